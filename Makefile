@@ -1,0 +1,59 @@
+# Two commands do everything on a machine that has only Python (3.11 or newer) and make:
+#   make run     set up, then run the main job on real images that come with a package
+#   make test    set up, then run every check
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Tests run in parallel processes, each with one torch thread: the models are small.
+WORKERS ?= auto
+
+.PHONY: run test setup lint types floors docs tests serve-docs format clean help
+
+help:            ## show this list
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+run: $(VENV)/.ready-run       ## set up and run the main job
+	$(BIN)/kfl run
+
+test: lint types floors docs tests   ## set up and run every check
+
+setup: $(VENV)/.ready-dev     ## set up for development
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "kfl needs Python 3.11 or newer; $$($(PYTHON) --version) was found. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready-run: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,plot]'
+	@touch $@
+
+$(VENV)/.ready-dev: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.ready-run
+
+lint: setup      ## format and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup     ## strict types
+	$(BIN)/mypy
+
+floors: setup    ## who may import whom
+	$(BIN)/lint-imports
+
+docs: setup      ## build the documentation, warnings are errors
+	$(BIN)/mkdocs build --strict --quiet
+
+tests: setup     ## the test suite
+	$(BIN)/pytest -n $(WORKERS)
+
+serve-docs: setup    ## read the documentation at http://127.0.0.1:8000
+	$(BIN)/mkdocs serve
+
+format: setup    ## format in place
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:           ## remove what was built, keep runs and data
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

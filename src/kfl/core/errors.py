@@ -1,0 +1,39 @@
+"""Errors a user can act on: each is one sentence that names the field, the value and what would be right.
+
+The command line prints the sentence and exits with status 2; it never shows a traceback for these.
+Anything that is not a `KflError` is a bug in kfl.
+"""
+
+
+class KflError(Exception):
+    """Base of every error kfl raises on purpose."""
+
+
+class ConfigError(KflError):
+    """A field of a configuration has a value that cannot work."""
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        super().__init__(f"{field} is {value!r}, but must be {expected}.")
+        self.field = field
+        self.value = value
+
+
+class DataError(KflError):
+    """A dataset is missing, damaged or does not fit the experiment."""
+
+
+class ModelError(KflError):
+    """A model does not have the parts or the sizes that are needed."""
+
+
+class RunFolderError(KflError):
+    """A run folder cannot be written, or belongs to another experiment."""
+
+
+class MissingExtraError(KflError):
+    """An optional package is needed for this and is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed: pip install 'kfl[{extra}]'."
+        )
