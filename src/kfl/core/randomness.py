@@ -1,7 +1,7 @@
 """Randomness by name: every draw has an address, never "the next number".
 
-A draw is addressed by the seed, its purpose and any indices (round, device). Two addresses give independent
-streams, so adding a draw in one place changes nothing elsewhere, another device's draw never shifts yours, and
+A draw is addressed by the seed, its purpose and indices (round, device). Two addresses give independent
+streams: adding a draw in one place changes nothing elsewhere, another device's draw never shifts yours, and
 a resumed run is the same run.
 
     >>> stream(0, "fading", 3).random() == stream(0, "fading", 3).random()

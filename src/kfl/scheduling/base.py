@@ -59,7 +59,7 @@ class Observation:
     round: int
     """Counted from 0."""
     seed: int
-    """The run's seed: a scheduler that draws asks `stream(observation.seed, "schedule", observation.round)`."""
+    """The run's seed: a scheduler that draws uses `stream(seed, "schedule", round)`."""
     samples: FloatArray
     available: BoolArray
     compute_time_s: FloatArray
@@ -129,7 +129,7 @@ class Scheduler(ABC):
         """Choose devices, shares and powers for one round."""
 
     def update(self, state: SchedulerState, decision: Decision, spent_j: FloatArray) -> SchedulerState:
-        """The state after a round in which device k really spent `spent_j[k]` (0 where it did not take part).
+        """The state after a round in which device k really spent `spent_j[k]` (0 where it sat out).
 
         Equation (20): q_k(t+1) = max(q_k(t) + α_k E_k(t) − E_k/T, 0).
         """
