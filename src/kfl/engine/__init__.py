@@ -1,1 +1,7 @@
-"""engine."""
+"""Many devices' models, trained, read and evaluated behind one small interface."""
+
+from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
+from kfl.engine.local_data import LocalData
+from kfl.engine.objectives import FeatureTargets, Objective, Supervised
+
+__all__ = ["DeviceProfile", "Engine", "FeatureTargets", "LocalData", "Objective", "RoundKey", "Sgd", "Supervised"]

@@ -1,0 +1,146 @@
+"""What a learning algorithm is: how devices learn, what they send and what the server makes of it.
+
+Server state, device state and messages are three different things, because in a real fleet they live in three
+different places. An algorithm written this way runs unchanged as a batch in the simulator and as one device in
+a process of its own. An algorithm *is* its hyper-parameters: a frozen dataclass whose fields become options of
+the command line. State is passed in and returned, never changed in place.
+
+A round is:  broadcast → local_update (on the chosen devices) → aggregate;  `predictor` says at any time which
+model a device would use, chosen or not.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from kfl.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kfl.engine import DeviceProfile, Engine, RoundKey, Sgd
+    from kfl.models import State
+
+    Message = Mapping[str, Tensor]
+    """What the server sends to the chosen devices."""
+
+
+BITS_PER_VALUE = 32
+"""Bits of one number on the air, the paper's q: float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """What one device sends to the server after its local work."""
+
+    device: int
+    arrays: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An upload that was not used, and why."""
+
+    device: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one round costs one device."""
+
+    flops: float
+    """Floating-point operations of the local work."""
+    bits_up: float
+    bits_down: float
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """How devices learn."""
+
+    name: ClassVar[str]
+    """The word that selects it on the command line and in files."""
+    needs_equal_models: ClassVar[bool] = False
+    """True where the server averages weights, which needs one architecture for all."""
+    predicts_alone: ClassVar[bool] = True
+    """True where a device's predictions depend on its own state only, so an idle device need not be tested again."""
+
+    local_steps: int = 5
+    """Passes over the local data in a round, τ. A pass is one full-batch step unless batch_size is set."""
+    learning_rate: float = 0.05
+    """Learning rate of the body, η_u."""
+    head_learning_rate: float | None = None
+    """Learning rate of the head, η_v; none for the same as the body's."""
+    momentum: float = 0.9
+    """Momentum of the local steps; its memory starts fresh in every round."""
+    batch_size: int | None = None
+    """Samples per step; None takes all local samples at once, as the paper's text says."""
+
+    def validate(self) -> None:
+        """Raise ConfigError for a value that cannot work. An algorithm's own fields are checked by `check`."""
+        require(self.local_steps >= 1, "local_steps", self.local_steps, "1 or more")
+        require(0 < self.learning_rate < float("inf"), "learning_rate", self.learning_rate, "a number above 0")
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
+        head, size = self.head_learning_rate, self.batch_size
+        require(head is None or 0 < head < float("inf"), "head_learning_rate", head, "a number above 0, or none")
+        require(size is None or size >= 1, "batch_size", size, "1 or more, or none for all samples")
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConfigError for a value of an algorithm's own fields that cannot work."""
+
+    def server_init(self, engine: Engine, seed: int) -> State:
+        """What the server knows before the first round."""
+        return {}
+
+    def device_init(self, engine: Engine, device: int, seed: int) -> State:
+        """What a device holds before its first round. Asked for late: an untouched device is its seed."""
+        return engine.initial(device, seed)
+
+    @abstractmethod
+    def broadcast(self, server: State) -> Message:
+        """What goes down to the chosen devices."""
+
+    @abstractmethod
+    def local_update(
+        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
+    ) -> tuple[list[State], list[Upload]]:
+        """The chosen devices' work: their new states and what they send."""
+
+    @abstractmethod
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+        """The server's new state from what arrived, and the uploads it refused."""
+
+    def predictor(self, server: State, device: State) -> State:
+        """The weights a device predicts with, whether it was chosen lately or not: its own model."""
+        return device
+
+    @abstractmethod
+    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
+        """What a round costs a device.
+
+        As the paper prints it, the work is τ D C with C one forward pass. With `real_work` the backward pass
+        (twice the forward) and every extra pass are charged too.
+        """
+
+    def sgd(self) -> Sgd:
+        """The local steps as the engine wants them."""
+        from kfl.engine import Sgd
+
+        head = self.learning_rate if self.head_learning_rate is None else self.head_learning_rate
+        return Sgd(self.local_steps, self.learning_rate, head, self.momentum, self.batch_size)
+
+
+def training_flops(steps: int, profile: DeviceProfile, *, real_work: bool) -> float:
+    """Work of the local passes: τ D C as printed, and three times that when backward passes are charged."""
+    return float(steps * profile.samples * profile.model.flops * (3 if real_work else 1))
+
+
+def require(condition: bool, field: str, value: object, expected: str) -> None:
+    """Raise a ConfigError that names an algorithm's field unless the condition holds."""
+    if not condition:
+        raise ConfigError(f"algorithm.{field}", value, expected)

@@ -1,0 +1,162 @@
+"""Configurations as frozen dataclasses, and as TOML that a person can read and write.
+
+`to_table` and `from_table` are inverse to each other. Reading is strict: an unknown field, a value of the wrong
+type or out of the choices is a ConfigError that names it. `None` is written as the word "none".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from kfl.core.errors import ConfigError
+
+T = TypeVar("T")
+Table = dict[str, Any]
+
+
+def to_table(config: Any) -> Table:
+    """The fields of a dataclass as plain values; nested dataclasses become nested tables.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Point:
+    ...     x: float = 0.5
+    ...     size: int | None = None
+    >>> to_table(Point())
+    {'x': 0.5, 'size': 'none'}
+    """
+    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_table(value)
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T | None = None) -> T:
+    """Build a dataclass from plain values; fields that are not given keep the value of `base` or the default.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Point:
+    ...     x: float = 0.5
+    ...     y: float = 0.0
+    >>> from_table(Point, {"x": 2})
+    Point(x=2.0, y=0.0)
+    >>> from_table(Point, {"z": 1})
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: z is 1, but must be a known field: x, y.
+    """
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # T is always a dataclass
+    values: Table = {} if base is None else {name: getattr(base, name) for name in names}
+    for key, value in table.items():
+        if key not in names:
+            near = difflib.get_close_matches(key, names, 1)
+            known = f"a known field; did you mean {near[0]}?" if near else f"a known field: {', '.join(names)}"
+            raise ConfigError(where + key, value, known)
+        values[key] = convert(hints[key], value, where + key)
+    return cls(**values)
+
+
+def convert(hint: Any, value: Any, where: str) -> Any:
+    """A plain value as the type a field asks for, or a ConfigError."""
+    options = typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value == "none" and type(None) in options:
+            return None
+        inner = [option for option in options if option is not type(None)]
+        return convert(inner[0], value, where)
+    if origin is Literal:
+        if value not in options:
+            raise ConfigError(where, value, f"one of {', '.join(map(str, options))}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(where, value, "a list")
+        return tuple(convert(options[0], item, f"{where}[{place}]") for place, item in enumerate(value))
+    return _scalar(hint, value, where)
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(where, value, "a table of fields")
+        return from_table(hint, value, where + ".")  # type: ignore[arg-type]  # is_dataclass does not narrow to a type
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint in words and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
+        raise ConfigError(where, value, words[hint])
+    return value
+
+
+def dump_toml(table: Mapping[str, Any]) -> str:
+    """TOML text of plain values and one level after another of nested tables.
+
+    >>> print(dump_toml({"rounds": 3, "radio": {"fading": "none"}}), end="")
+    rounds = 3
+    <BLANKLINE>
+    [radio]
+    fading = "none"
+    """
+    return "\n".join(_lines(table, "")).strip("\n") + "\n"
+
+
+def _lines(table: Mapping[str, Any], prefix: str) -> list[str]:
+    lines = [f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, Mapping)]
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{prefix}{key}]", *_lines(value, f"{prefix}{key}.")]
+    return lines
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            text = repr(value)
+            return text if any(mark in text for mark in ".e") else text + ".0"
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    for raw, code in (("\n", "\\n"), ("\t", "\\t"), ("\r", "\\r")):
+        escaped = escaped.replace(raw, code)
+    return f'"{escaped}"'
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two tables, one line per field.
+
+    >>> differences({"rounds": 3, "seed": 0}, {"rounds": 4, "seed": 0})
+    ['rounds: 3 → 4']
+    """
+    lines = []
+    for key in [*before, *(k for k in after if k not in before)]:
+        old, new = before.get(key, "(absent)"), after.get(key, "(absent)")
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            lines += differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            lines.append(f"{prefix}{key}: {_short(old)} → {_short(new)}")
+    return lines
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return str(value.get("name", "a table"))
+    return str(value)

@@ -1,0 +1,108 @@
+"""What algorithms ask of a machine: train, read features, evaluate a set of devices.
+
+An algorithm says *what* (which devices, which loss, how many steps); an engine decides *how*. Nothing here says
+whether devices are trained one after another, as one batch, on a CPU or on a GPU, so an algorithm is written
+once and runs in a simulator of thousands of devices as in one process on one device.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kfl.core.randomness import torch_seed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kfl.engine.objectives import Objective
+    from kfl.models import ModelProfile, State
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """How a device descends: gradient descent with momentum, the buffer fresh in every round."""
+
+    steps: int
+    """Passes over the local data, τ. A pass is one full-batch step, or one step per mini-batch."""
+    body_rate: float
+    """Learning rate of the body, η_u."""
+    head_rate: float
+    """Learning rate of the head, η_v."""
+    momentum: float
+    batch_size: int | None = None
+    """None: full batch, as the paper's text says."""
+
+
+@dataclass(frozen=True)
+class RoundKey:
+    """Addresses the draws of one round: same seed, round, purpose and device, same draw."""
+
+    seed: int
+    round: int
+
+    def torch_seed(self, purpose: str, device: int, *address: int) -> int:
+        """Seed for a PyTorch generator."""
+        return torch_seed(self.seed, purpose, self.round, device, *address)
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What is known of one device's task: enough to state what a round costs it."""
+
+    model: ModelProfile
+    samples: int
+    """Training samples D_k."""
+
+
+class Engine(ABC):
+    """Trains, reads features from and evaluates the models of a set of devices.
+
+    Every method takes the devices' numbers and their states in the same order, and returns results in that
+    order. States that come in are never changed.
+    """
+
+    classes: int
+    features: int
+
+    @abstractmethod
+    def profile(self, device: int) -> DeviceProfile:
+        """The sizes of a device's model and data."""
+
+    @abstractmethod
+    def initial(self, device: int, seed: int, *, common: bool = False) -> State:
+        """A device's model before its first round; with `common`, one start for all."""
+
+    @abstractmethod
+    def train(
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        objective: Objective,
+        sgd: Sgd,
+        key: RoundKey,
+        data: tuple[Tensor, Tensor] | None = None,
+    ) -> list[State]:
+        """Descend the objective on each device's own training data, or on the given (inputs, targets) for all."""
+
+    @abstractmethod
+    def class_means(self, devices: Sequence[int], states: Sequence[State]) -> tuple[Tensor, Tensor]:
+        """Mean feature per class over each device's training data, in evaluation mode: equation (4).
+
+        Returns means of shape (devices, classes, features), zero where a device has no sample of the class,
+        and counts of shape (devices, classes).
+        """
+
+    @abstractmethod
+    def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:
+        """What each model says about the same inputs, in evaluation mode: (devices, samples, classes)."""
+
+    @abstractmethod
+    def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
+        """Number of test samples of each device that its model predicts right."""
+
+    @abstractmethod
+    def test_samples(self, device: int) -> int:
+        """Number of test samples of a device."""

@@ -1,0 +1,85 @@
+"""What a device minimises, as a pure function of its parameters.
+
+An engine may recognise an objective and run a faster, equal version of it; every objective also works as
+plain autograd. Parameters are a flat dictionary of names, so an algorithm can train more than one model at
+once by giving each a prefix: `personal/body.1.weight`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kfl.engine.base import Sgd
+    from kfl.models import State
+
+    Forward = Callable[[State, Tensor], tuple[Tensor, Tensor]]
+    """(parameters of one model, inputs) → (feature vectors, logits)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Objective(ABC):
+    """A loss over a batch of samples."""
+
+    @abstractmethod
+    def loss(self, forward: Forward, state: State, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of a batch: one number that autograd can follow back to `state`."""
+
+    def rate(self, name: str, sgd: Sgd) -> float:
+        """The learning rate of a parameter: the body's, or the head's. Rate 0 keeps it exactly as it is."""
+        return sgd.head_rate if name.rpartition("/")[2].startswith("head.") else sgd.body_rate
+
+    def for_device(self, index: int) -> Objective:
+        """The objective of the device at this place in the cohort; the same for all unless overridden."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTargets:
+    """Pulls the feature of each sample of class c towards `targets[c]`: λ ½‖h(x) − Ω_c‖², equation (6)."""
+
+    weight: float
+    """λ."""
+    targets: Tensor
+    """Ω, shape (classes, features); or one per device of the cohort, (devices, classes, features)."""
+    known: Tensor
+    """Bool, shape (classes,) or (devices, classes). Classes without a target have no such loss."""
+
+
+@dataclass(frozen=True, eq=False)
+class Supervised(Objective):
+    """Cross-entropy on the device's labels, and a pull on its features where one is given.
+
+    The knowledge-aided loss F + λL of the paper: the pull acts on the body alone because the head comes after
+    the features.
+    """
+
+    pull: FeatureTargets | None = None
+
+    def loss(self, forward: Forward, state: State, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Equations (1) and (6): F + λL."""
+        from torch.nn import functional
+
+        feature, logits = forward(state, inputs)
+        loss = functional.cross_entropy(logits, targets)
+        if self.pull is not None:
+            loss = loss + self.pull.weight * feature_loss(feature, targets, self.pull)
+        return loss
+
+    def for_device(self, index: int) -> Objective:
+        """Pick this device's own targets where each device has its own."""
+        if self.pull is None or self.pull.targets.dim() == 2:
+            return self
+        own = FeatureTargets(self.pull.weight, self.pull.targets[index], self.pull.known[index])
+        return replace(self, pull=own)
+
+
+def feature_loss(feature: Tensor, labels: Tensor, pull: FeatureTargets) -> Tensor:
+    """L = mean over samples of ½‖h(x) − Ω_y‖², equation (6); classes without knowledge count as zero."""
+    distance = 0.5 * (feature - pull.targets[labels]).square().sum(1)
+    return (distance * pull.known[labels]).mean()

@@ -1,0 +1,172 @@
+"""The simplest engine: one device after another, plain autograd. Slow, and easy to believe."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
+from kfl.engine.local_data import LocalData
+from kfl.engine.objectives import Objective
+from kfl.models import FleetModels, State, parts
+
+
+class SequentialEngine(Engine):
+    """Trains devices one after another with PyTorch's autograd."""
+
+    def __init__(self, data: LocalData, models: FleetModels, device: str = "cpu") -> None:
+        self.classes = data.dataset.classes
+        self.features = models.features
+        self._data = data
+        self._models = models
+        self._where = torch.device(device)
+        self._templates: dict[int, nn.Module] = {}
+
+    def profile(self, device: int) -> DeviceProfile:
+        """The sizes of a device's model and data."""
+        return DeviceProfile(self._models.profile(device), self._data.size(device, "train"))
+
+    def initial(self, device: int, seed: int, *, common: bool = False) -> State:
+        """A device's model before its first round."""
+        start = self._models.initial(device, seed, common=common)
+        return {name: value.to(self._where) for name, value in start.items()}
+
+    def train(
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        objective: Objective,
+        sgd: Sgd,
+        key: RoundKey,
+        data: tuple[Tensor, Tensor] | None = None,
+    ) -> list[State]:
+        """Equations (7) and (8), τ times: w ← w − η ∇, with momentum."""
+        return [
+            self._train_one(
+                device, state, objective.for_device(place), sgd, key, data or self._read(device, "train")
+            )
+            for place, (device, state) in enumerate(zip(devices, states, strict=True))
+        ]
+
+    def _train_one(
+        self,
+        device: int,
+        state: State,
+        objective: Objective,
+        sgd: Sgd,
+        key: RoundKey,
+        data: tuple[Tensor, Tensor],
+    ) -> State:
+        module = self._template(device).train()
+        buffers = {name for name, _ in module.named_buffers()}
+        now = {name: value.clone() for name, value in state.items()}
+        trained = [name for name in now if name.rpartition("/")[2] not in buffers]
+        rates = [objective.rate(name, sgd) for name in trained]
+        velocity: State = {}
+        inputs, targets = data
+        # Fork, so that dropout and the like draw by name too and leave the caller's random state alone.
+        with torch.random.fork_rng(devices=[]):
+            torch.random.manual_seed(key.torch_seed("layers", device))
+            for batch in batches(len(targets), sgd, key, device):
+                x, y = (inputs, targets) if batch is None else (inputs[batch], targets[batch])
+                for name in trained:
+                    now[name].requires_grad_()
+                with torch.enable_grad():
+                    loss = objective.loss(_forward(module), now, x, y)
+                gradients = torch.autograd.grad(loss, [now[name] for name in trained], allow_unused=True)
+                with torch.no_grad():
+                    for name, rate, gradient in zip(trained, rates, gradients, strict=True):
+                        if gradient is not None:
+                            moving = name in velocity
+                            velocity[name] = sgd.momentum * velocity[name] + gradient if moving else gradient
+                            now[name] = now[name] - rate * velocity[name]
+                        now[name] = now[name].detach()
+        return now
+
+    @torch.no_grad()
+    def class_means(self, devices: Sequence[int], states: Sequence[State]) -> tuple[Tensor, Tensor]:
+        """Equation (4): Ω_{k,c} is the mean of h_k(x) over the device's samples of class c."""
+        means, counts = [], []
+        for device, state in zip(devices, states, strict=True):
+            body, _ = parts(self._load(device, state).eval())
+            inputs, labels = self._read(device, "train")
+            feature = body(inputs)
+            count = torch.bincount(labels, minlength=self.classes)
+            total = feature.new_zeros(self.classes, self.features).index_add_(0, labels, feature)
+            means.append(total / count.clamp(min=1)[:, None])
+            counts.append(count)
+        return torch.stack(means), torch.stack(counts)
+
+    @torch.no_grad()
+    def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:
+        """What each model says about the same inputs."""
+        inputs = inputs.to(self._where)
+        said = []
+        for device, state in zip(devices, states, strict=True):
+            body, head = parts(self._load(device, state).eval())
+            said.append(head(body(inputs)))
+        return torch.stack(said)
+
+    @torch.no_grad()
+    def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
+        """Right predictions on each device's own test samples."""
+        found = []
+        for device, state in zip(devices, states, strict=True):
+            inputs, labels = self._read(device, "test")
+            if len(labels) == 0:
+                found.append(0)
+                continue
+            body, head = parts(self._load(device, state).eval())
+            found.append(int((head(body(inputs)).argmax(1) == labels).sum()))
+        return found
+
+    def test_samples(self, device: int) -> int:
+        """Number of test samples of a device."""
+        return self._data.size(device, "test")
+
+    def _read(self, device: int, split: str) -> tuple[Tensor, Tensor]:
+        x, y = self._data.read(device, "train" if split == "train" else "test")
+        return x.to(self._where), y.to(self._where)
+
+    def _load(self, device: int, state: State) -> nn.Module:
+        """The device's architecture with the given weights."""
+        module = self._template(device)
+        module.load_state_dict(state)
+        return module
+
+    def _template(self, device: int) -> nn.Module:
+        """One module per architecture is kept, and refilled or called with other weights."""
+        which = int(self._models.architecture[device])
+        if which not in self._templates:
+            with torch.random.fork_rng(devices=[]):
+                self._templates[which] = copy.deepcopy(self._models.builders[which]()).to(self._where)
+        return self._templates[which]
+
+
+def _forward(module: nn.Module) -> Callable[[State, Tensor], tuple[Tensor, Tensor]]:
+    """The module as a pure function of its parameters."""
+    body, head = parts(module)
+
+    def forward(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        feature = functional_call(body, _part(state, "body."), (inputs,))
+        return feature, functional_call(head, _part(state, "head."), (feature,))
+
+    return forward
+
+
+def _part(state: State, prefix: str) -> State:
+    return {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
+
+
+def batches(samples: int, sgd: Sgd, key: RoundKey, device: int) -> Iterator[Tensor | None]:
+    """The index sets of each step: None stands for all samples."""
+    for number in range(sgd.steps):
+        if sgd.batch_size is None or sgd.batch_size >= samples:
+            yield None
+        else:
+            generator = torch.Generator().manual_seed(key.torch_seed("batches", device, number))
+            yield from torch.randperm(samples, generator=generator).split(sgd.batch_size)

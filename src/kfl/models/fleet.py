@@ -1,0 +1,172 @@
+"""The models of a whole fleet: which architecture each device has, and how each model starts.
+
+Devices with the same architecture share one template. No device's weights exist until they are asked for: an
+untouched device's model is its seed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from kfl.core.errors import ConfigError, ModelError
+from kfl.core.randomness import stream, torch_seed
+from kfl.models.inspect import ModelProfile, inspect_model
+from kfl.models.networks import cnn, mlp
+
+State = dict[str, Tensor]
+"""A model's parameters and buffers by name."""
+
+ModelBuilder = Callable[..., nn.Module]
+"""A function (input_shape, classes, width) → module, as `mlp` and `cnn` are."""
+
+MODELS: dict[str, ModelBuilder] = {"mlp": mlp, "cnn": cnn}
+"""Networks that can be chosen by name; a new one is one line here."""
+
+
+@dataclass(frozen=True, eq=False)
+class FleetModels:
+    """Architecture and starting point of every device's model."""
+
+    builders: tuple[Callable[[], nn.Module], ...]
+    """One per architecture: builds a fresh module, initialised from PyTorch's current random state."""
+    architecture: NDArray[np.int64]
+    """For each device, the index of its architecture."""
+    profiles: tuple[ModelProfile, ...]
+    """One per architecture."""
+    starts: tuple[State | None, ...]
+    """One per architecture: given starting weights (a user's own module), or None to draw them by seed."""
+    names: tuple[str, ...]
+
+    @property
+    def features(self) -> int:
+        """Length of the feature vector, the same for all."""
+        return self.profiles[0].features
+
+    @property
+    def mixed(self) -> bool:
+        """Whether devices have different architectures."""
+        return len(set(self.architecture.tolist())) > 1
+
+    def profile(self, device: int) -> ModelProfile:
+        """The sizes of a device's model."""
+        return self.profiles[int(self.architecture[device])]
+
+    def initial(self, device: int, seed: int, *, common: bool = False) -> State:
+        """A device's starting weights: its own by name, or with `common` one start for all devices."""
+        which = int(self.architecture[device])
+        start = self.starts[which]
+        if start is not None:
+            return {name: value.clone() for name, value in start.items()}
+        name = torch_seed(seed, "initial model") if common else torch_seed(seed, "initial model", device)
+        with torch.random.fork_rng(devices=[]):
+            torch.random.manual_seed(name)
+            module = self.builders[which]()
+        return {name: value.detach() for name, value in module.state_dict().items()}
+
+
+def fleet_from_name(
+    model: str,
+    widths: Sequence[int],
+    devices: int,
+    input_shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+) -> FleetModels:
+    """Networks chosen by name, each device's width drawn from `widths`.
+
+    `model` is "mlp", "cnn", "auto" (cnn for colour images, mlp otherwise) or "package.module:function", a
+    function of (input_shape, classes, width).
+    """
+    if model == "auto":
+        model = "cnn" if len(input_shape) == 3 and input_shape[0] == 3 else "mlp"
+    builder = MODELS[model] if model in MODELS else _named_builder(model)
+    draws = stream(seed, "architecture").random(devices)
+    architecture = np.minimum((draws * len(widths)).astype(np.int64), len(widths) - 1)
+    builders = tuple(_bind(builder, input_shape, classes, width) for width in widths)
+    names = tuple(f"{model}-{width}" for width in widths)
+    return _checked(builders, architecture, (None,) * len(widths), names, input_shape, classes)
+
+
+def fleet_from_modules(
+    models: Sequence[nn.Module] | Callable[[int], nn.Module],
+    devices: int,
+    input_shape: tuple[int, ...],
+    classes: int,
+) -> FleetModels:
+    """A user's own modules: a list with one per device, or a function of the device number.
+
+    Modules that are built alike share an architecture, though each keeps the weights it came with.
+    """
+    if not callable(models) and len(models) != devices:
+        raise ModelError(f"There are {len(models)} models for {devices} devices; give one model per device.")
+    modules = [models(device) for device in range(devices)] if callable(models) else list(models)
+    for device, module in enumerate(modules):
+        if not isinstance(module, nn.Module):
+            raise ModelError(f"The model of device {device} is a {type(module).__name__}, not a torch.nn.Module.")
+    starts = tuple({n: v.detach().clone() for n, v in m.state_dict().items()} for m in modules)
+    builders = tuple(_constant(module) for module in modules)
+    names = tuple(f"{type(module).__name__} of device {device}" for device, module in enumerate(modules))
+    return _checked(builders, np.arange(devices), starts, names, input_shape, classes)
+
+
+def _checked(
+    builders: tuple[Callable[[], nn.Module], ...],
+    architecture: NDArray[np.int64],
+    starts: tuple[State | None, ...],
+    names: tuple[str, ...],
+    input_shape: tuple[int, ...],
+    classes: int,
+) -> FleetModels:
+    """Build each architecture once and check that all feature sizes agree."""
+    profiles = []
+    for builder, name in zip(builders, names, strict=True):
+        with torch.random.fork_rng(devices=[]):
+            module = builder()
+        profiles.append(inspect_model(module, input_shape, classes, f"The model {name}"))
+    for profile, name in zip(profiles, names, strict=True):
+        if profile.features != profiles[0].features:
+            raise ModelError(
+                f"The model {name} has feature vectors of length {profile.features}, but {names[0]} has "
+                f"{profiles[0].features}: knowledge can only be shared when all bodies end in the same size."
+            )
+    return FleetModels(builders, architecture, tuple(profiles), starts, names)
+
+
+def _bind(
+    builder: ModelBuilder, input_shape: tuple[int, ...], classes: int, width: int
+) -> Callable[[], nn.Module]:
+    return lambda: builder(input_shape=input_shape, classes=classes, width=width)
+
+
+def _constant(module: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: module
+
+
+def _named_builder(name: str) -> ModelBuilder:
+    """Import "package.module:function" and check that it can be called as a builder."""
+    expected = f"one of {', '.join(['auto', *MODELS])}, or package.module:function"
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ConfigError("model", name, expected)
+    try:
+        builder = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as problem:
+        raise ConfigError("model", name, f"{expected} ({problem})") from problem
+    if not callable(builder):
+        raise ConfigError("model", name, "a function that builds a torch.nn.Module")
+    try:
+        inspect.signature(builder).bind(input_shape=(1,), classes=2, width=1)
+    except (TypeError, ValueError) as problem:
+        raise ConfigError(
+            "model", name, f"callable as f(input_shape=…, classes=…, width=…) ({problem})"
+        ) from problem
+    found: ModelBuilder = builder
+    return found
