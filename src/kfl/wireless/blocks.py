@@ -1,0 +1,129 @@
+"""Shares in whole resource blocks: the band is cut into n equal blocks and every device gets some of them.
+
+For a device with m blocks the upload energy E(m/n) is convex and falling in m. So the split of n blocks that
+minimises Σ w_k E_k is found by giving one block at a time to whoever saves most by it, starting from the
+fewest blocks with which each device can send at all.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.wireless.cost import FloatArray, transmit_power
+
+BlockEnergy = Callable[[NDArray[np.intp], NDArray[np.int64]], FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSplit:
+    """Shares that are multiples of 1/n."""
+
+    share: FloatArray
+    dropped: NDArray[np.bool_]
+    """Devices that had a share and lost it, because n blocks cannot carry all of them."""
+    status: str = "ok"
+
+
+def round_to_blocks(
+    share: FloatArray,
+    blocks: int,
+    payload_bits: FloatArray,
+    upload_time_s: FloatArray,
+    gain: FloatArray,
+    max_power_w: FloatArray,
+    bandwidth_hz: float,
+    noise_w_per_hz: float,
+    weight: FloatArray | None = None,
+    energy_limit_j: FloatArray | None = None,
+) -> BlockSplit:
+    """The best split of `blocks` equal parts of the band among the devices that have a share.
+
+    Nobody gets fewer blocks than the power limit (and `energy_limit_j`, a hard budget) asks for. Where even
+    these do not fit, the devices that need most blocks are dropped. Minimises Σ weight · energy, weight 1 by
+    default. Blocks that save nobody any energy stay unused.
+
+    >>> one = np.ones(2)
+    >>> split = round_to_blocks(one / 2, 5, one * 1e5, one, np.array([1e-9, 1e-10]), one, 1e6, 4e-21)
+    >>> split.share
+    array([0.2, 0.8])
+    """
+    active = np.flatnonzero(share > 0)
+    limit_j = np.full(len(share), np.inf) if energy_limit_j is None else energy_limit_j
+    weights = np.ones(len(share)) if weight is None else weight
+
+    def energy(index: NDArray[np.intp], count: NDArray[np.int64]) -> FloatArray:
+        """Upload energy with this many blocks; infinite where power or energy limit forbid it."""
+        power_w = transmit_power(
+            count / blocks,
+            payload_bits[index],
+            upload_time_s[index],
+            gain[index],
+            bandwidth_hz,
+            noise_w_per_hz,
+        )
+        energy_j = np.where(power_w < np.inf, power_w * upload_time_s[index], np.inf)
+        # A relative 1e-9: a share exactly at the limit must not fail by a rounding error.
+        kept = (power_w <= max_power_w[index] * (1 + 1e-9)) & (energy_j <= limit_j[index] * (1 + 1e-9))
+        return np.where(kept, energy_j, np.inf)
+
+    need = _fewest_blocks(energy, active, blocks)
+    kept = _drop_until_fits(need, blocks)
+    counts = _give_greedily(energy, active[kept], need[kept], blocks - int(need[kept].sum()), weights)
+    rounded = np.zeros(len(share))
+    rounded[active[kept]] = counts / blocks
+    dropped = np.zeros(len(share), dtype=bool)
+    dropped[active[~kept]] = True
+    if not dropped.any():
+        return BlockSplit(rounded, dropped)
+    lost = int(dropped.sum())
+    return BlockSplit(rounded, dropped, f"{blocks} resource blocks cannot carry {lost} of the chosen devices.")
+
+
+def _fewest_blocks(energy: BlockEnergy, active: NDArray[np.intp], blocks: int) -> NDArray[np.int64]:
+    """For each device the fewest blocks with finite energy; `blocks + 1` where none is enough."""
+    low = np.zeros(len(active), dtype=np.int64)
+    high = np.full(len(active), blocks + 1, dtype=np.int64)
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        works = np.isfinite(energy(active, np.maximum(middle, 1)))
+        open_ = high - low > 1
+        high = np.where(open_ & works, middle, high)
+        low = np.where(open_ & ~works, middle, low)
+    return high
+
+
+def _drop_until_fits(need: NDArray[np.int64], blocks: int) -> NDArray[np.bool_]:
+    """Keep the devices with the smallest needs, as many as fit."""
+    order = np.argsort(need, kind="stable")
+    kept = np.zeros(len(need), dtype=bool)
+    kept[order] = np.cumsum(need[order]) <= blocks
+    return kept
+
+
+def _give_greedily(
+    energy: BlockEnergy,
+    devices: NDArray[np.intp],
+    counts: NDArray[np.int64],
+    spare: int,
+    weights: FloatArray,
+) -> NDArray[np.int64]:
+    """Hand out the spare blocks one by one, each to the device with the largest weighted saving."""
+    counts = counts.copy()
+    cost = energy(devices, counts)
+    following = energy(devices, counts + 1)
+    heap = [(-float(s), i) for i, s in enumerate(weights[devices] * (cost - following))]
+    heapq.heapify(heap)
+    while spare > 0 and heap and heap[0][0] < 0:
+        _, i = heap[0]
+        counts[i] += 1
+        spare -= 1
+        one = slice(i, i + 1)
+        cost[i] = following[i]
+        following[one] = energy(devices[one], counts[one] + 1)
+        heapq.heapreplace(heap, (-float(weights[devices[i]] * (cost[i] - following[i])), i))
+    return counts

@@ -1,0 +1,114 @@
+"""Time and energy of one device in one round: the cost model of the paper's section II-C, as printed.
+
+Every function takes numbers or arrays and broadcasts. SI units, linear gains.
+
+    >>> float(compute_time(8e9, 1e9, 4.0)), float(compute_energy(8e9, 1e9, 4.0, 1e-27))
+    (2.0, 2.0)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+def _array(value: ArrayLike) -> FloatArray:
+    return np.asarray(value, dtype=np.float64)
+
+
+def compute_time(flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: float) -> FloatArray:
+    """T_L = τ D C / (f n), equation (10). `flops` is the whole work of a round, τ D C."""
+    return np.divide(_array(flops), _array(cpu_hz) * flops_per_cycle)
+
+
+def compute_energy(
+    flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: float, power_coefficient: float
+) -> FloatArray:
+    """E_L = κ τ D C f² / n, equation (11). `flops` is the whole work of a round, τ D C."""
+    return np.asarray(power_coefficient * _array(flops) * _array(cpu_hz) ** 2 / flops_per_cycle)
+
+
+def uplink_rate(
+    share: ArrayLike, power_w: ArrayLike, gain: ArrayLike, bandwidth_hz: float, noise_w_per_hz: float
+) -> FloatArray:
+    """r = θ B log2(1 + p h / (θ B N_0)) in bits per second; 0 where the share or the power is 0.
+
+    >>> float(uplink_rate(0.5, 1.0, 3.0, 2.0, 1.0))
+    2.0
+    """
+    band_hz = _array(share) * bandwidth_hz
+    noise_w = band_hz * noise_w_per_hz
+    signal_w = _array(power_w) * _array(gain)
+    ratio = np.divide(signal_w, noise_w, out=np.zeros(np.broadcast(signal_w, noise_w).shape), where=noise_w > 0)
+    return np.asarray(band_hz * np.log1p(ratio) / np.log(2.0))
+
+
+def upload_time(payload_bits: ArrayLike, rate_bits_per_s: ArrayLike) -> FloatArray:
+    """T_U = Q q / r, equation (12); infinite at rate 0, and 0 for an empty payload."""
+    bits, rate = np.broadcast_arrays(_array(payload_bits), _array(rate_bits_per_s))
+    time_s = np.where(bits > 0, np.inf, 0.0)
+    np.divide(bits, rate, out=time_s, where=(rate > 0) & (bits > 0))
+    return time_s
+
+
+def upload_energy(power_w: ArrayLike, upload_time_s: ArrayLike) -> FloatArray:
+    """E_U = p T_U, the left half of equation (13)."""
+    return np.asarray(_array(power_w) * _array(upload_time_s))
+
+
+def transmit_power(
+    share: ArrayLike,
+    payload_bits: ArrayLike,
+    upload_time_s: ArrayLike,
+    gain: ArrayLike,
+    bandwidth_hz: float,
+    noise_w_per_hz: float,
+) -> FloatArray:
+    """p = (θ B N_0 / h) (2^(Q q / (T_U θ B)) − 1), equation (24): the power that ends exactly in time.
+
+    Infinite where no power does: no time, no share, no gain, or more than a float can hold.
+
+    >>> float(transmit_power(0.5, 2.0, 1.0, 3.0, 2.0, 1.0))
+    1.0
+    """
+    band_hz = _array(share) * bandwidth_hz
+    bits, time_s, gain = _array(payload_bits), _array(upload_time_s), _array(gain)
+    possible = (band_hz > 0) & (time_s > 0) & (gain > 0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        exponent = bits * np.log(2.0) / (time_s * band_hz)
+        power_w = band_hz * noise_w_per_hz / gain * np.expm1(exponent)
+    return np.where(bits == 0, 0.0, np.where(possible, power_w, np.inf))
+
+
+def in_outage(
+    share: ArrayLike,
+    power_w: ArrayLike,
+    payload_bits: ArrayLike,
+    upload_time_s: ArrayLike,
+    true_gain: ArrayLike,
+    bandwidth_hz: float,
+    noise_w_per_hz: float,
+) -> NDArray[np.bool_]:
+    """True where the real channel is too weak for the allotted share, power and time: the upload is lost.
+
+    The device does not know, sends for the whole allotted time and spends the energy. A relative 1e-9 is
+    granted, since a device that knows its channel sends exactly as long as allowed.
+    """
+    rate = uplink_rate(share, power_w, true_gain, bandwidth_hz, noise_w_per_hz)
+    return np.asarray(upload_time(payload_bits, rate) > _array(upload_time_s) * (1 + 1e-9))
+
+
+def broadcast_time(
+    bits: float, power_w: float, gain: ArrayLike, bandwidth_hz: float, noise_w_per_hz: float
+) -> float:
+    """Time to send `bits` to all these devices at once over the whole band, at the weakest device's rate.
+
+    The paper leaves this out (end of II-C). 0 when there is no device or nothing to send.
+    """
+    gains = np.atleast_1d(_array(gain))
+    if gains.size == 0:
+        return 0.0
+    rate = uplink_rate(1.0, power_w, gains.min(), bandwidth_hz, noise_w_per_hz)
+    return float(upload_time(bits, rate))

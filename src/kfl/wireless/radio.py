@@ -1,0 +1,115 @@
+"""One cell's configuration: band, noise, path loss, fading, powers, processors, budget, deadline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from kfl.core.errors import ConfigError
+from kfl.core.units import dbm_to_watt
+
+
+@dataclass(frozen=True)
+class Radio:
+    """The cell of the paper's section V by default (MNIST's budget and deadline).
+
+    >>> Radio(bandwidth_hz=1e6).validate()
+    >>> Radio(deadline_s=0.0).validate()
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: deadline_s is 0.0, but must be a positive number of seconds.
+    """
+
+    bandwidth_hz: float = 5e6
+    """The whole uplink band B, shared by the scheduled devices (FDMA)."""
+    noise_dbm_per_hz: float = -174.0
+    """Noise power density N_0. The paper prints "dBm"; it is dBm per Hz."""
+    radius_m: float = 500.0
+    """Radius of the cell; the server stands at its centre."""
+    reference_gain_db: float = -30.0
+    """Channel gain h_0 at one metre. The paper prints "dBm"; a gain is in dB."""
+    path_loss_exponent: float = 2.0
+    """The gain falls with distance^−v."""
+    min_distance_m: float = 1.0
+    """No device stands nearer to the server than this."""
+    max_power_dbm: float = 30.0
+    """Largest transmit power of a device."""
+    deadline_s: float = 1.0
+    """Deadline of a round, T_max: computation and upload (and the broadcast, where it is counted)."""
+    cpu_frequencies_hz: tuple[float, ...] = (0.85e9, 1.12e9, 1.2e9, 1.3e9)
+    """Each device's clock is drawn from these."""
+    flops_per_cycle: float = 4.0
+    """Floating-point operations per clock cycle, n_k. The paper gives none; 1 breaks its own deadline."""
+    power_coefficient: float = 1e-27
+    """κ of the chip in joule · second² per cycle³: a cycle at f Hz costs κ f² joule. Not in the paper."""
+    budget_j_per_round: float = 0.1
+    """Energy budget of a device, E_k / T; infinite for none."""
+    fading: Literal["rayleigh", "none"] = "rayleigh"
+    """Small-scale fading: power gain Exp(1) for each device and round, or always 1."""
+    fading_correlation: float = 0.0
+    """Correlation ρ of the complex fading coefficient from one round to the next, in [0, 1)."""
+    channel_error: float = 0.0
+    """Variance of the server's error about the fading coefficient, in [0, 1); 0 means it knows the channel."""
+    channel_margin_db: float = 0.0
+    """The server plans with a gain this much below its estimate, so that fewer uploads are lost."""
+    downlink_power_dbm: float | None = None
+    """Transmit power of the server. Given, the broadcast takes time; without, it is instant as in the paper."""
+    resource_blocks: int | None = None
+    """Shares of the band come in multiples of 1/this; without, they are real numbers as in the paper."""
+
+    @property
+    def noise_w_per_hz(self) -> float:
+        """Noise power density N_0 in watts per hertz."""
+        return dbm_to_watt(self.noise_dbm_per_hz)
+
+    @property
+    def max_power_w(self) -> float:
+        """Largest transmit power of a device in watts."""
+        return dbm_to_watt(self.max_power_dbm)
+
+    def validate(self) -> None:
+        """Raise a `ConfigError` that names the first field that cannot work."""
+        self._validate_numbers()
+        self._validate_channel()
+        if not self.cpu_frequencies_hz or not all(math.isfinite(f) and f > 0 for f in self.cpu_frequencies_hz):
+            raise ConfigError("cpu_frequencies_hz", self.cpu_frequencies_hz, "one or more positive frequencies")
+        if self.resource_blocks is not None and self.resource_blocks < 1:
+            raise ConfigError("resource_blocks", self.resource_blocks, "at least 1, or left out")
+
+    def _validate_numbers(self) -> None:
+        positive = {
+            "bandwidth_hz": "hertz",
+            "radius_m": "metres",
+            "min_distance_m": "metres",
+            "deadline_s": "seconds",
+            "flops_per_cycle": "operations",
+        }
+        for name, unit in positive.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(name, value, f"a positive number of {unit}")
+        decibels = ["noise_dbm_per_hz", "reference_gain_db", "max_power_dbm"]
+        decibels += ["downlink_power_dbm"] if self.downlink_power_dbm is not None else []
+        for name in decibels:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and abs(value) <= 400):
+                raise ConfigError(name, value, "a number of decibels between -400 and 400")
+        for name in ("path_loss_exponent", "power_coefficient", "channel_margin_db"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(name, value, "zero or a positive number")
+        if not self.budget_j_per_round > 0:
+            raise ConfigError("budget_j_per_round", self.budget_j_per_round, "a positive number of joules")
+        if self.min_distance_m > self.radius_m:
+            raise ConfigError("min_distance_m", self.min_distance_m, f"at most radius_m, {self.radius_m}")
+
+    def _validate_channel(self) -> None:
+        if self.fading not in ("rayleigh", "none"):
+            raise ConfigError("fading", self.fading, "'rayleigh' or 'none'")
+        for name in ("fading_correlation", "channel_error"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ConfigError(name, value, "at least 0 and less than 1")
+            if self.fading == "none" and value > 0:
+                raise ConfigError(name, value, "0 when fading is 'none'")

@@ -1,0 +1,106 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from kfl.wireless import Cell, Fading, Radio, draw_gains, fading_at, path_gain, positions, transmit_power
+
+
+def test_devices_are_uniform_over_the_disc() -> None:
+    radio = Radio(min_distance_m=100.0)
+    distance = np.hypot(*positions(radio, 3, 4000).T)
+    assert distance.min() >= 100 and distance.max() <= 500
+    area = (distance**2 - 100**2) / (500**2 - 100**2)
+    assert stats.kstest(area, "uniform").pvalue > 1e-3
+    angle = np.arctan2(*positions(radio, 3, 4000).T)
+    assert stats.kstest((angle / np.pi + 1) / 2, "uniform").pvalue > 1e-3
+
+
+def test_more_devices_move_nobody() -> None:
+    few, many = Cell.build(Radio(), 5, 1), Cell.build(Radio(), 50, 1)
+    assert (few.position_m == many.position_m[:5]).all()
+    assert (few.cpu_hz == many.cpu_hz[:5]).all()
+    assert (few.observe(4, 1e9, 1e4).gain == many.observe(4, 1e9, 1e4).gain[:5]).all()
+
+
+def test_path_gain_is_the_papers() -> None:
+    assert path_gain(Radio(), np.array([1.0, 500.0])) == pytest.approx([1e-3, 1e-3 / 500**2])
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.95])
+def test_fading_power_is_exponential_in_every_round(rho: float) -> None:
+    radio = Radio(fading_correlation=rho)
+    power = np.abs(fading_at(radio, 5, 20, 4000).coefficient) ** 2
+    assert stats.kstest(power, "expon").pvalue > 1e-3
+
+
+def test_fading_is_correlated_as_asked() -> None:
+    radio = Radio(fading_correlation=0.8)
+    one, two = fading_at(radio, 0, 3, 20_000).coefficient, fading_at(radio, 0, 5, 20_000).coefficient
+    correlation = np.mean(two * one.conj())
+    assert abs(correlation - 0.8**2) < 0.03
+
+
+def test_a_resumed_channel_is_the_same_channel() -> None:
+    radio = Radio(fading_correlation=0.7)
+    distance = np.linspace(10, 400, 6)
+    previous: Fading | None = None
+    for t in range(8):
+        walked = draw_gains(radio, 9, t, distance, previous)
+        asked = draw_gains(radio, 9, t, distance)
+        assert (walked.true_gain == asked.true_gain).all()
+        previous = walked.fading
+    # A state from the future is no use, and does no harm.
+    assert (
+        draw_gains(radio, 9, 2, distance, previous).true_gain == draw_gains(radio, 9, 2, distance).true_gain
+    ).all()
+
+
+def test_without_fading_the_gain_is_the_path() -> None:
+    distance = np.array([10.0, 300.0])
+    gains = draw_gains(Radio(fading="none"), 0, 3, distance)
+    assert (gains.true_gain == path_gain(Radio(), distance)).all()
+    assert (gains.known_gain == gains.true_gain).all()
+
+
+def test_the_servers_estimate() -> None:
+    """The estimate is unbiased, its error has the stated variance, and it leaves the true channel alone."""
+    distance = np.ones(40_000)
+    clear = draw_gains(Radio(reference_gain_db=0.0), 2, 0, distance)
+    radio = Radio(reference_gain_db=0.0, channel_error=0.3)
+    noisy = draw_gains(radio, 2, 0, distance)
+    assert (noisy.true_gain == clear.true_gain).all()
+    assert noisy.known_gain.mean() == pytest.approx(1.0, abs=0.02)
+    # Where the server expects h, the mean of the true gain is h.
+    high = noisy.known_gain > np.median(noisy.known_gain)
+    for part in (high, ~high):
+        assert noisy.true_gain[part].mean() == pytest.approx(noisy.known_gain[part].mean(), rel=0.03)
+    # var(|g|² given ĝ) averages to 1 − (1 − σ²)²: law of total variance for an exponential.
+    assert (noisy.true_gain - noisy.known_gain).var() == pytest.approx(1 - 0.7**2, rel=0.05)
+    margin = draw_gains(dataclasses.replace(radio, channel_margin_db=10.0), 2, 0, distance)
+    assert margin.known_gain == pytest.approx(noisy.known_gain / 10)
+
+
+def test_a_margin_saves_uploads() -> None:
+    lost = []
+    for margin in (0.0, 3.0, 10.0):
+        cell = Cell.build(Radio(channel_error=0.1, channel_margin_db=margin), 500, 0)
+        link = cell.observe(0, 1e9, 20480)
+        share = np.full(500, 1 / 500)
+        power = transmit_power(
+            share, link.payload_bits, link.upload_time_s, link.gain, link.bandwidth_hz, link.noise_w_per_hz
+        )
+        lost.append(link.outage(share, power).mean())
+    assert lost[0] > 0.3 > lost[1] > lost[2]
+    perfect = Cell.build(Radio(), 500, 0).observe(0, 1e9, 20480)
+    share = np.full(500, 1 / 500)
+    power = transmit_power(
+        share,
+        perfect.payload_bits,
+        perfect.upload_time_s,
+        perfect.gain,
+        perfect.bandwidth_hz,
+        perfect.noise_w_per_hz,
+    )
+    assert not perfect.outage(share, power).any()

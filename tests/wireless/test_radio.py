@@ -1,0 +1,59 @@
+import dataclasses
+import math
+
+import pytest
+
+from kfl.core.errors import ConfigError
+from kfl.wireless import PRESETS, Cell, Radio
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_presets_are_valid(name: str) -> None:
+    PRESETS[name].validate()
+
+
+def test_infinite_budget_means_none() -> None:
+    Radio(budget_j_per_round=INF).validate()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[
+            (f, bad)
+            for f in ("bandwidth_hz", "radius_m", "min_distance_m", "deadline_s", "flops_per_cycle")
+            for bad in (0.0, -1.0, NAN, INF)
+        ],
+        *[(f, bad) for f in ("noise_dbm_per_hz", "max_power_dbm", "reference_gain_db") for bad in (NAN, INF, 1e4)],
+        *[
+            (f, bad)
+            for f in ("path_loss_exponent", "power_coefficient", "channel_margin_db")
+            for bad in (-1.0, NAN)
+        ],
+        *[(f, bad) for f in ("fading_correlation", "channel_error") for bad in (-0.1, 1.0, NAN)],
+        ("budget_j_per_round", 0.0),
+        ("budget_j_per_round", NAN),
+        ("downlink_power_dbm", NAN),
+        ("min_distance_m", 501.0),
+        ("cpu_frequencies_hz", ()),
+        ("cpu_frequencies_hz", (1e9, 0.0)),
+        ("cpu_frequencies_hz", (1e9, NAN)),
+        ("fading", "rician"),
+        ("resource_blocks", 0),
+    ],
+)
+def test_a_bad_value_is_named(field: str, value: object) -> None:
+    radio = dataclasses.replace(Radio(), **{field: value})
+    with pytest.raises(ConfigError) as error:
+        radio.validate()
+    assert error.value.field == field
+    assert f"{field} is {value!r}, but must be" in str(error.value)
+    with pytest.raises(ConfigError):
+        Cell.build(radio, 3, 0)
+
+
+def test_no_fading_has_no_fading_options() -> None:
+    with pytest.raises(ConfigError, match="fading_correlation"):
+        Radio(fading="none", fading_correlation=0.5).validate()
