@@ -67,7 +67,7 @@ class Algorithm(ABC):
     needs_equal_models: ClassVar[bool] = False
     """True where the server averages weights, which needs one architecture for all."""
     predicts_alone: ClassVar[bool] = True
-    """True where a device's predictions depend on its own state only, so an idle device need not be tested again."""
+    """True where a device's predictions depend on its own state only: an idle one need not be tested again."""
 
     local_steps: int = 5
     """Passes over the local data in a round, τ. A pass is one full-batch step unless batch_size is set."""
