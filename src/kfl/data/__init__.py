@@ -1,1 +1,28 @@
-"""data."""
+"""Datasets, and their split over the devices of a fleet.
+
+>>> import numpy as np
+>>> data = Dataset.from_arrays(np.random.default_rng(0).random((200, 4)), np.arange(200) % 4)
+>>> split = partition("shards", data.train_y, data.test_y, data.classes, devices=8, seed=0)
+>>> len(split.train), sum(len(indices) for indices in split.train)
+(8, 160)
+>>> data.inputs("train", split.train[0]).shape
+torch.Size([20, 4])
+"""
+
+from kfl.data.dataset import DATASETS, Dataset, load_dataset
+from kfl.data.download import download
+from kfl.data.folders import resolve_data_dir
+from kfl.data.partition import Partition, partition
+from kfl.data.show import plot_split, split_table
+
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Partition",
+    "download",
+    "load_dataset",
+    "partition",
+    "plot_split",
+    "resolve_data_dir",
+    "split_table",
+]

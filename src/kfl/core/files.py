@@ -1,0 +1,98 @@
+"""Files that are either complete or not there: a crash, a full disk or Ctrl-C never leaves half a file.
+
+Everything kfl writes goes through here. The content lands in a temporary file in the same folder, is flushed
+to the disk, and only then takes its name, which the file system does in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A binary file, open for writing, that becomes `path` when the block ends and vanishes when it raises.
+
+    The temporary name ends in `.part` and is unique, so two processes may write the same path: the last wins.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with atomic_file(folder / "a.bin") as file:
+    ...     _ = file.write(b"whole")
+    >>> [p.name for p in folder.iterdir()]
+    ['a.bin']
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the new name itself, where the system lets us (Windows does not)."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that readers see the old file or the new one, never a part.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "note.txt"
+    >>> write_atomic(path, b"hello")
+    >>> path.read_bytes()
+    b'hello'
+    """
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as readable JSON. NaN and infinities, which JSON does not have, become null.
+
+    NumPy numbers and arrays, tuples and paths are accepted and come out as plain JSON.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "result.json"
+    >>> write_json(path, {"accuracy": float("nan"), "rounds": np.arange(3)})
+    >>> json.loads(path.read_text())
+    {'accuracy': None, 'rounds': [0, 1, 2]}
+    """
+    text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomic(path, (text + "\n").encode())
+
+
+def _plain(value: object) -> object:
+    """`value` in JSON's own types; what is not known stays as it is, and json says so."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value

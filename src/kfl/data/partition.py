@@ -1,0 +1,231 @@
+"""Who holds which samples: the paper's shards, an even split, or Dirichlet proportions.
+
+Every training sample goes to exactly one device. The test set follows the training set, so that a device is
+tested on its own classes. All draws are addressed by the seed, and nothing loops over devices, so a fleet of
+100,000 is split in about a second.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kfl.core.errors import ConfigError, DataError
+from kfl.core.randomness import stream
+from kfl.data.apportion import level_fill, skim
+from kfl.data.checks import IntArray, as_labels, check_labels
+from kfl.data.shards import assign_distinct, assign_freely
+
+PartitionKind = Literal["shards", "iid", "dirichlet"]
+NOBODY = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Sample indices of every device, ascending, and how many of each class that makes."""
+
+    train: tuple[IntArray, ...]
+    test: tuple[IntArray, ...]
+    """May be empty for a device where the test set is small."""
+    train_counts: IntArray
+    """(devices, classes)"""
+    test_counts: IntArray
+
+    @property
+    def devices(self) -> int:
+        """The number of devices K."""
+        return len(self.train)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C."""
+        return int(self.train_counts.shape[1])
+
+
+def partition(
+    kind: PartitionKind,
+    train_y: ArrayLike,
+    test_y: ArrayLike,
+    classes: int,
+    devices: int,
+    seed: int,
+    *,
+    classes_per_device: int = 2,
+    distinct: bool = False,
+    alpha: float = 0.5,
+) -> Partition:
+    """Split samples over `devices`; every device gets at least one training sample.
+
+    - `shards`, as in section V of the paper: each class in mK/C shards, m = `classes_per_device` random ones
+      to each device. A device may draw one class twice; `distinct` forbids that. A class has no shard, and
+      its samples no device, only where there are fewer shards than classes.
+    - `iid`: a random split into equal parts.
+    - `dirichlet`: each class is spread in proportions drawn from Dir(`alpha`); small is uneven.
+
+    >>> labels = np.arange(100) % 10
+    >>> split = partition("shards", labels, labels, classes=10, devices=10, seed=0, distinct=True)
+    >>> (split.train_counts > 0).sum(axis=1).tolist()
+    [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    >>> bool((split.train_counts == split.test_counts).all())
+    True
+    """
+    if kind not in get_args(PartitionKind):
+        raise ConfigError("partition", kind, f"one of {', '.join(get_args(PartitionKind))}")
+    _check_count("classes", classes)
+    _check_count("devices", devices)
+    train, test = as_labels("train_y", train_y), as_labels("test_y", test_y)
+    check_labels("train_y", train, classes)
+    check_labels("test_y", test, classes)
+    if kind == "shards":
+        owners = _shards(train, test, classes, devices, seed, classes_per_device, distinct)
+    elif kind == "iid":
+        owners = _iid(train, test, devices, seed)
+    else:
+        owners = _dirichlet(train, test, classes, devices, seed, alpha)
+    return Partition(
+        train=_by_device(owners[0], devices),
+        test=_by_device(owners[1], devices),
+        train_counts=_counts(owners[0], train, devices, classes),
+        test_counts=_counts(owners[1], test, devices, classes),
+    )
+
+
+def _shards(
+    train: IntArray, test: IntArray, classes: int, devices: int, seed: int, m: int, distinct: bool
+) -> tuple[IntArray, IntArray]:
+    """Section V: class c in s_c ≈ mK/C shards, Σ s_c = mK, m shards to each device."""
+    _check_count("classes_per_device", m)
+    sizes = np.bincount(train, minlength=classes)
+    if m * devices > len(train):
+        raise DataError(
+            f"{devices} devices with {m} shards each need {m * devices} training samples, "
+            f"but there are {len(train)}."
+        )
+    # Equal shards per class as printed; a class too small for its part (or, with `distinct`, one that would
+    # have more shards than there are devices) leaves the rest to the others. Ties by a draw.
+    capacity = np.minimum(sizes, devices) if distinct else sizes
+    if capacity.sum() < m * devices:
+        raise DataError(
+            f"classes_per_device is {m} with distinct classes, but the training set has too few classes, or "
+            f"too few samples in them, for {devices} devices."
+        )
+    shards = level_fill(capacity, m * devices, stream(seed, "partition remainder").permutation(classes))
+    draw = stream(seed, "partition shards")
+    owner = assign_distinct(shards, devices, m, draw) if distinct else assign_freely(shards, devices, m, draw)
+    first = np.cumsum(shards) - shards
+    result = []
+    for split, y in (("train", train), ("test", test)):
+        owners = np.full(len(y), NOBODY, dtype=np.int64)
+        for label, members in _members(y, classes):
+            shuffled = stream(seed, f"partition {split}", label).permutation(members)
+            # Shard of position i: the inverse of the cut points j·n/s, so sizes differ by at most one.
+            shard = np.arange(len(members)) * int(shards[label]) // max(len(members), 1)
+            if shards[label]:
+                owners[shuffled] = owner[first[label] + shard]
+        result.append(owners)
+    return result[0], result[1]
+
+
+def _iid(train: IntArray, test: IntArray, devices: int, seed: int) -> tuple[IntArray, IntArray]:
+    """A random order, cut into parts whose sizes differ by at most one."""
+    _check_enough(train, devices)
+    result = []
+    for split, y in (("train", train), ("test", test)):
+        owners = np.empty(len(y), dtype=np.int64)
+        order = stream(seed, f"partition {split}").permutation(len(y))
+        owners[order] = np.arange(len(y)) * devices // max(len(y), 1)
+        result.append(owners)
+    return result[0], result[1]
+
+
+def _dirichlet(
+    train: IntArray, test: IntArray, classes: int, devices: int, seed: int, alpha: float
+) -> tuple[IntArray, IntArray]:
+    """Class c over the devices in proportions p_c ~ Dir(α, …, α); the test set as the training set came out."""
+    if not 0 < alpha < math.inf:
+        raise ConfigError("alpha", alpha, "a positive, finite number")
+    _check_enough(train, devices)
+    train_owners = np.empty(len(train), dtype=np.int64)
+    for label, members in _members(train, classes):
+        shares = _proportions(stream(seed, "partition proportions", label), alpha, devices)
+        shuffled = stream(seed, "partition train", label).permutation(members)
+        train_owners[shuffled] = _spread(shares, len(members))
+    _repair(train_owners, devices, seed)
+    test_owners = np.full(len(test), NOBODY, dtype=np.int64)
+    for label, members in _members(test, classes):
+        held = np.bincount(train_owners[train == label], minlength=devices)
+        if held.any():
+            shuffled = stream(seed, "partition test", label).permutation(members)
+            test_owners[shuffled] = _spread(held / held.sum(), len(members))
+    return train_owners, test_owners
+
+
+def _proportions(draw: np.random.Generator, alpha: float, devices: int) -> NDArray[np.float64]:
+    """Dir(α) over the devices; its limits where α is too extreme to draw in floating point."""
+    shares = draw.dirichlet(np.full(devices, alpha))
+    if np.isfinite(shares).all() and abs(shares.sum() - 1) < 1e-6:
+        return shares
+    if alpha > 1:
+        return np.full(devices, 1 / devices)
+    shares = np.zeros(devices)
+    shares[draw.integers(devices)] = 1.0
+    return shares
+
+
+def _spread(shares: NDArray[np.float64], samples: int) -> IntArray:
+    """The device of each of `samples` positions: cuts at the rounded running sum of the shares."""
+    cuts = np.rint(np.cumsum(shares) * samples).astype(np.int64)
+    cuts[int(np.flatnonzero(shares)[-1]) :] = samples  # the running sum may miss 1 by a rounding error
+    return np.searchsorted(cuts, np.arange(samples), side="right")
+
+
+def _repair(owners: IntArray, devices: int, seed: int) -> None:
+    """Give every device without a sample one, taken at random from those that then hold the most.
+
+    A device without data could not take part; the paper's split never makes one, Dirichlet draws do.
+    """
+    sizes = np.bincount(owners, minlength=devices)
+    empty = np.flatnonzero(sizes == 0)
+    if not len(empty):
+        return
+    draw = stream(seed, "partition repair")
+    taken = skim(sizes, len(empty), draw.permutation(devices))
+    order = np.lexsort((draw.random(len(owners)), owners))
+    rank = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    moved = order[rank < np.repeat(taken, sizes)]
+    owners[moved] = draw.permutation(empty)
+
+
+def _members(y: IntArray, classes: int) -> list[tuple[int, IntArray]]:
+    """The sample indices of every class, ascending."""
+    order = np.argsort(y, kind="stable")
+    cuts = np.cumsum(np.bincount(y, minlength=classes))[:-1]
+    return list(enumerate(np.split(order, cuts)))
+
+
+def _by_device(owners: IntArray, devices: int) -> tuple[IntArray, ...]:
+    """The sample indices of every device, ascending."""
+    order = np.argsort(owners, kind="stable")
+    cuts = np.searchsorted(owners[order], np.arange(devices + 1)).tolist()
+    return tuple(order[start:stop] for start, stop in pairwise(cuts))
+
+
+def _counts(owners: IntArray, y: IntArray, devices: int, classes: int) -> IntArray:
+    held = owners != NOBODY
+    flat = np.bincount(owners[held] * classes + y[held], minlength=devices * classes)
+    return flat.reshape(devices, classes)
+
+
+def _check_enough(train: IntArray, devices: int) -> None:
+    if devices > len(train):
+        raise DataError(f"{devices} devices need a training sample each, but there are only {len(train)}.")
+
+
+def _check_count(field: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ConfigError(field, value, "a whole number of at least 1")
