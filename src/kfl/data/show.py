@@ -72,16 +72,17 @@ def _shade_map(partition: Partition, width: int) -> list[str]:
     class_groups = np.array_split(np.arange(partition.classes), min(partition.classes, MOST_CLASS_ROWS))
     names = [f"{g[0]}" if len(g) == 1 else f"{g[0]}–{g[-1]}" for g in class_groups]
     left = max(len("class"), *(len(name) for name in names))
-    columns = max(1, min(partition.devices, width - left - 4))
-    edges = np.arange(columns) * partition.devices // columns
+    per_column = -(-partition.devices // max(1, width - left - 4))
+    edges = np.arange(0, partition.devices, per_column)
     shares = _grouped(partition.train_counts, edges)
     shares = np.add.reduceat(shares, [int(g[0]) for g in class_groups], axis=1)
-    shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1)
+    shares = shares / shares.sum(axis=1, keepdims=True)
     top = shares.max()
-    level = np.ceil(shares / top * (len(SHADES) - 1) - 1e-9).astype(np.int64)
+    # Rounded, so that 49 % and 51 % look alike; but a class that is there at all is seen.
+    level = np.maximum(np.rint(shares / top * (len(SHADES) - 1)), shares > 0).astype(np.int64)
     rows = ["".join(SHADES[value] for value in level[:, row].tolist()) for row in range(len(names))]
-    per_column = partition.devices / columns
-    across = "one device" if per_column == 1 else f"about {per_column:,.1f} devices"
+    columns = len(edges)
+    across = "one device" if per_column == 1 else f"{per_column:,} devices"
     return [
         f"{'class'.rjust(left)}  each column is {across}; █ is {top:.0%} of its samples",
         f"{' ' * left} ┌{'─' * columns}┐",
@@ -123,8 +124,9 @@ def plot_split(partition: Partition, path: Path, title: str | None = None) -> No
         _heat_map(below, partition)
     _sizes(above, partition)
     above.set_title(title or f"Training samples of {partition.devices:,} devices", loc="left", fontsize=11)
+    figure.align_ylabels([above, below])
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=150)
+    figure.savefig(buffer, format=kind, dpi=150, bbox_inches="tight", pad_inches=0.1)
     write_atomic(path, buffer.getvalue())
 
 
@@ -132,7 +134,8 @@ def _bubbles(axes: Axes, partition: Partition) -> None:
     """Area is proportional to the number of samples."""
     device, label = np.nonzero(partition.train_counts)
     counts = partition.train_counts[device, label]
-    largest = min(330.0, 20_000.0 / partition.devices, 4200.0 / partition.classes)
+    # In points: about 600 across for the devices; the largest bubble just fits its place.
+    largest = min(18.0, 640.0 / partition.devices, 300.0 / partition.classes) ** 2
     axes.scatter(device, label, s=largest * counts / counts.max(), c="#2b6cb0", alpha=0.85, linewidths=0)
     axes.set_xlim(-0.8, partition.devices - 0.2)
     _class_axis(axes, partition)
@@ -142,10 +145,7 @@ def _bubbles(axes: Axes, partition: Partition) -> None:
 
 def _heat_map(axes: Axes, partition: Partition) -> None:
     """Samples per device and class; neighbouring devices are averaged where there are more than columns."""
-    columns = min(partition.devices, MOST_PLOT_COLUMNS)
-    edges = np.arange(columns) * partition.devices // columns
-    group = np.diff(np.append(edges, partition.devices))[:, None]
-    mean = _grouped(partition.train_counts, edges) / group
+    mean = _column_means(partition)[0]
     image = axes.imshow(
         np.ma.masked_equal(mean.T, 0),
         cmap="Blues",
@@ -159,22 +159,31 @@ def _heat_map(axes: Axes, partition: Partition) -> None:
     _class_axis(axes, partition)
 
 
+def _column_means(partition: Partition) -> tuple[NDArray[np.float64], IntArray]:
+    """Mean counts of neighbouring devices, (columns, classes), and where each column starts and the last ends."""
+    columns = min(partition.devices, MOST_PLOT_COLUMNS)
+    edges = np.arange(columns + 1) * partition.devices // columns
+    return _grouped(partition.train_counts, edges[:-1]) / np.diff(edges)[:, None], edges
+
+
 def _class_axis(axes: Axes, partition: Partition) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_ylim(-0.7, partition.classes - 0.3)
+    margin = 0.7 + 0.01 * partition.classes
+    axes.set_ylim(-margin, partition.classes - 1 + margin)
     axes.set_xlabel("device")
     axes.set_ylabel("class")
     if partition.classes <= 20:
         axes.set_yticks(range(partition.classes))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def _sizes(axes: Axes, partition: Partition) -> None:
     """Samples of every device as a filled outline."""
-    sizes = partition.train_counts.sum(axis=1)
-    axes.stairs(sizes, np.arange(partition.devices + 1) - 0.5, fill=True, color="#a0aec0")
+    means, edges = _column_means(partition)
+    axes.stairs(means.sum(axis=1), edges - 0.5, fill=True, color="#a0aec0")
+    axes.tick_params(axis="x", length=0)
     axes.set_ylabel("samples")
     axes.set_ylim(0, None)
     axes.spines[["top", "right"]].set_visible(False)
