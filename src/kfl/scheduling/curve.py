@@ -175,6 +175,22 @@ def _inverse_saving_above_one(log_y: FloatArray) -> FloatArray:
     return np.where(log_y == np.inf, np.inf, x)
 
 
+def saving_elasticity(x: ArrayLike) -> FloatArray:
+    """d ln x / d ln G = (x − 1 + e⁻ˣ)/x², between ½ (at x = 0) and 0: how fast the inverse of G moves.
+
+    Good to 1e-9, which is plenty for the slope of a Newton step.
+    """
+
+    def below(x: FloatArray) -> FloatArray:
+        return 1 / 2 - x * (1 / 6 - x * (1 / 24 - x * (1 / 120 - x / 720)))
+
+    def above(x: FloatArray) -> FloatArray:
+        return ((x - 1.0) + np.exp(-x)) / x / x
+
+    with np.errstate(under="ignore"):
+        return _piecewise(x, 0.05, below, above)
+
+
 def share_at_price(log_price: ArrayLike, log_cost: ArrayLike, exponent: ArrayLike) -> FloatArray:
     """θ(μ) = b / G⁻¹(μ / (a w)), Lemma 3, equation (28): the share a device wants at the band price μ.
 
