@@ -135,7 +135,7 @@ def _bubbles(axes: Axes, partition: Partition) -> None:
     device, label = np.nonzero(partition.train_counts)
     counts = partition.train_counts[device, label]
     # In points: about 600 across for the devices; the largest bubble just fits its place.
-    largest = min(18.0, 640.0 / partition.devices, 300.0 / partition.classes) ** 2
+    largest = min(18.0, 640.0 / partition.devices, max(6.0, 300.0 / partition.classes)) ** 2
     axes.scatter(device, label, s=largest * counts / counts.max(), c="#2b6cb0", alpha=0.85, linewidths=0)
     axes.set_xlim(-0.8, partition.devices - 0.2)
     _class_axis(axes, partition)
