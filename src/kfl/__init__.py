@@ -1,5 +1,60 @@
-"""Federated learning that fits the battery and the band."""
+"""Federated learning that fits the battery and the band.
+
+Devices with different neural networks learn together by sharing knowledge, the mean feature of each class,
+instead of weights; a scheduler decides who takes part so that energy budgets last.
+
+>>> import kfl
+>>> experiment = kfl.Experiment(dataset="mnist-5k", devices=20, rounds=3)
+>>> experiment.algorithm
+Kfl(local_steps=5, learning_rate=0.05, head_learning_rate=None, momentum=0.9, batch_size=None, \
+knowledge_weight=0.03125, memory=True)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from kfl._version import __version__
+from kfl.core.lazy import lazy_exports
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from kfl.algorithms import Kfl, Local
+    from kfl.core.errors import KflError
+    from kfl.data import Dataset, load_dataset
+    from kfl.models import SplitModel
+    from kfl.simulation import Experiment, History, load_run, run
+    from kfl.wireless import Radio
+
+_LAZY = {
+    "Dataset": "kfl.data",
+    "Experiment": "kfl.simulation",
+    "History": "kfl.simulation",
+    "Kfl": "kfl.algorithms",
+    "KflError": "kfl.core.errors",
+    "Local": "kfl.algorithms",
+    "Radio": "kfl.wireless",
+    "SplitModel": "kfl.models",
+    "load_dataset": "kfl.data",
+    "load_run": "kfl.simulation",
+    "run": "kfl.simulation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return lazy_exports(__name__, _LAZY, name)
+
+
+__all__ = [
+    "Dataset",
+    "Experiment",
+    "History",
+    "Kfl",
+    "KflError",
+    "Local",
+    "Radio",
+    "SplitModel",
+    "__version__",
+    "load_dataset",
+    "load_run",
+    "run",
+]

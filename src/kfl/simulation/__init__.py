@@ -1,1 +1,28 @@
-"""simulation."""
+"""Experiments, and running them: world, rounds, history, run folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kfl.core.lazy import lazy_exports
+from kfl.simulation.experiment import Experiment
+from kfl.simulation.history import History, RoundLog
+
+if TYPE_CHECKING:
+    from kfl.simulation.folder import load_run
+    from kfl.simulation.runner import run
+    from kfl.simulation.world import World, build_world
+
+_LAZY = {
+    "World": "kfl.simulation.world",
+    "build_world": "kfl.simulation.world",
+    "load_run": "kfl.simulation.folder",
+    "run": "kfl.simulation.runner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return lazy_exports(__name__, _LAZY, name)
+
+
+__all__ = ["Experiment", "History", "RoundLog", "World", "build_world", "load_run", "run"]

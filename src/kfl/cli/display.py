@@ -1,0 +1,163 @@
+"""What a person sees while a run goes on and when it is done.
+
+On a terminal a live line with a bar; elsewhere (a log file, a pipe) plain lines, about twenty of them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from kfl.simulation.history import History, RoundLog
+
+if TYPE_CHECKING:
+    from kfl.simulation.experiment import Experiment
+    from kfl.simulation.world import World
+
+
+class RunDisplay:
+    """Progress of one run: round, accuracy, devices, energy so far, time left."""
+
+    def __init__(self, rounds: int, label: str) -> None:
+        self._console = Console()
+        self._live = self._console.is_terminal
+        self._rounds = rounds
+        self._label = label
+        self._energy_j = 0.0
+        self._accuracy = "…"
+        self._every = max(1, rounds // 20)
+        self._started = time.perf_counter()
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._live,
+        )
+
+    def __enter__(self) -> RunDisplay:
+        self._progress.start()
+        self._task = self._progress.add_task(self._label, total=self._rounds, facts="reading data …")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def on_start(self, world: World) -> None:
+        """Say what is about to run."""
+        sizes = [profile.parameters for profile in world.models.profiles]
+        kinds = len({world.models.names[int(which)] for which in world.models.architecture})
+        models = (
+            f"{kinds} different networks of {min(sizes):,} to {max(sizes):,} parameters"
+            if kinds > 1
+            else f"equal networks of {sizes[0]:,} parameters"
+        )
+        self._progress.console.print(
+            f"{world.devices} devices, {len(world.dataset.train_y):,} samples of {world.dataset.name}, {models}.",
+            highlight=False,
+        )
+        if world.dataset.note:
+            self._progress.console.print(f"Note: {world.dataset.note}", highlight=False)
+        self._progress.update(self._task, facts="testing the starting models …")
+
+    def on_round(self, log: RoundLog) -> None:
+        """Show a finished round."""
+        self._energy_j += log.energy_j
+        if log.accuracy is not None:
+            self._accuracy = percent(log.accuracy)
+        facts = f"accuracy {self._accuracy}  {len(log.devices)} devices  {quantity(self._energy_j, 'J')}"
+        if self._live:
+            self._progress.update(self._task, advance=1, facts=facts)
+        elif log.round % self._every == 0 or log.round + 1 == self._rounds:
+            passed = time.perf_counter() - self._started
+            print(f"{self._label}: round {log.round + 1}/{self._rounds}  {facts}  {passed:.0f} s", flush=True)
+            sys.stdout.flush()
+
+
+def print_summary(experiment: Experiment, history: History, alone: History | None, folder: Path) -> None:
+    """The result in a table and a few sentences."""
+    console = Console(highlight=False)
+    summary, name = history.summary, experiment.algorithm.name
+    table = Table(title=f"{name} on {experiment.dataset}: {experiment.devices} devices, {experiment.rounds} rounds")
+    table.add_column("")
+    table.add_column(name, justify="right", style="bold")
+    columns = [summary]
+    if alone is not None:
+        table.add_column("local-only", justify="right")
+        columns.append(alone.summary)
+    table.add_row("accuracy, all devices", *(percent(c["accuracy"]) for c in columns))
+    table.add_row("worst tenth of devices", *(percent(worst_tenth(h)) for h in (history, alone) if h is not None))
+    table.add_row("uploaded", *(quantity(c["bits_up"] / 8, "B") for c in columns))
+    if experiment.cell is not None:
+        table.add_row("energy, all devices", *(quantity(c["energy_j"], "J") for c in columns))
+        table.add_row("   of it transmitting", *(quantity(c["upload_energy_j"], "J") for c in columns))
+        table.add_row("time in the cell", *(quantity(c["time_s"], "s") for c in columns))
+    console.print()
+    console.print(table)
+    for sentence in sentences(experiment, history, alone):
+        console.print(sentence, soft_wrap=True)
+    took = summary["wall_s"] + (0 if alone is None else alone.summary["wall_s"])
+    console.print(f"This took {took:.1f} s. Everything is in {folder}", soft_wrap=True)
+    console.print(f"Repeat it: kfl run --config {folder / 'config.toml'}", soft_wrap=True)
+
+
+def sentences(experiment: Experiment, history: History, alone: History | None) -> list[str]:
+    """What the numbers mean."""
+    summary, name = history.summary, experiment.algorithm.name
+    said = []
+    if alone is not None:
+        points = 100 * (summary["accuracy"] - alone.summary["accuracy"])
+        verb = "above" if points > 0 else "below"
+        said.append(f"{name} ends {abs(points):.2f} points {verb} training alone (one seed; your mileage varies).")
+    if 0 < summary["bits_up"] < summary["fedavg_bits_up"]:
+        part = summary["bits_up"] / summary["fedavg_bits_up"]
+        said.append(
+            f"FedAvg would have uploaded {quantity(summary['fedavg_bits_up'] / 8, 'B')} with the same devices in the "
+            f"same rounds: {name} sent {100 * part:.2g} % of that."
+        )
+    if summary["rejected_uploads"]:
+        said.append(f"{summary['rejected_uploads']} uploads were refused; rounds.jsonl says why.")
+    if summary["lost_uploads"]:
+        said.append(f"{summary['lost_uploads']} uploads were lost on the channel.")
+    return said
+
+
+def worst_tenth(history: History) -> float:
+    """Mean accuracy of the worst tenth of the devices."""
+    values = sorted(d["accuracy"] for d in history.devices if d["accuracy"] is not None)
+    part = values[: max(1, len(values) // 10)]
+    return sum(part) / len(part)
+
+
+def percent(fraction: float) -> str:
+    """A fraction for people.
+
+    >>> percent(0.98312)
+    '98.31 %'
+    """
+    return f"{100 * fraction:.2f} %"
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with its unit and a prefix a person reads easily.
+
+    >>> quantity(1_340_000, "B"), quantity(2.5e-7, "J"), quantity(0, "J")
+    ('1.34 MB', '250 nJ', '0 J')
+    """
+    if value == 0:
+        return f"0 {unit}"
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "µ")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value / 1e-9:.3g} n{unit}"

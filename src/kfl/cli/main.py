@@ -1,0 +1,72 @@
+"""The command `kfl`: finds the subcommand, runs it, and turns errors into one sentence and an exit status.
+
+Exit status: 0 done, 2 bad input (one sentence on standard error), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+from kfl._version import __version__
+from kfl.core.errors import KflError
+
+COMMANDS = {
+    "run": ("kfl.cli.run", "Run an experiment: federated learning on a fleet of simulated devices."),
+    "data": ("kfl.cli.data", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
+}
+"""Subcommands: the module whose `main(arguments)` serves each, and one line of help."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"kfl {__version__}")
+        return 0
+    if words[0] not in COMMANDS:
+        near = difflib.get_close_matches(words[0], COMMANDS, 1)
+        hint = f"did you mean 'kfl {near[0]}'?" if near else f"the commands are {', '.join(COMMANDS)}."
+        return _fail(f"There is no command 'kfl {words[0]}'; {hint}")
+    module = importlib.import_module(COMMANDS[words[0]][0])
+    try:
+        status: int = module.main(words[1:])
+    except KflError as problem:
+        return _fail(str(problem))
+    except KeyboardInterrupt:
+        print("\nkfl: interrupted; the rounds that were finished are in the run folder.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as in `kfl ... | head`
+        sys.stderr.close()
+        return 0
+    return status
+
+
+def usage() -> str:
+    """What `kfl --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  kfl {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            f"kfl {__version__}: federated learning that fits the battery and the band.",
+            "",
+            "Commands (each has --help):",
+            *lines,
+            "",
+            "A first run:  kfl run",
+        ]
+    )
+
+
+def _fail(sentence: str) -> int:
+    print(f"kfl: {sentence}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

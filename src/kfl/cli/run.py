@@ -1,0 +1,94 @@
+"""`kfl run`: one experiment, with progress while it runs and a summary a person understands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from kfl.algorithms import Local
+from kfl.cli.options import (
+    ALGORITHM_NAMES,
+    RADIO_NAMES,
+    SCHEDULER_NAMES,
+    parse,
+    starting_point,
+    with_radio_fields,
+)
+from kfl.simulation.experiment import Experiment, common_settings
+
+DESCRIPTION = """Run an experiment: federated learning on a fleet of simulated devices.
+
+Without options, fifty devices with different networks learn five thousand real digits by sharing knowledge.
+The options of the chosen algorithm, scheduler and radio are listed below; choose others with --algorithm,
+--scheduler or --radio and ask for help again to see theirs."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What `kfl run` takes."""
+
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """A TOML file that describes the experiment, such as config.toml of a run folder. Flags go on top."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Run folder to write. By default a new one under runs/."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Where MNIST and CIFAR-10 lie. By default the environment variable KFL_DATA_DIR."""
+    algorithm_name: Annotated[str, tyro.conf.arg(name="algorithm", metavar="NAME")] = "kfl"
+    """How devices learn."""
+    scheduler_name: Annotated[str, tyro.conf.arg(name="scheduler", metavar="NAME")] = "uniform"
+    """Who takes part in each round."""
+    radio_name: Annotated[str, tyro.conf.arg(name="radio", metavar="NAME")] = "auto"
+    """The cell. Auto is the paper's cell for the dataset, none is no radio."""
+    baseline: bool = True
+    """Run local-only training too, to see what sharing adds."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, run, print."""
+    start = starting_point(arguments)
+    described = f"{DESCRIPTION}\n\nAlgorithms: {', '.join(ALGORITHM_NAMES)}.\nSchedulers: {', '.join(SCHEDULER_NAMES)}."
+    described += f"\nRadios: {', '.join(RADIO_NAMES)}."
+    default = RunOptions(
+        with_radio_fields(start, arguments),
+        algorithm_name=start.algorithm.name,
+        scheduler_name=start.scheduler.name,
+        radio_name=start.radio if isinstance(start.radio, str) else ("none" if start.radio is None else "from file"),
+    )
+    options = parse(RunOptions, arguments, "kfl run", described, default)
+    experiment = options.experiment if start.cell is not None else replace(options.experiment, radio=None)
+    experiment.validate()
+    folder = options.out or default_folder(experiment)
+    return execute(experiment, folder, options.data_dir, baseline=options.baseline)
+
+
+def execute(experiment: Experiment, folder: Path, data_dir: Path | None, *, baseline: bool) -> int:
+    """Run the experiment and, unless it is one already, its local-only twin; then print the summary."""
+    from kfl.cli.display import RunDisplay, print_summary
+    from kfl.simulation.runner import run
+
+    twin = None
+    with RunDisplay(experiment.rounds, experiment.algorithm.name) as display:
+        history = run(
+            experiment, folder, data_dir=data_dir, on_start=display.on_start, on_round=display.on_round
+        )
+    if baseline and not isinstance(experiment.algorithm, Local):
+        alone = replace(experiment, algorithm=common_settings(experiment.algorithm, Local))
+        with RunDisplay(experiment.rounds, "local-only") as display:
+            twin = run(alone, folder / "local-only", data_dir=data_dir, on_round=display.on_round)
+    print_summary(experiment, history, twin, folder)
+    return 0
+
+
+def default_folder(experiment: Experiment) -> Path:
+    """A new folder under runs/, named by time, algorithm and dataset."""
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.algorithm.name}-{experiment.dataset.replace(':', '-')}"
+    folder, number = Path("runs") / stem, 2
+    while folder.exists():
+        folder, number = Path("runs") / f"{stem}-{number}", number + 1
+    return folder

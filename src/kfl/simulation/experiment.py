@@ -1,0 +1,182 @@
+"""The whole configuration of a run: one frozen dataclass, the same on the command line, in TOML and in Python.
+
+Nothing here imports PyTorch, so help texts and checks of a configuration answer at once.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
+from kfl.core.config import Table, dump_toml, from_table, to_table
+from kfl.core.errors import ConfigError
+from kfl.data import DATASETS, Dataset, Partition, partition
+from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
+from kfl.wireless import PRESETS, Radio
+
+PAPER_WIDTHS = (128, 192, 256, 320, 384)
+"""The widths the paper draws from for devices with different models."""
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which data, and how it is split over the devices: what `kfl data show` pictures."""
+
+    dataset: str = "mnist-5k"
+    """Data to learn: mnist-5k (embedded), mnist, cifar10, or package.module:function for your own."""
+    devices: int = 50
+    """Number of devices in the fleet, K."""
+    seed: int = 0
+    """Names every random draw: same seed, same run."""
+    split: Literal["shards", "iid", "dirichlet"] = "shards"
+    """How the data is split over devices: the paper's class shards, evenly at random, or Dirichlet."""
+    classes_per_device: int = 2
+    """Shards each device draws, m: it holds at most this many classes."""
+    distinct_classes: bool = False
+    """Forbid a device to draw the same class twice. As the paper prints it, it may."""
+    dirichlet_alpha: float = 0.5
+    """Concentration of the Dirichlet split: small is uneven."""
+
+    def partition(self, data: Dataset) -> Partition:
+        """Who holds which samples."""
+        return partition(
+            self.split,
+            data.train_y,
+            data.test_y,
+            data.classes,
+            self.devices,
+            self.seed,
+            classes_per_device=self.classes_per_device,
+            distinct=self.distinct_classes,
+            alpha=self.dirichlet_alpha,
+        )
+
+
+@dataclass(frozen=True)
+class Experiment(DataSettings):
+    """Everything that decides the result of a run.
+
+    >>> experiment = Experiment(dataset="mnist", devices=100, rounds=200)
+    >>> Experiment.from_toml(experiment.to_toml()) == experiment.resolved()
+    True
+    """
+
+    rounds: int = 60
+    """Number of rounds, T."""
+    model: str = "auto"
+    """Network of the devices: mlp, cnn, auto (by the kind of image), or package.module:function."""
+    widths: tuple[int, ...] = PAPER_WIDTHS
+    """Each device's width is drawn from these. Give one width for equal models."""
+    algorithm: Algorithm = Kfl()
+    """How devices learn."""
+    scheduler: Scheduler = Uniform()
+    """Who takes part in each round, with which share of the band and which power."""
+    radio: Radio | str | None = "auto"
+    """The cell: a Radio, the name of a preset, auto (the paper's cell for the dataset), or none."""
+    hard_budget: bool = False
+    """Never let a device spend more than its energy budget. Otherwise the budget is a long-term target."""
+    real_work: bool = False
+    """Charge energy and time for backward passes too. As the paper prints it, only forward passes count."""
+    evaluate_every: int = 1
+    """Test all devices every this many rounds (and after the last)."""
+
+    @property
+    def cell(self) -> Radio | None:
+        """The radio that `radio` stands for."""
+        if self.radio is None or self.radio == "none":
+            return None
+        if isinstance(self.radio, Radio):
+            return self.radio
+        name = ("paper-cifar10" if self.dataset == "cifar10" else "paper-mnist") if self.radio == "auto" else self.radio
+        if name not in PRESETS:
+            raise ConfigError("radio", name, f"one of auto, none, {', '.join(PRESETS)}")
+        return PRESETS[name]
+
+    def resolved(self) -> Experiment:
+        """The same experiment with the radio spelled out."""
+        return replace(self, radio=self.cell)
+
+    def validate(self) -> None:
+        """Raise ConfigError for the first field that cannot work."""
+        if self.dataset not in DATASETS and ":" not in self.dataset:
+            raise ConfigError("dataset", self.dataset, f"one of {', '.join(DATASETS)}, or package.module:function")
+        for name in ("devices", "rounds", "classes_per_device", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(name, getattr(self, name), "1 or more")
+        if not 0 < self.dirichlet_alpha < float("inf"):
+            raise ConfigError("dirichlet_alpha", self.dirichlet_alpha, "a number above 0")
+        if not self.widths or min(self.widths) < 1:
+            raise ConfigError("widths", self.widths, "one or more widths of at least 1")
+        self.algorithm.validate()
+        if self.cell is not None:
+            self.cell.validate()
+
+    def to_table(self) -> Table:
+        """The configuration as plain values, with names for the algorithm and the scheduler."""
+        table = to_table(self.resolved())
+        table["algorithm"] = {"name": self.algorithm.name, **table["algorithm"]}
+        table["scheduler"] = {"name": self.scheduler.name, **table["scheduler"]}
+        return table
+
+    def to_toml(self) -> str:
+        """A file that `kfl run --config` accepts and that repeats this experiment."""
+        return dump_toml(self.to_table())
+
+    @staticmethod
+    def from_table(table: Mapping[str, Any], base: Experiment | None = None) -> Experiment:
+        """Build an experiment from plain values; what is not given keeps its default (or the value in `base`)."""
+        base = base or Experiment()
+        rest = dict(table)
+        algorithm = _named(ALGORITHMS, rest.pop("algorithm", None), "algorithm", base.algorithm)
+        scheduler = _named(SCHEDULERS, rest.pop("scheduler", None), "scheduler", base.scheduler)
+        radio = rest.pop("radio", base.radio)
+        if isinstance(radio, Mapping):
+            own = dict(radio)
+            preset = replace(base, radio=own.pop("preset", "paper-mnist")).cell
+            radio = from_table(Radio, own, "radio.", preset)
+        elif not isinstance(radio, str | Radio | None):
+            raise ConfigError("radio", radio, "a table of fields or the name of a preset")
+        plain = from_table(Experiment, rest, base=base)
+        return replace(plain, algorithm=algorithm, scheduler=scheduler, radio=radio)
+
+    @staticmethod
+    def from_toml(text: str) -> Experiment:
+        """Read what `to_toml` wrote."""
+        try:
+            return Experiment.from_table(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as problem:
+            raise ConfigError("config", "a file", f"valid TOML ({problem})") from problem
+
+    @staticmethod
+    def load(path: Path) -> Experiment:
+        """Read a TOML file."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as problem:
+            raise ConfigError("config", str(path), f"a readable TOML file ({problem})") from problem
+        return Experiment.from_toml(text)
+
+
+N = TypeVar("N", Algorithm, Scheduler)
+
+
+def _named(registry: Mapping[str, type[N]], value: Any, field: str, base: N) -> N:
+    """An algorithm or scheduler from a name, or from a table with a name and its parameters."""
+    if value is None:
+        return base
+    table = {"name": value} if isinstance(value, str) else dict(value)
+    name = table.pop("name", base.name)
+    if name not in registry:
+        raise ConfigError(field, name, f"one of {', '.join(registry)}")
+    start = base if name == base.name else registry[name]()
+    return from_table(registry[name], table, f"{field}.", start)
+
+
+def common_settings(source: Algorithm, target: type[Algorithm]) -> Algorithm:
+    """Another algorithm with the hyper-parameters that both have: the fair way to put two side by side."""
+    shared = {field.name for field in fields(Algorithm)}
+    return target(**{name: getattr(source, name) for name in sorted(shared)})

@@ -1,0 +1,159 @@
+"""The run folder: everything that was asked, what it ran on, and what came out.
+
+    config.toml        the exact configuration; `kfl run --config config.toml` repeats the run
+    environment.json   schema version, versions of kfl, Python and PyTorch, commit, hardware, data
+    rounds.jsonl       one line per round, appended as it happens
+    devices.json       per device: rounds, energy, budget, accuracy, model, samples
+    knowledge.npz      the server's arrays at the end (for KFL the knowledge and which classes it covers)
+    summary.json       totals and final accuracy; its presence means the run is finished
+
+Every file is written whole or not at all; a line of rounds.jsonl is written in one piece, and a torn last line
+(power loss) is ignored when it is read.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfl.core.config import differences
+from kfl.core.errors import RunFolderError
+from kfl.core.files import write_atomic, write_json
+from kfl.simulation.experiment import Experiment
+from kfl.simulation.history import History, RoundLog
+
+if TYPE_CHECKING:
+    from kfl.models import State
+
+SCHEMA_VERSION = 1
+
+
+class RunFolder:
+    """A folder of one run, open for writing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def prepare(self, experiment: Experiment) -> bool:
+        """Make the folder ready for this experiment; True if it already holds the finished run.
+
+        Refused with the difference shown if it belongs to another experiment.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            existing = self.path / "config.toml"
+            if existing.exists():
+                self._refuse_other(experiment, existing)
+                if (self.path / "summary.json").exists():
+                    return True
+            elif any(self.path.iterdir()):
+                raise RunFolderError(
+                    f"The folder {self.path} is not empty and is no run folder; choose another with --out."
+                )
+            write_atomic(existing, experiment.to_toml().encode())
+            write_atomic(self.path / "rounds.jsonl", b"")
+        except OSError as problem:
+            raise cannot_write(self.path, problem) from problem
+        return False
+
+    def _refuse_other(self, experiment: Experiment, existing: Path) -> None:
+        try:
+            before = tomllib.loads(existing.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+            raise RunFolderError(f"The configuration {existing} is damaged ({problem}); choose another folder.") from problem
+        changed = differences(before, tomllib.loads(experiment.to_toml()))
+        if changed:
+            raise RunFolderError(
+                f"The run folder {self.path} belongs to another configuration ({'; '.join(changed)}); "
+                "choose another folder with --out."
+            )
+
+    def write_environment(self, environment: Mapping[str, Any]) -> None:
+        """What the run ran on."""
+        self._json("environment.json", {"schema_version": SCHEMA_VERSION, **environment})
+
+    def append(self, log: RoundLog) -> None:
+        """Add one round: one write of one whole line."""
+        line = json.dumps(_finite(log.to_dict()), allow_nan=False) + "\n"
+        try:
+            descriptor = os.open(self.path / "rounds.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(descriptor, line.encode())
+            finally:
+                os.close(descriptor)
+        except OSError as problem:
+            raise cannot_write(self.path, problem) from problem
+
+    def finish(self, history: History, server: State) -> None:
+        """Write what is known at the end; the summary last, because it marks the run as finished."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **{name: value.cpu().numpy() for name, value in server.items()})  # type: ignore[arg-type]
+        try:
+            write_atomic(self.path / "knowledge.npz", buffer.getvalue())
+        except OSError as problem:
+            raise cannot_write(self.path, problem) from problem
+        self._json("devices.json", list(history.devices))
+        self._json("summary.json", history.summary)
+
+    def _json(self, name: str, value: object) -> None:
+        try:
+            write_json(self.path / name, value)
+        except OSError as problem:
+            raise cannot_write(self.path, problem) from problem
+
+
+def load_run(path: Path) -> tuple[Experiment, History]:
+    """Read a run folder: its experiment and what happened so far."""
+    if not (path / "config.toml").exists():
+        raise RunFolderError(f"{path} is no run folder: it has no config.toml.")
+    experiment = Experiment.load(path / "config.toml")
+    rounds = []
+    for number, line in enumerate(_lines(path / "rounds.jsonl")):
+        try:
+            rounds.append(RoundLog.from_dict(json.loads(line)))
+        except (ValueError, TypeError) as problem:
+            raise RunFolderError(f"Line {number + 1} of {path / 'rounds.jsonl'} is damaged ({problem}).") from problem
+    summary = _read_json(path / "summary.json", {})
+    devices = _read_json(path / "devices.json", [])
+    return experiment, History(tuple(rounds), summary, tuple(devices), str(path))
+
+
+def _lines(path: Path) -> list[str]:
+    """Whole lines of a file; a last line without its end was torn by a crash and does not count."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return text.split("\n")[:-1]
+
+
+def _read_json(path: Path, missing: Any) -> Any:
+    if not path.exists():
+        return missing
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as problem:
+        raise RunFolderError(f"{path} is damaged ({problem}).") from problem
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinity have no place in JSON: they become null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def cannot_write(path: Path, problem: OSError) -> RunFolderError:
+    """The sentence for a folder that cannot be written."""
+    return RunFolderError(f"The run folder {path} cannot be written ({problem.strerror or problem}); choose another with --out.")

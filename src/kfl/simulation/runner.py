@@ -1,0 +1,131 @@
+"""Run an experiment from its first round to its last, into a run folder if one is given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kfl.data import Dataset
+from kfl.simulation.environment import describe_environment
+from kfl.simulation.experiment import Experiment
+from kfl.simulation.folder import RunFolder, load_run
+from kfl.simulation.history import History, RoundLog, totals
+from kfl.simulation.round import RunState, begin, play_round
+from kfl.simulation.world import Models, World, build_world, source_hashes
+
+
+def run(
+    experiment: Experiment,
+    folder: str | Path | None = None,
+    *,
+    dataset: Dataset | None = None,
+    models: Models | None = None,
+    data_dir: str | Path | None = None,
+    on_start: Callable[[World], None] | None = None,
+    on_round: Callable[[RoundLog], None] | None = None,
+) -> History:
+    """Run an experiment and return what happened.
+
+    Args:
+        experiment: the whole configuration.
+        folder: where to write the run folder; None keeps everything in memory.
+        dataset: your own data instead of the one `experiment.dataset` names.
+        models: your own modules: one per device, or a function of the device number. Each needs a `body` and
+            a `head`.
+        data_dir: where MNIST and CIFAR-10 lie; otherwise `KFL_DATA_DIR`.
+        on_start: called once with the world, before the first round.
+        on_round: called after every round with its log, for progress displays.
+
+    A folder that already holds this very run, finished, is read instead of running it again.
+
+    >>> import kfl, numpy as np
+    >>> draw = np.random.default_rng(0)
+    >>> x, y = draw.random((400, 1, 8, 8), dtype=np.float32), np.arange(400) % 10
+    >>> data = kfl.Dataset.from_arrays(x + y[:, None, None, None] / 5, y)
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=2, widths=(16,)), dataset=data)
+    >>> len(history.rounds), 0 <= history.accuracy <= 1
+    (2, True)
+    """
+    started = time.perf_counter()
+    target = None if folder is None else RunFolder(Path(folder))
+    world = build_world(experiment, dataset=dataset, models=models, data_dir=None if data_dir is None else Path(data_dir))
+    if target is not None:
+        if target.prepare(experiment):
+            return load_run(target.path)[1]
+        target.write_environment({**describe_environment(), **describe_world(world)})
+    if on_start is not None:
+        on_start(world)
+
+    state, logs = begin(world), []
+    for _ in range(experiment.rounds):
+        state, log = play_round(world, state)
+        logs.append(log)
+        if target is not None:
+            target.append(log)
+        if on_round is not None:
+            on_round(log)
+
+    summary = summarise(world, logs, time.perf_counter() - started)
+    history = History(tuple(logs), summary, device_records(world, state), None if folder is None else str(folder))
+    if target is not None:
+        target.finish(history, state.server)
+    return history
+
+
+def describe_world(world: World) -> dict[str, Any]:
+    """The data and models of a run, for the run folder."""
+    return {
+        "dataset": {
+            "name": world.dataset.name,
+            "fingerprint": world.dataset.fingerprint(),
+            "train": len(world.dataset.train_y),
+            "test": len(world.dataset.test_y),
+            "note": world.dataset.note,
+        },
+        "models": sorted(set(world.models.names)) if len(world.models.names) <= 20 else len(world.models.names),
+        "repeatable": world.repeatable,
+        "sources": source_hashes(world.experiment),
+    }
+
+
+def summarise(world: World, logs: list[RoundLog], wall_s: float) -> dict[str, Any]:
+    """Totals of a run, and what FedAvg would have uploaded with the same devices in the same rounds."""
+    accuracies = [log.accuracy for log in logs if log.accuracy is not None]
+    return {
+        "algorithm": world.experiment.algorithm.name,
+        "accuracy": accuracies[-1],
+        "best_accuracy": max(accuracies),
+        "rounds": len(logs),
+        **totals(logs),
+        "fedavg_bits_up": float(sum(world.model_bits[list(log.devices)].sum() for log in logs)),
+        "rejected_uploads": sum(len(log.rejected) for log in logs),
+        "lost_uploads": sum(len(log.lost) for log in logs),
+        "wall_s": round(wall_s, 3),
+    }
+
+
+def device_records(world: World, state: RunState) -> tuple[dict[str, Any], ...]:
+    """What each device did and can at the end."""
+    records = []
+    for device in range(world.devices):
+        tests = world.engine.test_samples(device)
+        profile = world.models.profile(device)
+        records.append(
+            {
+                "device": device,
+                "model": world.models.names[int(world.models.architecture[device])],
+                "parameters": profile.parameters,
+                "samples": int(world.fleet.samples[device]),
+                "classes": [int(c) for c in world.partition.train_counts[device].nonzero()[0]],
+                "rounds": int(state.taken[device]),
+                "compute_energy_j": float(state.compute_energy_j[device]),
+                "upload_energy_j": float(state.upload_energy_j[device]),
+                "budget_j": float(world.fleet.budget_j[device]),
+                "queue_j": float(state.scheduler.queue_j[device]),
+                "accuracy": int(state.correct[device]) / tests if tests else None,
+                "test_samples": tests,
+            }
+        )
+    return tuple(records)

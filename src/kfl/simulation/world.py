@@ -1,0 +1,115 @@
+"""The world of a run: data, devices, models, channel. Everything that is fixed before the first round."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from kfl.core.errors import DataError
+from kfl.data import Dataset, Partition, load_dataset
+from kfl.engine import Engine, LocalData
+from kfl.engine.sequential import SequentialEngine
+from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
+from kfl.scheduling import Fleet
+from kfl.simulation.experiment import Experiment
+from kfl.wireless import Cell
+
+Models = Sequence[nn.Module] | Callable[[int], nn.Module]
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Data, devices, models and channel of one experiment."""
+
+    experiment: Experiment
+    dataset: Dataset
+    partition: Partition
+    models: FleetModels
+    engine: Engine
+    cell: Cell | None
+    fleet: Fleet
+    flops: np.ndarray[Any, np.dtype[np.float64]]
+    """Work of each device in a round."""
+    bits_up: np.ndarray[Any, np.dtype[np.float64]]
+    bits_down: np.ndarray[Any, np.dtype[np.float64]]
+    model_bits: np.ndarray[Any, np.dtype[np.float64]]
+    """Size of each device's whole model: what FedAvg would upload."""
+    repeatable: str
+    """"yes", or why this run cannot be repeated from its config alone."""
+
+    @property
+    def devices(self) -> int:
+        """The number of devices K."""
+        return self.fleet.size
+
+
+def build_world(
+    experiment: Experiment,
+    *,
+    dataset: Dataset | None = None,
+    models: Models | None = None,
+    data_dir: Path | None = None,
+) -> World:
+    """Everything a run needs, checked: the data is read, split, and every architecture tried once."""
+    experiment.validate()
+    data = load_dataset(experiment.dataset, data_dir) if dataset is None else dataset
+    split = experiment.partition(data)
+    if min(len(indices) for indices in split.train) < 1:
+        raise DataError(f"A split over {experiment.devices} devices leaves a device without a sample; use fewer.")
+    fleet_models = _models(experiment, data, models)
+    engine = SequentialEngine(LocalData(data, split), fleet_models)
+    profiles = [engine.profile(device) for device in range(experiment.devices)]
+    costs = [experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in profiles]
+    radio = experiment.cell
+    cell = None if radio is None else Cell.build(radio, experiment.devices, experiment.seed)
+    budget = np.full(experiment.devices, np.inf) if cell is None else cell.budget_j(experiment.rounds)
+    return World(
+        experiment=experiment,
+        dataset=data,
+        partition=split,
+        models=fleet_models,
+        engine=engine,
+        cell=cell,
+        fleet=Fleet(np.array([profile.samples for profile in profiles], dtype=np.float64), budget),
+        flops=np.array([cost.flops for cost in costs], dtype=np.float64),
+        bits_up=np.array([cost.bits_up for cost in costs], dtype=np.float64),
+        bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64),
+        model_bits=np.array([profile.model.parameters * 32 for profile in profiles], dtype=np.float64),
+        repeatable=_repeatable(dataset, models),
+    )
+
+
+def _models(experiment: Experiment, data: Dataset, models: Models | None) -> FleetModels:
+    if models is not None:
+        return fleet_from_modules(models, experiment.devices, data.input_shape, data.classes)
+    return fleet_from_name(
+        experiment.model, experiment.widths, experiment.devices, data.input_shape, data.classes, experiment.seed
+    )
+
+
+def _repeatable(dataset: Dataset | None, models: Models | None) -> str:
+    """A run is repeatable from its config when everything in it has a name."""
+    given = [word for word, thing in (("dataset", dataset), ("models", models)) if thing is not None]
+    if not given:
+        return "yes"
+    return f"no: {' and '.join(given)} were given as Python objects; name them as package.module:function instead"
+
+
+def source_hashes(experiment: Experiment) -> dict[str, str]:
+    """A hash of the source file of every module the user named, so that a later reader can tell it is the same."""
+    hashes = {}
+    for name in (experiment.model, experiment.dataset):
+        module_name, colon, _ = name.partition(":")
+        if colon:
+            source = inspect.getsourcefile(importlib.import_module(module_name))
+            if source is not None:
+                hashes[name] = blake2b(Path(source).read_bytes(), digest_size=16).hexdigest()
+    return hashes
