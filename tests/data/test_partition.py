@@ -221,6 +221,12 @@ def test_settings_that_cannot_work(change, field) -> None:
         partition(**(arguments | change))
 
 
+def test_numbers_may_come_from_numpy() -> None:
+    y = np.arange(40) % 4
+    plain = partition("shards", y, y, 4, 5, 0, distinct=True)
+    assert same(plain, partition("shards", y, y, np.int64(4), np.int64(5), 0, distinct=True))
+
+
 def test_more_shards_than_samples_is_one_sentence() -> None:
     y = np.arange(20) % 2
     with pytest.raises(

@@ -76,8 +76,7 @@ def partition(
     """
     if kind not in get_args(PartitionKind):
         raise ConfigError("partition", kind, f"one of {', '.join(get_args(PartitionKind))}")
-    _check_count("classes", classes)
-    _check_count("devices", devices)
+    classes, devices = _count("classes", classes), _count("devices", devices)
     train, test = as_labels("train_y", train_y), as_labels("test_y", test_y)
     check_labels("train_y", train, classes)
     check_labels("test_y", test, classes)
@@ -99,7 +98,7 @@ def _shards(
     train: IntArray, test: IntArray, classes: int, devices: int, seed: int, m: int, distinct: bool
 ) -> tuple[IntArray, IntArray]:
     """Section V: class c in s_c ≈ mK/C shards, Σ s_c = mK, m shards to each device."""
-    _check_count("classes_per_device", m)
+    m = _count("classes_per_device", m)
     sizes = np.bincount(train, minlength=classes)
     if m * devices > len(train):
         raise DataError(
@@ -226,6 +225,7 @@ def _check_enough(train: IntArray, devices: int) -> None:
         raise DataError(f"{devices} devices need a training sample each, but there are only {len(train)}.")
 
 
-def _check_count(field: str, value: object) -> None:
+def _count(field: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ConfigError(field, value, "a whole number of at least 1")
+    return int(value)
