@@ -27,7 +27,7 @@ def key(seed: int, purpose: str, *address: int) -> int:
     >>> key(0, "init", 7) == key(0, "init", 7), key(0, "init", 7) == key(0, "init", 8)
     (True, False)
     """
-    name = "/".join([str(int(seed)), purpose, *(str(int(a)) for a in address)])
+    name = repr((int(seed), purpose, *(int(a) for a in address)))
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest(), "little")
 
 
