@@ -2,6 +2,17 @@
 
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.local_data import LocalData
-from kfl.engine.objectives import FeatureTargets, Objective, Supervised
+from kfl.engine.objectives import Distillation, FeatureTargets, Mixture, Objective, Supervised
 
-__all__ = ["DeviceProfile", "Engine", "FeatureTargets", "LocalData", "Objective", "RoundKey", "Sgd", "Supervised"]
+__all__ = [
+    "DeviceProfile",
+    "Distillation",
+    "Engine",
+    "FeatureTargets",
+    "LocalData",
+    "Mixture",
+    "Objective",
+    "RoundKey",
+    "Sgd",
+    "Supervised",
+]

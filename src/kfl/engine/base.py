@@ -42,10 +42,13 @@ class RoundKey:
 
     seed: int
     round: int
+    phase: int = 0
+    """Counts the trainings of one device in one round, where an algorithm has several: their draws differ."""
 
     def torch_seed(self, purpose: str, device: int, *address: int) -> int:
         """Seed for a PyTorch generator."""
-        return torch_seed(self.seed, purpose, self.round, device, *address)
+        which = f"{purpose}, phase {self.phase}" if self.phase else purpose
+        return torch_seed(self.seed, which, self.round, device, *address)
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,19 @@ class Engine(ABC):
         """Descend the objective on each device's own training data, or on the given (inputs, targets) for all."""
 
     @abstractmethod
-    def class_means(self, devices: Sequence[int], states: Sequence[State]) -> tuple[Tensor, Tensor]:
+    def class_means(
+        self, devices: Sequence[int], states: Sequence[State], clip_norm: float | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Mean feature per class over each device's training data, in evaluation mode: equation (4).
 
         Returns means of shape (devices, classes, features), zero where a device has no sample of the class,
-        and counts of shape (devices, classes).
+        and counts of shape (devices, classes). With `clip_norm`, the feature of each sample is first scaled
+        down to at most this Euclidean norm, so that one sample can move a mean only so far.
         """
+
+    @abstractmethod
+    def proxy(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the samples that every device and the server hold; empty where there are none."""
 
     @abstractmethod
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from kfl.data import Dataset, Partition
@@ -17,6 +20,8 @@ class LocalData:
 
     dataset: Dataset
     partition: Partition
+    proxy: NDArray[np.int64] | None = None
+    """Training samples that belong to no device but are known to all, where an algorithm asks for them."""
 
     def read(self, device: int, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
         """Inputs (float32) and labels of a device."""
@@ -26,3 +31,8 @@ class LocalData:
     def size(self, device: int, split: Literal["train", "test"]) -> int:
         """Number of samples of a device."""
         return len((self.partition.train if split == "train" else self.partition.test)[device])
+
+    def read_proxy(self) -> tuple[Tensor, Tensor]:
+        """Inputs (float32) and labels of the proxy samples; empty where there are none."""
+        indices = np.zeros(0, dtype=np.int64) if self.proxy is None else self.proxy
+        return self.dataset.inputs("train", indices), self.dataset.labels("train", indices)

@@ -34,6 +34,10 @@ class Objective(ABC):
         """The learning rate of a parameter: the body's, or the head's. Rate 0 keeps it exactly as it is."""
         return sgd.head_rate if name.rpartition("/")[2].startswith("head.") else sgd.body_rate
 
+    def project(self, name: str, value: Tensor) -> Tensor:
+        """A parameter after a step, brought back to where it may be; as it is unless overridden."""
+        return value
+
     def for_device(self, index: int) -> Objective:
         """The objective of the device at this place in the cohort; the same for all unless overridden."""
         return self
@@ -83,3 +87,69 @@ def feature_loss(feature: Tensor, labels: Tensor, pull: FeatureTargets) -> Tenso
     """L = mean over samples of ½‖h(x) − Ω_y‖², equation (6); classes without knowledge count as zero."""
     distance = 0.5 * (feature - pull.targets[labels]).square().sum(1)
     return (distance * pull.known[labels]).mean()
+
+
+@dataclass(frozen=True, eq=False)
+class Distillation(Objective):
+    """Brings a model's softened predictions close to given logits, which stand in the place of labels.
+
+    T² KL(softmax(z*/T) ‖ softmax(z/T)), mean over samples (Hinton, Vinyals, Dean 2015). The factor T² keeps the
+    size of the gradient the same for every temperature; for large T it is that of a squared error on centred
+    logits.
+    """
+
+    temperature: float
+
+    def loss(self, forward: Forward, state: State, inputs: Tensor, targets: Tensor) -> Tensor:
+        """T² KL(softmax(z*/T) ‖ softmax(z/T))."""
+        from torch.nn import functional
+
+        _, logits = forward(state, inputs)
+        said = functional.log_softmax(logits / self.temperature, dim=1)
+        wanted = functional.log_softmax(targets / self.temperature, dim=1)
+        divergence = functional.kl_div(said, wanted, reduction="batchmean", log_target=True)
+        return self.temperature**2 * divergence
+
+
+PERSONAL = "personal/"
+"""Prefix of the parameters of a personal model beside the shared one."""
+MIXING = "mixing"
+"""Name of the mixing weight α of the personal and the shared model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture(Objective):
+    """A shared model w and a personal model v, the latter judged in the mixture α v + (1 − α) w.
+
+    The loss is F(w) + F(α v + (1 − α) ⌊w⌋), where ⌊·⌋ stops the gradient. With v̄ for the mixture, its gradients
+    are ∇F(w) for w, α ∇F(v̄) for v and ⟨v − w, ∇F(v̄)⟩ for α: the updates of Deng et al. 2020.
+    """
+
+    mixing_rate: float
+    """Learning rate of α."""
+
+    def loss(self, forward: Forward, state: State, inputs: Tensor, targets: Tensor) -> Tensor:
+        """F(w) + F(α v + (1 − α) ⌊w⌋)."""
+        from torch.nn import functional
+
+        shared = {name: value for name, value in state.items() if name != MIXING and not name.startswith(PERSONAL)}
+        mixed = {}
+        for name, value in shared.items():
+            own = state[PERSONAL + name]
+            # A buffer (running statistics) is no parameter: the personal model keeps its own, and the layer
+            # updates it in place.
+            mixes = own.requires_grad
+            mixed[name] = state[MIXING] * own + (1 - state[MIXING]) * value.detach() if mixes else own
+        _, logits = forward(shared, inputs)
+        _, personal = forward(mixed, inputs)
+        return functional.cross_entropy(logits, targets) + functional.cross_entropy(personal, targets)
+
+    def rate(self, name: str, sgd: Sgd) -> float:
+        """α has its own rate; both models have the body's and the head's."""
+        if name == MIXING:
+            return self.mixing_rate
+        return sgd.head_rate if name.rpartition("/")[2].startswith("head.") else sgd.body_rate
+
+    def project(self, name: str, value: Tensor) -> Tensor:
+        """α stays between 0 and 1."""
+        return value.clamp(0.0, 1.0) if name == MIXING else value

@@ -64,8 +64,8 @@ class SequentialEngine(Engine):
         module = self._template(device).train()
         buffers = {name for name, _ in module.named_buffers()}
         now = {name: value.clone() for name, value in state.items()}
-        trained = [name for name in now if name.rpartition("/")[2] not in buffers]
-        rates = [objective.rate(name, sgd) for name in trained]
+        rates = {name: objective.rate(name, sgd) for name in now if name.rpartition("/")[2] not in buffers}
+        trained = [name for name, rate in rates.items() if rate]
         velocity: State = {}
         inputs, targets = data
         # Fork, so that dropout and the like draw by name too and leave the caller's random state alone.
@@ -79,37 +79,42 @@ class SequentialEngine(Engine):
                     loss = objective.loss(_forward(module), now, x, y)
                 gradients = torch.autograd.grad(loss, [now[name] for name in trained], allow_unused=True)
                 with torch.no_grad():
-                    for name, rate, gradient in zip(trained, rates, gradients, strict=True):
+                    for name, gradient in zip(trained, gradients, strict=True):
                         if gradient is not None:
                             moving = name in velocity
                             velocity[name] = sgd.momentum * velocity[name] + gradient if moving else gradient
-                            now[name] = now[name] - rate * velocity[name]
+                            now[name] = objective.project(name, now[name] - rates[name] * velocity[name])
                         now[name] = now[name].detach()
         return now
 
     @torch.no_grad()
-    def class_means(self, devices: Sequence[int], states: Sequence[State]) -> tuple[Tensor, Tensor]:
+    def class_means(
+        self, devices: Sequence[int], states: Sequence[State], clip_norm: float | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Equation (4): Ω_{k,c} is the mean of h_k(x) over the device's samples of class c."""
-        means, counts = [], []
+        means = [torch.zeros(0, self.classes, self.features, device=self._where)]
+        counts = [torch.zeros(0, self.classes, dtype=torch.int64, device=self._where)]
         for device, state in zip(devices, states, strict=True):
             body, _ = parts(self._load(device, state).eval())
             inputs, labels = self._read(device, "train")
             feature = body(inputs)
+            if clip_norm is not None:
+                feature = feature * (clip_norm / feature.norm(dim=1, keepdim=True)).clamp(max=1)
             count = torch.bincount(labels, minlength=self.classes)
             total = feature.new_zeros(self.classes, self.features).index_add_(0, labels, feature)
-            means.append(total / count.clamp(min=1)[:, None])
-            counts.append(count)
-        return torch.stack(means), torch.stack(counts)
+            means.append((total / count.clamp(min=1)[:, None])[None])
+            counts.append(count[None])
+        return torch.cat(means), torch.cat(counts)
 
     @torch.no_grad()
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:
         """What each model says about the same inputs."""
         inputs = inputs.to(self._where)
-        said = []
+        said = [torch.zeros(0, len(inputs), self.classes, device=self._where)]
         for device, state in zip(devices, states, strict=True):
             body, head = parts(self._load(device, state).eval())
-            said.append(head(body(inputs)))
-        return torch.stack(said)
+            said.append(head(body(inputs))[None])
+        return torch.cat(said)
 
     @torch.no_grad()
     def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
@@ -123,6 +128,11 @@ class SequentialEngine(Engine):
             body, head = parts(self._load(device, state).eval())
             found.append(int((head(body(inputs)).argmax(1) == labels).sum()))
         return found
+
+    def proxy(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the samples that everybody holds."""
+        inputs, labels = self._data.read_proxy()
+        return inputs.to(self._where), labels.to(self._where)
 
     def test_samples(self, device: int) -> int:
         """Number of test samples of a device."""
