@@ -137,6 +137,11 @@ def test_missing_files_say_what_goes_where(tmp_path: Path, name) -> None:
     assert ("train-images-idx3-ubyte.gz" if name == "mnist" else "train.parquet") in text
 
 
+def test_a_folder_the_system_refuses_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="dataset 'mnist' cannot be read"):
+        load_dataset("mnist", tmp_path / ("x" * 300), tmp_path / "cache")
+
+
 def test_idx_labels_are_bounded(tmp_path: Path) -> None:
     content = b"\0\0\x08\x01" + struct.pack(">I", 4) + bytes([1, 9, 10, 3])
     path = tmp_path / "labels"

@@ -251,7 +251,10 @@ def load_dataset(name: str, data_dir: Path | None = None, cache_dir: Path | None
     """
     if name in DATASETS:
         loader = _import("dataset", DATASETS[name].loader)
-        result = loader(resolve_data_dir(data_dir), resolve_cache_dir(cache_dir))
+        try:
+            result = loader(resolve_data_dir(data_dir), resolve_cache_dir(cache_dir))
+        except OSError as error:
+            raise DataError(f"dataset {name!r} cannot be read: {error}.") from error
     elif ":" in name:
         result = _import("dataset", name)()
     else:

@@ -9,8 +9,8 @@ from pathlib import Path
 def resolve_data_dir(data_dir: Path | None = None) -> Path:
     """The folder that holds datasets: the argument, else KFL_DATA_DIR, else the user's data folder.
 
-    >>> resolve_data_dir(Path("my/data"))
-    PosixPath('my/data')
+    >>> resolve_data_dir(Path("my/data")) == Path("my/data")
+    True
     """
     return _first(data_dir, "KFL_DATA_DIR", "XDG_DATA_HOME", Path(".local/share"))
 

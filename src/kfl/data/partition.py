@@ -27,7 +27,12 @@ NOBODY = -1
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Sample indices of every device, ascending, and how many of each class that makes."""
+    """Sample indices of every device, ascending, and how many of each class that makes.
+
+    >>> split = partition("iid", [0, 1, 0, 1], [0, 1], classes=2, devices=2, seed=0)
+    >>> split.devices, split.classes, [len(indices) for indices in split.train], split.train_counts.shape
+    (2, 2, [2, 2], (2, 2))
+    """
 
     train: tuple[IntArray, ...]
     test: tuple[IntArray, ...]

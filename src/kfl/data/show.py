@@ -107,6 +107,13 @@ def plot_split(partition: Partition, path: Path, title: str | None = None) -> No
     """Write the split as a picture; the ending of `path` decides the format (png, pdf, svg).
 
     Bubbles for a small fleet, a heat map for a large one; above it the number of samples of each device.
+
+    >>> import tempfile
+    >>> from kfl.data.partition import partition
+    >>> path = Path(tempfile.mkdtemp()) / "split.svg"
+    >>> plot_split(partition("iid", [0, 1, 0, 1], [0, 1], classes=2, devices=2, seed=0), path)
+    >>> path.stat().st_size > 1000
+    True
     """
     try:
         from matplotlib.figure import Figure
