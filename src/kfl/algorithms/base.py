@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.core.errors import ConfigError
+from kfl.core.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.engine import DeviceProfile, Engine, RoundKey, Sgd
-    from kfl.models import State
+    from kfl.models import FleetModels, State
 
     Message = Mapping[str, Tensor]
     """What the server sends to the chosen devices."""
@@ -92,6 +92,26 @@ class Algorithm(ABC):
 
     def check(self) -> None:
         """Raise ConfigError for a value of an algorithm's own fields that cannot work."""
+
+    @property
+    def proxy_per_class(self) -> int:
+        """Samples of each class that are taken out of the training set and known to all; 0 for none."""
+        return 0
+
+    def check_models(self, models: FleetModels) -> None:
+        """Raise ModelError for a fleet whose models this algorithm cannot average."""
+        if not self.needs_equal_models:
+            return
+        devices = {int(which): device for device, which in enumerate(models.architecture)}
+        shapes = {
+            tuple((name, tuple(value.shape)) for name, value in models.initial(device, 0).items())
+            for device in devices.values()
+        }
+        if len(shapes) > 1:
+            raise ModelError(
+                f"The algorithm {self.name} averages weights, which needs one architecture for all devices, but "
+                f"there are {len(shapes)}: give one width, such as --widths 256, or models that are built alike."
+            )
 
     def server_init(self, engine: Engine, seed: int) -> State:
         """What the server knows before the first round."""

@@ -8,6 +8,11 @@ weighted by how many samples stand behind each. Models never leave their device 
 
 Where the paper is silent: a class nobody has reported yet has no knowledge loss; a class nobody reports this
 round keeps its last knowledge (`memory`); a class a device does not hold is uploaded with count 0 and ignored.
+
+Two options go beyond the paper's experiments. `bits_per_value`, the paper's q, is not only charged but happens:
+knowledge is quantised on its way up and down (`kfl.algorithms.quantise`), and devices train on what arrives.
+`clip_norm` and `noise_multiplier` make uploads differentially private (`kfl.algorithms.privacy`), noise first,
+then quantisation.
 """
 
 from __future__ import annotations
@@ -18,8 +23,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, require, training_flops
 from kfl.algorithms.knowledge import average_knowledge, empty_knowledge
+from kfl.algorithms.privacy import add_noise
+from kfl.algorithms.quantise import message_bits, quantise_rows
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kfl.algorithms.base import Message
     from kfl.engine import DeviceProfile, Engine, RoundKey
     from kfl.models import State
@@ -35,19 +44,33 @@ class Kfl(Algorithm):
     """Weight λ of the knowledge loss ½‖h(x) − Ω_c‖². From 0.01 to 0.1 all work; 10 destroys learning."""
     memory: bool = True
     """Keep the last knowledge of a class that nobody reports in a round."""
+    bits_per_value: int = BITS_PER_VALUE
+    """Bits of one number of knowledge on the air, the paper's q; below 32 the values really are quantised."""
+    clip_norm: float | None = None
+    """Largest norm of one sample's feature in the uploaded means; none for no limit. Needed for noise."""
+    noise_multiplier: float = 0.0
+    """Gaussian noise on uploads, relative to what one sample can change; 0 for none, 1 is strong."""
+    noise_counts: bool = False
+    """Add noise to the counts per class too, which otherwise tell what classes a device holds."""
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
-        weight = self.knowledge_weight
-        require(0 <= weight < float("inf"), "knowledge_weight", weight, "0 or more")
+        inf, weight, clip, noise = float("inf"), self.knowledge_weight, self.clip_norm, self.noise_multiplier
+        require(0 <= weight < inf, "knowledge_weight", weight, "0 or more")
+        require(1 <= self.bits_per_value <= 32, "bits_per_value", self.bits_per_value, "from 1 to 32")
+        require(clip is None or 0 < clip < inf, "clip_norm", clip, "a number above 0, or none")
+        require(0 <= noise < inf, "noise_multiplier", noise, "0 or more")
+        require(noise == 0 or clip is not None, "clip_norm", clip, "set when noise_multiplier is above 0")
+        require(not self.noise_counts or noise > 0, "noise_counts", True, "off when noise_multiplier is 0")
 
     def server_init(self, engine: Engine, seed: int) -> State:
         """No knowledge of any class."""
         return empty_knowledge(engine.classes, engine.features)
 
     def broadcast(self, server: State) -> Message:
-        """The global knowledge Ω, and which classes it covers."""
-        return server
+        """The global knowledge Ω, and which classes it covers. The server keeps the exact values."""
+        knowledge = quantise_rows(server["knowledge"], server["known"], self.bits_per_value)
+        return {"knowledge": knowledge, "known": server["known"]}
 
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
@@ -57,21 +80,38 @@ class Kfl(Algorithm):
 
         pull = FeatureTargets(self.knowledge_weight, message["knowledge"], message["known"])
         trained = engine.train(devices, states, Supervised(pull), self.sgd(), key)
-        means, counts = engine.class_means(devices, trained)
+        means, counts = engine.class_means(devices, trained, self.clip_norm)
         uploads = [
-            Upload(device, {"means": mean, "counts": count})
+            self._upload(device, mean, count, key)
             for device, mean, count in zip(devices, means, counts, strict=True)
         ]
         return trained, uploads
+
+    def _upload(self, device: int, means: Tensor, counts: Tensor, key: RoundKey) -> Upload:
+        """One device's knowledge as it arrives: with noise, then quantised, where asked for."""
+        import torch
+
+        if self.noise_multiplier > 0 and self.clip_norm is not None:
+            draw = torch.Generator().manual_seed(key.torch_seed("privacy noise", device))
+            means, counts = add_noise(
+                means, counts, self.clip_norm, self.noise_multiplier, draw, noise_counts=self.noise_counts
+            )
+        draw = torch.Generator().manual_seed(key.torch_seed("quantisation", device))
+        means = quantise_rows(means, counts > 0, self.bits_per_value, draw)
+        return Upload(device, {"means": means, "counts": counts})
 
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
         """Equation (9): Ω_c = Σ_k D_{k,c} Ω_{k,c} / Σ_k D_{k,c} over the devices that reported."""
         return average_knowledge(server, uploads, memory=self.memory)
 
     def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """Knowledge is p numbers for each class, up and down; real work adds the pass that reads features."""
-        bits = profile.model.features * profile.model.classes * BITS_PER_VALUE
+        """Knowledge is p numbers for each class, up and down; real work adds the pass that reads features.
+
+        As in the paper, counts are not charged: they are sent once and never change. Noisy ones do.
+        """
+        bits = message_bits(profile.model.features * profile.model.classes, self.bits_per_value)
+        counts = profile.model.classes * BITS_PER_VALUE if self.noise_counts else 0
         flops = training_flops(self.local_steps, profile, real_work=real_work)
         if real_work:
             flops += profile.samples * profile.model.body_flops
-        return Cost(flops, bits, bits)
+        return Cost(flops, bits + counts, bits)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import Algorithm, Cost, Rejection, Upload, training_flops
+from kfl.algorithms.uploads import refuse_all
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
@@ -36,8 +37,8 @@ class Local(Algorithm):
         return engine.train(devices, states, Supervised(), self.sgd(), key), []
 
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
-        """Nothing arrives, nothing changes."""
-        return server, []
+        """Nothing is expected, nothing changes."""
+        return server, refuse_all(uploads, self.name)
 
     def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
         """The local passes, and no bits."""

@@ -1,0 +1,109 @@
+"""APFL: each device mixes a personal model with the shared one, and learns how much of each.
+
+Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, arXiv:2003.13461, 2020, Algorithm 1.
+
+A device holds a personal model v and a mixing weight α. When chosen it receives the global model w, and in each
+local step, with v̄ = α v + (1 − α) w,
+
+    w ← w − η ∇F(w),    v ← v − η ∇_v F(v̄) = v − η α ∇F(v̄),    α ← α − η_α ⟨v − w, ∇F(v̄)⟩, clipped to [0, 1].
+
+It uploads w alone; the server averages as in federated averaging. A device predicts with its v mixed with the
+server's *current* w, so an unchosen device's predictions change from round to round.
+
+Where we decide: all three use the momentum of the other algorithms, fresh in every round; α has a learning rate
+of its own and moves in every local step as printed (the authors' code moves it once per round, and adds a pull
+of 0.02 α towards 0 that their paper does not have); w is weighted by D_k. All models start from one common draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, require, training_flops
+from kfl.algorithms.weights import average_weights, weights_upload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kfl.algorithms.base import Message
+    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.models import State
+
+
+@dataclass(frozen=True)
+class Apfl(Algorithm):
+    """APFL: a personal model, mixed with the global one by a weight that is learnt."""
+
+    name: ClassVar[str] = "apfl"
+    needs_equal_models: ClassVar[bool] = True
+    predicts_alone: ClassVar[bool] = False
+
+    mixing: float = 0.5
+    """Weight α of the personal model before the first round; 1 is local-only, 0 is federated averaging."""
+    mixing_rate: float = 0.05
+    """Learning rate of α; 0 keeps it as it is."""
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work."""
+        require(0 <= self.mixing <= 1, "mixing", self.mixing, "between 0 and 1")
+        require(0 <= self.mixing_rate < float("inf"), "mixing_rate", self.mixing_rate, "0 or more")
+
+    def server_init(self, engine: Engine, seed: int) -> State:
+        """The common start."""
+        return engine.initial(0, seed, common=True)
+
+    def device_init(self, engine: Engine, device: int, seed: int) -> State:
+        """A personal model, the common start too, and α."""
+        import torch
+
+        from kfl.engine.objectives import MIXING
+
+        start = engine.initial(device, seed, common=True)
+        mixing = torch.tensor(self.mixing, device=next(iter(start.values())).device)
+        return {**_as_personal(start), MIXING: mixing}
+
+    def broadcast(self, server: State) -> Message:
+        """The global model."""
+        return server
+
+    def local_update(
+        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
+    ) -> tuple[list[State], list[Upload]]:
+        """τ steps on both models and α at once; the shared model goes up."""
+        from kfl.engine import Mixture
+
+        both: list[State] = [{**message, **state} for state in states]
+        trained = engine.train(devices, both, Mixture(self.mixing_rate), self.sgd(), key)
+        uploads = [
+            weights_upload(device, {name: state[name] for name in message}, engine)
+            for device, state in zip(devices, trained, strict=True)
+        ]
+        return [{name: state[name] for name in state if name not in message} for state in trained], uploads
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+        """w = Σ_k D_k w_k / Σ_k D_k."""
+        return average_weights(server, uploads)
+
+    def predictor(self, server: State, device: State) -> State:
+        """α v + (1 − α) w with the server's current w."""
+        from kfl.engine.objectives import MIXING, PERSONAL
+
+        mixing = device[MIXING]
+        mixed = {}
+        for name, shared in server.items():
+            own = device[PERSONAL + name]
+            mixed[name] = mixing * own + (1 - mixing) * shared if own.is_floating_point() else own
+        return mixed
+
+    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
+        """The local passes of two models, and one whole model up and down."""
+        bits = profile.model.parameters * BITS_PER_VALUE
+        return Cost(2 * training_flops(self.local_steps, profile, real_work=real_work), bits, bits)
+
+
+def _as_personal(model: Mapping[str, Tensor]) -> State:
+    from kfl.engine.objectives import PERSONAL
+
+    return {PERSONAL + name: value for name, value in model.items()}

@@ -1,0 +1,68 @@
+"""Federated averaging: one model for all, averaged over the devices of a round.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
+Decentralized Data, AISTATS 2017, Algorithm 1.
+
+The server sends its model w; each chosen device takes τ steps from it on its own loss F_k and uploads the whole
+model; the server sets w = Σ_k D_k w_k / Σ_k D_k. Every device predicts with the server's model, chosen or not.
+All models start from one common draw and need one architecture. A device keeps nothing between rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, training_flops
+from kfl.algorithms.weights import average_weights, weights_upload
+
+if TYPE_CHECKING:
+    from kfl.algorithms.base import Message
+    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.models import State
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """Federated averaging: one model for all devices, weighted by their samples."""
+
+    name: ClassVar[str] = "fedavg"
+    needs_equal_models: ClassVar[bool] = True
+    predicts_alone: ClassVar[bool] = False
+
+    def server_init(self, engine: Engine, seed: int) -> State:
+        """The common start."""
+        return engine.initial(0, seed, common=True)
+
+    def device_init(self, engine: Engine, device: int, seed: int) -> State:
+        """Nothing: a device trains what it is sent."""
+        return {}
+
+    def broadcast(self, server: State) -> Message:
+        """The global model."""
+        return server
+
+    def local_update(
+        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
+    ) -> tuple[list[State], list[Upload]]:
+        """τ steps on F_k from the global model; the whole model goes up."""
+        from kfl.engine import Supervised
+
+        received = [dict(message) for _ in devices]
+        trained = engine.train(devices, received, Supervised(), self.sgd(), key)
+        uploads = [weights_upload(device, state, engine) for device, state in zip(devices, trained, strict=True)]
+        return [{} for _ in devices], uploads
+
+    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+        """w = Σ_k D_k w_k / Σ_k D_k."""
+        return average_weights(server, uploads)
+
+    def predictor(self, server: State, device: State) -> State:
+        """The global model."""
+        return server
+
+    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
+        """The local passes, and the whole model up and down."""
+        bits = profile.model.parameters * BITS_PER_VALUE
+        return Cost(training_flops(self.local_steps, profile, real_work=real_work), bits, bits)
