@@ -1,0 +1,120 @@
+"""The dual scheduler's time, memory and certified gap for 1,000 to 1,000,000 devices.
+
+    python benchmarks/dual.py [--seconds-limit 2] [--largest 1000000]
+
+Each row is a process of its own, so that the peak memory is that size's. Three kinds of rounds: "paper" is the
+paper's cell with its band (scarce from about 10,000 devices on), "wide" gives every device 5 kHz, so that nearly
+all take part and every step works on the whole fleet, and "early" is a round with all queues empty, a knapsack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from kfl.core.randomness import stream
+from kfl.scheduling.base import Fleet, Observation, SchedulerState, Uplink
+from kfl.scheduling.dual import Dual
+from kfl.wireless import PRESETS, Cell
+
+ROUND, HORIZON = 20, 200
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+
+
+def round_of(devices: int, kind: str, seed: int = 0) -> tuple[Dual, SchedulerState, Observation]:
+    """One round of the paper's MNIST cell in the middle of a run."""
+    draw = stream(seed, "benchmark")
+    samples = draw.integers(300, 900, devices).astype(float)
+    cell = Cell.build(PRESETS["paper-mnist"], devices, seed)
+    link = cell.observe(ROUND, 5 * 550_346 * samples, 640 * 32)
+    scheduler = Dual(v=0.1, gamma="constant")
+    fleet = Fleet(samples, cell.budget_j(HORIZON))
+    state = scheduler.init(fleet, HORIZON)
+    if kind != "early":
+        queue = np.where(draw.random(devices) < 0.2, 0.0, draw.exponential(20.0, devices))
+        state = SchedulerState(state.horizon, state.allowance_j, queue)
+    observation = Observation(
+        round=ROUND,
+        seed=seed,
+        samples=samples,
+        available=np.ones(devices, dtype=bool),
+        compute_time_s=link.compute_time_s,
+        compute_energy_j=link.compute_energy_j,
+        battery_j=fleet.budget_j,
+        hard_budget=False,
+        uplink=Uplink(
+            bandwidth_hz=5e3 * devices if kind == "wide" else link.bandwidth_hz,
+            noise_w_per_hz=link.noise_w_per_hz,
+            gain=link.gain,
+            payload_bits=link.payload_bits,
+            upload_time_s=link.upload_time_s,
+            max_power_w=link.max_power_w,
+        ),
+    )
+    return scheduler, state, observation
+
+
+def measure(devices: int, kind: str) -> None:
+    """One row, as JSON on the standard output."""
+    scheduler, state, observation = round_of(devices, kind)
+    scheduler.decide(*round_of(100, kind)[1:])  # import and warm up
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seconds = []
+    for _ in range(3 if devices > 100_000 else 10):
+        start = time.perf_counter()
+        decision = scheduler.decide(state, observation)
+        seconds.append(time.perf_counter() - start)
+    one = 0.1 * float(observation.samples[decision.chosen].min()) if decision.chosen.any() else float("nan")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(
+        json.dumps(
+            {
+                "seconds": float(np.median(seconds)),
+                "peak_mb": peak / 1024,
+                "before_mb": before / 1024,
+                "chosen": int(decision.chosen.sum()),
+                "objective": decision.objective,
+                "gap": decision.gap,
+                "gap_devices": decision.gap / one,
+            }
+        )
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--measure", nargs=2, metavar=("DEVICES", "KIND"), help=argparse.SUPPRESS)
+    parser.add_argument("--largest", type=int, default=SIZES[-1])
+    parser.add_argument("--seconds-limit", type=float, default=2.0)
+    options = parser.parse_args()
+    if options.measure:
+        measure(int(options.measure[0]), options.measure[1])
+        return 0
+    print(
+        f"{'round':8}{'devices':>10}{'chosen':>9}{'seconds':>10}{'peak MB':>9}{'objective':>14}{'gap':>11}{'gap/device':>12}"
+    )
+    slowest = 0.0
+    for kind in ("paper", "wide", "early"):
+        sizes, times = [s for s in SIZES if s <= options.largest], []
+        for devices in sizes:
+            command = [sys.executable, __file__, "--measure", str(devices), kind]
+            row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            times.append(row["seconds"])
+            print(
+                f"{kind:8}{devices:>10,}{row['chosen']:>9,}{row['seconds']:>10.4f}{row['peak_mb']:>9.0f}"
+                f"{row['objective']:>14.6g}{row['gap']:>11.2g}{row['gap_devices']:>12.2g}"
+            )
+        slowest = max(slowest, times[-1])
+        slope = np.polyfit(np.log(sizes), np.log(times), 1)[0] if len(sizes) > 1 else float("nan")
+        print(f"{'':8}time grows as devices^{slope:.2f}")
+    return int(slowest > options.seconds_limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

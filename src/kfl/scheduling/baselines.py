@@ -1,0 +1,205 @@
+"""The schedulers that others are compared with: fixed patterns, round robin, and the adaptive myopic policy.
+
+The paper's section V compares temporal patterns (uniform, ascend, descend) and, in V-C, round robin and myopic.
+It does not say how these share the band; here each minimises the total energy of the devices it chose.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from kfl.core.errors import ConfigError
+from kfl.core.randomness import stream
+from kfl.scheduling import curve
+from kfl.scheduling.base import BoolArray, Decision, Fleet, FloatArray, Observation, Scheduler, SchedulerState
+from kfl.scheduling.serve import reachable, serve
+
+NOBODY = "No device can take part: none is available, able to finish in time and within its budget."
+
+
+def _serve_all(observation: Observation, chosen: BoolArray) -> Decision:
+    """Share the band among the chosen devices with the least total energy; say so where there is nobody."""
+    if not chosen.any():
+        nothing = np.zeros(len(chosen))
+        return Decision(chosen, nothing, nothing, nothing, nothing, status=NOBODY)
+    return serve(observation, chosen, np.ones(len(chosen)))
+
+
+def _check_count(name: str, count: int) -> None:
+    if count < 1:
+        raise ConfigError(f"{name}.count", count, "at least 1")
+
+
+@dataclass(frozen=True)
+class AllDevices(Scheduler):
+    """Every device that can take part, in every round."""
+
+    name: ClassVar[str] = "all"
+
+    def decide(self, state: SchedulerState, observation: Observation) -> Decision:
+        """All available devices that can finish in time; where the band is too narrow, as many as fit."""
+        return _serve_all(observation, reachable(observation)[0])
+
+
+@dataclass(frozen=True)
+class RandomDevices(Scheduler):
+    """A number of devices that depends on the round alone, drawn at random: what the three patterns share."""
+
+    count: int = 10
+    """Devices per round, on average over the run."""
+
+    def __post_init__(self) -> None:
+        _check_count(self.name, self.count)
+
+    @abstractmethod
+    def size(self, round_index: int, horizon: int) -> int:
+        """How many devices round `round_index` of `horizon` asks for."""
+
+    def decide(self, state: SchedulerState, observation: Observation) -> Decision:
+        """Draw the round's number of devices among those that can take part.
+
+        Each device draws a ticket and the lowest tickets win, so that a device that drops out makes room for
+        one other and changes nobody else's luck.
+        """
+        able = reachable(observation)[0]
+        wanted = self.size(observation.round, state.horizon)
+        ticket = stream(observation.seed, "schedule", observation.round).random(len(able))
+        winners = np.argsort(np.where(able, ticket, np.inf), kind="stable")[:wanted]
+        chosen = np.zeros(len(able), dtype=bool)
+        chosen[winners] = True
+        chosen &= able
+        decision = _serve_all(observation, chosen)
+        if decision.status == "ok" and int(chosen.sum()) < wanted:
+            status = f"Only {int(chosen.sum())} devices can take part, of {wanted} asked for."
+            return replace(decision, status=status)
+        return decision
+
+
+@dataclass(frozen=True)
+class Uniform(RandomDevices):
+    """The same number of random devices in every round; elsewhere called random-k."""
+
+    name: ClassVar[str] = "uniform"
+
+    def size(self, round_index: int, horizon: int) -> int:
+        """Always `count`."""
+        return self.count
+
+
+def rising_size(round_index: int, horizon: int, average: int) -> int:
+    """1 to 2·average − 1 in `horizon` nearly equal steps, with a total of exactly average · horizon.
+
+    The paper prints 1 → 20 "with an average of 10", which averages 10.5 and would compare unequal totals. The
+    second half mirrors the first, so that rounding cannot change the total.
+
+    >>> [rising_size(t, 5, 10) for t in range(5)], sum(rising_size(t, 200, 10) for t in range(200))
+    ([1, 6, 10, 14, 19], 2000)
+    """
+    mirror = horizon - 1 - round_index
+    if round_index >= mirror:
+        return average if round_index == mirror else 2 * average - rising_size(mirror, horizon, average)
+    steps = horizon - 1
+    # 1 + (2·average − 2) t / (T − 1), rounded to the nearest whole number, halves up, in integers.
+    return 1 + (2 * (2 * average - 2) * round_index + steps) // (2 * steps)
+
+
+@dataclass(frozen=True)
+class Ascend(RandomDevices):
+    """More and more random devices: from 1 to 2·count − 1, with the same total as `Uniform`."""
+
+    name: ClassVar[str] = "ascend"
+
+    def size(self, round_index: int, horizon: int) -> int:
+        """`rising_size`."""
+        return rising_size(min(round_index, horizon - 1), horizon, self.count)
+
+
+@dataclass(frozen=True)
+class Descend(RandomDevices):
+    """Fewer and fewer random devices: from 2·count − 1 to 1, with the same total as `Uniform`."""
+
+    name: ClassVar[str] = "descend"
+
+    def size(self, round_index: int, horizon: int) -> int:
+        """`rising_size`, backwards."""
+        return rising_size(max(horizon - 1 - round_index, 0), horizon, self.count)
+
+
+@dataclass(frozen=True)
+class RoundRobin(Scheduler):
+    """Devices in turn, a fixed number per round, skipping those without the energy for it (section V-C)."""
+
+    name: ClassVar[str] = "round-robin"
+
+    count: int = 5
+    """Devices per round; the paper's 5 is what its own scheduler averages."""
+
+    def __post_init__(self) -> None:
+        _check_count(self.name, self.count)
+
+    def init(self, fleet: Fleet, horizon: int) -> SchedulerState:
+        """Empty queues, and device 0 is next."""
+        return replace(Scheduler.init(self, fleet, horizon), memory={"next": np.zeros(1)})
+
+    def decide(self, state: SchedulerState, observation: Observation) -> Decision:
+        """The next devices in turn that can take part and whose battery covers the round.
+
+        What the upload will cost is not known before the band is shared, so it is estimated at an equal share.
+        """
+        able, floor = reachable(observation)
+        able = able & (self._estimated_energy(observation, floor) <= observation.battery_j)
+        turn = np.roll(np.arange(len(able)), -int(state.memory["next"][0]))
+        chosen = np.zeros(len(able), dtype=bool)
+        chosen[turn[able[turn]][: self.count]] = True
+        return _serve_all(observation, chosen)
+
+    def _estimated_energy(self, observation: Observation, floor: FloatArray) -> FloatArray:
+        uplink = observation.uplink
+        if uplink is None:
+            return observation.compute_energy_j
+        time_s = np.maximum(uplink.upload_time_s, 0.0)
+        scale = curve.energy_scale(uplink.bandwidth_hz, uplink.noise_w_per_hz, time_s, uplink.gain)
+        exponent = curve.required_exponent(uplink.payload_bits, uplink.bandwidth_hz, uplink.upload_time_s)
+        share = np.maximum(np.where(np.isfinite(floor), floor, 1.0), 1.0 / self.count)
+        return observation.compute_energy_j + curve.upload_energy(scale, exponent, share)
+
+    def update(self, state: SchedulerState, decision: Decision, spent_j: FloatArray) -> SchedulerState:
+        """Equation (21) for the queues; the turn goes on behind the last device that was chosen."""
+        following = Scheduler.update(self, state, decision, spent_j)
+        if not decision.chosen.any():
+            return following
+        first, size = int(state.memory["next"][0]), len(decision.chosen)
+        last = int(((np.flatnonzero(decision.chosen) - first) % size).max())
+        return replace(following, memory={"next": np.array([float((first + last + 1) % size)])})
+
+
+@dataclass(frozen=True)
+class Myopic(Scheduler):
+    """Each device may spend what it has left, divided by the rounds that are left (section V-C).
+
+    All devices whose round fits that allowance take part. What fits depends on the share, and so on the others:
+    a device fits from some share on, and if these shares together exceed the band, the largest are left out.
+    Nobody then spends more than the allowance. The paper divides by T − t + 1 with t from 1, here T − t with t
+    from 0. Where one round of computation costs several allowances, myopic waits until the last rounds, so
+    beating it means little.
+    """
+
+    name: ClassVar[str] = "myopic"
+
+    def decide(self, state: SchedulerState, observation: Observation) -> Decision:
+        """As many devices as fit their allowance and the band together."""
+        if observation.uplink is None:
+            raise ConfigError(
+                "scheduler", self.name, "another one when there is no radio: without it nobody spends energy"
+            )
+        rounds_left = max(state.horizon - observation.round, 1)
+        allowance_j = observation.battery_j / rounds_left
+        allowed = replace(observation, battery_j=allowance_j, hard_budget=True)
+        decision = _serve_all(allowed, reachable(allowed)[0])
+        if decision.status == NOBODY and reachable(observation)[0].any():
+            return replace(decision, status="No device can pay for this round out of its allowance.")
+        return decision

@@ -1,0 +1,206 @@
+"""The dual of one round's scheduling problem: a price for the band that separates it over devices.
+
+The problem over sets S and shares θ, with v_k = V γ D_k − q_k E_L,k the worth of device k before its upload:
+
+    minimise   Σ_{k∈S} (q_k E_U,k(θ_k) − v_k)    subject to   Σ_{k∈S} θ_k ≤ 1,   f_k ≤ θ_k ≤ 1.
+
+One constraint couples the devices. With a price μ ≥ 0 on it, each decides for itself, and
+
+    L(μ) = −μ + Σ_k min(0, φ_k(μ)),    φ_k(μ) = min_θ { q_k E_U,k(θ) + μ θ } − v_k
+
+is concave and a lower bound on the value of *every* set, for every μ. Device k wants to take part while
+φ_k(μ) < 0, that is up to its own *critical price*, which has a closed form. With x = b/θ at the best share,
+φ = a q b eˣ − v, so a device breaks even at X = ln(v / (a q b)) and
+
+    μ_k = a q G(X)                    where its share at X lies between f and 1,
+    μ_k = (v − q E_U(f)) / f          where it would be less than f (always, when q = 0),
+    μ_k = v − q E_U(1)                where it would be more than 1.
+
+So sorting by μ_k lists the devices in the order in which a rising price drives them out: at any price the ones
+that stay are a prefix. The best price is where the prefix fills the band. Either it fills it exactly, and the
+prefix is optimal, or at μ_c one *critical* device c makes the difference between too little and too much. Then
+L(μ_c) is the best bound, and the prefix before c is at most μ_c (1 − Σθ) < μ_c θ_c ≤ v_c above it: the gap is
+less than one device's worth, for any number of devices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.scheduling import curve
+from kfl.scheduling.base import FloatArray
+from kfl.scheduling.multiplier import solve_log_multiplier
+
+_CHUNK = 32_768  # devices at a time: intermediate arrays stay in the cache
+_SAMPLE = 2_048  # searches over more devices than this start from a sample
+_STRIDE = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """The devices that may take part in a round, one entry each: value, price of a joule, upload curve, floor."""
+
+    value: FloatArray
+    """v_k = V γ D_k − q_k E_L,k."""
+    queue_j: FloatArray
+    scale_j: FloatArray
+    """a_k of the upload curve."""
+    exponent: FloatArray
+    """b_k of the upload curve."""
+    floor: FloatArray
+    """Smallest share f_k that power limit and hard budget allow."""
+    log_cost: FloatArray
+    """ln(a_k q_k); −∞ for an empty queue."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.value)
+
+    def take(self, which: NDArray[np.intp] | slice) -> Devices:
+        """Some of them."""
+        return Devices(
+            self.value[which],
+            self.queue_j[which],
+            self.scale_j[which],
+            self.exponent[which],
+            self.floor[which],
+            self.log_cost[which],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxation:
+    """The solution of the dual, for devices sorted by falling critical price."""
+
+    staying: int
+    """The prefix that wants to take part at the price and fits the band."""
+    log_price: float
+    """ln μ*; −∞ when the band is not scarce."""
+    lower_bound: float
+    """L(μ*), less an allowance for rounding: no set has a smaller objective."""
+    tight: bool
+    """True when the prefix fills the band exactly (or the price is zero), so that it is optimal."""
+
+
+def shares_at_price(devices: Devices, log_price: float) -> FloatArray:
+    """The share each device would take at this price, between its floor and 1."""
+    if log_price == -math.inf:  # a free band: whoever pays for joules takes all of it
+        return np.where(devices.queue_j > 0, 1.0, devices.floor)
+    wanted = curve.share_at_price(log_price, devices.log_cost, devices.exponent)
+    return np.clip(wanted, devices.floor, 1.0, out=wanted)
+
+
+def weighted_upload_energy(devices: Devices, share: FloatArray) -> FloatArray:
+    """q_k E_U,k(θ_k), with 0 · ∞ = 0."""
+    energy = curve.upload_energy(devices.scale_j, devices.exponent, share)
+    with np.errstate(invalid="ignore"):
+        return np.where(devices.queue_j > 0, devices.queue_j * energy, 0.0)
+
+
+def reduced_values(devices: Devices, log_price: float) -> FloatArray:
+    """φ_k(μ): below zero for the devices worth scheduling at this price."""
+    share = shares_at_price(devices, log_price)
+    return np.asarray(weighted_upload_energy(devices, share) + math.exp(log_price) * share - devices.value)
+
+
+def critical_log_prices(devices: Devices) -> FloatArray:
+    """ln μ_k of each device; −∞ where it is not worth scheduling even when the band is free."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_value = np.log(np.maximum(devices.value, 0.0))
+        break_even = log_value - devices.log_cost - np.log(devices.exponent)  # X
+        inside = devices.log_cost + curve.log_marginal_saving(np.maximum(break_even, 0.0))
+        left = devices.value - weighted_upload_energy(devices, devices.floor)
+        at_floor = np.log(np.maximum(left, 0.0)) - np.log(devices.floor)
+        at_one = np.log(
+            np.maximum(devices.value - weighted_upload_energy(devices, np.ones_like(devices.floor)), 0.0)
+        )
+        highest = devices.exponent / devices.floor
+    log_price = np.where(break_even >= highest, at_floor, inside)
+    log_price = np.where(break_even <= devices.exponent, at_one, log_price)
+    # Nothing to send: takes no band, so no price drives it out.
+    log_price = np.where(devices.exponent == 0, np.inf, log_price)
+    return np.where(devices.value > 0, log_price, -np.inf)
+
+
+def relax(devices: Devices, log_price: FloatArray, rounding_scale: float) -> Relaxation:
+    """Maximise the dual. `devices` must be sorted by falling `log_price`, their critical prices.
+
+    `rounding_scale` is the sum of the magnitudes that go into the objective; a bound computed in floating
+    point is lowered by some units in the last place of it.
+    """
+    count = devices.count
+    # Floors alone bound the prefix: whoever comes after the floors are full is out.
+    overfull = int(np.searchsorted(np.cumsum(devices.floor), 1.0, side="right"))
+    critical = _first_overfull(devices, log_price, 1.0, min(overfull + 1, count))
+    staying = devices.take(slice(0, critical))
+    tight = critical == count or total_share(staying, float(log_price[critical])) > 1.0
+    price = band_log_price(staying) if tight else float(log_price[critical])
+    bound = _dual_value(staying, price) - 64 * np.finfo(float).eps * (rounding_scale + math.exp(price))
+    return Relaxation(critical, price, bound, tight)
+
+
+def band_log_price(devices: Devices) -> float:
+    """ln μ at which these devices fill the band; −∞ where nobody's joules have a price and floors suffice."""
+    if not np.any((devices.log_cost > -np.inf) & (devices.exponent > 0)):
+        return -math.inf
+    rows = (devices.log_cost[None], devices.exponent[None], devices.floor[None])
+    return float(solve_log_multiplier(*rows)[0])
+
+
+def _dual_value(staying: Devices, log_price: float) -> float:
+    return float(np.sum(np.minimum(reduced_values(staying, log_price), 0.0))) - math.exp(log_price)
+
+
+def total_share(devices: Devices, log_price: float) -> float:
+    """Σ θ_k(μ) over these devices, in pieces that fit the cache."""
+    total = 0.0
+    for start in range(0, devices.count, _CHUNK):
+        total += float(np.sum(shares_at_price(devices.take(slice(start, start + _CHUNK)), log_price)))
+    return total
+
+
+def _first_overfull(devices: Devices, log_price: FloatArray, capacity: float, stop: int) -> int:
+    """The first n with Σ_{k≤n} θ_k(μ_n) > capacity; `stop` if there is none below it.
+
+    The sum rises with n: the prefix grows and its price falls. Large fleets are first searched in a sample of
+    every 32nd device, so that only a handful of sums go over all of them.
+    """
+
+    def excess(n: int) -> float:
+        return total_share(devices.take(slice(0, n + 1)), float(log_price[n])) - capacity
+
+    low, high = -1, stop  # excess(low) ≤ 0 < excess(high), as far as we know
+    low_excess, high_excess = -capacity, math.nan
+    if stop > _SAMPLE:
+        sample = devices.take(slice(_STRIDE // 2, stop, _STRIDE))
+        prices = log_price[_STRIDE // 2 : stop : _STRIDE]
+        guess = _first_overfull(sample, prices, capacity / _STRIDE, sample.count) * _STRIDE
+        step = math.isqrt(stop * _STRIDE)
+        trial = min(max(guess, 0), stop - 1)
+        while low < trial < high:  # walk away from the guess, ever faster, until the answer is bracketed
+            found = excess(trial)
+            if found <= 0:
+                low, low_excess, following = trial, found, trial + step
+            else:
+                high, high_excess, following = trial, found, trial - step
+            trial, step = min(max(following, 0), stop - 1), 4 * step
+            if low >= 0 and high < stop:
+                break
+    halve = math.isnan(high_excess)
+    while high - low > 1:
+        width = high - low
+        fraction = 0.5 if halve else -low_excess / (high_excess - low_excess)
+        trial = low + min(max(round(fraction * width), 1), width - 1)
+        found = excess(trial)
+        if found <= 0:
+            low, low_excess = trial, found
+        else:
+            high, high_excess = trial, found
+        # Interpolate while it at least halves the bracket, else bisect.
+        halve = (not halve and 2 * (high - low) > width) or math.isnan(high_excess)
+    return high

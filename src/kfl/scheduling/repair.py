@@ -1,0 +1,199 @@
+"""From the dual's price to a set of devices: the threshold set, mended.
+
+The prefix that stays at the dual's price leaves part of the band unused, less than the critical device wants.
+With many devices that is little, and it is enough to fill the rest or to squeeze the critical device in. With
+few it can be much (values 1.0 and 0.2, shares 0.95 and 0.1: the price favours the wrong one), so there the set
+is improved by flipping one, two or three devices at a time. Most flips need no trial: for every set S' and
+price μ the value of S' is at least −μ + Σ_{k∈S'} φ_k(μ).
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.scheduling import curve
+from kfl.scheduling.base import BoolArray, FloatArray
+from kfl.scheduling.multiplier import demand, solve_log_multiplier
+from kfl.scheduling.relaxation import (
+    Devices,
+    Relaxation,
+    band_log_price,
+    reduced_values,
+    shares_at_price,
+    weighted_upload_energy,
+)
+
+_SMALL = 256  # up to this many staying devices, sets are improved by flips
+_POOL = 64  # how many devices beyond the staying ones may come in
+_TRIALS = 64  # sets tried at once
+_PAIRS, _TRIPLES = 40, 14  # devices nearest to break-even, of which pairs and triples are flipped
+_MAX_FLIPS = 64
+
+
+def repair(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
+    """A feasible set, as positions in `devices` (sorted by falling critical price), near the dual's bound."""
+    prefix = np.arange(relaxation.staying)
+    if relaxation.tight or relaxation.staying == devices.count:
+        return prefix
+    if relaxation.staying > _SMALL:
+        return _fill_or_squeeze(devices, relaxation)
+    pool = _pool(devices, relaxation.staying)
+    chosen = _improve(devices.take(pool), relaxation)
+    return np.asarray(pool[chosen])
+
+
+# ── Many devices ─────────────────────────────────────────────────────────────
+
+
+def _fill_or_squeeze(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
+    """Fill the unused band with devices just beyond the critical price, or make room for the critical device."""
+    stay, price = relaxation.staying, math.exp(relaxation.log_price)
+    staying = devices.take(slice(0, stay))
+    total, slope = demand(
+        np.array([[relaxation.log_price]]), staying.log_cost[None], staying.exponent[None], staying.floor[None]
+    )
+    spare = 1.0 - float(total[0])
+    following = devices.take(slice(stay, stay + 1024))
+    share = shares_at_price(following, relaxation.log_price)
+    saving = price * share - reduced_values(following, relaxation.log_price)
+    added: list[int] = []
+    left, filled = spare, 0.0
+    while True:
+        fits = (share <= left) & (saving > 0)
+        fits[added] = False
+        if not fits.any():
+            break
+        best = int(np.argmax(np.where(fits, saving, -np.inf)))
+        added.append(best)
+        left -= float(share[best])
+        filled += float(saving[best])
+    prefix = np.arange(stay)
+    # Room for the critical device is made by all others giving a little: ½ (shortage)² μ / (−dΣθ/d ln μ).
+    shortage = float(share[0]) - spare
+    floors = float(np.sum(staying.floor)) + float(following.floor[0])
+    squeezed = 0.5 * shortage**2 * price / float(slope[0]) if slope[0] > 0 and floors <= 1.0 else math.inf
+    if squeezed < price * spare - filled and shortage < 0.5 * float(slope[0]):
+        return np.append(prefix, stay)
+    return np.append(prefix, stay + np.asarray(added, dtype=np.intp))
+
+
+# ── Few devices ──────────────────────────────────────────────────────────────
+
+
+def _pool(devices: Devices, staying: int) -> NDArray[np.intp]:
+    """The staying devices, the next ones in the order of the price, and the most valuable of the rest."""
+    near = min(staying + _POOL, devices.count)
+    rest = np.arange(near, devices.count)
+    if len(rest) > _POOL // 4:
+        rest = rest[np.argpartition(-devices.value[rest], _POOL // 4)[: _POOL // 4]]
+    return np.concatenate([np.arange(near), np.sort(rest)])
+
+
+def set_values(devices: Devices, sets: BoolArray) -> FloatArray:
+    """The objective of each set (one per row) with its best shares; infinite where the floors do not fit."""
+    floor = np.where(sets, devices.floor, 0.0)
+    exponent = np.where(sets, devices.exponent, 0.0)
+    value = -np.where(sets, devices.value, 0.0).sum(-1)
+    possible = floor.sum(-1) <= 1.0
+    priced = possible & ((devices.log_cost > -np.inf) & (exponent > 0)).any(-1)
+    if priced.any():
+        log_cost = np.broadcast_to(devices.log_cost, sets.shape)[priced]
+        log_price = solve_log_multiplier(log_cost, exponent[priced], floor[priced])
+        wanted = curve.share_at_price(log_price[:, None], log_cost, exponent[priced])
+        share = np.where(sets[priced], np.maximum(wanted, floor[priced]), 1.0)
+        cost = weighted_upload_energy(devices, share)
+        value[priced] += np.where(sets[priced], cost, 0.0).sum(-1)
+    return np.where(possible, value, np.inf)
+
+
+def _improve(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
+    """The best of several starts, each improved by flips until none helps."""
+    count, stay = devices.count, relaxation.staying
+    at_dual = reduced_values(devices, relaxation.log_price)
+    prefix = np.arange(count) < stay
+    alone = np.eye(count, dtype=bool)
+    single = alone[int(np.argmin(set_values(devices, alone)))]
+    with_critical = np.arange(count) <= stay
+    starts = np.stack([prefix, with_critical, single])
+    values = set_values(devices, starts)
+    flips = _flips(np.argsort(np.abs(at_dual), kind="stable"))
+    best, best_value = np.zeros(count, dtype=bool), 0.0
+    for start, value in zip(starts, values, strict=True):
+        if not value < math.inf:
+            continue
+        found, found_value = _climb(devices, start, float(value), at_dual, relaxation, flips)
+        if found_value < best_value:
+            best, best_value = found, found_value
+        if best_value <= relaxation.lower_bound * (1 - 1e-12):
+            break
+    return np.flatnonzero(best)
+
+
+def _flips(order: NDArray[np.intp]) -> NDArray[np.intp]:
+    """All single flips, and pairs and triples of the first few of `order`; rows of three, padded with −1."""
+    rows = [(int(k), -1, -1) for k in order]
+    rows += [(int(j), int(k), -1) for j, k in combinations(order[:_PAIRS], 2)]
+    rows += [(int(i), int(j), int(k)) for i, j, k in combinations(order[:_TRIPLES], 3)]
+    return np.asarray(rows, dtype=np.intp)
+
+
+def _climb(
+    devices: Devices,
+    chosen: BoolArray,
+    value: float,
+    at_dual: FloatArray,
+    relaxation: Relaxation,
+    flips: NDArray[np.intp],
+) -> tuple[BoolArray, float]:
+    """Take the best improving flip, again and again."""
+    for _ in range(_MAX_FLIPS):
+        hopeful = _hopeful(devices, chosen, value, at_dual, relaxation, flips)
+        improved = False
+        for first in range(0, min(len(hopeful), 4 * _TRIALS), _TRIALS):
+            sets = _flipped(chosen, hopeful[first : first + _TRIALS])
+            values = set_values(devices, sets)
+            best = int(np.argmin(values))
+            if values[best] < value - 1e-13 * abs(value):
+                chosen, value, improved = sets[best], float(values[best]), True
+                break
+        if not improved:
+            break
+    return chosen, value
+
+
+def _hopeful(
+    devices: Devices,
+    chosen: BoolArray,
+    value: float,
+    at_dual: FloatArray,
+    relaxation: Relaxation,
+    flips: NDArray[np.intp],
+) -> NDArray[np.intp]:
+    """The flips whose lower bound is below the value at hand and whose floors fit, the lowest bound first."""
+    sign = np.where(chosen, -1.0, 1.0)
+
+    def change(per_device: FloatArray) -> FloatArray:
+        """Σ over the flipped devices; the padding −1 picks the zero at the end."""
+        return np.asarray(np.append(sign * per_device, 0.0)[flips].sum(-1))
+
+    staying = devices.take(np.flatnonzero(chosen))
+    base = -math.exp(relaxation.log_price) + float(np.sum(at_dual[chosen]))
+    bound = base + change(at_dual)
+    own_price = band_log_price(staying)
+    if own_price > -math.inf:
+        bound = np.maximum(bound, value + change(reduced_values(devices, own_price)))
+    fits = float(np.sum(staying.floor)) + change(devices.floor) <= 1.0 + 1e-12
+    useful = np.flatnonzero(fits & (bound < value - 1e-13 * abs(value)))
+    return np.asarray(flips[useful[np.argsort(bound[useful], kind="stable")]])
+
+
+def _flipped(chosen: BoolArray, flips: NDArray[np.intp]) -> BoolArray:
+    sets = np.repeat(chosen[None], len(flips), axis=0)
+    for column in flips.T:
+        rows = np.flatnonzero(column >= 0)
+        sets[rows, column[rows]] ^= True
+    return sets
