@@ -1,0 +1,85 @@
+"""The paper's print, kept beside the corrected version so that the difference can be measured.
+
+Nothing here is used unless a caller asks for it: `Lyapunov(as_printed=True)` uses `printed_rule`; Algorithm 2
+as printed is the slow twin of `kfl.scheduling.allocate` in a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import lambertw
+
+from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, AllocationProblem, allocate
+from kfl.scheduling.base import FloatArray
+from kfl.scheduling.curve import upload_energy
+from kfl.scheduling.problem import Curves
+
+
+def printed_rule(problem: AllocationProblem) -> Allocation:
+    """Section IV-B: a device with q_k = 0 gets "the minimal required bandwidth", θ^min; the rest is optimal.
+
+    At θ^min a device sends at full power for all the time left, so this spends the most energy it can spend.
+    `allocate` already gives θ^min to free devices beside others that have a price; only where all of them are
+    free does it differ, because there it minimises the total energy. One problem at a time, no batches.
+    """
+    curves = Curves.of(problem)
+    solved = allocate(problem)
+    if not solved.feasible or ((curves.weight > 0) & curves.sends).any():
+        return solved
+    share = curves.floor[0]
+    energy = upload_energy(curves.scale_j[0], curves.exponent[0], share)
+    power = energy / curves.time_s[0]
+    return replace(
+        solved, share=share, power_w=power, energy_j=energy, multiplier=np.zeros(()), residual=np.zeros(())
+    )
+
+
+def printed_algorithm2(problem: AllocationProblem, precision: float = 1e-6) -> Allocation:
+    """Algorithm 2 line by line: bisection for Σ θ_k(μ) = 1, then shares lifted to θ^min.
+
+    Its three faults are kept: the lift comes after the search, so that Σ θ > 1 whenever a minimum binds; the
+    upper end (equation 29) is for equal shares without minima; and `precision` is absolute, in units of μ.
+    `feasible` and `status` say what came out. One problem at a time, no batches.
+    """
+    curves = Curves.of(problem)
+    a, b, q, floor = (array[0] for array in (curves.scale_j, curves.exponent, curves.weight, curves.floor))
+    n = len(b)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        phi = n * b
+        high = float(np.max(a * q * ((phi - 1.0) * np.exp(phi) + 1.0)))
+    low, mu = 0.0, high
+    while True:
+        mu = 0.5 * (low + high)
+        total = float(_printed_share(mu, a, b, q).sum())
+        if total > 1.0:
+            low = mu
+        elif 0.0 < total < 1.0 - precision:
+            high = mu
+        else:
+            break
+        if not abs(high - low) >= precision:
+            break
+    share = np.maximum(_printed_share(mu, a, b, q), floor)
+    energy = upload_energy(a, b, share)
+    total = float(share.sum())
+    fits = total <= 1.0 + SHARE_TOLERANCE
+    return Allocation(
+        share=share,
+        power_w=energy / curves.time_s[0],
+        energy_j=energy,
+        multiplier=np.asarray(mu),
+        residual=np.asarray(abs(total - 1.0)),
+        objective=np.asarray(float(np.sum(np.where(q > 0, q * energy, 0.0)))),
+        feasible=np.asarray(fits),
+        status="ok" if fits else f"The shares add up to {total:.6g}, more than the whole band.",
+    )
+
+
+def _printed_share(mu: float, a: FloatArray, b: FloatArray, q: FloatArray) -> FloatArray:
+    """Equation (28) as printed, with Lambert's function: b / (W₀((μ/(a q) − 1)/e) + 1); 0 for q = 0."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        argument = (mu / (a * np.where(q > 0, q, 1.0)) - 1.0) / np.e
+        share = b / (lambertw(argument, 0).real + 1.0)
+    return np.where(q > 0, share, 0.0)

@@ -1,0 +1,151 @@
+"""The last step of every scheduler: who can really take part, and with which share and power.
+
+A scheduler says whom it wants; `serve` leaves out those who cannot finish or cannot afford it, makes the rest
+fit the band, and allocates. What was left out, and why, is one sentence in the decision's status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, AllocationProblem, allocate
+from kfl.scheduling.base import BoolArray, Decision, FloatArray, Observation
+from kfl.scheduling.curve import energy_scale, min_share, required_exponent, share_for_energy
+
+Allocator = Callable[[AllocationProblem], Allocation]
+
+# A hard budget holds exactly, so the floor aims this little below it: rounding must not overspend.
+_BUDGET_MARGIN = 1e-12
+_NAMED = 5
+
+
+def share_floor(observation: Observation) -> FloatArray:
+    """The least share of each device, with nobody else in the band; infinite where no share is enough.
+
+    The floor is the larger of θ^min, from the power limit (25a), and, with hard budgets, the share from which
+    on the battery pays for the upload: E_U(θ) ≤ battery − E_L.
+    """
+    power_floor = _power_floor(observation)
+    return np.maximum(power_floor, _budget_floor(observation)) if observation.hard_budget else power_floor
+
+
+def reachable(observation: Observation) -> tuple[BoolArray, FloatArray]:
+    """The devices that could be scheduled at all this round, and everybody's least share."""
+    floor = share_floor(observation)
+    return observation.available & np.isfinite(floor), floor
+
+
+def _power_floor(observation: Observation) -> FloatArray:
+    uplink = observation.uplink
+    if uplink is None:
+        return np.zeros(len(observation.samples))
+    snr = uplink.max_power_w * uplink.gain / (uplink.bandwidth_hz * uplink.noise_w_per_hz)
+    return min_share(snr, required_exponent(uplink.payload_bits, uplink.bandwidth_hz, uplink.upload_time_s))
+
+
+def _budget_floor(observation: Observation) -> FloatArray:
+    left = observation.battery_j * (1.0 - _BUDGET_MARGIN) - observation.compute_energy_j
+    broke = ~(left >= 0)
+    uplink = observation.uplink
+    if uplink is None:
+        return np.where(broke, np.inf, 0.0)
+    exponent = required_exponent(uplink.payload_bits, uplink.bandwidth_hz, uplink.upload_time_s)
+    scale = energy_scale(
+        uplink.bandwidth_hz, uplink.noise_w_per_hz, np.maximum(uplink.upload_time_s, 0.0), uplink.gain
+    )
+    floor = share_for_energy(scale, exponent, np.where(broke, 0.0, left) * (1.0 - _BUDGET_MARGIN))
+    return np.where(broke, np.inf, floor)
+
+
+def serve(
+    observation: Observation, chosen: BoolArray, weight: FloatArray, allocator: Allocator = allocate
+) -> Decision:
+    """Shares and powers for the chosen devices, minimising Σ weight · energy, as a decision without objective.
+
+    Devices that can never finish or afford it are left out. If the least shares of the others do not fit the
+    band together, those with the largest are left out until they do.
+    """
+    chosen = np.asarray(chosen, bool)
+    possible, floor = reachable(observation)
+    fitting = _fitting(chosen & possible, floor)
+    status = _left_out(observation, chosen, chosen & possible & ~fitting)
+    size = len(chosen)
+    uplink = observation.uplink
+    members = np.flatnonzero(fitting)
+    if uplink is None or not len(members):
+        return Decision(fitting, np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size), status=status)
+    solution = allocator(
+        AllocationProblem(
+            bandwidth_hz=uplink.bandwidth_hz,
+            noise_w_per_hz=uplink.noise_w_per_hz,
+            gain=uplink.gain[members],
+            payload_bits=uplink.payload_bits[members],
+            upload_time_s=uplink.upload_time_s[members],
+            max_power_w=uplink.max_power_w[members],
+            weight=np.asarray(weight, float)[members],
+            share_floor=floor[members],
+        )
+    )
+    sending = solution.share > 0
+    return Decision(
+        chosen=fitting,
+        share=_spread(solution.share, members, size),
+        power_w=_spread(solution.power_w, members, size),
+        upload_energy_j=_spread(solution.energy_j, members, size),
+        upload_time_s=_spread(np.where(sending, uplink.upload_time_s[members], 0.0), members, size),
+        status=status,
+    )
+
+
+def _fitting(wanted: BoolArray, floor: FloatArray) -> BoolArray:
+    """The wanted devices, less those with the largest floors until the rest fits the band."""
+    members = np.flatnonzero(wanted)
+    order = members[np.argsort(floor[members], kind="stable")]
+    kept = order[np.cumsum(floor[order]) <= 1.0 + 0.5 * SHARE_TOLERANCE]
+    fitting = np.zeros(len(wanted), bool)
+    fitting[kept] = True
+    return fitting
+
+
+def _spread(values: FloatArray, members: NDArray[np.intp], size: int) -> FloatArray:
+    full = np.zeros(size)
+    full[members] = values
+    return full
+
+
+def unreachable_reasons(observation: Observation, among: BoolArray) -> tuple[int, list[str]]:
+    """How many of these devices cannot take part this round whatever the others do, and why, in words."""
+    floor = share_floor(observation)
+    away = among & ~observation.available
+    asked = among & observation.available
+    time = np.ones(len(among)) if observation.uplink is None else observation.uplink.upload_time_s
+    late = asked & ~(time > 0)
+    weak = asked & ~late & ~np.isfinite(_power_floor(observation))
+    broke = asked & ~late & ~weak & ~np.isfinite(floor)
+    reasons = [
+        (away, "not available"),
+        (late, "past the deadline after computing"),
+        (weak, "unable to finish with the whole band at full power"),
+        (broke, "without the energy for this round"),
+    ]
+    count = int((away | late | weak | broke).sum())
+    return count, [f"{_who(mask)} {reason}" for mask, reason in reasons if mask.any()]
+
+
+def _left_out(observation: Observation, chosen: BoolArray, crowded: BoolArray) -> str:
+    """One sentence about every chosen device that does not take part; "ok" when all do."""
+    count, parts = unreachable_reasons(observation, chosen)
+    if crowded.any():
+        count += int(crowded.sum())
+        parts.append(f"{_who(crowded)} not fitting the band beside the others")
+    return f"Left out {count} of {int(chosen.sum())} chosen devices: {'; '.join(parts)}." if parts else "ok"
+
+
+def _who(mask: BoolArray) -> str:
+    names = [str(k) for k in np.flatnonzero(mask)]
+    if len(names) > _NAMED:
+        return f"{len(names)} devices ({', '.join(names[:_NAMED])}, …)"
+    return f"device{'s' if len(names) > 1 else ''} {', '.join(names)}"
