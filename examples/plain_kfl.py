@@ -76,9 +76,7 @@ def class_means(model: nn.Module, x: Tensor, y: Tensor, classes: int, features: 
     return means, counts
 
 
-def aggregate(
-    reports: list[tuple[Tensor, Tensor]], knowledge: Tensor, known: Tensor
-) -> tuple[Tensor, Tensor]:
+def aggregate(reports: list[tuple[Tensor, Tensor]], knowledge: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     """Equation (9): Ω_c = Σ_k D_{k,c} Ω_{k,c} / Σ_k D_{k,c}. A class nobody reports keeps its knowledge."""
     knowledge, known = knowledge.clone(), known.clone()
     for c in range(len(knowledge)):

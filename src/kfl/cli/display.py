@@ -137,7 +137,7 @@ def worst_tenth(history: History) -> float:
     """Mean accuracy of the worst tenth of the devices."""
     values = sorted(d["accuracy"] for d in history.devices if d["accuracy"] is not None)
     part = values[: max(1, len(values) // 10)]
-    return sum(part) / len(part)
+    return float(sum(part) / len(part))
 
 
 def percent(fraction: float) -> str:

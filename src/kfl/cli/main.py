@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         near = difflib.get_close_matches(words[0], COMMANDS, 1)
         hint = f"did you mean 'kfl {near[0]}'?" if near else f"the commands are {', '.join(COMMANDS)}."
         return _fail(f"There is no command 'kfl {words[0]}'; {hint}")
+    sys.path.insert(0, "")  # so that "my_module:function" finds a file in the current folder, as python -m would
     module = importlib.import_module(COMMANDS[words[0]][0])
     try:
         status: int = module.main(words[1:])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -45,8 +45,10 @@ class RunOptions:
     """Who takes part in each round."""
     radio_name: Annotated[str, tyro.conf.arg(name="radio", metavar="NAME")] = "auto"
     """The cell. Auto is the paper's cell for the dataset, none is no radio."""
-    baseline: bool = True
-    """Run local-only training too, to see what sharing adds."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Processor that trains: auto takes the GPU where there is one."""
+    no_baseline: bool = False
+    """Skip the local-only run that shows what sharing adds."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,10 +66,10 @@ def main(arguments: Sequence[str]) -> int:
     experiment = options.experiment if start.cell is not None else replace(options.experiment, radio=None)
     experiment.validate()
     folder = options.out or default_folder(experiment)
-    return execute(experiment, folder, options.data_dir, baseline=options.baseline)
+    return execute(experiment, folder, options)
 
 
-def execute(experiment: Experiment, folder: Path, data_dir: Path | None, *, baseline: bool) -> int:
+def execute(experiment: Experiment, folder: Path, options: RunOptions) -> int:
     """Run the experiment and, unless it is one already, its local-only twin; then print the summary."""
     from kfl.cli.display import RunDisplay, print_summary
     from kfl.simulation.runner import run
@@ -75,12 +77,23 @@ def execute(experiment: Experiment, folder: Path, data_dir: Path | None, *, base
     twin = None
     with RunDisplay(experiment.rounds, experiment.algorithm.name) as display:
         history = run(
-            experiment, folder, data_dir=data_dir, on_start=display.on_start, on_round=display.on_round
+            experiment,
+            folder,
+            data_dir=options.data_dir,
+            device=options.device,
+            on_start=display.on_start,
+            on_round=display.on_round,
         )
-    if baseline and not isinstance(experiment.algorithm, Local):
+    if not options.no_baseline and not isinstance(experiment.algorithm, Local):
         alone = replace(experiment, algorithm=common_settings(experiment.algorithm, Local))
         with RunDisplay(experiment.rounds, "local-only") as display:
-            twin = run(alone, folder / "local-only", data_dir=data_dir, on_round=display.on_round)
+            twin = run(
+                alone,
+                folder / "local-only",
+                data_dir=options.data_dir,
+                device=options.device,
+                on_round=display.on_round,
+            )
     print_summary(experiment, history, twin, folder)
     return 0
 

@@ -8,7 +8,7 @@ once and runs in a simulator of thousands of devices as in one process on one de
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,10 @@ class Engine(ABC):
 
     classes: int
     features: int
+
+    @abstractmethod
+    def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Bring a message to where this engine computes."""
 
     @abstractmethod
     def profile(self, device: int) -> DeviceProfile:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from kfl.core.errors import ConfigError
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.local_data import LocalData
 from kfl.engine.objectives import Objective
@@ -25,6 +26,10 @@ class SequentialEngine(Engine):
         self._models = models
         self._where = torch.device(device)
         self._templates: dict[int, nn.Module] = {}
+
+    def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Bring a message to the processor that computes."""
+        return {name: value.to(self._where) for name, value in arrays.items()}
 
     def profile(self, device: int) -> DeviceProfile:
         """The sizes of a device's model and data."""
@@ -180,3 +185,14 @@ def batches(samples: int, sgd: Sgd, key: RoundKey, device: int) -> Iterator[Tens
         else:
             generator = torch.Generator().manual_seed(key.torch_seed("batches", device, number))
             yield from torch.randperm(samples, generator=generator).split(sgd.batch_size)
+
+
+def check_device(device: str) -> str:
+    """The processor a name stands for: auto is the GPU where there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device not in ("cpu", "cuda"):
+        raise ConfigError("device", device, "auto, cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device", device, "cpu or auto: PyTorch finds no GPU on this machine")
+    return device

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -92,7 +92,7 @@ def fleet_from_name(
     architecture = np.minimum((draws * len(widths)).astype(np.int64), len(widths) - 1)
     builders = tuple(_bind(builder, input_shape, classes, width) for width in widths)
     names = tuple(f"{model}-{width}" for width in widths)
-    return _checked(builders, architecture, (None,) * len(widths), names, input_shape, classes)
+    return _checked(builders, architecture, names, input_shape, classes)
 
 
 def fleet_from_modules(
@@ -111,16 +111,17 @@ def fleet_from_modules(
     for device, module in enumerate(modules):
         if not isinstance(module, nn.Module):
             raise ModelError(f"The model of device {device} is a {type(module).__name__}, not a torch.nn.Module.")
-    starts = tuple({n: v.detach().clone() for n, v in m.state_dict().items()} for m in modules)
     builders = tuple(_constant(module) for module in modules)
     names = tuple(f"{type(module).__name__} of device {device}" for device, module in enumerate(modules))
-    return _checked(builders, np.arange(devices), starts, names, input_shape, classes)
+    fleet = _checked(builders, np.arange(devices), names, input_shape, classes)
+    # Read the weights after the check: it runs each module once, which gives lazy layers their weights.
+    starts = tuple({n: v.detach().clone() for n, v in m.state_dict().items()} for m in modules)
+    return replace(fleet, starts=starts)
 
 
 def _checked(
     builders: tuple[Callable[[], nn.Module], ...],
     architecture: NDArray[np.int64],
-    starts: tuple[State | None, ...],
     names: tuple[str, ...],
     input_shape: tuple[int, ...],
     classes: int,
@@ -137,7 +138,7 @@ def _checked(
                 f"The model {name} has feature vectors of length {profile.features}, but {names[0]} has "
                 f"{profiles[0].features}: knowledge can only be shared when all bodies end in the same size."
             )
-    return FleetModels(builders, architecture, tuple(profiles), starts, names)
+    return FleetModels(builders, architecture, tuple(profiles), (None,) * len(names), names)
 
 
 def _bind(

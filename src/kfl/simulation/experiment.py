@@ -11,9 +11,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
 from kfl.core.config import Table, dump_toml, from_table, to_table
 from kfl.core.errors import ConfigError
+from kfl.core.randomness import stream
 from kfl.data import DATASETS, Dataset, Partition, partition
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
 from kfl.wireless import PRESETS, Radio
@@ -41,11 +45,12 @@ class DataSettings:
     dirichlet_alpha: float = 0.5
     """Concentration of the Dirichlet split: small is uneven."""
 
-    def partition(self, data: Dataset) -> Partition:
-        """Who holds which samples."""
-        return partition(
+    def partition(self, data: Dataset, proxy: NDArray[np.int64] | None = None) -> Partition:
+        """Who holds which samples; proxy samples belong to nobody."""
+        mine = np.arange(len(data.train_y)) if proxy is None else np.setdiff1d(np.arange(len(data.train_y)), proxy)
+        found = partition(
             self.split,
-            data.train_y,
+            data.train_y[mine],
             data.test_y,
             data.classes,
             self.devices,
@@ -54,6 +59,20 @@ class DataSettings:
             distinct=self.distinct_classes,
             alpha=self.dirichlet_alpha,
         )
+        return replace(found, train=tuple(mine[indices] for indices in found.train))
+
+    def proxy(self, data: Dataset, per_class: int) -> NDArray[np.int64] | None:
+        """Training samples set aside for an algorithm that shows all devices the same ones: `per_class` of each."""
+        if per_class == 0:
+            return None
+        order = stream(self.seed, "proxy").permutation(len(data.train_y))
+        taken = [order[data.train_y[order] == c][:per_class] for c in range(data.classes)]
+        for c, indices in enumerate(taken):
+            if len(indices) < per_class:
+                raise ConfigError(
+                    "algorithm.proxy_per_class", per_class, f"at most {len(indices)}, class {c} has no more"
+                )
+        return np.sort(np.concatenate(taken))
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,9 @@ class RunFolder:
         try:
             before = tomllib.loads(existing.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-            raise RunFolderError(f"The configuration {existing} is damaged ({problem}); choose another folder.") from problem
+            raise RunFolderError(
+                f"The configuration {existing} is damaged ({problem}); choose another folder."
+            ) from problem
         changed = differences(before, tomllib.loads(experiment.to_toml()))
         if changed:
             raise RunFolderError(
@@ -156,4 +158,6 @@ def _finite(value: Any) -> Any:
 
 def cannot_write(path: Path, problem: OSError) -> RunFolderError:
     """The sentence for a folder that cannot be written."""
-    return RunFolderError(f"The run folder {path} cannot be written ({problem.strerror or problem}); choose another with --out.")
+    return RunFolderError(
+        f"The run folder {path} cannot be written ({problem.strerror or problem}); choose another with --out."
+    )

@@ -44,7 +44,8 @@ class RoundLog:
     @staticmethod
     def from_dict(values: dict[str, Any]) -> RoundLog:
         """Read what `to_dict` wrote."""
-        return RoundLog(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return RoundLog(**fields)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
     chosen = [int(device) for device in np.flatnonzero(decision.chosen)]
 
     before = [device_state(world, state, device) for device in chosen]
-    message = algorithm.broadcast(state.server)
+    message = world.engine.place(algorithm.broadcast(state.server))
     after, uploads = algorithm.local_update(
         message, chosen, before, world.engine, RoundKey(experiment.seed, state.round)
     )

@@ -23,6 +23,7 @@ def run(
     dataset: Dataset | None = None,
     models: Models | None = None,
     data_dir: str | Path | None = None,
+    device: str = "cpu",
     on_start: Callable[[World], None] | None = None,
     on_round: Callable[[RoundLog], None] | None = None,
 ) -> History:
@@ -35,6 +36,7 @@ def run(
         models: your own modules: one per device, or a function of the device number. Each needs a `body` and
             a `head`.
         data_dir: where MNIST and CIFAR-10 lie; otherwise `KFL_DATA_DIR`.
+        device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
         on_start: called once with the world, before the first round.
         on_round: called after every round with its log, for progress displays.
 
@@ -50,7 +52,8 @@ def run(
     """
     started = time.perf_counter()
     target = None if folder is None else RunFolder(Path(folder))
-    world = build_world(experiment, dataset=dataset, models=models, data_dir=None if data_dir is None else Path(data_dir))
+    where = None if data_dir is None else Path(data_dir)
+    world = build_world(experiment, dataset=dataset, models=models, data_dir=where, device=device)
     if target is not None:
         if target.prepare(experiment):
             return load_run(target.path)[1]

@@ -16,7 +16,7 @@ from torch import nn
 from kfl.core.errors import DataError
 from kfl.data import Dataset, Partition, load_dataset
 from kfl.engine import Engine, LocalData
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.sequential import SequentialEngine, check_device
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
 from kfl.scheduling import Fleet
 from kfl.simulation.experiment import Experiment
@@ -57,15 +57,18 @@ def build_world(
     dataset: Dataset | None = None,
     models: Models | None = None,
     data_dir: Path | None = None,
+    device: str = "cpu",
 ) -> World:
     """Everything a run needs, checked: the data is read, split, and every architecture tried once."""
     experiment.validate()
     data = load_dataset(experiment.dataset, data_dir) if dataset is None else dataset
-    split = experiment.partition(data)
+    proxy = experiment.proxy(data, experiment.algorithm.proxy_per_class)
+    split = experiment.partition(data, proxy)
     if min(len(indices) for indices in split.train) < 1:
         raise DataError(f"A split over {experiment.devices} devices leaves a device without a sample; use fewer.")
     fleet_models = _models(experiment, data, models)
-    engine = SequentialEngine(LocalData(data, split), fleet_models)
+    experiment.algorithm.check_models(fleet_models)
+    engine = SequentialEngine(LocalData(data, split, proxy), fleet_models, check_device(device))
     profiles = [engine.profile(device) for device in range(experiment.devices)]
     costs = [experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in profiles]
     radio = experiment.cell
