@@ -1,7 +1,7 @@
 """Decibels at the edge, SI and linear inside.
 
-    >>> dbm_to_watt(30.0), db_to_linear(-30.0)
-    (1.0, 0.001)
+>>> dbm_to_watt(30.0), db_to_linear(-30.0)
+(1.0, 0.001)
 """
 
 from __future__ import annotations

@@ -1,22 +1,53 @@
-"""Who takes part in a round, with which share of the band and which transmit power."""
+"""Who takes part in a round, with which share of the band and which power.
 
-from kfl.scheduling.base import Decision, Fleet, Observation, Scheduler, SchedulerState, Uplink
+A scheduler is a frozen dataclass of its parameters. Your own is one class and one line:
+
+    SCHEDULERS["mine"] = Mine
+
+>>> sorted(SCHEDULERS)
+['all', 'ascend', 'descend', 'dual', 'lyapunov', 'myopic', 'round-robin', 'uniform']
+"""
+
+from kfl.scheduling.account import EnergyAccount, EnergyBound, dominant, proposition2_energy, round_energy
+from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
+from kfl.scheduling.base import (
+    BoolArray,
+    Decision,
+    Fleet,
+    FloatArray,
+    Observation,
+    Scheduler,
+    SchedulerState,
+    Uplink,
+)
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, Myopic, RoundRobin, Uniform
+from kfl.scheduling.drift import drift_objective
 from kfl.scheduling.dual import Dual
+from kfl.scheduling.gamma import data_weight
+from kfl.scheduling.lyapunov import Lyapunov
+from kfl.scheduling.serve import reachable, serve, share_floor
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
-    cls.name: cls for cls in (Uniform, Ascend, Descend, AllDevices, RoundRobin, Myopic, Dual)
+    scheduler.name: scheduler
+    for scheduler in (Lyapunov, Dual, RoundRobin, Myopic, Uniform, Ascend, Descend, AllDevices)
 }
-"""Schedulers by the word that selects them."""
+"""Every scheduler by the word that selects it. Random-k is "uniform" with its `count`."""
 
 __all__ = [
     "SCHEDULERS",
     "AllDevices",
+    "Allocation",
+    "AllocationProblem",
     "Ascend",
+    "BoolArray",
     "Decision",
     "Descend",
     "Dual",
+    "EnergyAccount",
+    "EnergyBound",
     "Fleet",
+    "FloatArray",
+    "Lyapunov",
     "Myopic",
     "Observation",
     "RoundRobin",
@@ -24,4 +55,13 @@ __all__ = [
     "SchedulerState",
     "Uniform",
     "Uplink",
+    "allocate",
+    "data_weight",
+    "dominant",
+    "drift_objective",
+    "proposition2_energy",
+    "reachable",
+    "round_energy",
+    "serve",
+    "share_floor",
 ]

@@ -29,9 +29,9 @@ def _serve_all(observation: Observation, chosen: BoolArray) -> Decision:
     return serve(observation, chosen, np.ones(len(chosen)))
 
 
-def _check_count(name: str, count: int) -> None:
+def _check_count(count: int) -> None:
     if count < 1:
-        raise ConfigError(f"{name}.count", count, "at least 1")
+        raise ConfigError("scheduler.count", count, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RandomDevices(Scheduler):
     """Devices per round, on average over the run."""
 
     def __post_init__(self) -> None:
-        _check_count(self.name, self.count)
+        _check_count(self.count)
 
     @abstractmethod
     def size(self, round_index: int, horizon: int) -> int:
@@ -139,7 +139,7 @@ class RoundRobin(Scheduler):
     """Devices per round; the paper's 5 is what its own scheduler averages."""
 
     def __post_init__(self) -> None:
-        _check_count(self.name, self.count)
+        _check_count(self.count)
 
     def init(self, fleet: Fleet, horizon: int) -> SchedulerState:
         """Empty queues, and device 0 is next."""

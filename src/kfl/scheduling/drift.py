@@ -5,25 +5,9 @@ Equation (22): −V γ_t Σ_k α_k D_k + Σ_k q_k α_k E_k, with E_k = E_L + E_U
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from kfl.scheduling.base import BoolArray, FloatArray
-
-Gamma = Literal["harmonic", "constant"]
-
-
-def gamma_weight(gamma: Gamma, round_index: int) -> float:
-    """The weight γ_t of data scheduled in round t, counted from 0.
-
-    "harmonic" is the paper's 1/t. The paper counts t from 0, where 1/t divides by zero, so it is 1/(t+1)
-    here. "constant" is 1 in every round: no round counts more than another.
-
-    >>> gamma_weight("harmonic", 0), gamma_weight("harmonic", 3), gamma_weight("constant", 3)
-    (1.0, 0.25, 1.0)
-    """
-    return 1.0 / (round_index + 1) if gamma == "harmonic" else 1.0
 
 
 def drift_objective(
@@ -41,3 +25,13 @@ def drift_objective(
     charged = chosen & (queue_j > 0)
     gain = v * weight * float(np.sum(samples[chosen]))
     return float(np.sum(queue_j[charged] * energy_j[charged])) - gain
+
+
+def typical_allowance_j(allowance_j: FloatArray) -> float:
+    """The mean budget per round of the devices that have one, 1 J if nobody has: the unit of the small price ε.
+
+    >>> typical_allowance_j(np.array([0.1, 0.3, np.inf]))
+    0.2
+    """
+    limited = allowance_j[np.isfinite(allowance_j) & (allowance_j > 0)]
+    return float(limited.mean()) if len(limited) else 1.0

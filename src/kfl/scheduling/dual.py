@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.scheduling import curve
 from kfl.scheduling.base import Decision, FloatArray, Observation, Scheduler, SchedulerState, Uplink
-from kfl.scheduling.drift import Gamma, drift_objective, gamma_weight
-from kfl.scheduling.relaxation import Devices, critical_log_prices, relax
+from kfl.scheduling.drift import drift_objective, typical_allowance_j
+from kfl.scheduling.gamma import data_weight
+from kfl.scheduling.relaxation import Devices, band_log_price, critical_log_prices, fitted_shares, relax
 from kfl.scheduling.repair import repair
-from kfl.scheduling.serve import serve, share_floor
+from kfl.scheduling.serve import share_floor
 
 
 @dataclass(frozen=True)
@@ -34,76 +35,105 @@ class Dual(Scheduler):
 
     v: float = 0.01
     """Weight V of learning against energy."""
-    gamma: Gamma = "harmonic"
-    """Weight γ_t of a round: "harmonic" is 1/(t+1), "constant" is 1."""
+    gamma: str = "inverse"
+    """γ_t, the weight of round t: "inverse" (1/(t+1)), "constant" (1), or "module:function" of the round."""
     epsilon: float = 1e-6
-    """Price of a joule, beside its queue, when the band is shared: a device with an empty queue is not free."""
+    """Price of a joule that is within budget, as a fraction of the mean budget per round (of 1 J if there are no
+    budgets): the band is shared to minimise Σ (q_k + ε) E_k, since a device with an empty queue is not free."""
 
     def __post_init__(self) -> None:
         for name in ("v", "epsilon"):
             value = getattr(self, name)
             if not (np.isfinite(value) and value >= 0):
-                raise ConfigError(f"{self.name}.{name}", value, "zero or a positive number")
+                raise ConfigError(f"scheduler.{name}", value, "a finite number, 0 or more")
+        data_weight(self.gamma, 0)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """A set close to the best one, its shares and powers, its objective and a bound on everybody's."""
-        weight = self.v * gamma_weight(self.gamma, observation.round)
-        worth = weight * observation.samples - state.queue_j * observation.compute_energy_j
+        size = len(observation.samples)
+        gamma = data_weight(self.gamma, observation.round)
+        worth = self.v * gamma * observation.samples - state.queue_j * observation.compute_energy_j
         members = np.flatnonzero(observation.available & (worth > 0))
         if not len(members):
-            return _nobody(len(worth), "No available device is worth its energy in this round.")
-        within = _only(observation, members)
-        floor = share_floor(within)
-        able = np.isfinite(floor)
-        members, within, floor = members[able], _only(within, np.flatnonzero(able)), floor[able]
+            return _nobody(size, "No available device is worth its energy in this round.")
+        floor = share_floor(_only(observation, members))
+        members, floor = members[np.isfinite(floor)], floor[np.isfinite(floor)]
         if not len(members):
-            return _nobody(len(worth), "No device worth its energy can finish in time and within its budget.")
+            return _nobody(size, "No device worth its energy can finish in time and within its budget.")
+        only = _only(observation, members)
         queue = state.queue_j[members]
-        if within.uplink is None:
+        if only.uplink is None:
             positions, bound = np.arange(len(members)), float(-np.sum(worth[members]))
+            share = energy = np.zeros(len(members))
         else:
-            magnitude = float(np.sum(weight * within.samples + queue * within.compute_energy_j))
-            positions, bound = _best_set(_devices(worth[members], queue, floor, within.uplink), magnitude)
+            devices = _devices(worth[members], queue, floor, only.uplink)
+            magnitude = float(np.sum(self.v * gamma * only.samples + queue * only.compute_energy_j))
+            positions, bound = _best_set(devices, magnitude)
+            tiny = self._tiny_price(state.allowance_j, _only(only, positions), gamma)
+            share, energy = _share_band(devices.take(positions), tiny)
         if not len(positions):
-            return replace(_nobody(len(worth), "No device is worth its energy in this round."), lower_bound=bound)
-        return self._decision(state, observation, members[positions], weight, bound)
+            return replace(_nobody(size, "No device is worth its energy in this round."), lower_bound=bound)
+        return self._decision(state, observation, gamma, members[positions], share, energy, bound)
+
+    def _tiny_price(self, allowance_j: FloatArray, chosen: Observation, gamma: float) -> float:
+        """ε, or less: sharing the band by q + ε costs at most ε Σ E_U, kept under 0.1 % of one device's worth."""
+        tiny = self.epsilon * typical_allowance_j(allowance_j)
+        if chosen.uplink is None or not len(chosen.samples):
+            return tiny
+        most_j = float(np.sum(chosen.uplink.max_power_w * chosen.uplink.upload_time_s))
+        least = 1e-3 * self.v * gamma * float(np.min(chosen.samples))
+        return min(tiny, least / most_j) if most_j > 0 else tiny
 
     def _decision(
         self,
         state: SchedulerState,
         observation: Observation,
-        chosen: NDArray[np.intp],
-        weight: float,
+        gamma: float,
+        members: NDArray[np.intp],
+        share: FloatArray,
+        energy_j: FloatArray,
         bound: float,
     ) -> Decision:
-        """Share the band among the chosen devices, and value the result by (22) with the true queues."""
-        only = _only(observation, chosen)
-        queue = state.queue_j[chosen]
-        price = queue + _small_price(self.epsilon, weight, only)
-        served = serve(only, np.ones(len(chosen), dtype=bool), price)
+        """The chosen devices' shares and energies as a decision, valued by (22) with the true queues."""
         size = len(observation.samples)
-        mask = np.zeros(size, dtype=bool)
-        mask[chosen] = served.chosen
-        energy = only.compute_energy_j + served.upload_energy_j
-        value = drift_objective(weight, 1.0, only.samples, queue, served.chosen, energy)
+        chosen = np.zeros(size, dtype=bool)
+        chosen[members] = True
+        upload_j = _spread(energy_j, members, size)
+        time_s = np.zeros(size)
+        if observation.uplink is not None:
+            time_s = np.where(_spread(share, members, size) > 0, observation.uplink.upload_time_s, 0.0)
+        value = drift_objective(
+            self.v,
+            gamma,
+            observation.samples,
+            state.queue_j,
+            chosen,
+            observation.compute_energy_j + upload_j,
+        )
         return Decision(
-            chosen=mask,
-            share=_spread(served.share, chosen, size),
-            power_w=_spread(served.power_w, chosen, size),
-            upload_energy_j=_spread(served.upload_energy_j, chosen, size),
-            upload_time_s=_spread(served.upload_time_s, chosen, size),
+            chosen=chosen,
+            share=_spread(share, members, size),
+            power_w=upload_j / np.where(time_s > 0, time_s, 1.0),
+            upload_energy_j=upload_j,
+            upload_time_s=time_s,
             objective=value,
             lower_bound=min(bound, value),
         )
 
 
-def _small_price(epsilon: float, weight: float, only: Observation) -> float:
-    """ε, or less: sharing the band by q + ε instead of q costs at most ε Σ E_U, kept under 0.1 % of one device."""
-    if only.uplink is None:
-        return epsilon
-    most_j = float(np.sum(only.uplink.max_power_w * np.maximum(only.uplink.upload_time_s, 0.0)))
-    least = 1e-3 * weight * float(np.min(only.samples))
-    return min(epsilon, least / most_j) if most_j > 0 else epsilon
+def _share_band(devices: Devices, tiny: float) -> tuple[FloatArray, FloatArray]:
+    """Shares that minimise Σ (q_k + ε) E_U,k for a set that fits, and the energies.
+
+    The paper gives a device with q = 0 the smallest share that works, where it sends at full power all the
+    time; a small price on its joules avoids that at no cost to the others.
+    """
+    price = devices.queue_j + tiny
+    if not price.any():
+        price = np.ones_like(price)  # nobody's joules count: then save as many as possible
+    with np.errstate(divide="ignore"):
+        priced = replace(devices, queue_j=price, log_cost=np.log(devices.scale_j) + np.log(price))
+    share = fitted_shares(priced, band_log_price(priced))
+    return share, curve.upload_energy(devices.scale_j, devices.exponent, share)
 
 
 def _best_set(devices: Devices, magnitude: float) -> tuple[NDArray[np.intp], float]:

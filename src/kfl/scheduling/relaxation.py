@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from kfl.scheduling import curve
 from kfl.scheduling.base import FloatArray
-from kfl.scheduling.multiplier import solve_log_multiplier
+from kfl.scheduling.multiplier import demand, solve_log_multiplier
 
 _CHUNK = 32_768  # devices at a time: intermediate arrays stay in the cache
 _SAMPLE = 2_048  # searches over more devices than this start from a sample
@@ -116,9 +116,7 @@ def critical_log_prices(devices: Devices) -> FloatArray:
         inside = devices.log_cost + curve.log_marginal_saving(np.maximum(break_even, 0.0))
         left = devices.value - weighted_upload_energy(devices, devices.floor)
         at_floor = np.log(np.maximum(left, 0.0)) - np.log(devices.floor)
-        at_one = np.log(
-            np.maximum(devices.value - weighted_upload_energy(devices, np.ones_like(devices.floor)), 0.0)
-        )
+        at_one = np.log(np.maximum(devices.value - weighted_upload_energy(devices, np.ones_like(devices.floor)), 0.0))
         highest = devices.exponent / devices.floor
     log_price = np.where(break_even >= highest, at_floor, inside)
     log_price = np.where(break_even <= devices.exponent, at_one, log_price)
@@ -148,11 +146,56 @@ def band_log_price(devices: Devices) -> float:
     """ln μ at which these devices fill the band; −∞ where nobody's joules have a price and floors suffice."""
     if not np.any((devices.log_cost > -np.inf) & (devices.exponent > 0)):
         return -math.inf
+    if devices.count > _CHUNK:
+        return _newton_in_pieces(devices)
     rows = (devices.log_cost[None], devices.exponent[None], devices.floor[None])
     return float(solve_log_multiplier(*rows)[0])
 
 
+def _newton_in_pieces(devices: Devices) -> float:
+    """`solve_log_multiplier` for one very long row: started from a sample, summed in pieces, to 1e-10."""
+    stride = devices.count // _SAMPLE
+    sample = devices.take(slice(stride // 2, None, stride))
+    floor = stride * sample.floor / max(1.0, stride * float(np.sum(sample.floor)) / 0.99)
+    priced = np.any((sample.log_cost > -np.inf) & (sample.exponent > 0))
+    rows = (sample.log_cost[None], stride * sample.exponent[None], floor[None])
+    price = float(solve_log_multiplier(*rows)[0]) if priced else float(np.max(devices.log_cost))
+    low, high = -math.inf, math.inf
+    for _ in range(200):
+        total, slope = total_demand(devices, price)
+        low, high = (price, high) if total > 1.0 else (low, price)
+        if abs(total - 1.0) < 1e-10 or high - low < 1e-14 * abs(price):
+            break
+        step = math.log(total) * total / slope if slope > 0 else math.inf
+        price += math.copysign(min(abs(step), 2.0), total - 1.0)
+        if not low < price < high:
+            price = 0.5 * (low + high)
+    return price
+
+
+def total_demand(devices: Devices, log_price: float) -> tuple[float, float]:
+    """Σ θ_k(μ) and −dΣ/d ln μ over all devices, in pieces that fit the cache."""
+    total, slope = 0.0, 0.0
+    for start in range(0, devices.count, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        row = (devices.log_cost[part], devices.exponent[part], devices.floor[part])
+        wanted, falls = demand(np.asarray(log_price), *row)
+        total, slope = total + float(wanted), slope + float(falls)
+    return total, slope
+
+
+def fitted_shares(devices: Devices, log_price: float) -> FloatArray:
+    """The shares at a price that fills the band, with the last rounding error of Σ θ = 1 taken out."""
+    share = shares_at_price(devices, log_price)
+    above = share - devices.floor
+    spare, used = 1.0 - float(np.sum(devices.floor)), float(np.sum(above))
+    if used > 0:
+        above *= max(spare, 0.0) / used
+    return np.minimum(devices.floor + above, 1.0)
+
+
 def _dual_value(staying: Devices, log_price: float) -> float:
+    """L(μ) for devices of which all others are driven out at this price."""
     return float(np.sum(np.minimum(reduced_values(staying, log_price), 0.0))) - math.exp(log_price)
 
 

@@ -17,16 +17,19 @@ from numpy.typing import NDArray
 
 from kfl.scheduling import curve
 from kfl.scheduling.base import BoolArray, FloatArray
-from kfl.scheduling.multiplier import demand, solve_log_multiplier
+from kfl.scheduling.multiplier import solve_log_multiplier
 from kfl.scheduling.relaxation import (
     Devices,
     Relaxation,
     band_log_price,
     reduced_values,
     shares_at_price,
+    total_demand,
     weighted_upload_energy,
 )
 
+_WINDOW = 400  # devices on either side of the critical price that are exchanged when there are many
+_EXCHANGES = 6
 _SMALL = 256  # up to this many staying devices, sets are improved by flips
 _POOL = 64  # how many devices beyond the staying ones may come in
 _TRIALS = 64  # sets tried at once
@@ -50,35 +53,47 @@ def repair(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
 
 
 def _fill_or_squeeze(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
-    """Fill the unused band with devices just beyond the critical price, or make room for the critical device."""
+    """Make room for the critical device, or fill the unused band by exchanging devices near the price."""
     stay, price = relaxation.staying, math.exp(relaxation.log_price)
-    staying = devices.take(slice(0, stay))
-    total, slope = demand(
-        np.array([[relaxation.log_price]]), staying.log_cost[None], staying.exponent[None], staying.floor[None]
-    )
-    spare = 1.0 - float(total[0])
-    following = devices.take(slice(stay, stay + 1024))
-    share = shares_at_price(following, relaxation.log_price)
-    saving = price * share - reduced_values(following, relaxation.log_price)
-    added: list[int] = []
-    left, filled = spare, 0.0
-    while True:
-        fits = (share <= left) & (saving > 0)
-        fits[added] = False
-        if not fits.any():
-            break
-        best = int(np.argmax(np.where(fits, saving, -np.inf)))
-        added.append(best)
-        left -= float(share[best])
-        filled += float(saving[best])
-    prefix = np.arange(stay)
+    staying, critical = devices.take(slice(0, stay)), devices.take(slice(stay, stay + 1))
+    total, slope = total_demand(staying, relaxation.log_price)
+    spare = 1.0 - total
+    near = np.arange(max(stay - _WINDOW, 0), min(stay + _WINDOW, devices.count))
+    exchanged, left = _exchange(devices.take(near), near < stay, relaxation.log_price, spare)
     # Room for the critical device is made by all others giving a little: ½ (shortage)² μ / (−dΣθ/d ln μ).
-    shortage = float(share[0]) - spare
-    floors = float(np.sum(staying.floor)) + float(following.floor[0])
-    squeezed = 0.5 * shortage**2 * price / float(slope[0]) if slope[0] > 0 and floors <= 1.0 else math.inf
-    if squeezed < price * spare - filled and shortage < 0.5 * float(slope[0]):
-        return np.append(prefix, stay)
-    return np.append(prefix, stay + np.asarray(added, dtype=np.intp))
+    shortage = float(shares_at_price(critical, relaxation.log_price)[0]) - spare
+    fits = float(np.sum(staying.floor)) + float(critical.floor[0]) <= 1.0
+    if fits and shortage < 0.5 * slope and 0.5 * shortage**2 * price / slope < left:
+        return np.arange(stay + 1)
+    return np.concatenate([np.arange(near[0]), near[exchanged]])
+
+
+def _exchange(near: Devices, chosen: BoolArray, log_price: float, spare: float) -> tuple[BoolArray, float]:
+    """Put devices in the place of others, or just in, so that less of the band is unused; and what gap is left.
+
+    At a fixed price the gap of a set is μ (1 − Σθ) + Σ_in max(φ, 0) − Σ_out min(φ, 0), and near the critical
+    price the φ are almost 0: the best exchange is the one that leaves least of the band.
+    """
+    price = math.exp(log_price)
+    share, reduced = shares_at_price(near, log_price), reduced_values(near, log_price)
+    saving = price * share - reduced
+    chosen, left = chosen.copy(), price * spare
+    for _ in range(_EXCHANGES):
+        # The last row adds without removing, the last column removes without adding.
+        removed = np.append(np.flatnonzero(chosen), -1)
+        added = np.append(np.flatnonzero(~chosen), -1)
+        wider = np.append(share, 0.0)[added] - np.append(share, 0.0)[removed][:, None]
+        gain = np.append(saving, 0.0)[added] - np.append(saving, 0.0)[removed][:, None]
+        gain[wider > spare] = -np.inf
+        row, column = np.unravel_index(int(np.argmax(gain)), gain.shape)
+        if not gain[row, column] > 1e-12 * price:
+            break
+        for k in (removed[row], added[column]):
+            if k >= 0:
+                chosen[k] ^= True
+        spare -= float(wider[row, column])
+        left -= float(gain[row, column])
+    return chosen, left
 
 
 # ── Few devices ──────────────────────────────────────────────────────────────

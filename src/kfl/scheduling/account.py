@@ -1,0 +1,168 @@
+"""Where the energy went: computation and transmission apart, budgets, queues, and the paper's bound on it.
+
+>>> account = EnergyAccount(
+...     compute_j=np.array([[0.3, 0.0], [0.3, 0.2]]), upload_j=np.full((2, 2), 1e-8), budget_j=np.array([0.4, 1.0])
+... )
+>>> account.left_j.round(3), account.queue_j[-1].round(3)
+(array([-0.2,  0.8]), array([0.2, 0. ]))
+>>> account.dominant()
+'The processor dominates: computation takes 100.00 % of the energy, the uplink 0.00 %.'
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kfl.core.errors import ConfigError
+from kfl.scheduling.base import Decision, FloatArray, Observation
+
+
+def round_energy(observation: Observation, decision: Decision) -> tuple[FloatArray, FloatArray]:
+    """What one round costs each device, in joules: computation E_L and upload E_U; 0 for who sits out."""
+    compute_j = np.where(decision.chosen, observation.compute_energy_j, 0.0)
+    return compute_j, np.where(decision.chosen, decision.upload_energy_j, 0.0)
+
+
+def dominant(compute_j: ArrayLike, upload_j: ArrayLike) -> str:
+    """In words, whether the uplink or the processor decides what a run costs: two thirds of the energy or more.
+
+    >>> dominant(1.0, 3.0)
+    'The uplink dominates: it takes 75.00 % of the energy, computation 25.00 %.'
+    """
+    computing, sending = float(np.sum(compute_j)), float(np.sum(upload_j))
+    if computing + sending <= 0:
+        return "No energy was spent."
+    uplink = 100 * sending / (computing + sending)
+    processor = 100 * computing / (computing + sending)
+    if uplink >= 200 / 3:
+        return f"The uplink dominates: it takes {uplink:.2f} % of the energy, computation {processor:.2f} %."
+    if processor >= 200 / 3:
+        return f"The processor dominates: computation takes {processor:.2f} % of the energy, the uplink {uplink:.2f} %."
+    return f"Neither dominates: computation takes {processor:.2f} % of the energy, the uplink {uplink:.2f} %."
+
+
+@dataclass(frozen=True, eq=False)
+class EnergyAccount:
+    """Every joule of a run: one row per round, one column per device."""
+
+    compute_j: FloatArray
+    upload_j: FloatArray
+    budget_j: FloatArray
+    """Each device's budget for the whole run, E_k; infinite where there is none."""
+
+    def __post_init__(self) -> None:
+        shape = np.shape(self.compute_j)
+        if len(shape) != 2 or np.shape(self.upload_j) != shape or np.shape(self.budget_j) != shape[1:]:
+            shapes = (shape, np.shape(self.upload_j), np.shape(self.budget_j))
+            raise ConfigError("shapes of compute_j, upload_j, budget_j", shapes, "(T, K), (T, K) and (K,)")
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds T."""
+        return len(self.compute_j)
+
+    @property
+    def energy_j(self) -> FloatArray:
+        """α_k,t E_k,t: computation and upload together, (T, K)."""
+        return self.compute_j + self.upload_j
+
+    @property
+    def left_j(self) -> FloatArray:
+        """What each device has left of its budget; negative where it overspent."""
+        return np.asarray(self.budget_j - self.energy_j.sum(axis=0))
+
+    @property
+    def queue_j(self) -> FloatArray:
+        """Virtual queues before each round and after the last, (T + 1, K), by equation (21)."""
+        queues = np.zeros((self.rounds + 1, len(self.budget_j)))
+        allowance_j = self.budget_j / max(self.rounds, 1)
+        for t, spent_j in enumerate(self.energy_j):
+            queues[t + 1] = np.maximum(queues[t] + spent_j - allowance_j, 0.0)
+        return queues
+
+    def dominant(self) -> str:
+        """Whether the uplink or the processor decided what this run cost, in words."""
+        return dominant(self.compute_j, self.upload_j)
+
+
+@dataclass(frozen=True)
+class EnergyBound:
+    """Proposition 2's inequality on the energy, for one finished run."""
+
+    spent_j: float
+    """Left side: Σ_t Σ_k α E."""
+    budget_j: float
+    """Σ_k E_k."""
+    slack_j: float
+    """√(2K (T ζ_0 + V Σ_t γ_t D)): by how much the run may exceed the budgets."""
+    slack_at_zero_v_j: float
+    """The same at V = 0."""
+    most_j: float
+    """What a run would spend in which every device takes part in every round at its dearest."""
+
+    @property
+    def limit_j(self) -> float:
+        """Right side: budgets and slack."""
+        return self.budget_j + self.slack_j
+
+    @property
+    def holds(self) -> bool:
+        """Left side ≤ right side."""
+        return self.spent_j <= self.limit_j
+
+    @property
+    def vacuous(self) -> bool:
+        """True when the right side is at least `most_j`: then no schedule whatever could violate it."""
+        return self.limit_j >= self.most_j
+
+    def __str__(self) -> str:
+        verdict = "vacuous" if self.vacuous else ("holds" if self.holds else "violated")
+        return (
+            f"Proposition 2, energy: {self.spent_j:.4g} J spent ≤ {self.budget_j:.4g} J budget + {self.slack_j:.4g} J "
+            f"slack ({self.slack_at_zero_v_j:.4g} J of it at V = 0): {verdict}; nobody could spend more than "
+            f"{self.most_j:.4g} J."
+        )
+
+
+def proposition2_energy(
+    account: EnergyAccount,
+    samples: FloatArray,
+    v: float,
+    gamma: FloatArray,
+    full_round_j: FloatArray | None = None,
+) -> EnergyBound:
+    """Evaluate Proposition 2's energy inequality (31), as printed, for a finished run.
+
+        Σ_t Σ_k α E ≤ Σ_k E_k + √(2K (T ζ_0 + V Σ_t γ_t D)),
+        ζ_0 = ½ Σ_k ζ_k²,    ζ_k = max_t |α_k,t E_k,t − E_k/T|,    D = Σ_k D_k.
+
+    `gamma` holds γ_t of every round. `full_round_j` is what a round costs each device at its dearest, for
+    judging whether the inequality says anything; without it, the dearest round of each device is used (the
+    fleet's dearest for a device that never took part).
+
+    >>> account = EnergyAccount(np.full((4, 2), 0.1), np.zeros((4, 2)), np.full(2, 0.4))
+    >>> bound = proposition2_energy(account, np.full(2, 600.0), v=0.01, gamma=np.ones(4))
+    >>> round(bound.slack_j, 2), bound.holds, bound.vacuous
+    (13.86, True, True)
+    """
+    rounds, devices = account.energy_j.shape
+    if np.shape(gamma) != (rounds,):
+        raise ConfigError("gamma", np.shape(gamma), f"one weight for each of the {rounds} rounds")
+    finite = np.isfinite(account.budget_j)
+    bias = np.abs(account.energy_j - account.budget_j / max(rounds, 1)).max(axis=0, initial=0.0)
+    zeta = 0.5 * float(np.sum(bias[finite] ** 2)) if finite.all() else math.inf
+    penalty = v * float(np.sum(gamma)) * float(np.sum(samples))
+    if full_round_j is None:
+        dearest = account.energy_j.max(axis=0, initial=0.0)
+        full_round_j = np.where(dearest > 0, dearest, dearest.max(initial=0.0))
+    return EnergyBound(
+        spent_j=float(np.sum(account.energy_j)),
+        budget_j=float(np.sum(account.budget_j)),
+        slack_j=math.sqrt(2 * devices * (rounds * zeta + penalty)),
+        slack_at_zero_v_j=math.sqrt(2 * devices * rounds * zeta),
+        most_j=rounds * float(np.sum(full_round_j)),
+    )
