@@ -1,0 +1,117 @@
+"""A tiny world that every test of the algorithms shares: four classes, five devices, uneven and few samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from kfl.algorithms import Algorithm, Rejection, Upload
+from kfl.data import Dataset, Partition
+from kfl.engine import Engine, LocalData, RoundKey
+from kfl.engine.sequential import SequentialEngine
+from kfl.models import FleetModels, SplitModel, State, inspect_model
+
+torch.set_num_threads(1)
+
+CLASSES, INPUTS, FEATURES = 4, 6, 5
+HELD = [(0, 1), (1, 2), (2, 3), (3, 0), (1, 3)]
+"""The classes of each device. Device k has 3 + k samples of its first class and 7 − k of its second."""
+
+
+@dataclass(frozen=True)
+class Toy:
+    dataset: Dataset
+    partition: Partition
+    proxy: np.ndarray
+    models: FleetModels
+    engine: Engine
+    seed: int = 7
+
+    def train(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
+        indices = self.partition.train[device]
+        return self.dataset.inputs("train", indices), self.dataset.labels("train", indices)
+
+
+@dataclass
+class Play:
+    """A few rounds of an algorithm, with everything that went over the air."""
+
+    server: State
+    devices: dict[int, State]
+    uploads: list[list[Upload]] = field(default_factory=list)
+    rejections: list[list[Rejection]] = field(default_factory=list)
+
+
+def tiny(width: int) -> SplitModel:
+    body = nn.Sequential(nn.Linear(INPUTS, width), nn.ReLU(), nn.Linear(width, FEATURES), nn.ReLU())
+    return SplitModel(body, nn.Linear(FEATURES, CLASSES))
+
+
+def build(widths: Sequence[int] = (8,), scale: float = 1.0) -> Toy:
+    draw = np.random.default_rng(3)
+    y = np.repeat(np.arange(CLASSES), 40)
+    centres = draw.normal(size=(CLASSES, INPUTS))
+    x = scale * (centres[y] + 0.5 * draw.normal(size=(len(y), INPUTS)))
+    dataset = Dataset.from_arrays(x, y, x[::2], y[::2])
+    proxy = np.concatenate([np.flatnonzero(y == c)[:3] for c in range(CLASSES)])
+    free = {c: list(np.flatnonzero(y == c)[3:]) for c in range(CLASSES)}
+    train = []
+    for device, (first, second) in enumerate(HELD):
+        own = [free[first].pop() for _ in range(3 + device)] + [free[second].pop() for _ in range(7 - device)]
+        train.append(np.array(sorted(own)))
+    test = [np.flatnonzero(np.isin(y[::2], pair)) for pair in HELD]
+
+    def count(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
+        return np.stack([np.bincount(labels[part], minlength=CLASSES) for part in parts])
+
+    partition = Partition(tuple(train), tuple(test), count(y, train), count(y[::2], test))
+    builders: tuple[Callable[[], nn.Module], ...] = tuple((lambda w=w: tiny(w)) for w in widths)
+    models = FleetModels(
+        builders=builders,
+        architecture=np.arange(len(HELD)) % len(widths),
+        profiles=tuple(inspect_model(tiny(width), (INPUTS,), CLASSES) for width in widths),
+        starts=(None,) * len(widths),
+        names=tuple(f"tiny-{width}" for width in widths),
+    )
+    engine = SequentialEngine(LocalData(dataset, partition, proxy), models)
+    return Toy(dataset, partition, proxy, models, engine)
+
+
+def play_rounds(
+    algorithm: Algorithm, toy: Toy, cohorts: Sequence[Sequence[int]], seed: int | None = None
+) -> Play:
+    """Rounds with the given cohorts; devices that never take part have no entry."""
+    seed = toy.seed if seed is None else seed
+    play = Play(algorithm.server_init(toy.engine, seed), {})
+    for number, cohort in enumerate(cohorts):
+        before = [play.devices.get(k) or algorithm.device_init(toy.engine, k, seed) for k in cohort]
+        message = algorithm.broadcast(play.server)
+        after, uploads = algorithm.local_update(message, cohort, before, toy.engine, RoundKey(seed, number))
+        play.server, rejected = algorithm.aggregate(play.server, uploads)
+        play.devices.update(zip(cohort, after, strict=True))
+        play.uploads.append(uploads)
+        play.rejections.append(rejected)
+    return play
+
+
+@pytest.fixture(scope="session")
+def toy() -> Toy:
+    """One architecture for all."""
+    return build()
+
+
+@pytest.fixture(scope="session")
+def mixed_toy() -> Toy:
+    """Three architectures."""
+    return build((8, 6, 9))
+
+
+@pytest.fixture(scope="session")
+def play() -> Callable[..., Play]:
+    """Plays rounds: play(algorithm, toy, cohorts)."""
+    return play_rounds
