@@ -1,0 +1,281 @@
+"""Each algorithm beside its slow twin: a plain loop written from the source, with torch.nn and torch.optim only.
+
+The twins share no code with the engine or the algorithms. Three rounds with changing cohorts agree to 1e-5.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from kfl.algorithms import Apfl, FedAvg, FedKd, FedProto, FedRep, FixedKnowledge, Kfl, Local, SelfKnowledge
+
+COHORTS = [[0, 1, 3], [1, 2, 4], [0, 3, 2]]
+DEVICES, CLASSES, STEPS, RATE, HEAD_RATE, MOMENTUM = 5, 4, 5, 0.05, 0.03, 0.9
+COMMON = {"head_learning_rate": HEAD_RATE}
+
+
+@pytest.fixture
+def fleet(toy):
+    """Every device's start: its own model, and the one they would have in common."""
+
+    def model(device: int, common: bool) -> nn.Module:
+        module = toy.models.builders[0]()
+        module.load_state_dict(toy.models.initial(device, toy.seed, common=common))
+        return module
+
+    return lambda common=False: [model(device, common) for device in range(DEVICES)]
+
+
+def optimiser(model, body_rate=RATE, head_rate=HEAD_RATE):
+    groups = [{"params": model.body.parameters(), "lr": body_rate}, {"params": model.head.parameters(), "lr": head_rate}]
+    return torch.optim.SGD(groups, momentum=MOMENTUM)
+
+
+def descend(optimiser, loss, steps):
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss().backward()
+        optimiser.step()
+
+
+def pulled(model, x, y, targets, weight):
+    """Cross-entropy + weight · mean over samples of ½‖h(x) − Ω_y‖², for the classes that have a target."""
+    feature = model.body(x)
+    loss = functional.cross_entropy(model.head(feature), y)
+    for h, c in zip(feature, y.tolist(), strict=True):
+        if c in targets:
+            loss = loss + weight * 0.5 * (h - targets[c]).square().sum() / len(y)
+    return loss
+
+
+@torch.no_grad()
+def prototypes(model, x, y):
+    return {c: model.body(x[y == c]).mean(0) for c in y.unique().tolist()}
+
+
+def average(models, sizes):
+    """The weighted mean of models, parameter by parameter."""
+    result = copy.deepcopy(models[0])
+    with torch.no_grad():
+        for name, value in result.named_parameters():
+            parts = [dict(m.named_parameters())[name] * n for m, n in zip(models, sizes, strict=True)]
+            value.copy_(sum(parts) / sum(sizes))
+    return result
+
+
+def same_weights(state, model):
+    expected = model.state_dict()
+    assert state.keys() == expected.keys()
+    for name in state:
+        torch.testing.assert_close(state[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
+def same_predictors(algorithm, run, models):
+    for device, state in run.devices.items():
+        same_weights(algorithm.predictor(run.server, state), models[device])
+
+
+def same_knowledge(server, targets):
+    assert server["known"].tolist() == [c in targets for c in range(CLASSES)]
+    for c, target in targets.items():
+        torch.testing.assert_close(server["knowledge"][c], target, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["kfl", "local"])
+def test_kfl_and_local(share, toy, play, fleet):
+    algorithm = Kfl(knowledge_weight=0.5, **COMMON) if share else Local(**COMMON)
+    models, knowledge = fleet(), {}
+    for cohort in COHORTS:
+        total, counts = {}, {}
+        for k in cohort:
+            x, y = toy.train(k)
+            descend(optimiser(models[k]), lambda m=models[k], x=x, y=y, o=knowledge: pulled(m, x, y, o, 0.5), STEPS)
+            for c, mean in prototypes(models[k], x, y).items():
+                n = int((y == c).sum())
+                total[c] = total.get(c, 0) + n * mean
+                counts[c] = counts.get(c, 0) + n
+        if share:
+            knowledge = {**knowledge, **{c: total[c] / counts[c] for c in total}}
+    run = play(algorithm, toy, COHORTS)
+    same_predictors(algorithm, run, models)
+    if share:
+        same_knowledge(run.server, knowledge)
+
+
+def test_fedproto(toy, play, fleet):
+    """Their code: nn.MSELoss on features, global prototypes as plain means over the devices with the class."""
+    models, prototype = fleet(), {}
+    for cohort in COHORTS:
+        collected: dict[int, list] = {}
+        for k in cohort:
+            x, y = toy.train(k)
+
+            def loss(m=models[k], x=x, y=y, known=prototype):
+                feature = m.body(x)
+                goal = feature.detach().clone()
+                for i, c in enumerate(y.tolist()):
+                    if c in known:
+                        goal[i] = known[c]
+                return functional.cross_entropy(m.head(feature), y) + nn.MSELoss()(feature, goal)
+
+            descend(optimiser(models[k]), loss, STEPS)
+            for c, mean in prototypes(models[k], x, y).items():
+                collected.setdefault(c, []).append(mean)
+        prototype = {**prototype, **{c: torch.stack(found).mean(0) for c, found in collected.items()}}
+    algorithm = FedProto(**COMMON)
+    run = play(algorithm, toy, COHORTS)
+    same_predictors(algorithm, run, models)
+    same_knowledge(run.server, prototype)
+
+
+def test_fedavg(toy, play, fleet):
+    shared = fleet(common=True)[0]
+    for cohort in COHORTS:
+        locals_, sizes = [], []
+        for k in cohort:
+            x, y = toy.train(k)
+            model = copy.deepcopy(shared)
+            descend(optimiser(model), lambda m=model, x=x, y=y: functional.cross_entropy(m(x), y), STEPS)
+            locals_.append(model)
+            sizes.append(len(y))
+        shared = average(locals_, sizes)
+    algorithm = FedAvg(**COMMON)
+    run = play(algorithm, toy, COHORTS)
+    same_weights(run.server, shared)
+    same_predictors(algorithm, run, [shared] * DEVICES)
+
+
+@pytest.mark.parametrize("head_steps", [None, 1])
+def test_fedrep(head_steps, toy, play, fleet):
+    """Collins et al., Algorithm 1: steps on the head, then steps on the body, and only bodies are averaged."""
+    models = fleet(common=True)
+    body = copy.deepcopy(models[0].body)
+    first = 3 if head_steps is None else head_steps
+    for cohort in COHORTS:
+        bodies, sizes = [], []
+        for k in cohort:
+            x, y = toy.train(k)
+            model = models[k]
+            model.body.load_state_dict(body.state_dict())
+
+            def loss(m=model, x=x, y=y):
+                return functional.cross_entropy(m(x), y)
+
+            descend(torch.optim.SGD(model.head.parameters(), lr=HEAD_RATE, momentum=MOMENTUM), loss, first)
+            descend(torch.optim.SGD(model.body.parameters(), lr=RATE, momentum=MOMENTUM), loss, STEPS - first)
+            bodies.append(copy.deepcopy(model.body))
+            sizes.append(len(y))
+        body = average(bodies, sizes)
+    algorithm = FedRep(head_steps=head_steps, **COMMON)
+    run = play(algorithm, toy, COHORTS)
+    for model in models:  # everybody predicts with the current body
+        model.body.load_state_dict(body.state_dict())
+    same_predictors(algorithm, run, models)
+    idle = algorithm.device_init(toy.engine, 4, toy.seed)
+    fresh = fleet(common=True)[4]
+    fresh.body.load_state_dict(body.state_dict())
+    same_weights(algorithm.predictor(run.server, idle), fresh)
+
+
+@pytest.mark.parametrize(("mixing", "mixing_rate"), [(0.5, 0.1), (0.98, 3.0)], ids=["inside", "clipped"])
+def test_apfl(mixing, mixing_rate, toy, play, fleet):
+    """Deng et al., Algorithm 1, with the three gradients written out by hand from ∇F(w) and ∇F(v̄)."""
+    shared = fleet(common=True)[0]
+    personal = [copy.deepcopy(shared) for _ in range(DEVICES)]
+    alpha = [torch.tensor(mixing) for _ in range(DEVICES)]
+    seen = set()
+
+    def mixed(k, w):
+        model = copy.deepcopy(w)
+        with torch.no_grad():
+            for target, v, own in zip(model.parameters(), personal[k].parameters(), w.parameters(), strict=True):
+                target.copy_(alpha[k] * v + (1 - alpha[k]) * own)
+        return model
+
+    for cohort in COHORTS:
+        locals_, sizes = [], []
+        for k in cohort:
+            x, y = toy.train(k)
+            w, v = copy.deepcopy(shared), personal[k]
+            step_w, step_v = optimiser(w), optimiser(v)
+            step_alpha = torch.optim.SGD([alpha[k]], lr=mixing_rate, momentum=MOMENTUM)
+            for _ in range(STEPS):
+                between = mixed(k, w)
+                functional.cross_entropy(between(x), y).backward()
+                inner = sum(
+                    ((a - b) * g.grad).sum()
+                    for a, b, g in zip(v.parameters(), w.parameters(), between.parameters(), strict=True)
+                )
+                step_w.zero_grad()
+                functional.cross_entropy(w(x), y).backward()
+                for own, g in zip(v.parameters(), between.parameters(), strict=True):
+                    own.grad = alpha[k] * g.grad
+                alpha[k].grad = inner.detach()
+                for step in (step_w, step_v, step_alpha):
+                    step.step()
+                alpha[k].clamp_(0, 1)
+                seen.add(float(alpha[k]))
+            locals_.append(w)
+            sizes.append(len(y))
+        shared = average(locals_, sizes)
+    algorithm = Apfl(mixing=mixing, mixing_rate=mixing_rate, **COMMON)
+    run = play(algorithm, toy, COHORTS)
+    same_weights(run.server, shared)
+    for k, state in run.devices.items():
+        torch.testing.assert_close(state["mixing"], alpha[k], rtol=1e-5, atol=1e-5)
+        same_weights({n.removeprefix("personal/"): v for n, v in state.items() if n != "mixing"}, personal[k])
+        same_weights(algorithm.predictor(run.server, state), mixed(k, shared))
+    assert (seen & {0.0, 1.0} != set()) == (mixing_rate == 3.0)  # the clip is really tried
+
+
+def test_fedkd(toy, play, fleet):
+    """FedMD, Algorithm 1: communicate, aggregate, distribute, digest, revisit; softened probabilities."""
+    models, consensus = fleet(), None
+    inputs = toy.dataset.inputs("train", toy.proxy)
+    rate, steps, soft = 0.02, 4, 3.0
+    for cohort in COHORTS:
+        said = []
+        for k in cohort:
+            x, y = toy.train(k)
+            model = models[k]
+            if consensus is not None:
+                wanted = functional.softmax(consensus / soft, dim=1)
+
+                def digest(m=model, wanted=wanted):
+                    ours = functional.log_softmax(m(inputs) / soft, dim=1)
+                    return soft**2 * (wanted * (wanted.log() - ours)).sum(1).mean()
+
+                descend(optimiser(model, rate, rate), digest, steps)
+            descend(optimiser(model), lambda m=model, x=x, y=y: functional.cross_entropy(m(x), y), STEPS)
+            said.append(model(inputs).detach())
+        consensus = torch.stack(said).mean(0)
+    algorithm = FedKd(distill_rate=rate, distill_steps=steps, temperature=soft, **COMMON)
+    run = play(algorithm, toy, COHORTS)
+    same_predictors(algorithm, run, models)
+    torch.testing.assert_close(run.server["consensus"], consensus, rtol=1e-5, atol=1e-5)
+
+
+def test_self_knowledge(toy, play, fleet):
+    models, own = fleet(), [{} for _ in range(DEVICES)]
+    for cohort in COHORTS:
+        for k in cohort:
+            x, y = toy.train(k)
+            descend(optimiser(models[k]), lambda m=models[k], x=x, y=y, o=own[k]: pulled(m, x, y, o, 0.5), STEPS)
+            own[k] = prototypes(models[k], x, y)
+    algorithm = SelfKnowledge(knowledge_weight=0.5, **COMMON)
+    same_predictors(algorithm, play(algorithm, toy, COHORTS), models)
+
+
+def test_fixed_knowledge(toy, play, fleet):
+    algorithm = FixedKnowledge(knowledge_weight=0.5, scale=2.0, **COMMON)
+    models, targets = fleet(), dict(enumerate(algorithm.targets(CLASSES, 5, toy.seed)))
+    for cohort in COHORTS:
+        for k in cohort:
+            x, y = toy.train(k)
+            descend(optimiser(models[k]), lambda m=models[k], x=x, y=y: pulled(m, x, y, targets, 0.5), STEPS)
+    same_predictors(algorithm, play(algorithm, toy, COHORTS), models)
