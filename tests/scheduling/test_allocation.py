@@ -1,0 +1,366 @@
+"""The allocator: optimality, invariances, edges, and bad input. See also test_against_cvxpy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from benchmarks.allocation import instances
+from kfl.core.errors import ConfigError
+from kfl.scheduling.allocation import AllocationProblem, allocate
+from kfl.scheduling.as_printed import printed_algorithm2, printed_rule
+from kfl.scheduling.problem import Curves
+
+
+def problem(**changes: object) -> AllocationProblem:
+    """Three devices on 1 MHz, the last one far away."""
+    base = AllocationProblem(
+        bandwidth_hz=1e6,
+        noise_w_per_hz=4e-21,
+        gain=np.array([1e-9, 1e-11, 1e-12]),
+        payload_bits=np.array([1e6, 5e5, 1e6]),
+        upload_time_s=np.array([1.0, 0.5, 0.8]),
+        max_power_w=np.ones(3),
+        weight=np.array([1.0, 0.1, 3.0]),
+    )
+    return replace(base, **changes)
+
+
+def total_cost(curves: Curves, share: np.ndarray) -> float:
+    return float(np.sum(curves.weight[0] * curves.scale_j[0] * share * np.expm1(curves.exponent[0] / share)))
+
+
+# ── Optimality ───────────────────────────────────────────────────────────────
+
+
+def test_two_devices_against_a_grid() -> None:
+    two = problem(
+        gain=np.array([1e-9, 1e-12]),
+        payload_bits=np.array([2e6, 1e6]),
+        upload_time_s=np.ones(2),
+        max_power_w=np.ones(2),
+        weight=np.ones(2),
+    )
+    curves = Curves.of(two)
+    low, high = curves.floor[0, 0], 1 - curves.floor[0, 1]
+    grid = np.linspace(low, high, 200_001)
+    costs = sum(
+        curves.scale_j[0, k] * part * np.expm1(curves.exponent[0, k] / part) for k, part in enumerate((grid, 1 - grid))
+    )
+    best = allocate(two)
+    assert best.objective <= costs.min() * (1 + 1e-12)
+    assert best.share[0] == pytest.approx(grid[costs.argmin()], abs=2 * (high - low) / 200_000)
+
+
+def test_three_devices_against_scipy() -> None:
+    curves = Curves.of(problem())
+    best = allocate(problem())
+    scale = float(best.objective)
+    found = minimize(
+        lambda t: total_cost(curves, t) / scale,
+        x0=curves.floor[0] + (1 - curves.floor[0].sum()) / 3,
+        bounds=[(f, 1) for f in curves.floor[0]],
+        constraints={"type": "ineq", "fun": lambda t: 1 - t.sum()},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert found.fun == pytest.approx(1.0, rel=1e-7)
+    np.testing.assert_allclose(best.share, found.x, rtol=1e-3)
+
+
+def test_moving_band_between_any_two_devices_costs_energy() -> None:
+    """Finite differences: at the optimum the marginal costs of all free devices agree, in every direction."""
+    curves, best = Curves.of(problem()), allocate(problem())
+    assert (best.share > curves.floor[0]).all()
+    step = 1e-6
+    slopes = []
+    for k in range(3):
+        move = np.zeros(3)
+        move[k] = step * best.share[k]
+        up, down = total_cost(curves, best.share + move), total_cost(curves, best.share - move)
+        slopes.append(-(up - down) / (2 * move[k]))
+    np.testing.assert_allclose(slopes, float(best.multiplier), rtol=1e-6)
+    for i, j in [(0, 1), (1, 2), (2, 0)]:
+        move = np.zeros(3)
+        move[i], move[j] = 1e-4, -1e-4
+        assert total_cost(curves, best.share + move) > best.objective
+
+
+def test_random_instances_satisfy_the_optimality_conditions() -> None:
+    checked = 0
+    for one in instances(150, seed=3):
+        best, curves = allocate(one), Curves.of(one)
+        if not best.feasible:
+            assert np.isinf(best.objective) and best.status != "ok"
+            continue
+        checked += 1
+        assert best.residual < 1e-9
+        assert best.share.sum() <= 1 + 1e-12
+        assert (best.share >= curves.floor[0] * (1 - 1e-12)).all()
+        assert (best.power_w <= np.asarray(one.max_power_w) * (1 + 1e-9)).all()
+        np.testing.assert_allclose(best.energy_j, best.power_w * np.asarray(one.upload_time_s), rtol=1e-12)
+    assert checked > 100
+
+
+def test_a_minimum_that_binds_sends_at_full_power() -> None:
+    # The weak device's joules are nearly free, so its share is as small as the power limit allows.
+    tight = problem(payload_bits=np.full(3, 3e6), gain=np.array([1e-9, 1e-11, 1e-11]), weight=np.array([1, 1, 1e-9]))
+    best, curves = allocate(tight), Curves.of(tight)
+    assert best.share[2] == pytest.approx(curves.floor[0, 2], rel=1e-12)
+    assert best.power_w[2] == pytest.approx(1.0, rel=1e-9)
+    assert best.residual < 1e-9 and best.share.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+# ── Invariances ──────────────────────────────────────────────────────────────
+
+seeds = st.integers(0, 10_000)
+
+
+def random_problem(seed: int, devices: int = 6) -> AllocationProblem:
+    rng = np.random.default_rng(seed)
+    return AllocationProblem(
+        bandwidth_hz=1e6,
+        noise_w_per_hz=4e-21,
+        gain=10.0 ** rng.uniform(-12, -8, devices),
+        payload_bits=10.0 ** rng.uniform(4, 5.5, devices),
+        upload_time_s=rng.uniform(0.2, 1, devices),
+        max_power_w=rng.uniform(0.1, 1, devices),
+        weight=10.0 ** rng.uniform(-3, 3, devices),
+    )
+
+
+@given(seeds, st.floats(-6, 6))
+@settings(max_examples=40, deadline=None)
+def test_scaling_all_weights_changes_only_the_price(seed: int, log_factor: float) -> None:
+    one, factor = random_problem(seed), 10.0**log_factor
+    first, second = allocate(one), allocate(replace(one, weight=np.asarray(one.weight) * factor))
+    np.testing.assert_allclose(second.share, first.share, rtol=1e-11)
+    np.testing.assert_allclose(second.multiplier, first.multiplier * factor, rtol=1e-10)
+
+
+@given(seeds, st.floats(-2, 2))
+@settings(max_examples=40, deadline=None)
+def test_scaling_band_and_payload_together_changes_only_the_energy(seed: int, log_factor: float) -> None:
+    """B → cB, payload → c payload, p_max → c p_max: the same exponents and signal-to-noise ratios."""
+    one, c = random_problem(seed), 10.0**log_factor
+    scaled = replace(
+        one,
+        bandwidth_hz=1e6 * c,
+        payload_bits=np.asarray(one.payload_bits) * c,
+        max_power_w=np.asarray(one.max_power_w) * c,
+    )
+    first, second = allocate(one), allocate(scaled)
+    np.testing.assert_allclose(second.share, first.share, rtol=1e-11)
+    np.testing.assert_allclose(second.energy_j, first.energy_j * c, rtol=1e-10)
+
+
+@given(seeds)
+@settings(max_examples=40, deadline=None)
+def test_scaling_gain_and_noise_together_changes_nothing(seed: int) -> None:
+    one = random_problem(seed)
+    scaled = replace(one, noise_w_per_hz=4e-18, gain=np.asarray(one.gain) * 1e3)
+    np.testing.assert_allclose(allocate(scaled).share, allocate(one).share, rtol=1e-11)
+
+
+@given(seeds)
+@settings(max_examples=40, deadline=None)
+def test_the_order_of_devices_does_not_matter(seed: int) -> None:
+    one = random_problem(seed)
+    order = np.random.default_rng(seed).permutation(6)
+    names = ("gain", "payload_bits", "upload_time_s", "max_power_w", "weight")
+    mixed = replace(one, **{name: np.asarray(getattr(one, name))[order] for name in names})
+    np.testing.assert_allclose(allocate(mixed).share, allocate(one).share[order], rtol=1e-11)
+
+
+@given(seeds)
+@settings(max_examples=40, deadline=None)
+def test_one_more_device_makes_the_band_dearer_and_nobody_richer(seed: int) -> None:
+    one = random_problem(seed)
+    fewer = allocate(replace(one, included=np.arange(6) < 5))
+    more = allocate(one)
+    assert more.multiplier > fewer.multiplier
+    assert (more.share[:5] <= fewer.share[:5] * (1 + 1e-12)).all()
+    assert fewer.share[5] == 0 and fewer.energy_j[5] == 0
+
+
+def test_a_batch_is_its_problems_one_by_one() -> None:
+    ones = [random_problem(seed) for seed in range(12)]
+    names = ("gain", "payload_bits", "upload_time_s", "max_power_w", "weight")
+    stacked = {name: np.array([getattr(one, name) for one in ones]).reshape(3, 4, 6) for name in names}
+    included = np.random.default_rng(0).random((3, 4, 6)) < 0.7
+    stacked["upload_time_s"][0, 1, 2] = -1.0
+    included[0, 1, 2] = True
+    stacked["gain"][~included] = np.nan  # what is not included is not looked at
+    batch = allocate(AllocationProblem(bandwidth_hz=1e6, noise_w_per_hz=4e-21, included=included, **stacked))
+    assert isinstance(batch.status, tuple) and batch.share.shape == (3, 4, 6)
+    for index, one in enumerate(ones):
+        at = np.unravel_index(index, (3, 4))
+        mask = included[at]
+        parts = {name: stacked[name][at][mask] for name in names}
+        alone = allocate(replace(one, **parts))
+        assert bool(alone.feasible) == bool(batch.feasible[at]) == (index != 1)
+        np.testing.assert_allclose(batch.share[at][mask], alone.share, rtol=1e-12, atol=0)
+        np.testing.assert_allclose(batch.objective[at], alone.objective, rtol=1e-12)
+        assert (batch.share[at][~mask] == 0).all()
+        assert (batch.status[index] == "ok") == (index != 1)
+
+
+def test_bandwidth_may_differ_within_a_batch() -> None:
+    one = random_problem(1)
+    fields = {n: np.tile(getattr(one, n), (2, 1)) for n in ("gain", "payload_bits", "upload_time_s", "max_power_w")}
+    batch = allocate(AllocationProblem(np.array([1e6, 2e6]), 4e-21, **fields, weight=np.tile(one.weight, (2, 1))))
+    np.testing.assert_allclose(batch.share[1], allocate(replace(one, bandwidth_hz=2e6)).share, rtol=1e-12)
+
+
+# ── Edges ────────────────────────────────────────────────────────────────────
+
+
+def test_one_device_takes_the_whole_band() -> None:
+    alone = problem(**{n: np.asarray(getattr(problem(), n))[:1] for n in _PER_DEVICE})
+    best = allocate(alone)
+    assert best.share == pytest.approx([1.0], abs=1e-15) and best.residual < 1e-12
+
+
+def test_weight_zero_beside_others_gets_the_least_share_and_all_zero_minimises_energy() -> None:
+    curves = Curves.of(problem())
+    mixed = allocate(problem(weight=np.array([1.0, 0.0, 1.0])))
+    assert mixed.share[1] == pytest.approx(curves.floor[0, 1], rel=1e-12)
+    assert np.isfinite(mixed.objective) and mixed.residual < 1e-12
+    free, ones = allocate(problem(weight=np.zeros(3))), allocate(problem(weight=np.ones(3)))
+    np.testing.assert_array_equal(free.share, ones.share)
+    assert free.objective == 0
+
+
+def test_nothing_to_send_takes_nothing() -> None:
+    best = allocate(problem(payload_bits=np.array([1e6, 0.0, 1e6])))
+    assert best.share[1] == best.power_w[1] == best.energy_j[1] == 0
+    assert best.share.sum() == pytest.approx(1.0)
+    silent = allocate(problem(payload_bits=np.zeros(3)))
+    assert silent.feasible and silent.objective == 0 and silent.residual == 0 and (silent.share == 0).all()
+    nobody = allocate(problem(included=np.zeros(3, bool)))
+    assert nobody.feasible and (nobody.share == 0).all()
+
+
+def test_a_device_with_nothing_to_send_needs_no_channel() -> None:
+    best = allocate(problem(payload_bits=np.array([1e6, 0.0, 1e6]), gain=np.array([1e-9, 0.0, 1e-12])))
+    assert best.feasible and best.share[1] == 0
+
+
+def test_share_floors_hold() -> None:
+    best = allocate(problem(share_floor=np.array([0.5, 0.0, 0.0])))
+    assert best.share[0] == 0.5 and best.residual < 1e-12
+    full = allocate(problem(share_floor=np.array([0.5, 0.25, 0.25])))
+    np.testing.assert_array_equal(full.share, [0.5, 0.25, 0.25])
+
+
+def test_a_whole_model_from_150_devices() -> None:
+    """FedAvg's payload at a size where the printed estimate overflows: plainly infeasible on 5 MHz, and
+    solved without a warning where the band allows it."""
+    n = 150
+    rng = np.random.default_rng(0)
+    heavy = AllocationProblem(
+        bandwidth_hz=5e6,
+        noise_w_per_hz=4e-21,
+        gain=1e-3 * rng.exponential(size=n) / rng.uniform(50, 500, n) ** 2,
+        payload_bits=np.full(n, 17.6e6),
+        upload_time_s=rng.uniform(0.3, 0.6, n),
+        max_power_w=np.ones(n),
+        weight=rng.exponential(size=n),
+    )
+    assert not allocate(heavy).feasible
+    wide = allocate(replace(heavy, bandwidth_hz=1e9))
+    assert wide.feasible and wide.residual < 1e-9
+
+
+# ── Infeasible sets are explained, not raised ────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"upload_time_s": np.array([1.0, 0.5, -0.25])}, ["Device 2", "past the deadline", "-0.25 s"]),
+        ({"upload_time_s": np.array([0.0, 0.5, 1.0])}, ["Device 0", "past the deadline", "0 s"]),
+        ({"gain": np.array([1e-9, 0.0, 1e-12])}, ["Device 1", "even with the whole band at full power", "reaches 0"]),
+        ({"payload_bits": np.array([1e6, 5e5, 2e7])}, ["Device 2", "needs 25 bit/s per Hz", "reaches 7."]),
+        ({"payload_bits": np.full(3, 5e6)}, ["No split of the band", "3 devices", "add up to 1.", "of device"]),
+        ({"share_floor": np.array([0.0, 1.5, 0.0])}, ["Device 1", "share floor of 1.5"]),
+        ({"share_floor": np.full(3, 0.4)}, ["No split", "add up to 1.2", "0.4 of device 0"]),
+    ],
+)
+def test_infeasible_sets_say_why(changes: dict[str, object], words: list[str]) -> None:
+    result = allocate(problem(**changes))
+    assert not result.feasible and np.isinf(result.objective) and (result.share == 0).all()
+    assert isinstance(result.status, str)
+    for word in words:
+        assert word in result.status, result.status
+
+
+# ── Bad input ────────────────────────────────────────────────────────────────
+
+_PER_DEVICE = ("gain", "payload_bits", "upload_time_s", "max_power_w", "weight")
+
+
+@pytest.mark.parametrize("name", [*_PER_DEVICE, "share_floor"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_a_bad_entry_is_named_with_its_device(name: str, value: float) -> None:
+    bad = np.array(np.broadcast_to(getattr(problem(), name), 3))
+    bad[1] = value
+    if name == "upload_time_s" and value == -1.0:
+        assert not allocate(problem(upload_time_s=bad)).feasible  # too slow is infeasible, not wrong
+        return
+    with pytest.raises(ConfigError, match=f"^{name} of device 1 is {value}"):
+        allocate(problem(**{name: bad}))
+
+
+@pytest.mark.parametrize("name", ["bandwidth_hz", "noise_w_per_hz"])
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
+def test_a_bad_band_is_named(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} is {value}, but must be a finite number greater than 0"):
+        allocate(problem(**{name: value}))
+
+
+def test_an_empty_list_of_devices_and_unequal_lengths_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one device"):
+        allocate(problem(**{name: np.zeros(0) for name in _PER_DEVICE}))
+    with pytest.raises(ConfigError, match=r"gain \(2,\).*one common shape"):
+        allocate(problem(gain=np.array([1e-9, 1e-9])))
+    with pytest.raises(ConfigError, match=r"gain of device 2 in problem 1 is -1\.0"):
+        gain = np.tile(np.asarray(problem().gain), (2, 1))
+        gain[1, 2] = -1.0
+        allocate(problem(gain=gain))
+    with pytest.raises(ConfigError, match="bandwidth_hz"):
+        allocate(problem(bandwidth_hz=np.array([1e6, 1e6])))
+
+
+# ── The print ────────────────────────────────────────────────────────────────
+
+
+def test_algorithm_2_as_printed_agrees_where_no_minimum_binds() -> None:
+    printed, ours = printed_algorithm2(problem(), precision=1e-12), allocate(problem())
+    np.testing.assert_allclose(printed.share, ours.share, rtol=1e-6)
+
+
+def test_algorithm_2_as_printed_uses_more_than_the_band_where_a_minimum_binds() -> None:
+    tight = problem(payload_bits=np.full(3, 3e6), gain=np.array([1e-9, 1e-11, 1e-11]), weight=np.array([1, 1, 1e-9]))
+    printed, ours = printed_algorithm2(tight, precision=1e-12), allocate(tight)
+    assert printed.share.sum() > 1.05 and not printed.feasible
+    assert "more than the whole band" in printed.status
+    assert ours.feasible and ours.share.sum() <= 1 + 1e-12
+
+
+def test_the_printed_tolerance_is_meaningless_at_small_multipliers() -> None:
+    """At the paper's settings μ is about 1e-7: an absolute precision of 1e-6 stops before the search starts."""
+    easy = problem(payload_bits=np.full(3, 20480.0), gain=np.array([1e-9, 1e-8, 1e-7]))
+    printed, ours = printed_algorithm2(easy, precision=1e-6), allocate(easy)
+    assert ours.multiplier < 1e-6
+    assert abs(printed.share.sum() - 1) > 0.1
+
+
+def test_the_printed_rule_for_empty_queues_sends_at_full_power() -> None:
+    printed, ours = printed_rule(problem(weight=np.zeros(3))), allocate(problem(weight=np.zeros(3)))
+    np.testing.assert_allclose(printed.power_w, 1.0, rtol=1e-9)
+    assert printed.energy_j.sum() > 10 * ours.energy_j.sum()
+    np.testing.assert_array_equal(printed_rule(problem()).share, allocate(problem()).share)
