@@ -4,7 +4,7 @@
 
 Four kinds of round, each a whole call of `Lyapunov.decide`:
 
-    paper    the paper's MNIST cell in mid-run: the uplink is almost free, queues decide, the loop stops early
+    paper    the paper's MNIST cell in mid-run: the uplink is almost free, and queues decide where the loop stops
     scarce   as many devices as the band can hold; every prefix is in play and the last ones are crowded
     costly   the upload costs about what the data is worth: the loop stops somewhere in the middle
     crowded  each further device makes the others' uploads dearer: the best prefix lies well before the stop
