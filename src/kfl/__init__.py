@@ -4,10 +4,9 @@ Devices with different neural networks learn together by sharing knowledge, the 
 instead of weights; a scheduler decides who takes part so that energy budgets last.
 
 >>> import kfl
->>> experiment = kfl.Experiment(dataset="mnist-5k", devices=20, rounds=3)
->>> experiment.algorithm
-Kfl(local_steps=5, learning_rate=0.05, head_learning_rate=None, momentum=0.9, batch_size=None, \
-knowledge_weight=0.03125, memory=True)
+>>> history = kfl.run(kfl.Experiment(dataset="mnist-5k", devices=20, rounds=2))
+>>> len(history.rounds), history.rounds[0].bits_up == 10 * 640 * 32
+(2, True)
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from kfl.core.errors import KflError
     from kfl.data import Dataset, load_dataset
     from kfl.models import SplitModel
+    from kfl.scheduling import Uniform
     from kfl.simulation import Experiment, History, load_run, run
     from kfl.wireless import Radio
 
@@ -34,6 +34,7 @@ _LAZY = {
     "Local": "kfl.algorithms",
     "Radio": "kfl.wireless",
     "SplitModel": "kfl.models",
+    "Uniform": "kfl.scheduling",
     "load_dataset": "kfl.data",
     "load_run": "kfl.simulation",
     "run": "kfl.simulation",
@@ -53,6 +54,7 @@ __all__ = [
     "Local",
     "Radio",
     "SplitModel",
+    "Uniform",
     "__version__",
     "load_dataset",
     "load_run",

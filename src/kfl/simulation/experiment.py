@@ -84,7 +84,7 @@ class Experiment(DataSettings):
     True
     """
 
-    rounds: int = 60
+    rounds: int = 100
     """Number of rounds, T."""
     model: str = "auto"
     """Network of the devices: mlp, cnn, auto (by the kind of image), or package.module:function."""

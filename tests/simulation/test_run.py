@@ -1,0 +1,236 @@
+"""Whole runs on small data: they repeat, they add up, and their folders can be trusted."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import kfl
+from kfl.core.errors import ConfigError, DataError, KflError, ModelError, RunFolderError
+from kfl.simulation import build_world
+from kfl.simulation.round import begin, device_state, play_round
+from kfl.wireless import compute_energy
+
+SMALL = kfl.Experiment(devices=8, rounds=4, widths=(8, 12), scheduler=kfl.Uniform(count=3))
+
+
+@pytest.fixture(scope="module")
+def data():
+    draw = np.random.default_rng(0)
+    y = np.arange(480) % 4
+    x = draw.normal(size=(480, 1, 5, 5)).astype(np.float32) * 2 + y[:, None, None, None]
+    return kfl.Dataset.from_arrays(x, y)
+
+
+def play(experiment, data, **more):
+    return kfl.run(experiment, dataset=data, **more)
+
+
+def test_same_seed_same_run_and_another_seed_another(data):
+    first, again = play(SMALL, data), play(SMALL, data)
+    assert first.rounds == again.rounds
+    assert first.devices == again.devices
+    assert play(replace(SMALL, seed=1), data).rounds != first.rounds
+
+
+def test_the_global_random_state_is_neither_read_nor_changed(data):
+    torch.manual_seed(5)
+    first, state = play(SMALL, data), torch.get_rng_state()
+    torch.manual_seed(6)
+    assert play(SMALL, data).rounds == first.rounds
+    torch.manual_seed(5)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_device_that_sits_out_keeps_its_state(data):
+    world = build_world(SMALL, dataset=data)
+    state = begin(world)
+    for _ in range(3):
+        before = {k: device_state(world, state, k) for k in range(8)}
+        state, log = play_round(world, state)
+        for k in range(8):
+            same = all(torch.equal(before[k][n], v) for n, v in device_state(world, state, k).items())
+            assert same == (k not in log.devices)
+
+
+def test_playing_a_round_twice_from_one_state_gives_the_same(data):
+    world = build_world(SMALL, dataset=data)
+    state, _ = play_round(world, begin(world))
+    one, two = play_round(world, state), play_round(world, state)
+    assert one[1] == two[1]
+
+
+def test_accuracy_counts_all_devices_scheduled_or_not(data):
+    world = build_world(SMALL, dataset=data)
+    state = begin(world)
+    for _ in range(2):
+        state, log = play_round(world, state)
+    right = tests = 0
+    for k in range(8):
+        right += world.engine.correct([k], [device_state(world, state, k)])[0]
+        tests += world.engine.test_samples(k)
+    assert log.accuracy == right / tests
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_testing_less_often_changes_nothing_else(data, every):
+    often, seldom = play(SMALL, data), play(replace(SMALL, evaluate_every=every), data)
+    assert often.accuracy == seldom.accuracy
+    for one, other in zip(often.rounds, seldom.rounds, strict=True):
+        assert other.accuracy in (None, one.accuracy)
+        assert replace(one, accuracy=None) == replace(other, accuracy=None)
+
+
+def test_energy_and_bits_follow_the_papers_formulas(data):
+    world = build_world(SMALL, dataset=data)
+    history = play(SMALL, data)
+    radio = SMALL.cell
+    for log in history.rounds:
+        link = world.cell.observe(log.round, world.flops, world.bits_up)
+        for place, k in enumerate(log.devices):
+            profile = world.engine.profile(k)
+            work = 5 * profile.samples * profile.model.flops  # τ D C
+            expected = compute_energy(work, world.cell.cpu_hz[k], radio.flops_per_cycle, radio.power_coefficient)
+            assert log.compute_energy_j[place] == pytest.approx(float(expected), rel=1e-12)
+            time_s, band = link.upload_time_s[k], log.share[place] * radio.bandwidth_hz
+            power = band * radio.noise_w_per_hz / link.gain[k] * (2 ** (64 * 4 * 32 / (band * time_s)) - 1)
+            assert log.power_w[place] == pytest.approx(power, rel=1e-6)
+            assert log.upload_energy_j[place] == pytest.approx(power * time_s, rel=1e-6)
+        assert log.bits_up == 64 * 4 * 32 * len(log.devices)
+        assert sum(log.share) <= 1 + 1e-12
+        assert log.time_s <= radio.deadline_s * (1 + 1e-9)
+    summary = history.summary
+    assert summary["energy_j"] == pytest.approx(
+        sum(d["compute_energy_j"] + d["upload_energy_j"] for d in history.devices)
+    )
+    assert summary["uploads"] == sum(d["rounds"] for d in history.devices) == 12
+    assert summary["fedavg_bits_up"] == sum(
+        32 * history.devices[k]["parameters"] for log in history.rounds for k in log.devices
+    )
+
+
+def test_without_a_radio_nothing_costs_energy(data):
+    history = play(replace(SMALL, radio="none"), data)
+    assert history.energy_j == 0
+    assert history.rounds[0].devices == play(SMALL, data).rounds[0].devices
+
+
+def test_knowledge_helps_or_not_but_learning_happens(data):
+    history = play(replace(SMALL, rounds=25), data)
+    assert history.rounds[0].accuracy < history.accuracy
+    assert history.accuracy > 0.8
+
+
+def test_own_models_and_a_function_of_the_device(data):
+    def build(device):
+        torch.manual_seed(device)
+        width = 6 + device
+        return kfl.SplitModel(
+            nn.Sequential(nn.Flatten(), nn.Linear(25, width), nn.ReLU(), nn.Linear(width, 9)), nn.Linear(9, 4)
+        )
+
+    history = play(SMALL, data, models=build)
+    assert history.rounds == play(SMALL, data, models=[build(k) for k in range(8)]).rounds
+    assert len({record["parameters"] for record in history.devices}) == 8
+    assert history.rounds[0].bits_up == 9 * 4 * 32 * 3
+
+
+def test_a_run_folder_holds_everything_and_can_be_read_back(data, tmp_path):
+    history = play(SMALL, data, folder=tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {
+        "config.toml",
+        "environment.json",
+        "rounds.jsonl",
+        "devices.json",
+        "knowledge.npz",
+        "summary.json",
+    }
+    experiment, loaded = kfl.load_run(tmp_path / "run")
+    assert experiment == SMALL.resolved()
+    assert loaded.rounds == history.rounds
+    assert loaded.devices == history.devices
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["schema_version"] == 1
+    assert environment["repeatable"].startswith("no")
+    with np.load(tmp_path / "run" / "knowledge.npz", allow_pickle=False) as arrays:
+        assert arrays["knowledge"].shape == (4, 64)
+        assert arrays["known"].all()
+
+
+def test_a_finished_run_is_read_not_repeated_and_another_config_refused(data, tmp_path):
+    play(SMALL, data, folder=tmp_path)
+    calls = []
+    again = play(SMALL, data, folder=tmp_path, on_round=calls.append)
+    assert not calls
+    assert again.accuracy == kfl.load_run(tmp_path)[1].accuracy
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(RunFolderError, match="rounds: 4 → 5"):
+        play(replace(SMALL, rounds=5), data, folder=tmp_path)
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_a_crash_leaves_whole_lines_and_a_torn_line_is_ignored(data, tmp_path):
+    class PowerCutError(Exception):
+        pass
+
+    def cut(log):
+        if log.round == 1:
+            raise PowerCutError
+
+    with pytest.raises(PowerCutError):
+        play(SMALL, data, folder=tmp_path, on_round=cut)
+    assert len(kfl.load_run(tmp_path)[1].rounds) == 2
+    with (tmp_path / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 2, "accu')
+    assert len(kfl.load_run(tmp_path)[1].rounds) == 2
+    assert not (tmp_path / "summary.json").exists()
+    assert play(SMALL, data, folder=tmp_path).rounds == play(SMALL, data).rounds
+    assert len(kfl.load_run(tmp_path)[1].rounds) == 4
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(data, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(RunFolderError, match="not empty"):
+        play(SMALL, data, folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({"devices": 0}, ConfigError, ["devices", "0", "1 or more"]),
+        ({"rounds": -3}, ConfigError, ["rounds", "-3", "1 or more"]),
+        ({"dataset": "imagenet"}, ConfigError, ["dataset", "imagenet", "mnist-5k"]),
+        ({"algorithm": kfl.Kfl(learning_rate=float("nan"))}, ConfigError, ["learning_rate", "nan", "above 0"]),
+        ({"algorithm": kfl.Kfl(knowledge_weight=-1.0)}, ConfigError, ["knowledge_weight", "-1"]),
+        ({"algorithm": kfl.Local(batch_size=0)}, ConfigError, ["batch_size", "0"]),
+        ({"widths": ()}, ConfigError, ["widths"]),
+        ({"radio": "moon"}, ConfigError, ["radio", "moon", "paper-mnist"]),
+        ({"radio": kfl.Radio(bandwidth_hz=0.0)}, ConfigError, ["bandwidth_hz", "0.0"]),
+        ({"classes_per_device": 0}, ConfigError, ["classes_per_device"]),
+        ({"devices": 400}, DataError, ["shards", "samples"]),
+        ({"model": "resnet"}, ConfigError, ["model", "resnet", "mlp"]),
+        ({"model": "cnn"}, ModelError, ["cnn", "16×16"]),
+    ],
+)
+def test_bad_input_is_one_sentence(data, change, kind, words):
+    with pytest.raises(kind) as problem:
+        play(replace(SMALL, **change), data)
+    sentence = str(problem.value)
+    assert all(word in sentence for word in words), sentence
+    assert "\n" not in sentence
+    assert isinstance(problem.value, KflError)
+
+
+def test_models_whose_features_differ_are_refused_before_anything_runs(data, tmp_path):
+    def build(device):
+        size = 8 + device // 7
+        return kfl.SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(25, size)), nn.Linear(size, 4))
+
+    with pytest.raises(ModelError, match=r"device 7.*length 9.*8"):
+        play(SMALL, data, models=build, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

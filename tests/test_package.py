@@ -1,0 +1,54 @@
+"""The package itself: its wheel, its imports, its floors."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import kfl
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_wheel_builds_and_what_is_in_it_imports(tmp_path):
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    wheel = next(tmp_path.glob("kfl-*.whl"))
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "kfl/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests", "examples", "benchmarks")) for name in names)
+    target = tmp_path / "installed"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(wheel)]
+    assert subprocess.run(install, capture_output=True, timeout=120, check=False).returncode == 0
+    check = f"import sys; sys.path.insert(0, {str(target)!r}); import kfl; print(kfl.__file__, kfl.__version__)"
+    shown = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == [str(target / "kfl" / "__init__.py"), kfl.__version__]
+
+
+@pytest.mark.parametrize("blocked", ["tyro rich mlxtend matplotlib pyarrow PIL cvxpy hypothesis"])
+def test_the_library_runs_with_pytorch_numpy_and_scipy_alone(blocked):
+    program = f"""
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {blocked.split()!r}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+import numpy as np, kfl
+y = np.arange(100) % 2
+x = np.random.default_rng(0).normal(size=(100, 4)).astype('float32') + y[:, None]
+history = kfl.run(kfl.Experiment(devices=4, rounds=1, widths=(8,)), dataset=kfl.Dataset.from_arrays(x, y))
+assert len(history.rounds) == 1
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_everything_public_exists_and_is_documented():
+    for name in kfl.__all__:
+        thing = getattr(kfl, name)
+        assert name == "__version__" or thing.__doc__
