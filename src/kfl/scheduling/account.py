@@ -116,15 +116,18 @@ class EnergyBound:
 
     @property
     def vacuous(self) -> bool:
-        """True when the right side is at least `most_j`: then no schedule whatever could violate it."""
+        """True when the right side is at least `most_j`: then no schedule whatever could violate it.
+
+        An inequality that is not vacuous in this sense may still say little: compare slack and budget.
+        """
         return self.limit_j >= self.most_j
 
     def __str__(self) -> str:
         verdict = "vacuous" if self.vacuous else ("holds" if self.holds else "violated")
         return (
             f"Proposition 2, energy: {self.spent_j:.4g} J spent ≤ {self.budget_j:.4g} J budget + {self.slack_j:.4g} J "
-            f"slack ({self.slack_at_zero_v_j:.4g} J of it at V = 0): {verdict}; nobody could spend more than "
-            f"{self.most_j:.4g} J."
+            f"slack ({self.slack_j / self.budget_j:.0%} of the budget; {self.slack_at_zero_v_j:.4g} J even at V = 0): "
+            f"{verdict}. All devices in all rounds would spend {self.most_j:.4g} J."
         )
 
 

@@ -38,6 +38,7 @@ from kfl.scheduling.multiplier import demand, solve_log_multiplier
 _CHUNK = 32_768  # devices at a time: intermediate arrays stay in the cache
 _SAMPLE = 2_048  # searches over more devices than this start from a sample
 _STRIDE = 32
+_ROUNDING = 64 * float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,7 @@ class Relaxation:
 def shares_at_price(devices: Devices, log_price: float) -> FloatArray:
     """The share each device would take at this price, between its floor and 1."""
     if log_price == -math.inf:  # a free band: whoever pays for joules takes all of it
-        return np.where(devices.queue_j > 0, 1.0, devices.floor)
+        return np.where((devices.queue_j > 0) & (devices.exponent > 0), 1.0, devices.floor)
     wanted = curve.share_at_price(log_price, devices.log_cost, devices.exponent)
     return np.clip(wanted, devices.floor, 1.0, out=wanted)
 
@@ -138,7 +139,7 @@ def relax(devices: Devices, log_price: FloatArray, rounding_scale: float) -> Rel
     staying = devices.take(slice(0, critical))
     tight = critical == count or total_share(staying, float(log_price[critical])) > 1.0
     price = band_log_price(staying) if tight else float(log_price[critical])
-    bound = _dual_value(staying, price) - 64 * np.finfo(float).eps * (rounding_scale + math.exp(price))
+    bound = _dual_value(staying, price) - _ROUNDING * (rounding_scale + math.exp(price))
     return Relaxation(critical, price, bound, tight)
 
 

@@ -25,6 +25,7 @@ from kfl.scheduling.relaxation import (
     reduced_values,
     shares_at_price,
     total_demand,
+    total_share,
     weighted_upload_energy,
 )
 
@@ -32,7 +33,8 @@ _WINDOW = 400  # devices on either side of the critical price that are exchanged
 _EXCHANGES = 6
 _SMALL = 256  # up to this many staying devices, sets are improved by flips
 _POOL = 64  # how many devices beyond the staying ones may come in
-_TRIALS = 64  # sets tried at once
+_FEW = 24  # up to this many devices the search is thorough
+_TRIALS = 48  # sets tried at once
 _PAIRS, _TRIPLES = 40, 14  # devices nearest to break-even, of which pairs and triples are flipped
 _MAX_FLIPS = 64
 
@@ -126,26 +128,31 @@ def set_values(devices: Devices, sets: BoolArray) -> FloatArray:
 
 
 def _improve(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
-    """The best of several starts, each improved by flips until none helps."""
-    count, stay = devices.count, relaxation.staying
+    """The best of a few starts, improved by flips until none helps; with few devices, every start is improved."""
     at_dual = reduced_values(devices, relaxation.log_price)
+    starts = _starts(devices, relaxation)
+    values = set_values(devices, starts)
+    order = np.argsort(values, kind="stable")
+    if devices.count > _FEW:
+        order = order[:1]
+    flips = _flips(np.argsort(np.abs(at_dual), kind="stable"))
+    best, best_value = np.zeros(devices.count, dtype=bool), 0.0
+    for start in order[values[order] < math.inf]:
+        found, value = _climb(devices, starts[start], float(values[start]), at_dual, relaxation, flips)
+        if value < best_value:
+            best, best_value = found, value
+    return np.flatnonzero(best)
+
+
+def _starts(devices: Devices, relaxation: Relaxation) -> BoolArray:
+    """The staying devices, these filled up by exchanges, these and the critical one, the best single device."""
+    count, stay = devices.count, relaxation.staying
     prefix = np.arange(count) < stay
+    spare = 1.0 - total_share(devices.take(slice(0, stay)), relaxation.log_price)
+    exchanged, _ = _exchange(devices, prefix, relaxation.log_price, spare)
     alone = np.eye(count, dtype=bool)
     single = alone[int(np.argmin(set_values(devices, alone)))]
-    with_critical = np.arange(count) <= stay
-    starts = np.stack([prefix, with_critical, single])
-    values = set_values(devices, starts)
-    flips = _flips(np.argsort(np.abs(at_dual), kind="stable"))
-    best, best_value = np.zeros(count, dtype=bool), 0.0
-    for start, value in zip(starts, values, strict=True):
-        if not value < math.inf:
-            continue
-        found, found_value = _climb(devices, start, float(value), at_dual, relaxation, flips)
-        if found_value < best_value:
-            best, best_value = found, found_value
-        if best_value <= relaxation.lower_bound * (1 - 1e-12):
-            break
-    return np.flatnonzero(best)
+    return np.stack([prefix, exchanged, np.arange(count) <= stay, single])
 
 
 def _flips(order: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -165,10 +172,11 @@ def _climb(
     flips: NDArray[np.intp],
 ) -> tuple[BoolArray, float]:
     """Take the best improving flip, again and again."""
+    tried = (4 if devices.count <= _FEW else 1) * _TRIALS
     for _ in range(_MAX_FLIPS):
         hopeful = _hopeful(devices, chosen, value, at_dual, relaxation, flips)
         improved = False
-        for first in range(0, min(len(hopeful), 4 * _TRIALS), _TRIALS):
+        for first in range(0, min(len(hopeful), tried), _TRIALS):
             sets = _flipped(chosen, hopeful[first : first + _TRIALS])
             values = set_values(devices, sets)
             best = int(np.argmin(values))

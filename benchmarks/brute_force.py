@@ -1,0 +1,168 @@
+"""Algorithm 3 and the dual scheduler against all 2^K sets, for up to 10 devices.
+
+    python benchmarks/brute_force.py [--instances 300]
+
+The optimum is the best of all sets, each with the shares that `allocate` finds for the true queues. A band is
+called scarce when the optimum leaves out a device that would be worth its energy if it had the band to itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.core.randomness import stream
+from kfl.scheduling import (
+    AllocationProblem,
+    Dual,
+    Lyapunov,
+    Observation,
+    Scheduler,
+    SchedulerState,
+    Uplink,
+    allocate,
+    reachable,
+)
+
+V = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """One round, small enough to try every set."""
+
+    state: SchedulerState
+    observation: Observation
+    sets: NDArray[np.bool_]
+    """All sets of reachable devices, one per row."""
+    values: NDArray[np.float64]
+    """The objective (22) of each, infinite where it does not fit the band."""
+
+    @property
+    def optimum(self) -> float:
+        """The best value of any set."""
+        return float(self.values.min())
+
+    @property
+    def scarce(self) -> bool:
+        """True when the optimum leaves out a device that would be worth its energy if it were alone."""
+        best = self.sets[int(self.values.argmin())]
+        single = self.sets.sum(axis=1) == 1
+        return any(v < 0 and not best[s.argmax()] for s, v in zip(self.sets[single], self.values[single], strict=True))
+
+    def value_of(self, chosen: NDArray[np.bool_]) -> float:
+        """The objective of one set with its best shares."""
+        return float(self.values[(self.sets == chosen).all(axis=1)][0])
+
+
+def instance(seed: int, *, hard_budget: bool = False) -> Instance:
+    """A random round: light or heavy payloads, empty or full queues, good or bad channels."""
+    draw = stream(seed, "brute-force")
+    devices = int(draw.integers(4, 11))
+    samples = draw.uniform(100, 1000, devices)
+    queue = 10 ** draw.uniform(-2, 0.8, devices) * (draw.random(devices) > draw.choice([0.0, 0.3, 1.0]))
+    compute_time = draw.uniform(0.2, 0.8, devices)
+    state = SchedulerState(200, np.full(devices, 0.1), queue)
+    observation = Observation(
+        round=0,
+        seed=seed,
+        samples=samples,
+        available=np.ones(devices, dtype=bool),
+        compute_time_s=compute_time,
+        compute_energy_j=draw.uniform(0.02, 0.3, devices),
+        battery_j=draw.uniform(0.1, 1.0, devices) if hard_budget else np.full(devices, 20.0),
+        hard_budget=hard_budget,
+        uplink=Uplink(
+            bandwidth_hz=1e5,
+            noise_w_per_hz=4e-21,
+            gain=10 ** draw.uniform(-11, -7.5, devices),
+            payload_bits=10 ** draw.uniform(5.0, 5.9) * draw.uniform(0.2, 1.0, devices),
+            upload_time_s=1.0 - compute_time,
+            max_power_w=np.full(devices, 0.5),
+        ),
+    )
+    return Instance(state, observation, *_all_sets(state, observation))
+
+
+def _all_sets(state: SchedulerState, observation: Observation) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    uplink = observation.uplink
+    assert uplink is not None
+    able, floor = reachable(observation)
+    numbers = np.arange(2 ** len(able))
+    sets = (numbers[:, None] >> np.arange(len(able)) & 1).astype(bool)
+    sets = sets[~(sets & ~able).any(axis=1)]
+    solved = allocate(
+        AllocationProblem(
+            bandwidth_hz=uplink.bandwidth_hz,
+            noise_w_per_hz=uplink.noise_w_per_hz,
+            gain=uplink.gain,
+            payload_bits=uplink.payload_bits,
+            upload_time_s=uplink.upload_time_s,
+            max_power_w=uplink.max_power_w,
+            weight=state.queue_j,
+            share_floor=np.where(able, floor, 0.0),
+            included=sets,
+        )
+    )
+    worth = V * observation.samples - state.queue_j * observation.compute_energy_j
+    return sets, np.where(solved.feasible, solved.objective, np.inf) - sets @ worth
+
+
+@dataclass(frozen=True)
+class Result:
+    """One scheduler on one instance."""
+
+    optimal: bool
+    """The chosen set is a best one."""
+    distance: float
+    """Objective − optimum, relative to the optimum."""
+    distance_devices: float
+    """Objective − optimum, in units of the most valuable device, V γ D."""
+    certified_devices: float
+    """Objective − lower bound, in the same units; NaN without a bound."""
+    bound_excess: float
+    """Lower bound − optimum, relative: zero or less if the bound is one."""
+
+
+def run(scheduler: Scheduler, case: Instance) -> Result:
+    """Let a scheduler decide and compare with all sets."""
+    decision = scheduler.decide(case.state, case.observation)
+    scale = max(abs(case.optimum), 1e-12)
+    one = V * float(case.observation.samples.max())
+    return Result(
+        optimal=case.value_of(decision.chosen) <= case.optimum + 1e-9 * scale,
+        distance=(decision.objective - case.optimum) / scale,
+        distance_devices=(decision.objective - case.optimum) / one,
+        certified_devices=decision.gap / one,
+        bound_excess=(decision.lower_bound - case.optimum) / scale,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Algorithm 3 and the dual scheduler against all sets.")
+    parser.add_argument("--instances", type=int, default=300)
+    options = parser.parse_args()
+    cases = [instance(seed, hard_budget=seed % 4 == 3) for seed in range(options.instances)]
+    scarce = [case for case in cases if case.scarce]
+    print(f"{len(cases)} rounds of 4 to 10 devices, the band truly scarce in {len(scarce)}")
+    print(f"{'scheduler':12}{'rounds':>8}{'optimal':>11}{'worst gap':>11}{'in devices':>12}{'mean gap':>11}")
+    for scheduler in (Lyapunov(v=V), Dual(v=V)):
+        for label, group in (("all", cases), ("scarce", scarce)):
+            rows = [run(scheduler, case) for case in group]
+            print(
+                f"{scheduler.name:12}{label:>8}{sum(row.optimal for row in rows):>6}/{len(rows):<4}"
+                f"{max(row.distance for row in rows):>11.2%}{max(row.distance_devices for row in rows):>12.3g}"
+                f"{np.mean([row.distance for row in rows]):>11.3%}"
+            )
+    rows = [run(Dual(v=V), case) for case in cases]
+    print(f"dual: certified gap at most {max(row.certified_devices for row in rows):.3f} devices;", end=" ")
+    print(f"bound − optimum at most {max(row.bound_excess for row in rows):.1e} (relative; must not be positive)")
+    return 0 if 2 * len(scarce) >= len(cases) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+
+from kfl.core.errors import ConfigError
+from kfl.scheduling import (
+    Decision,
+    EnergyAccount,
+    Fleet,
+    Observation,
+    Uniform,
+    dominant,
+    proposition2_energy,
+    round_energy,
+)
+
+
+def test_round_energy_charges_only_who_took_part() -> None:
+    nothing = np.zeros(3)
+    seen = Observation(0, 0, np.ones(3), np.ones(3, bool), nothing, np.array([1.0, 2, 3]), nothing + 9, False, None)
+    decision = Decision(np.array([True, False, True]), nothing, nothing, np.array([0.1, 0.2, 0.3]), nothing)
+    compute, upload = round_energy(seen, decision)
+    assert compute.tolist() == [1, 0, 3] and upload.tolist() == [0.1, 0, 0.3]
+
+
+def test_queues_are_those_of_the_schedulers() -> None:
+    spent = np.random.default_rng(0).uniform(0, 0.3, (30, 4))
+    account = EnergyAccount(spent, np.zeros_like(spent), np.array([2.0, 4.0, 8.0, np.inf]))
+    scheduler = Uniform()
+    state = scheduler.init(Fleet(np.ones(4), account.budget_j), 30)
+    nobody = Decision(np.zeros(4, bool), *(np.zeros(4) for _ in range(4)))
+    for t in range(30):
+        assert account.queue_j[t] == pytest.approx(state.queue_j)
+        state = scheduler.update(state, nobody, spent[t])
+    assert account.queue_j[30] == pytest.approx(state.queue_j)
+    assert account.left_j == pytest.approx(account.budget_j - spent.sum(axis=0))
+
+
+@pytest.mark.parametrize(
+    ("compute", "upload", "word"), [(1, 1e-8, "processor"), (1, 3, "uplink"), (1, 1, "Neither"), (0, 0, "No energy")]
+)
+def test_dominant(compute: float, upload: float, word: str) -> None:
+    assert word in dominant(compute, upload)
+
+
+def test_proposition_2_by_hand() -> None:
+    energy = np.array([[0.5, 0.0], [0.0, 0.0], [0.1, 0.2], [0.0, 0.0]])
+    account = EnergyAccount(energy, np.zeros_like(energy), np.array([0.4, 0.8]))
+    bound = proposition2_energy(account, np.array([10.0, 30.0]), v=0.5, gamma=np.array([1, 1 / 2, 1 / 3, 1 / 4]))
+    zeta = 0.5 * (0.4**2 + 0.2**2)
+    assert bound.slack_j == pytest.approx(np.sqrt(4 * (4 * zeta + 0.5 * 40 * (1 + 1 / 2 + 1 / 3 + 1 / 4))))
+    assert bound.slack_at_zero_v_j == pytest.approx(np.sqrt(16 * zeta))
+    assert bound.spent_j == pytest.approx(0.8) and bound.budget_j == pytest.approx(1.2)
+    assert bound.most_j == pytest.approx(4 * 0.7)
+    assert bound.holds and bound.vacuous and "vacuous" in str(bound)
+
+
+def test_a_bound_that_says_something() -> None:
+    """Dear devices that are scheduled rarely: spending in every round would break the inequality."""
+    energy = np.zeros((400, 2))
+    energy[::100] = 1.0
+    account = EnergyAccount(energy, np.zeros_like(energy), np.full(2, 4.0))
+    bound = proposition2_energy(account, np.ones(2), v=0.0, gamma=np.ones(400))
+    assert bound.holds and not bound.vacuous and str(bound).count("holds") == 1
+    everything = EnergyAccount(np.ones((400, 2)), np.zeros((400, 2)), np.full(2, 4.0))
+    assert not proposition2_energy(everything, np.ones(2), v=0.0, gamma=np.ones(400)).holds
+
+
+def test_without_budgets_the_bound_is_vacuous() -> None:
+    account = EnergyAccount(np.ones((3, 2)), np.zeros((3, 2)), np.full(2, np.inf))
+    assert proposition2_energy(account, np.ones(2), v=0.1, gamma=np.ones(3)).vacuous
+
+
+@pytest.mark.parametrize(("round_j", "vacuous"), [(0.06, True), (0.6, False)])
+def test_at_the_papers_settings_the_slack_is_of_the_size_of_the_budget(round_j: float, vacuous: bool) -> None:
+    """200 rounds, 100 devices, 0.1 J a round each; a round costs 0.06 J at κ = 1e-28 and 0.6 J at 1e-27."""
+    energy = round_j * (np.random.default_rng(1).random((200, 100)) < min(0.1 / round_j, 1))
+    account = EnergyAccount(energy, np.zeros_like(energy), np.full(100, 20.0))
+    bound = proposition2_energy(account, np.full(100, 600.0), v=0.01, gamma=1 / np.arange(1, 201))
+    assert bound.holds and bound.vacuous == vacuous
+    assert bound.slack_j > 0.4 * bound.budget_j
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(ConfigError, match="shapes"):
+        EnergyAccount(np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(3))
+    with pytest.raises(ConfigError, match="gamma"):
+        proposition2_energy(EnergyAccount(np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(2)), np.ones(2), 0.1, np.ones(2))

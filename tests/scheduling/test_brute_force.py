@@ -1,0 +1,33 @@
+"""Both schedulers against all 2^K sets: a smaller run of benchmarks/brute_force.py."""
+
+import pytest
+
+from benchmarks.brute_force import V, instance, run
+from kfl.scheduling import Dual, Lyapunov
+
+CASES = [instance(seed, hard_budget=seed % 4 == 3) for seed in range(60)]
+
+
+def test_the_band_is_truly_scarce_in_half_of_the_cases() -> None:
+    assert 2 * sum(case.scarce for case in CASES) >= len(CASES)
+
+
+@pytest.mark.parametrize("scheduler", [Lyapunov(v=V), Dual(v=V)], ids=lambda s: s.name)
+def test_nobody_beats_brute_force(scheduler: Lyapunov | Dual) -> None:
+    for case in CASES:
+        assert run(scheduler, case).distance >= -1e-9
+
+
+def test_the_dual_is_optimal_and_its_bound_is_one() -> None:
+    rows = [run(Dual(v=V), case) for case in CASES]
+    assert max(row.bound_excess for row in rows) <= 0
+    assert max(row.certified_devices for row in rows) <= 1
+    # It is in 2999 of 3000 such rounds (seeds 0 to 2999); these are the first 60.
+    assert all(row.optimal for row in rows)
+    assert max(row.distance for row in rows) < 1e-6
+
+
+def test_algorithm_3_is_not_optimal_when_the_band_is_scarce() -> None:
+    """What the paper's Proposition 2 assumes, exact minimisation in every round, Algorithm 3 does not give."""
+    rows = [run(Lyapunov(v=V), case) for case in CASES if case.scarce]
+    assert sum(not row.optimal for row in rows) > len(rows) / 4

@@ -1,0 +1,225 @@
+"""What every scheduler promises, tried on all of `SCHEDULERS`.
+
+Your own scheduler joins in one line, before this file is collected (a `conftest.py` beside it will do):
+
+    kfl.scheduling.SCHEDULERS["mine"] = Mine
+
+If it draws at random or depends on the order of the devices, add its name to ORDERED as well.
+"""
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kfl.core.errors import ConfigError
+from kfl.core.randomness import stream
+from kfl.scheduling import SCHEDULERS, Decision, Fleet, Observation, Scheduler, SchedulerState, Uplink, reachable
+from kfl.wireless import PRESETS, Cell, in_outage, transmit_power
+
+ORDERED = {"uniform", "ascend", "descend", "round-robin"}  # these may treat equal devices differently
+NEEDS_RADIO = {"myopic"}
+HORIZON, DEVICES = 40, 30
+CELLS = {
+    "paper": ("paper-mnist", 640 * 32, 1.0),
+    "nb-iot": ("nb-iot", 640 * 32, 1.0),
+    "crowded": ("small-cell", 550_346 * 32, 0.5),
+}
+
+
+@pytest.fixture(params=sorted(SCHEDULERS))
+def scheduler(request: pytest.FixtureRequest) -> Scheduler:
+    return SCHEDULERS[request.param]()
+
+
+def _frozen(value: object) -> object:
+    """The same dataclass with read-only copies of its arrays: writing to one raises."""
+    changes: dict[str, object] = {}
+    assert is_dataclass(value)
+    for field in fields(value):
+        item = getattr(value, field.name)
+        if isinstance(item, np.ndarray):
+            item = item.copy()
+            item.setflags(write=False)
+        elif is_dataclass(item):
+            item = _frozen(item)
+        changes[field.name] = item
+    return type(value)(**changes)
+
+
+def _case(scheduler: Scheduler, cell_name: str, seed: int, hard_budget: bool) -> tuple[SchedulerState, Observation]:
+    """A round in the middle of a run: some devices away, some batteries low, some queues empty."""
+    preset, bits, narrow = CELLS[cell_name]
+    draw = stream(seed, "contract")
+    samples = draw.integers(200, 900, DEVICES).astype(float)
+    cell = Cell.build(PRESETS[preset], DEVICES, seed)
+    link = cell.observe(7, 5 * 550_346 * samples, bits * draw.uniform(0.5, 1.0, DEVICES))
+    fleet = Fleet(samples, cell.budget_j(HORIZON))
+    state = scheduler.init(fleet, HORIZON)
+    queue = draw.exponential(0.3, DEVICES) * (draw.random(DEVICES) > 0.3)
+    need = link.compute_energy_j
+    battery = need * draw.choice([0.5, 1.0 + 1e-7, 1.5, 5.0, 100.0], DEVICES) * (HORIZON - 7) ** draw.integers(0, 2)
+    observation = Observation(
+        round=7,
+        seed=seed,
+        samples=samples,
+        available=draw.random(DEVICES) > 0.2,
+        compute_time_s=link.compute_time_s,
+        compute_energy_j=need,
+        battery_j=battery,
+        hard_budget=hard_budget,
+        uplink=Uplink(
+            bandwidth_hz=link.bandwidth_hz * narrow,
+            noise_w_per_hz=link.noise_w_per_hz,
+            gain=link.gain,
+            payload_bits=link.payload_bits,
+            upload_time_s=link.upload_time_s,
+            max_power_w=link.max_power_w,
+        ),
+    )
+    frozen_state, frozen_observation = _frozen(replace(state, queue_j=queue)), _frozen(observation)
+    assert isinstance(frozen_state, SchedulerState) and isinstance(frozen_observation, Observation)
+    return frozen_state, frozen_observation
+
+
+def _cases(scheduler: Scheduler) -> list[tuple[SchedulerState, Observation]]:
+    return [_case(scheduler, cell, seed, hard) for cell in CELLS for seed in range(4) for hard in (False, True)]
+
+
+def _same(one: Decision, two: Decision) -> bool:
+    pairs = [(getattr(one, f.name), getattr(two, f.name)) for f in fields(Decision)]
+    return all(np.array_equal(a, b, equal_nan=not isinstance(a, str)) for a, b in pairs)
+
+
+def test_some_case_schedules_somebody(scheduler: Scheduler) -> None:
+    """Else the promises below would be kept by doing nothing."""
+    sizes = [int(scheduler.decide(*case).chosen.sum()) for case in _cases(scheduler)]
+    assert max(sizes) >= 2
+
+
+def test_pure(scheduler: Scheduler) -> None:
+    """The same question has the same answer, and nothing that was passed in is written to."""
+    for state, observation in _cases(scheduler):
+        decision = scheduler.decide(state, observation)
+        assert _same(decision, scheduler.decide(state, observation))
+        scheduler.update(state, decision, np.zeros(DEVICES))
+
+
+def test_chosen_devices_can_take_part(scheduler: Scheduler) -> None:
+    for state, observation in _cases(scheduler):
+        decision = scheduler.decide(state, observation)
+        assert decision.chosen.dtype == bool and decision.chosen.shape == (DEVICES,)
+        assert not (decision.chosen & ~reachable(observation)[0]).any()
+
+
+def test_band_and_power_limits(scheduler: Scheduler) -> None:
+    for state, observation in _cases(scheduler):
+        decision = scheduler.decide(state, observation)
+        assert observation.uplink is not None
+        assert decision.share.sum() <= 1 + 1e-9
+        assert (decision.share >= 0).all() and (decision.power_w >= 0).all()
+        assert (decision.power_w <= observation.uplink.max_power_w * (1 + 1e-9)).all()
+        assert (decision.share[decision.chosen] > 0).all()
+        for array in (decision.share, decision.power_w, decision.upload_energy_j, decision.upload_time_s):
+            assert (array[~decision.chosen] == 0).all() and np.isfinite(array).all()
+
+
+def test_uploads_arrive_before_the_deadline_at_the_stated_energy(scheduler: Scheduler) -> None:
+    """By the formulas of `kfl.wireless`, which no scheduler uses."""
+    for state, observation in _cases(scheduler):
+        decision, uplink = scheduler.decide(state, observation), observation.uplink
+        assert uplink is not None
+        on = decision.chosen
+        assert (decision.upload_time_s[on] <= uplink.upload_time_s[on] * (1 + 1e-12)).all()
+        radio = (uplink.bandwidth_hz, uplink.noise_w_per_hz)
+        sent = (decision.share[on], decision.power_w[on], uplink.payload_bits[on], decision.upload_time_s[on])
+        assert not in_outage(*sent, uplink.gain[on], *radio).any()
+        power = transmit_power(
+            decision.share[on], uplink.payload_bits[on], decision.upload_time_s[on], uplink.gain[on], *radio
+        )
+        assert decision.power_w[on] == pytest.approx(power, rel=1e-9)
+        assert decision.upload_energy_j[on] == pytest.approx(power * decision.upload_time_s[on], rel=1e-9)
+
+
+def test_a_hard_budget_is_never_overspent(scheduler: Scheduler) -> None:
+    served = 0
+    for state, observation in _cases(scheduler):
+        if observation.hard_budget:
+            decision = scheduler.decide(state, observation)
+            spent = np.where(decision.chosen, observation.compute_energy_j + decision.upload_energy_j, 0.0)
+            assert (spent <= observation.battery_j).all()
+            served += int(decision.chosen.sum())
+    assert served > 0
+
+
+def test_nobody_to_schedule_is_a_sentence(scheduler: Scheduler) -> None:
+    state, observation = _case(scheduler, "paper", 0, hard_budget=False)
+    assert observation.uplink is not None
+    late = replace(observation, uplink=replace(observation.uplink, upload_time_s=np.full(DEVICES, -0.1)))
+    away = replace(observation, available=np.zeros(DEVICES, dtype=bool))
+    broke = replace(observation, battery_j=np.zeros(DEVICES), hard_budget=True)
+    deaf = replace(observation, uplink=replace(observation.uplink, gain=np.zeros(DEVICES)))
+    for nothing in (late, away, broke, deaf):
+        decision = scheduler.decide(state, nothing)
+        assert not decision.chosen.any() and decision.share.sum() == 0
+        assert decision.status != "ok" and decision.status.endswith(".")
+        following = scheduler.update(state, decision, np.zeros(DEVICES))
+        assert (following.queue_j <= state.queue_j).all()
+
+
+def test_the_names_of_devices_do_not_matter(scheduler: Scheduler) -> None:
+    if scheduler.name in ORDERED:
+        pytest.skip("depends on the order of the devices by design")
+    for state, observation in _cases(scheduler):
+        order = stream(0, "permutation").permutation(DEVICES)
+        decision = scheduler.decide(state, observation)
+        moved = scheduler.decide(_permuted(state, order), _permuted(observation, order))
+        assert (moved.chosen == decision.chosen[order]).all()
+        assert moved.share == pytest.approx(decision.share[order], rel=1e-6, abs=1e-12)
+
+
+def _permuted(thing: Any, order: np.ndarray) -> Any:
+    changes: dict[str, object] = {}
+    for field in fields(thing):
+        item = getattr(thing, field.name)
+        if isinstance(item, np.ndarray):
+            changes[field.name] = item[order]
+        elif isinstance(item, Uplink):
+            parts = {f.name: getattr(item, f.name) for f in fields(item)}
+            changes[field.name] = Uplink(**{k: v[order] if isinstance(v, np.ndarray) else v for k, v in parts.items()})
+    return replace(thing, **changes)
+
+
+def test_queues_follow_their_equation(scheduler: Scheduler) -> None:
+    """Equation (21): q(t+1) = max(q(t) + spent − E/T, 0), from zero."""
+    fleet = Fleet(np.full(3, 600.0), np.array([4.0, 40.0, np.inf]))
+    state = scheduler.init(fleet, HORIZON)
+    assert state.horizon == HORIZON and (state.queue_j == 0).all()
+    nothing = np.zeros(3)
+    decision = Decision(np.array([True, True, False]), nothing, nothing, nothing, nothing)
+    for spent in ([0.5, 0.5, 0.0], [0.0, 2.0, 9.0], [0.0, 0.0, 0.0]):
+        following = scheduler.update(state, decision, np.array(spent))
+        expected = np.maximum(state.queue_j + spent - fleet.budget_j / HORIZON, 0)
+        assert following.queue_j == pytest.approx(expected)
+        assert following.horizon == HORIZON and (following.allowance_j == state.allowance_j).all()
+        state = following
+    assert state.queue_j == pytest.approx([0.2, 0.0, 0.0])
+
+
+def test_works_without_a_radio(scheduler: Scheduler) -> None:
+    state, observation = _case(scheduler, "paper", 1, hard_budget=False)
+    quiet = replace(observation, uplink=None, battery_j=np.full(DEVICES, np.inf))
+    if scheduler.name in NEEDS_RADIO:
+        with pytest.raises(ConfigError, match="radio"):
+            scheduler.decide(state, quiet)
+        return
+    decision = scheduler.decide(state, quiet)
+    assert decision.chosen.any() and not (decision.chosen & ~quiet.available).any()
+    assert decision.upload_energy_j.sum() == 0 and decision.upload_time_s.sum() == 0
+
+
+def test_a_bound_is_a_bound(scheduler: Scheduler) -> None:
+    for state, observation in _cases(scheduler):
+        decision = scheduler.decide(state, observation)
+        assert not decision.lower_bound > decision.objective

@@ -1,0 +1,261 @@
+"""The dual scheduler: its price and bound against independent computations, its sets at every size."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize_scalar
+
+from kfl.core.errors import ConfigError
+from kfl.core.randomness import stream
+from kfl.scheduling import Dual, Observation, SchedulerState, Uplink, curve
+from kfl.scheduling.relaxation import (
+    Devices,
+    band_log_price,
+    critical_log_prices,
+    fitted_shares,
+    reduced_values,
+    relax,
+    shares_at_price,
+)
+from kfl.scheduling.repair import repair, set_values
+
+BAND, NOISE = 1e5, 4e-21
+
+
+def _round(
+    devices: int, seed: int, *, empty: float = 0.3, load: float = 2.0, hard_budget: bool = False
+) -> tuple[SchedulerState, Observation]:
+    """A round whose band is scarce: `load` is about how many times the floors would fill it."""
+    draw = stream(seed, "test")
+    queue = 10 ** draw.uniform(-2, 1, devices) * (draw.random(devices) >= empty)
+    compute_time = draw.uniform(0.2, 0.8, devices)
+    observation = Observation(
+        round=0,
+        seed=seed,
+        samples=draw.uniform(200, 1000, devices),
+        available=draw.random(devices) > 0.1,
+        compute_time_s=compute_time,
+        compute_energy_j=draw.uniform(0.02, 0.3, devices),
+        battery_j=draw.uniform(0.1, 1.0, devices) if hard_budget else np.full(devices, np.inf),
+        hard_budget=hard_budget,
+        uplink=Uplink(
+            bandwidth_hz=BAND * devices / 10,
+            noise_w_per_hz=NOISE,
+            gain=10 ** draw.uniform(-11, -8, devices),
+            payload_bits=1.5e5 * load * draw.uniform(0.2, 1.0, devices),
+            upload_time_s=1 - compute_time,
+            max_power_w=np.full(devices, 0.5),
+        ),
+    )
+    return SchedulerState(200, np.full(devices, 0.1), queue), observation
+
+
+def _devices(seed: int, count: int, *, empty: float = 0.3) -> Devices:
+    draw = stream(seed, "devices")
+    queue = 10 ** draw.uniform(-2, 1, count) * (draw.random(count) >= empty)
+    exponent = draw.uniform(0.05, 3.0, count)
+    scale = 10 ** draw.uniform(-6, -1, count)
+    floor = exponent / draw.uniform(3.2, 9.0, count)
+    with np.errstate(divide="ignore"):
+        return Devices(draw.uniform(0.5, 10, count), queue, scale, exponent, floor, np.log(scale) + np.log(queue))
+
+
+def _sorted(devices: Devices) -> tuple[Devices, np.ndarray]:
+    prices = critical_log_prices(devices)
+    order = np.argsort(-prices, kind="stable")
+    order = order[prices[order] > -np.inf]
+    return devices.take(order), prices[order]
+
+
+# ── The relaxation ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_critical_price_is_where_a_device_breaks_even(seed: int) -> None:
+    devices = _devices(seed, 40)
+    found = critical_log_prices(devices)
+    for k in range(devices.count):
+        one = devices.take(np.array([k]))
+
+        def reduced(log_price: float, one: Devices = one) -> float:
+            return float(reduced_values(one, log_price)[0])
+
+        if found[k] == -np.inf:
+            assert reduced(-60.0) >= -1e-9
+            continue
+        root = brentq(reduced, -60.0, 60.0, xtol=1e-13, rtol=1e-14)
+        assert found[k] == pytest.approx(root, abs=1e-8)
+
+
+def test_all_three_forms_of_the_critical_price_occur() -> None:
+    """The test above would prove little if every device stayed within its floor and 1."""
+    devices = _devices(0, 40)
+    share = np.array(
+        [
+            shares_at_price(devices.take(np.array([k])), t)[0]
+            for k, t in enumerate(critical_log_prices(devices))
+            if t > -np.inf
+        ]
+    )
+    floor = devices.floor[critical_log_prices(devices) > -np.inf]
+    assert (share == 1).any() and (share == floor).any() and ((share > floor) & (share < 1)).any()
+
+
+@pytest.mark.parametrize("empty", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("count", [3, 30, 3000])
+def test_the_bound_is_the_maximum_of_the_dual(count: int, empty: float) -> None:
+    for seed in range(4):
+        devices, prices = _sorted(_devices(seed, count, empty=empty))
+
+        def dual(log_price: float, devices: Devices = devices) -> float:
+            reduced = reduced_values(devices, log_price)
+            return float(np.minimum(reduced, 0).sum()) - float(np.exp(log_price))
+
+        found = relax(devices, prices, rounding_scale=float(devices.value.sum()))
+        # The dual is concave in μ; a grid finds the hill, a bounded search its top.
+        grid = np.linspace(prices.min() - 5, prices[np.isfinite(prices)].max() + 1, 400)
+        top = grid[int(np.argmax([dual(t) for t in grid]))]
+        best = -minimize_scalar(lambda t: -dual(t), bounds=(top - 1, top + 1), method="bounded").fun
+        assert found.lower_bound <= dual(found.log_price) + 1e-9
+        assert found.lower_bound >= best - 1e-6 * abs(best)
+
+
+def test_a_large_set_fills_the_band_like_a_small_one() -> None:
+    """The search in pieces (for more than 32,768 devices) against a bracketing root finder."""
+    devices = _devices(1, 50_000)
+    devices = replace(devices, exponent=devices.exponent / 2e4, floor=devices.floor / 4e4)
+    price = band_log_price(devices)
+    root = brentq(lambda t: np.log(shares_at_price(devices, t).sum()), -60, 40, xtol=1e-12)
+    assert price == pytest.approx(root, abs=1e-8)
+    share = fitted_shares(devices, price)
+    assert share.sum() == pytest.approx(1.0, abs=1e-12) and (share >= devices.floor).all()
+
+
+# ── The sets ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("devices", [10, 100, 1_000, 10_000, 100_000])
+@pytest.mark.parametrize("empty", [0.0, 0.3, 1.0])
+def test_the_gap_is_at_most_one_devices_worth(devices: int, empty: float) -> None:
+    for seed in range(6 if devices < 10_000 else 1):
+        state, observation = _round(devices, seed, empty=empty)
+        decision = Dual().decide(state, observation)
+        worth = 0.01 * observation.samples
+        assert 0 <= decision.gap <= worth.max()
+        # Not by luck: the band is full and keeps out devices that are worth their energy.
+        assert decision.share.sum() > 0.5
+        if devices >= 10_000:
+            assert decision.gap < 0.1 * worth.min()
+            out = observation.available & ~decision.chosen
+            assert (out & (worth > state.queue_j * observation.compute_energy_j)).sum() > devices / 20
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    devices=st.integers(1, 14),
+    seed=st.integers(0, 10_000),
+    empty=st.sampled_from([0.0, 0.3, 1.0]),
+    load=st.floats(0.05, 6.0),
+    hard_budget=st.booleans(),
+)
+def test_random_rounds_keep_the_certificate(
+    devices: int, seed: int, empty: float, load: float, hard_budget: bool
+) -> None:
+    state, observation = _round(devices, seed, empty=empty, load=load, hard_budget=hard_budget)
+    decision = Dual(v=0.01).decide(state, observation)
+    assert decision.lower_bound <= decision.objective <= 0
+    assert decision.gap <= 0.01 * observation.samples.max()
+    energy = observation.compute_energy_j + decision.upload_energy_j
+    value = np.where(decision.chosen, state.queue_j * energy - 0.01 * observation.samples, 0).sum()
+    assert decision.objective == pytest.approx(value, abs=1e-12)
+
+
+def test_the_knapsack_that_fools_the_price() -> None:
+    """Values 1.0 and 0.2, shares 0.95 and 0.1: the price takes the second, the repair finds the first."""
+    floor = np.array([0.95, 0.1])
+    devices = Devices(
+        value=np.array([1.0, 0.2]),
+        queue_j=np.zeros(2),
+        scale_j=np.ones(2),
+        exponent=2.0 * floor,
+        floor=floor,
+        log_cost=np.full(2, -np.inf),
+    )
+    prices = critical_log_prices(devices)
+    assert prices[1] > prices[0]
+    ordered, sorted_prices = _sorted(devices)
+    found = relax(ordered, sorted_prices, rounding_scale=1.2)
+    assert found.staying == 1 and ordered.value[0] == 0.2
+    assert ordered.value[repair(ordered, found)].tolist() == [1.0]
+    assert found.lower_bound == pytest.approx(-(0.2 + 0.9 / 0.95))
+
+
+def test_identical_devices() -> None:
+    """All prices tie: the band still fills, with a certified gap below one device."""
+    for devices in (12, 500, 40_000):
+        state, observation = _round(devices, 0, empty=0.0)
+        assert observation.uplink is not None
+        same = {name: np.full(devices, 0.5) for name in ("compute_time_s", "compute_energy_j")}
+        uplink = replace(
+            observation.uplink,
+            gain=np.full(devices, 1e-9),
+            payload_bits=np.full(devices, 2e5),
+            upload_time_s=np.full(devices, 0.5),
+        )
+        observation = replace(
+            observation, **same, samples=np.full(devices, 600.0), available=np.ones(devices, bool), uplink=uplink
+        )
+        for queue in (0.0, 1.0):
+            decision = Dual().decide(replace(state, queue_j=np.full(devices, queue)), observation)
+            assert 0 < decision.chosen.sum() < devices
+            assert decision.gap <= 6.0
+
+
+def test_set_values_agree_with_a_direct_minimisation() -> None:
+    """Two devices: the best split by brute force over the share of the first."""
+    devices = _devices(3, 2, empty=0.0)
+    devices = replace(devices, floor=np.array([0.1, 0.1]), exponent=np.array([0.6, 0.8]))
+    share = np.linspace(0.1, 0.9, 200_001)
+    cost = sum(
+        devices.queue_j[k] * curve.upload_energy(devices.scale_j[k], devices.exponent[k], s)
+        for k, s in ((0, share), (1, 1 - share))
+    )
+    found = set_values(devices, np.array([[True, True]]))[0]
+    assert found == pytest.approx(float(cost.min()) - devices.value.sum(), rel=1e-9)
+
+
+def test_an_empty_queue_does_not_send_at_full_power() -> None:
+    """The paper gives q = 0 the least share; a small price on its joules saves nearly all of them."""
+    state, observation = _round(4, 5, empty=1.0, load=0.05)
+    chosen = Dual().decide(state, observation)
+    assert observation.uplink is not None
+    full = observation.uplink.max_power_w * observation.uplink.upload_time_s
+    assert (chosen.upload_energy_j[chosen.chosen] < 0.01 * full[chosen.chosen]).all()
+
+
+def test_free_uploads() -> None:
+    """Nothing to send takes no band; no radio takes none at all."""
+    state, observation = _round(6, 1, empty=0.0)
+    assert observation.uplink is not None
+    silent = replace(observation, uplink=replace(observation.uplink, payload_bits=np.zeros(6)))
+    without = replace(observation, uplink=None)
+    worthy = observation.available & (0.01 * observation.samples > state.queue_j * observation.compute_energy_j)
+    for case in (silent, without):
+        decision = Dual().decide(state, case)
+        assert (decision.chosen == worthy).all()
+        assert (decision.upload_energy_j == 0).all() and (decision.share == 0).all()
+        assert decision.gap == pytest.approx(0, abs=1e-12)
+
+
+def test_nothing_is_worth_it_when_v_is_zero() -> None:
+    decision = Dual(v=0.0).decide(*_round(5, 0))
+    assert not decision.chosen.any() and decision.objective == 0 and "worth" in decision.status
+
+
+@pytest.mark.parametrize(("field", "value"), [("v", -1.0), ("v", np.nan), ("epsilon", -1e-9), ("epsilon", np.inf)])
+def test_bad_parameters_are_named(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=field):
+        Dual(**{field: value})
