@@ -138,7 +138,8 @@ def relax(devices: Devices, log_price: FloatArray, rounding_scale: float) -> Rel
     critical = _first_overfull(devices, log_price, 1.0, min(overfull + 1, count))
     staying = devices.take(slice(0, critical))
     tight = critical == count or total_share(staying, float(log_price[critical])) > 1.0
-    price = band_log_price(staying) if tight else float(log_price[critical])
+    # A single device may fill the band and be driven out at a price below the one at which it would give way.
+    price = min(band_log_price(staying), float(log_price[critical - 1])) if tight else float(log_price[critical])
     bound = _dual_value(staying, price) - _ROUNDING * (rounding_scale + math.exp(price))
     return Relaxation(critical, price, bound, tight)
 
