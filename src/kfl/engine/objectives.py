@@ -27,8 +27,15 @@ class Objective(ABC):
     """A loss over a batch of samples."""
 
     @abstractmethod
-    def loss(self, forward: Forward, state: State, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of a batch: one number that autograd can follow back to `state`."""
+    def loss(
+        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """The mean loss of a batch: one number that autograd can follow back to `state`.
+
+        `weights` has one number per sample and adds up to 1: the loss is then the weighted sum, so that an engine
+        can fill devices with few samples up with samples of weight 0. An objective may leave this argument out;
+        its devices are then only batched with others that have as many samples.
+        """
 
     def rate(self, name: str, sgd: Sgd) -> float:
         """The learning rate of a parameter: the body's, or the head's. Rate 0 keeps it exactly as it is."""
@@ -65,14 +72,14 @@ class Supervised(Objective):
 
     pull: FeatureTargets | None = None
 
-    def loss(self, forward: Forward, state: State, inputs: Tensor, targets: Tensor) -> Tensor:
+    def loss(
+        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
         """Equations (1) and (6): F + λL."""
-        from torch.nn import functional
-
         feature, logits = forward(state, inputs)
-        loss = functional.cross_entropy(logits, targets)
+        loss = class_loss(logits, targets, weights)
         if self.pull is not None:
-            loss = loss + self.pull.weight * feature_loss(feature, targets, self.pull)
+            loss = loss + self.pull.weight * feature_loss(feature, targets, self.pull, weights)
         return loss
 
     def for_device(self, index: int) -> Objective:
@@ -83,10 +90,19 @@ class Supervised(Objective):
         return replace(self, pull=own)
 
 
-def feature_loss(feature: Tensor, labels: Tensor, pull: FeatureTargets) -> Tensor:
+def class_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """F = mean over samples of the cross-entropy, equation (1)."""
+    from torch.nn import functional
+
+    if weights is None:
+        return functional.cross_entropy(logits, labels)
+    return (functional.cross_entropy(logits, labels, reduction="none") * weights).sum()
+
+
+def feature_loss(feature: Tensor, labels: Tensor, pull: FeatureTargets, weights: Tensor | None = None) -> Tensor:
     """L = mean over samples of ½‖h(x) − Ω_y‖², equation (6); classes without knowledge count as zero."""
-    distance = 0.5 * (feature - pull.targets[labels]).square().sum(1)
-    return (distance * pull.known[labels]).mean()
+    distance = 0.5 * (feature - pull.targets[labels]).square().sum(1) * pull.known[labels]
+    return distance.mean() if weights is None else (distance * weights).sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +116,20 @@ class Distillation(Objective):
 
     temperature: float
 
-    def loss(self, forward: Forward, state: State, inputs: Tensor, targets: Tensor) -> Tensor:
+    def loss(
+        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
         """T² KL(softmax(z*/T) ‖ softmax(z/T))."""
         from torch.nn import functional
 
         _, logits = forward(state, inputs)
         said = functional.log_softmax(logits / self.temperature, dim=1)
         wanted = functional.log_softmax(targets / self.temperature, dim=1)
-        divergence = functional.kl_div(said, wanted, reduction="batchmean", log_target=True)
+        if weights is None:
+            divergence = functional.kl_div(said, wanted, reduction="batchmean", log_target=True)
+        else:
+            of_sample = functional.kl_div(said, wanted, reduction="none", log_target=True).sum(1)
+            divergence = (of_sample * weights).sum()
         return self.temperature**2 * divergence
 
 
@@ -128,10 +150,10 @@ class Mixture(Objective):
     mixing_rate: float
     """Learning rate of α."""
 
-    def loss(self, forward: Forward, state: State, inputs: Tensor, targets: Tensor) -> Tensor:
+    def loss(
+        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
         """F(w) + F(α v + (1 − α) ⌊w⌋)."""
-        from torch.nn import functional
-
         shared = {name: value for name, value in state.items() if name != MIXING and not name.startswith(PERSONAL)}
         mixed = {}
         for name, value in shared.items():
@@ -142,7 +164,7 @@ class Mixture(Objective):
             mixed[name] = state[MIXING] * own + (1 - state[MIXING]) * value.detach() if mixes else own
         _, logits = forward(shared, inputs)
         _, personal = forward(mixed, inputs)
-        return functional.cross_entropy(logits, targets) + functional.cross_entropy(personal, targets)
+        return class_loss(logits, targets, weights) + class_loss(personal, targets, weights)
 
     def rate(self, name: str, sgd: Sgd) -> float:
         """α has its own rate; both models have the body's and the head's."""
