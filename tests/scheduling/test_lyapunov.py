@@ -162,8 +162,9 @@ def test_a_whole_models_estimate_overflows_and_the_order_still_is_right() -> Non
 
 
 def test_nobody_is_better_than_a_loss() -> None:
-    decision = Lyapunov(v=0.0).decide(state(np.ones(4)), observe())
-    assert not decision.chosen.any() and decision.objective == 0
+    for queue in (1.0, 0.0):  # with V = 0 data is worth nothing: a loss, and a tie with nobody
+        decision = Lyapunov(v=0.0).decide(state(np.full(4, queue)), observe())
+        assert not decision.chosen.any() and decision.objective == 0
 
 
 def test_unreachable_devices_are_never_chosen_and_the_status_says_so() -> None:

@@ -145,10 +145,7 @@ def _feasibility(curves: Curves) -> tuple[BoolArray, list[str]]:
 def _why(curves: Curves, row: int, late: BoolArray, weak: BoolArray) -> str:
     if late[row].any():
         k = int(late[row].argmax())
-        return (
-            f"Device {k} computes past the deadline: "
-            f"the time left for its upload is {curves.time_s[row, k]:.4g} s."
-        )
+        return f"Device {k} computes past the deadline: the time left for its upload is {curves.time_s[row, k]:.4g} s."
     if weak[row].any():
         k = int(weak[row].argmax())
         if curves.share_floor[row, k] > 1.0:

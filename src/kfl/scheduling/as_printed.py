@@ -31,9 +31,7 @@ def printed_rule(problem: AllocationProblem) -> Allocation:
     share = curves.floor[0]
     energy = upload_energy(curves.scale_j[0], curves.exponent[0], share)
     power = energy / curves.time_s[0]
-    return replace(
-        solved, share=share, power_w=power, energy_j=energy, multiplier=np.zeros(()), residual=np.zeros(())
-    )
+    return replace(solved, share=share, power_w=power, energy_j=energy, multiplier=np.zeros(()), residual=np.zeros(()))
 
 
 def printed_algorithm2(problem: AllocationProblem, precision: float = 1e-6) -> Allocation:

@@ -71,9 +71,7 @@ def energy_scale(
 ) -> FloatArray:
     """The scale a = B N₀ T / h in joules; infinite where the gain is zero."""
     with np.errstate(divide="ignore", over="ignore"):
-        noise_j = (
-            np.asarray(bandwidth_hz, float) * np.asarray(noise_w_per_hz, float) * np.asarray(upload_time_s, float)
-        )
+        noise_j = np.asarray(bandwidth_hz, float) * np.asarray(noise_w_per_hz, float) * np.asarray(upload_time_s, float)
         return np.asarray(noise_j / np.asarray(gain, float))
 
 
@@ -207,9 +205,7 @@ def share_at_price(log_price: ArrayLike, log_cost: ArrayLike, exponent: ArrayLik
 
 def upload_energy(scale_j: ArrayLike, exponent: ArrayLike, share: ArrayLike) -> FloatArray:
     """Equation (13) with Proposition 1: E_U(θ) = a θ (e^(b/θ) − 1). Infinite where it overflows or θ = 0 < b."""
-    a, b, theta = np.broadcast_arrays(
-        np.asarray(scale_j, float), np.asarray(exponent, float), np.asarray(share, float)
-    )
+    a, b, theta = np.broadcast_arrays(np.asarray(scale_j, float), np.asarray(exponent, float), np.asarray(share, float))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         energy = a * (theta * np.expm1(b / theta))
     return np.where(b > 0, np.where(theta > 0, energy, np.inf), 0.0)
@@ -217,9 +213,7 @@ def upload_energy(scale_j: ArrayLike, exponent: ArrayLike, share: ArrayLike) -> 
 
 def log_upload_energy(scale_j: ArrayLike, exponent: ArrayLike, share: ArrayLike) -> FloatArray:
     """ln E_U(θ), finite where `upload_energy` overflows; −∞ for an empty payload."""
-    a, b, theta = np.broadcast_arrays(
-        np.asarray(scale_j, float), np.asarray(exponent, float), np.asarray(share, float)
-    )
+    a, b, theta = np.broadcast_arrays(np.asarray(scale_j, float), np.asarray(exponent, float), np.asarray(share, float))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         x = b / theta
         growth = np.where(x > 1.0, x + np.log1p(-np.exp(-x)), np.log(np.expm1(np.minimum(x, 1.0))))

@@ -82,7 +82,8 @@ class Enclosure:
         stop = int(sure.argmax()) if sure.any() else size
         certain = min(int(maybe.argmax()) if maybe.any() else size, stop)
         best = min(0.0, float(upper[:certain].min(initial=0.0)))
-        candidates = np.flatnonzero(lower[:stop] <= best)
+        # Strictly: a prefix that only equals nobody, or a shorter prefix, does not win.
+        candidates = np.flatnonzero(lower[:stop] < best)
         if not len(candidates):
             return candidates, stop
         needed = np.zeros(size, bool)
@@ -99,11 +100,12 @@ class Enclosure:
         with np.errstate(divide="ignore", invalid="ignore"):
             step = np.where(rise > fall, (above.dual - below.dual - fall * gap) / (rise - fall), 0.0)
         tangents = below.dual + np.maximum(rise, 0.0) * np.clip(step, 0.0, gap)
-        dual_lower = np.maximum(below.dual, above.dual) - extra * above.energy
-        dual_upper = np.maximum(tangents, above.dual) - extra * below.energy
+        rounding = _SLACK * np.exp(above.log_price)  # g is a difference of terms as large as μ
+        dual_lower = np.maximum(below.dual, above.dual) - extra * above.energy - rounding
+        dual_upper = np.maximum(tangents, above.dual) - extra * below.energy + rounding
         lower = self._base + np.maximum(below.cost, dual_lower)
         upper = self._base + np.minimum(above.cost, dual_upper)
-        slack = _SLACK * (self._size + above.cost + np.exp(above.log_price))
+        slack = _SLACK * (self._size + above.cost)
         return lower - slack, upper + slack
 
     def refine(self, undecided: NDArray[np.intp]) -> None:

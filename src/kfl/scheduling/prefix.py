@@ -36,7 +36,7 @@ TIE = 1e-12
 
 _HORIZONS = (32, 256, 2048)  # look this far ahead first: the loop may stop early
 _EXACT = 8  # this few undecided prefixes are solved exactly
-_REFINEMENTS = 40
+_REFINEMENTS = 12  # two or three are usual
 
 
 def best_prefix(lineup: Lineup) -> int:
@@ -49,12 +49,11 @@ def best_prefix(lineup: Lineup) -> int:
     2
     """
     fitting = int(np.searchsorted(np.cumsum(lineup.floor), 1.0, side="right"))
-    for horizon in (*_HORIZONS, fitting):
-        if horizon >= fitting:
-            break
-        best, stopped = _search(lineup.first(horizon))
-        if stopped:
-            return best
+    for horizon in _HORIZONS:
+        if horizon < fitting:
+            best, stopped = _search(lineup.first(horizon))
+            if stopped:
+                return best
     return _search(lineup.first(fitting))[0]
 
 

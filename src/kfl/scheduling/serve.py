@@ -53,16 +53,12 @@ def _budget_floor(observation: Observation) -> FloatArray:
     if uplink is None:
         return np.where(broke, np.inf, 0.0)
     exponent = required_exponent(uplink.payload_bits, uplink.bandwidth_hz, uplink.upload_time_s)
-    scale = energy_scale(
-        uplink.bandwidth_hz, uplink.noise_w_per_hz, np.maximum(uplink.upload_time_s, 0.0), uplink.gain
-    )
+    scale = energy_scale(uplink.bandwidth_hz, uplink.noise_w_per_hz, np.maximum(uplink.upload_time_s, 0.0), uplink.gain)
     floor = share_for_energy(scale, exponent, np.where(broke, 0.0, left) * (1.0 - _BUDGET_MARGIN))
     return np.where(broke, np.inf, floor)
 
 
-def serve(
-    observation: Observation, chosen: BoolArray, weight: FloatArray, allocator: Allocator = allocate
-) -> Decision:
+def serve(observation: Observation, chosen: BoolArray, weight: FloatArray, allocator: Allocator = allocate) -> Decision:
     """Shares and powers for the chosen devices, minimising Σ weight · energy, as a decision without objective.
 
     Devices that can never finish or afford it are left out. If the least shares of the others do not fit the
