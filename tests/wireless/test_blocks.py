@@ -31,9 +31,7 @@ def test_no_other_split_is_better(seed: int) -> None:
     blocks, devices = 9, 3
     case = _case(seed, devices)
     weight = stream(seed, "weight").uniform(0, 2, devices)
-    split = round_to_blocks(
-        np.full(devices, 1 / 3), blocks, **case, bandwidth_hz=B, noise_w_per_hz=N0, weight=weight
-    )
+    split = round_to_blocks(np.full(devices, 1 / 3), blocks, **case, bandwidth_hz=B, noise_w_per_hz=N0, weight=weight)
     best = min(
         float(np.sum(weight * _energy(case, np.array(counts) / blocks)))
         for counts in itertools.product(range(1, blocks), repeat=devices)

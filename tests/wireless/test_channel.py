@@ -52,9 +52,7 @@ def test_a_resumed_channel_is_the_same_channel() -> None:
         assert (walked.true_gain == asked.true_gain).all()
         previous = walked.fading
     # A state from the future is no use, and does no harm.
-    assert (
-        draw_gains(radio, 9, 2, distance, previous).true_gain == draw_gains(radio, 9, 2, distance).true_gain
-    ).all()
+    assert (draw_gains(radio, 9, 2, distance, previous).true_gain == draw_gains(radio, 9, 2, distance).true_gain).all()
 
 
 def test_without_fading_the_gain_is_the_path() -> None:

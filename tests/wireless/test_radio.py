@@ -27,11 +27,7 @@ def test_infinite_budget_means_none() -> None:
             for bad in (0.0, -1.0, NAN, INF)
         ],
         *[(f, bad) for f in ("noise_dbm_per_hz", "max_power_dbm", "reference_gain_db") for bad in (NAN, INF, 1e4)],
-        *[
-            (f, bad)
-            for f in ("path_loss_exponent", "power_coefficient", "channel_margin_db")
-            for bad in (-1.0, NAN)
-        ],
+        *[(f, bad) for f in ("path_loss_exponent", "power_coefficient", "channel_margin_db") for bad in (-1.0, NAN)],
         *[(f, bad) for f in ("fading_correlation", "channel_error") for bad in (-0.1, 1.0, NAN)],
         ("budget_j_per_round", 0.0),
         ("budget_j_per_round", NAN),

@@ -106,9 +106,7 @@ class Cell:
         reserved_s = self.broadcast_time(gains.known_gain, heard, broadcast_bits)
         return LinkState(
             compute_time_s=compute_s,
-            compute_energy_j=cost.compute_energy(
-                work, self.cpu_hz, radio.flops_per_cycle, radio.power_coefficient
-            ),
+            compute_energy_j=cost.compute_energy(work, self.cpu_hz, radio.flops_per_cycle, radio.power_coefficient),
             gain=gains.known_gain,
             true_gain=gains.true_gain,
             payload_bits=np.broadcast_to(np.asarray(payload_bits, dtype=np.float64), (self.devices,)).copy(),

@@ -23,9 +23,7 @@ def compute_time(flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: float) ->
     return np.divide(_array(flops), _array(cpu_hz) * flops_per_cycle)
 
 
-def compute_energy(
-    flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: float, power_coefficient: float
-) -> FloatArray:
+def compute_energy(flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: float, power_coefficient: float) -> FloatArray:
     """E_L = κ τ D C f² / n, equation (11). `flops` is the whole work of a round, τ D C."""
     return np.asarray(power_coefficient * _array(flops) * _array(cpu_hz) ** 2 / flops_per_cycle)
 
@@ -100,9 +98,7 @@ def in_outage(
     return np.asarray(upload_time(payload_bits, rate) > _array(upload_time_s) * (1 + 1e-9))
 
 
-def broadcast_time(
-    bits: float, power_w: float, gain: ArrayLike, bandwidth_hz: float, noise_w_per_hz: float
-) -> float:
+def broadcast_time(bits: float, power_w: float, gain: ArrayLike, bandwidth_hz: float, noise_w_per_hz: float) -> float:
     """Time to send `bits` to all these devices at once over the whole band, at the weakest device's rate.
 
     The paper leaves this out (end of II-C). 0 when there is no device or nothing to send.
