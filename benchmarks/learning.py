@@ -63,6 +63,7 @@ def play(models: str, experiment: kfl.Experiment, device: str) -> dict[str, Any]
         "accuracy": history.accuracy,
         "curve": {"round": rounds, "accuracy": accuracy},
         "bits_up": history.bits_up,
+        "fedavg_bits_up": history.summary["fedavg_bits_up"],
         "energy_j": round(history.energy_j, 6),
         "seconds": round(time.perf_counter() - started, 1),
         "device": device,

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -126,11 +126,23 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
             f"FedAvg would have uploaded {quantity(summary['fedavg_bits_up'] / 8, 'B')} with the same devices in the "
             f"same rounds: {name} sent {100 * part:.2g} % of that."
         )
+    if "regime" in summary:
+        said.append(summary["regime"] + " " + budgets(summary, experiment.devices))
     if summary["rejected_uploads"]:
         said.append(f"{summary['rejected_uploads']} uploads were refused; rounds.jsonl says why.")
     if summary["lost_uploads"]:
         said.append(f"{summary['lost_uploads']} uploads were lost on the channel.")
     return said
+
+
+def budgets(summary: dict[str, Any], devices: int) -> str:
+    """How the energy budgets fared."""
+    over, most, mean = (
+        summary[name] for name in ("devices_over_budget", "largest_use_of_budget", "mean_use_of_budget")
+    )
+    if over == 0:
+        return f"Every device stayed within its budget; on average they used {mean:.0%} of it."
+    return f"{over} of {devices} devices are over their energy budget, the most with {most:.0%} of it."
 
 
 def worst_tenth(history: History) -> float:

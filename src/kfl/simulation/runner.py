@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kfl.data import Dataset
+from kfl.simulation.energy import energy_facts
 from kfl.simulation.environment import describe_environment
 from kfl.simulation.experiment import Experiment
 from kfl.simulation.folder import RunFolder, load_run
@@ -105,6 +106,7 @@ def summarise(world: World, logs: list[RoundLog], wall_s: float) -> dict[str, An
         "fedavg_bits_up": float(sum(world.model_bits[list(log.devices)].sum() for log in logs)),
         "rejected_uploads": sum(len(log.rejected) for log in logs),
         "lost_uploads": sum(len(log.lost) for log in logs),
+        **energy_facts(world, logs),
         "wall_s": round(wall_s, 3),
     }
 
