@@ -1,0 +1,284 @@
+"""Convolution, ReLU and pooling as one pass over 16 samples, and the backward pass of what pooling chose.
+
+    forward    p[o, i, j] = max over the 2×2 cell of ReLU(b_o + Σ w[o, c, y, x] · in[c, 2i + a + y, 2j + b + x])
+
+Forward, a vector holds the same pixel of 16 samples, and the 2×2 cell of several channels is kept in registers
+until it is pooled: the full convolution is never written. Backward, only the winner of each cell has a gradient,
+a quarter of the pixels, and which one differs from sample to sample; so samples are taken one by one and a vector
+holds neighbouring weights (x, c), which lie beside each other in memory for images stored channels last.
+
+Three layouts, all channels last:
+
+    blocks    (samples / 16, rows, 16)    the forward pass; a row is a pixel and channel, the last axis a sample
+    samples   (samples, rows)             the backward pass; padded by at least 16 numbers at the end
+    weights   (outputs, kernel, lanes)    a row is (x, c), padded with zeros to whole vectors
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kfl.engine.vector_code import LANES, Code, Value
+
+Kernel = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """A convolution without padding, followed by ReLU and 2×2 pooling."""
+
+    channels: int
+    height: int
+    width: int
+    outputs: int
+    kernel: int
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Rows and columns after pooling; a last odd row or column is dropped."""
+        return (self.height - self.kernel + 1) // 2, (self.width - self.kernel + 1) // 2
+
+    @property
+    def row_lanes(self) -> int:
+        """Length of a row (x, c) of weights, in whole vectors."""
+        return -(-self.kernel * self.channels // LANES) * LANES
+
+    @property
+    def pixels(self) -> int:
+        """Numbers of one sample going in."""
+        return self.channels * self.height * self.width
+
+    @property
+    def pooled(self) -> int:
+        """Numbers of one sample coming out."""
+        return self.outputs * self.cells[0] * self.cells[1]
+
+
+def outputs_at_once(shape: ConvShape) -> int:
+    """Output channels whose 2×2 cell stays in registers: the largest divisor up to 6 (24 of 32 registers)."""
+    return max(count for count in range(1, 7) if shape.outputs % count == 0)
+
+
+@functools.cache
+def forward_kernel(shape: ConvShape, number: str, channels_last: bool) -> Kernel:
+    """(blocks in, weights, biases, pooled blocks out, chosen out, number of blocks).
+
+    Weights lie as (outputs / n, kernel rows, channels, kernel columns, n) for n = `outputs_at_once`. `chosen` is a
+    byte for each pooled number: 0 to 3 for the winner's place (0, 0), (0, 1), (1, 0), (1, 1) in its cell; the first
+    of equal ones, as PyTorch has it. Results lie channels last, or channels first where a dense layer follows.
+    """
+    code = Code("forward", 5, number)
+    inputs, weights, biases, pooled, chosen, blocks = code.arguments
+    rows, columns = shape.cells
+    together = outputs_at_once(shape)
+    per_group = shape.kernel**2 * shape.channels * together
+    with (
+        code.loop(blocks) as block,
+        code.loop(shape.outputs // together) as group,
+        code.loop(rows) as row,
+        code.loop(columns) as column,
+    ):
+        first = code.times(group, together)
+        sums = [
+            [code.variable(code.splat(code.load_one(biases, code.plus(first, o)))) for _ in range(4)]
+            for o in range(together)
+        ]
+        corner = code.plus(code.times(code.times(row, 2), shape.width), code.times(column, 2))
+        start = code.plus(code.times(block, shape.pixels), code.times(corner, shape.channels))
+        with code.loop(shape.kernel) as y, code.loop(shape.channels) as c:
+            place = code.plus(start, code.times(y, shape.width * shape.channels), c)
+            tap = code.plus(
+                code.times(group, per_group),
+                code.times(code.plus(code.times(y, shape.channels), c), shape.kernel * together),
+            )
+            _row_of_taps(code, shape, (inputs, place), (weights, tap), sums)
+        cell = code.plus(code.times(row, columns), column)
+        for o in range(together):
+            output = code.plus(first, o)
+            at = (
+                code.plus(code.times(cell, shape.outputs), output)
+                if channels_last
+                else code.plus(code.times(output, rows * columns), cell)
+            )
+            at = code.times(code.plus(code.times(block, shape.pooled), at), LANES)
+            best, which = _winner(code, [code.get(place) for place in sums[o]])
+            code.store(code.positive(best), pooled, at)
+            code.store_bytes(which, chosen, at)
+    return code.compile()
+
+
+def _row_of_taps(
+    code: Code, shape: ConvShape, inputs: tuple[Value, Value], weights: tuple[Value, Value], sums: list[list[Value]]
+) -> None:
+    """All taps of one kernel row and input channel, for the four pixels of a cell and several outputs."""
+
+    def pixel(a: int, x: int) -> Value:
+        offset = code.plus(inputs[1], (a * shape.width + x) * shape.channels)
+        return code.load(inputs[0], code.times(offset, LANES))
+
+    left = [pixel(0, 0), pixel(1, 0)]
+    for x in range(shape.kernel):
+        right = [pixel(0, x + 1), pixel(1, x + 1)]
+        for o, cell in enumerate(sums):
+            weight = code.splat(code.load_one(weights[0], code.plus(weights[1], x * len(sums) + o)))
+            for value, place in zip((left[0], right[0], left[1], right[1]), cell, strict=True):
+                code.accumulate(weight, value, place)
+        left = right
+
+
+def _winner(code: Code, values: list[Value]) -> tuple[Value, Value]:
+    """The largest of four, and which it is."""
+    best, which = values[0], code.bytes_of(0)
+    for number, value in enumerate(values[1:], start=1):
+        larger = code.larger(best, value)
+        best = code.builder.select(larger, value, best)
+        which = code.builder.select(larger, code.bytes_of(number), which)
+    return best, which
+
+
+@functools.cache
+def to_samples_kernel(rows: int, stride: int, number: str | None) -> Kernel:
+    """(blocks in, samples out, number of blocks): from blocks to one sample after another.
+
+    `rows` of each sample are moved, at most 15 more are written behind them, so `stride`, the distance of two
+    samples, leaves room for that. `number` None moves bytes.
+    """
+    code = Code("to_samples", 2, number or "float32")
+    blocks_in, samples_out, blocks = code.arguments
+    with code.loop(blocks) as block, code.loop(-(-rows // LANES)) as tile:
+        # The last tile ends at the last row: rows it shares with the tile before are written twice, alike.
+        first = code.builder.select(
+            code.builder.icmp_unsigned("<", code.times(tile, LANES), code.whole(rows - LANES)),
+            code.times(tile, LANES),
+            code.whole(rows - LANES),
+        )
+        source = code.times(code.plus(code.times(block, rows), first), LANES)
+        read, write = (code.load_bytes, code.store_bytes) if number is None else (code.load, code.store)
+        square = [read(blocks_in, code.plus(source, row * LANES)) for row in range(LANES)]
+        for sample, line in enumerate(code.transposed(square)):
+            target = code.plus(code.times(code.plus(code.times(block, LANES), sample), stride), first)
+            write(line, samples_out, target)
+    return code.compile()
+
+
+@functools.cache
+def weight_gradient_kernel(shape: ConvShape, number: str, strides: tuple[int, int]) -> Kernel:
+    """(samples in, gradient of pooled, chosen, gradient of weights, number of samples), for a few outputs.
+
+    Adds Σ g · in[winner + (y, x, c)] to the (outputs, kernel, lanes) gradient of the weights. `strides` are the
+    distances of two samples in the inputs and in the gradient of the pooled numbers, which lie channels last and
+    are zero where the ReLU was. All outputs' sums are kept in registers: outputs · kernel ≤ 30.
+    """
+    code = Code("weight_gradient", 4, number)
+    inputs, gradient, chosen, result, samples = code.arguments
+    winners = code.table(winner_offsets(shape))
+    sums = [
+        [code.variable(code.load(result, (o * shape.kernel + y) * LANES)) for y in range(shape.kernel)]
+        for o in range(shape.outputs)
+    ]
+    with code.loop(samples) as sample, code.loop(shape.cells[0] * shape.cells[1]) as cell:
+        for o in range(shape.outputs):
+            at = code.plus(code.times(sample, strides[1]), code.times(cell, shape.outputs), o)
+            winner = code.look_up(winners, code.plus(code.times(cell, 4), code.load_byte(chosen, at)))
+            start = code.plus(code.times(sample, strides[0]), winner)
+            slope = code.splat(code.load_one(gradient, at))
+            for y in range(shape.kernel):
+                pixels = code.load(inputs, code.plus(start, y * shape.width * shape.channels))
+                code.accumulate(slope, pixels, sums[o][y])
+    for o in range(shape.outputs):
+        for y in range(shape.kernel):
+            code.store(code.get(sums[o][y]), result, (o * shape.kernel + y) * LANES)
+    return code.compile()
+
+
+@functools.cache
+def backward_kernel(shape: ConvShape, number: str, strides: tuple[int, int]) -> Kernel:
+    """(samples in, gradient of pooled, chosen, weights, gradient of weights, gradient of inputs, number of samples).
+
+    The whole backward pass of a convolution with 16 outputs whose inputs are themselves outputs of a ReLU. The
+    pooled numbers lie channels first here, without gaps between samples. `strides` are the distances of two
+    samples in the inputs and in their gradient. Entries of the gradient that are zero cost nothing.
+    """
+    code = Code("backward", 6, number)
+    inputs, gradient, chosen, weights, result, back, samples = code.arguments
+    cells = shape.cells[0] * shape.cells[1]
+    winners = code.table(winner_offsets(shape))
+    by_cell, chosen_by_cell = code.scratch(cells * LANES), code.scratch(cells * LANES, code.byte)
+    pooled = cells * LANES
+    rows = [(y, lane) for y in range(shape.kernel) for lane in range(0, shape.row_lanes, LANES)]
+    in_image = [y * shape.width * shape.channels + lane for y, lane in rows]
+    in_weights = [y * shape.row_lanes + lane for y, lane in rows]
+    per_output = shape.kernel * shape.row_lanes
+    with code.loop(samples) as sample:
+        image, slopes = code.times(sample, strides[0]), code.times(sample, pooled)
+        with code.loop(LANES) as output:
+            sums = [
+                code.variable(code.load(result, code.plus(code.times(output, per_output), at))) for at in in_weights
+            ]
+            for first in range(0, cells, LANES):
+                at = code.plus(slopes, code.times(output, cells), first)
+                with code.each_bit(_live(code, code.load(gradient, at), cells - first)) as bit:
+                    which = code.load_byte(chosen, code.plus(at, bit))
+                    winner = code.look_up(winners, code.plus(code.times(code.plus(bit, first), 4), which))
+                    slope = code.splat(code.load_one(gradient, code.plus(at, bit)))
+                    for place, offset in zip(sums, in_image, strict=True):
+                        code.accumulate(slope, code.load(inputs, code.plus(image, winner, offset)), place)
+            for place, at in zip(sums, in_weights, strict=True):
+                code.store(code.get(place), result, code.plus(code.times(output, per_output), at))
+        _by_cell(code, cells, (gradient, chosen, slopes), (by_cell, chosen_by_cell))
+        target = code.times(sample, strides[1])
+        with code.loop(strides[1] // LANES) as line:
+            code.store(code.splat(0.0), back, code.plus(target, code.times(line, LANES)))
+        with code.loop(cells) as cell:
+            at = code.times(cell, LANES)
+            slope_of_outputs, chosen_of_outputs = code.load(by_cell, at), code.load_bytes(chosen_by_cell, at)
+            live = code.builder.fcmp_unordered("!=", slope_of_outputs, code.splat(0.0))
+            for which in range(4):
+                here = code.builder.icmp_unsigned("==", chosen_of_outputs, code.bytes_of(which))
+                sums = [code.variable(code.splat(0.0)) for _ in rows]
+                with code.each_bit(code.mask(code.builder.and_(live, here))) as output:
+                    slope = code.splat(code.load_one(by_cell, code.plus(at, output)))
+                    for place, offset in zip(sums, in_weights, strict=True):
+                        weight = code.load(weights, code.plus(code.times(output, per_output), offset))
+                        code.accumulate(slope, weight, place)
+                winner = code.look_up(winners, code.plus(code.times(cell, 4), which))
+                for place, offset in zip(sums, in_image, strict=True):
+                    to = code.plus(target, winner, offset)
+                    code.store(code.builder.fadd(code.load(back, to), code.get(place)), back, to)
+        with code.loop(-(-shape.pixels // LANES)) as line:
+            at = code.plus(target, code.times(line, LANES))
+            passed = code.builder.fcmp_unordered(
+                ">", code.load(inputs, code.plus(image, code.times(line, LANES))), code.splat(0.0)
+            )
+            code.store(code.builder.select(passed, code.load(back, at), code.splat(0.0)), back, at)
+    return code.compile()
+
+
+def _live(code: Code, values: Value, count: int) -> Value:
+    """The bits of the first `count` values that are not zero."""
+    bits = code.mask(code.builder.fcmp_unordered("!=", values, code.splat(0.0)))
+    return bits if count >= LANES else code.builder.and_(bits, code.ir.Constant(bits.type, (1 << count) - 1))
+
+
+def _by_cell(code: Code, cells: int, source: tuple[Value, Value, Value], target: tuple[Value, Value]) -> None:
+    """A sample's (16 outputs, cells) slopes and choices as (cells, 16 outputs)."""
+    gradient, chosen, start = source
+    for first in sorted({min(first, cells - LANES) for first in range(0, cells, LANES)}):
+        places = [code.plus(start, output * cells + first) for output in range(LANES)]
+        for cell, line in enumerate(code.transposed([code.load(gradient, place) for place in places])):
+            code.store(line, target[0], code.whole((first + cell) * LANES))
+        for cell, line in enumerate(code.transposed([code.load_bytes(chosen, place) for place in places])):
+            code.store_bytes(line, target[1], code.whole((first + cell) * LANES))
+
+
+def winner_offsets(shape: ConvShape) -> list[int]:
+    """For each cell and each of its four places, where that pixel lies in an image stored channels last."""
+    return [
+        ((2 * row + down) * shape.width + 2 * column + right) * shape.channels
+        for row in range(shape.cells[0])
+        for column in range(shape.cells[1])
+        for down in range(2)
+        for right in range(2)
+    ]
