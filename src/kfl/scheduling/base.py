@@ -131,7 +131,7 @@ class Scheduler(ABC):
     def update(self, state: SchedulerState, decision: Decision, spent_j: FloatArray) -> SchedulerState:
         """The state after a round in which device k really spent `spent_j[k]` (0 where it sat out).
 
-        Equation (20): q_k(t+1) = max(q_k(t) + α_k E_k(t) − E_k/T, 0).
+        Equation (21): q_k(t+1) = max(q_k(t) + α_k E_k(t) − E_k/T, 0).
         """
         queue = np.maximum(state.queue_j + spent_j - state.allowance_j, 0.0)
         return SchedulerState(state.horizon, state.allowance_j, queue, state.memory)
