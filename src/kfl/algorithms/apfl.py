@@ -13,6 +13,8 @@ server's *current* w, so an unchosen device's predictions change from round to r
 Where we decide: all three use the momentum of the other algorithms, fresh in every round; α has a learning rate
 of its own and moves in every local step as printed (the authors' code moves it once per round, and adds a pull
 of 0.02 α towards 0 that their paper does not have); w is weighted by D_k. All models start from one common draw.
+Its start and rate were the best of the eight pairs tried on CIFAR-10 that move α, on a seed that is not reported,
+and level with the best that does not.
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ class Apfl(Algorithm):
     needs_equal_models: ClassVar[bool] = True
     predicts_alone: ClassVar[bool] = False
 
-    mixing: float = 0.5
+    mixing: float = 0.9
     """Weight α of the personal model before the first round; 1 is local-only, 0 is federated averaging."""
-    mixing_rate: float = 0.05
-    """Learning rate of α; 0 keeps it as it is."""
+    mixing_rate: float = 0.001
+    """Learning rate of α; 0 keeps it as it is. From 0.005 on, α soon sits at 0 or 1 and accuracy suffers."""
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""

@@ -11,7 +11,9 @@ Where we decide: the proxy samples are taken out of the training set before it i
 and their labels are not used. FedMD's squared or absolute error on raw logits diverges on CIFAR-10 (a network
 trained on two classes says very large numbers about them), so predictions are compared as probabilities softened
 by a temperature, with a learning rate of its own. In a device's round before any consensus exists there is
-nothing to digest. FedMD's pre-training on the proxy labels is left out: the paper does not mention it.
+nothing to digest. FedMD's pre-training on the proxy labels is left out: the paper does not mention it. Of eleven
+settings tried on CIFAR-10, on a seed that is not reported, the defaults were the best with 10 devices per round,
+and within a point of the best with 50; more distillation was worse.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class FedKd(Algorithm):
 
     proxy_per_class: int = 50
     """Samples of each class in the proxy set, taken out of the training set before it is split."""
-    distill_steps: int = 5
+    distill_steps: int = 1
     """Passes over the proxy set in a round; 0 switches the distillation off."""
     distill_rate: float = 0.01
     """Learning rate of the distillation, body and head."""

@@ -82,8 +82,7 @@ class Kfl(Algorithm):
         trained = engine.train(devices, states, Supervised(pull), self.sgd(), key)
         means, counts = engine.class_means(devices, trained, self.clip_norm)
         uploads = [
-            self._upload(device, mean, count, key)
-            for device, mean, count in zip(devices, means, counts, strict=True)
+            self._upload(device, mean, count, key) for device, mean, count in zip(devices, means, counts, strict=True)
         ]
         return trained, uploads
 
