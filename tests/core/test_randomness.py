@@ -35,8 +35,6 @@ def test_draws_are_the_same_on_every_machine():
 
 
 def test_torch_draws_by_name_too():
-    assert torch.equal(
-        torch.rand(3, generator=torch_stream(1, "a")), torch.rand(3, generator=torch_stream(1, "a"))
-    )
+    assert torch.equal(torch.rand(3, generator=torch_stream(1, "a")), torch.rand(3, generator=torch_stream(1, "a")))
     assert torch_seed(1, "a") != torch_seed(1, "b")
     assert 0 <= torch_seed(123, "x", 4) < 2**63

@@ -90,8 +90,7 @@ def test_one_device_in_ten_draws_a_class_twice_as_printed() -> None:
     """P = (mK/C − 1)/(mK − 1) = 19/199 ≈ 9.5 % at K = 100, m = 2."""
     y = np.repeat(np.arange(10), 20)
     doubles = [
-        ((partition("shards", y, y, 10, 100, seed).train_counts > 0).sum(axis=1) == 1).mean()
-        for seed in range(100)
+        ((partition("shards", y, y, 10, 100, seed).train_counts > 0).sum(axis=1) == 1).mean() for seed in range(100)
     ]
     assert np.mean(doubles) == pytest.approx(19 / 199, abs=4 * np.std(doubles) / 10)
 
@@ -229,9 +228,7 @@ def test_numbers_may_come_from_numpy() -> None:
 
 def test_more_shards_than_samples_is_one_sentence() -> None:
     y = np.arange(20) % 2
-    with pytest.raises(
-        DataError, match="15 devices with 2 shards each need 30 training samples, but there are 20"
-    ):
+    with pytest.raises(DataError, match="15 devices with 2 shards each need 30 training samples, but there are 20"):
         partition("shards", y, y, 2, 15, 0)
 
 

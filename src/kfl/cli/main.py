@@ -15,6 +15,7 @@ from kfl.core.errors import KflError
 
 COMMANDS = {
     "run": ("kfl.cli.run", "Run an experiment: federated learning on a fleet of simulated devices."),
+    "schedule": ("kfl.cli.schedule", "Decide who sends, with which share and power, for devices in a file."),
     "data": ("kfl.cli.data", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
 }
 """Subcommands: the module whose `main(arguments)` serves each, and one line of help."""

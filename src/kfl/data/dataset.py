@@ -68,9 +68,7 @@ class Dataset:
             )
         for field, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) != self.input_shape[0]:
-                raise DataError(
-                    f"{field} has {len(values)} values, but inputs have {self.input_shape[0]} channels."
-                )
+                raise DataError(f"{field} has {len(values)} values, but inputs have {self.input_shape[0]} channels.")
         if self.std is not None and not all(value > 0 for value in self.std):
             raise DataError(f"std is {self.std}, but every value must be positive.")
 

@@ -114,9 +114,7 @@ def fetch(source: Download, data_dir: Path, progress: Progress | None = None, ba
                 _fetch_file(base + file.name, folder, file, report)
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
             reason = getattr(error, "reason", None) or error
-            raise DataError(
-                f"{base + file.name} cannot be fetched ({reason}): {source.wanted(data_dir)}."
-            ) from error
+            raise DataError(f"{base + file.name} cannot be fetched ({reason}): {source.wanted(data_dir)}.") from error
         except OSError as error:
             raise DataError(f"{folder} cannot be written: {error.strerror or error}.") from error
         before += file.size

@@ -63,8 +63,7 @@ def read(path: Path, file: IdxFile) -> NDArray[np.uint8]:
     if values.max() > file.largest:
         where = int(np.argmax(values.reshape(-1) > file.largest))
         raise DataError(
-            f"{path} has value {values.reshape(-1)[where]} at index {where}, but values must be "
-            f"0 … {file.largest}."
+            f"{path} has value {values.reshape(-1)[where]} at index {where}, but values must be 0 … {file.largest}."
         )
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if md5 != file.md5:

@@ -107,8 +107,7 @@ def _shards(
     sizes = np.bincount(train, minlength=classes)
     if m * devices > len(train):
         raise DataError(
-            f"{devices} devices with {m} shards each need {m * devices} training samples, "
-            f"but there are {len(train)}."
+            f"{devices} devices with {m} shards each need {m * devices} training samples, but there are {len(train)}."
         )
     # Equal shards per class as printed; a class too small for its part (or, with `distinct`, one that would
     # have more shards than there are devices) leaves the rest to the others. Ties by a draw.

@@ -51,9 +51,7 @@ class SequentialEngine(Engine):
     ) -> list[State]:
         """Equations (7) and (8), τ times: w ← w − η ∇, with momentum."""
         return [
-            self._train_one(
-                device, state, objective.for_device(place), sgd, key, data or self._read(device, "train")
-            )
+            self._train_one(device, state, objective.for_device(place), sgd, key, data or self._read(device, "train"))
             for place, (device, state) in enumerate(zip(devices, states, strict=True))
         ]
 

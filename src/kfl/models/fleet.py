@@ -141,9 +141,7 @@ def _checked(
     return FleetModels(builders, architecture, tuple(profiles), (None,) * len(names), names)
 
 
-def _bind(
-    builder: ModelBuilder, input_shape: tuple[int, ...], classes: int, width: int
-) -> Callable[[], nn.Module]:
+def _bind(builder: ModelBuilder, input_shape: tuple[int, ...], classes: int, width: int) -> Callable[[], nn.Module]:
     return lambda: builder(input_shape=input_shape, classes=classes, width=width)
 
 
@@ -166,8 +164,6 @@ def _named_builder(name: str) -> ModelBuilder:
     try:
         inspect.signature(builder).bind(input_shape=(1,), classes=2, width=1)
     except (TypeError, ValueError) as problem:
-        raise ConfigError(
-            "model", name, f"callable as f(input_shape=…, classes=…, width=…) ({problem})"
-        ) from problem
+        raise ConfigError("model", name, f"callable as f(input_shape=…, classes=…, width=…) ({problem})") from problem
     found: ModelBuilder = builder
     return found

@@ -39,9 +39,7 @@ def parts(model: nn.Module, who: str = "The model") -> tuple[nn.Module, nn.Modul
     return found[0], found[1]
 
 
-def inspect_model(
-    model: nn.Module, input_shape: tuple[int, ...], classes: int, who: str = "The model"
-) -> ModelProfile:
+def inspect_model(model: nn.Module, input_shape: tuple[int, ...], classes: int, who: str = "The model") -> ModelProfile:
     """Check that a model has a body and a head that fit together and the data, and measure it.
 
     >>> from kfl.models import cnn, inspect_model

@@ -64,9 +64,7 @@ def cnn(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, width: in
     63106
     """
     if len(input_shape) != 3 or min(input_shape[1:]) < 16:
-        raise ModelError(
-            f"The cnn needs images of at least 16×16 pixels (channels, height, width), not {input_shape}."
-        )
+        raise ModelError(f"The cnn needs images of at least 16×16 pixels (channels, height, width), not {input_shape}.")
     channels, height, wide = input_shape
     flat = 16 * _after_conv_and_pool(height) * _after_conv_and_pool(wide)
     body = nn.Sequential(

@@ -21,10 +21,14 @@ from kfl.scheduling.base import (
     Uplink,
 )
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, Myopic, RoundRobin, Uniform
+from kfl.scheduling.cell_problem import Problem
 from kfl.scheduling.drift import drift_objective
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.gamma import data_weight
+from kfl.scheduling.horizon import Horizon, ScheduledRound, schedule
 from kfl.scheduling.lyapunov import Lyapunov
+from kfl.scheduling.problem_fields import ProblemError
+from kfl.scheduling.problem_file import read_problem, write_problem
 from kfl.scheduling.serve import reachable, serve, share_floor
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
@@ -47,10 +51,14 @@ __all__ = [
     "EnergyBound",
     "Fleet",
     "FloatArray",
+    "Horizon",
     "Lyapunov",
     "Myopic",
     "Observation",
+    "Problem",
+    "ProblemError",
     "RoundRobin",
+    "ScheduledRound",
     "Scheduler",
     "SchedulerState",
     "Uniform",
@@ -61,7 +69,10 @@ __all__ = [
     "drift_objective",
     "proposition2_energy",
     "reachable",
+    "read_problem",
     "round_energy",
+    "schedule",
     "serve",
     "share_floor",
+    "write_problem",
 ]
