@@ -1,0 +1,34 @@
+"""The Python in README and docs runs. Numbers of rounds are cut to two; nothing else is changed."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+PAGES = ["README.md", "docs/index.md", "docs/own.md"]
+
+
+def program(page: str) -> str:
+    """All Python of a page, in order."""
+    blocks = [code for _, code in BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))]
+    assert blocks, f"{page} has no Python in it"
+    return re.sub(r"rounds=\d+", "rounds=2", "\n".join(blocks))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    x, y = draw.random((200, 1, 28, 28), dtype=np.float32), np.arange(200) % 10
+    given = {
+        "train_x": x,
+        "train_y": y,
+        "test_x": x[:50],
+        "test_y": y[:50],
+        "my_torch_dataset": list(zip(x, y, strict=True)),
+    }
+    code = program(page).replace("kfl.Experiment()", "kfl.Experiment(rounds=2)")
+    exec(compile(code, page, "exec"), given)
