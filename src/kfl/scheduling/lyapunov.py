@@ -34,7 +34,7 @@ from kfl.scheduling.allocation import allocate
 from kfl.scheduling.as_printed import printed_rule
 from kfl.scheduling.base import BoolArray, Decision, FloatArray, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import energy_scale, log_upload_energy, required_exponent
-from kfl.scheduling.drift import drift_objective
+from kfl.scheduling.drift import drift_objective, typical_allowance_j
 from kfl.scheduling.gamma import data_weight
 from kfl.scheduling.lineup import Lineup
 from kfl.scheduling.prefix import best_prefix
@@ -82,7 +82,7 @@ class Lyapunov(Scheduler):
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """Algorithm 3 for one round."""
         gamma = data_weight(self.gamma, observation.round)
-        extra = 0.0 if self.as_printed else self.epsilon * _typical_allowance(state.allowance_j)
+        extra = 0.0 if self.as_printed else self.epsilon * typical_allowance_j(state.allowance_j)
         lineup, order = line_up(self.v * gamma, extra, state.queue_j, observation)
         chosen = np.zeros(len(observation.samples), bool)
         chosen[order[: best_prefix(lineup)]] = True
@@ -90,7 +90,7 @@ class Lyapunov(Scheduler):
         decision = serve(observation, chosen, state.queue_j + extra, rule)
         energy = observation.compute_energy_j + decision.upload_energy_j
         objective = drift_objective(self.v, gamma, observation.samples, state.queue_j, decision.chosen, energy)
-        return replace(decision, objective=objective, status=_status(observation, decision.status))
+        return replace(decision, objective=objective, status=_status(observation, decision))
 
 
 def line_up(
@@ -146,15 +146,14 @@ def _order(
     return members[np.lexsort((floor[members], overflow[members], delta[members]))]
 
 
-def _typical_allowance(allowance_j: FloatArray) -> float:
-    """The mean budget per round of the devices that have one; 1 J if nobody has."""
-    limited = allowance_j[np.isfinite(allowance_j) & (allowance_j > 0)]
-    return float(limited.mean()) if len(limited) else 1.0
-
-
-def _status(observation: Observation, served: str) -> str:
-    """Devices that are there but could not be in play are worth a sentence."""
+def _status(observation: Observation, decision: Decision) -> str:
+    """Devices that are there but could not be in play are worth a sentence, and so is an empty round."""
     count, parts = unreachable_reasons(observation, observation.available)
-    if served != "ok" or not count:
-        return served
-    return f"{count} of {len(observation.samples)} devices cannot be scheduled this round: {'; '.join(parts)}."
+    if decision.status != "ok":
+        return decision.status
+    if count:
+        return f"{count} of {len(observation.samples)} devices cannot be scheduled this round: {'; '.join(parts)}."
+    if not decision.chosen.any():
+        there = observation.available.any()
+        return "No device is worth its energy this round." if there else "No device is available this round."
+    return "ok"
