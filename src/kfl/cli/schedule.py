@@ -1,0 +1,166 @@
+"""`kfl schedule`: who sends, with which share and power, for devices described in a file. Nothing is trained."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from kfl.cli.options import SCHEDULER_NAMES, parse, peek
+from kfl.core.errors import ConfigError, KflError
+from kfl.scheduling import Dual, Scheduler
+from kfl.simulation.experiment import Experiment
+
+if TYPE_CHECKING:
+    from kfl.scheduling import Horizon
+
+DESCRIPTION = """Decide who sends, with which share of the band and which power.
+
+Devices are described in a JSON or CSV file: one round, or a measured channel trace of many. Nothing is trained.
+
+A first try:
+  kfl schedule --example > problem.json
+  kfl schedule problem.json
+
+Round after round: --next writes the problem of the next round, with queues and spent energy brought forward;
+put the new gains into it. The options of the chosen scheduler are listed below; choose another with --scheduler
+and ask for help again to see its options."""
+
+
+def _option(metavar: str) -> Any:
+    """An option that may be left out; its help does not say "(default: None)"."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
+
+
+_Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """What `kfl schedule` takes."""
+
+    scheduler: Scheduler
+    """How the devices of a round are chosen."""
+    problem: Annotated[str | None, tyro.conf.Positional, _option("FILE")] = None
+    """The problem, as JSON or CSV; - reads standard input."""
+    scheduler_name: Annotated[str, tyro.conf.arg(name="scheduler", metavar="NAME")] = "dual"
+    """Who takes part in each round."""
+    json: _Flag = False
+    """Print everything as JSON, in SI units, for programs."""
+    next: Annotated[Path | None, _option("FILE")] = None
+    """Write the problem of the next round here (.json or .csv)."""
+    save: Annotated[Path | None, _option("FILE")] = None
+    """Write the result here: .json as --json prints it, .csv one row per scheduled device and round."""
+    bandwidth_hz: Annotated[float | None, _option("FLOAT")] = None
+    """The uplink band, in place of what the file says."""
+    deadline_s: Annotated[float | None, _option("FLOAT")] = None
+    """The deadline of devices without their own, in place of what the file says."""
+    rounds: Annotated[int | None, _option("INT")] = None
+    """The horizon that budgets are for, in place of what the file says."""
+    hard_budget: _Flag = False
+    """Nobody may spend more than its battery holds, whatever the file says."""
+    example: Annotated[Literal["json", "csv"] | None, _option("{json,csv}")] = None
+    """Print a problem to start from, and stop."""
+    fields: _Flag = False
+    """List every field of a problem file with its meaning and default, and stop."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, decide, print."""
+    name = peek(arguments, "scheduler")
+    start: Scheduler = Dual() if name is None else Experiment.from_table({"scheduler": name}).scheduler
+    described = f"{DESCRIPTION}\n\nSchedulers: {', '.join(SCHEDULER_NAMES)}."
+    default = ScheduleOptions(start, scheduler_name=start.name)
+    options = parse(ScheduleOptions, _spelled_out(arguments), "kfl schedule", described, default)
+    if options.example is not None:
+        from kfl.cli.schedule_example import EXAMPLES
+
+        print(EXAMPLES[options.example], end="")
+    elif options.fields:
+        from kfl.cli.schedule_display import print_fields
+
+        print_fields()
+    else:
+        execute(options)
+    sys.stdout.flush()  # so that a reader who went away is noticed here
+    return 0
+
+
+def _spelled_out(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `--example` alone written as `--example json`."""
+    words = list(arguments)
+    if "--example" in words:
+        place = words.index("--example") + 1
+        if words[place : place + 1] not in (["json"], ["csv"]):
+            words.insert(place, "json")
+    return words
+
+
+def execute(options: ScheduleOptions) -> None:
+    """Read the problem, decide its rounds, print and write what was asked for."""
+    from kfl.scheduling import read_problem, schedule, write_problem
+
+    for name, path in (("--next", options.next), ("--save", options.save)):
+        _check_target(name, path)
+    problem = read_problem(
+        _source(options.problem),
+        bandwidth_hz=options.bandwidth_hz,
+        deadline_s=options.deadline_s,
+        rounds=options.rounds,
+        hard_budget=True if options.hard_budget else None,
+    )
+    horizon = schedule(problem, options.scheduler)
+    if options.next is not None:
+        write_problem(horizon.following, options.next)
+    if options.save is not None:
+        _save(horizon, options.save)
+    if options.json:
+        from kfl.scheduling.horizon_table import horizon_table
+        from kfl.scheduling.problem_json import json_text
+
+        sys.stdout.write(json_text(horizon_table(horizon)))
+    else:
+        from kfl.cli.schedule_display import print_horizon
+
+        print_horizon(horizon, options.next, options.save)
+
+
+def _check_target(option: str, path: Path | None) -> None:
+    """Complain about a file that cannot be written before any work is done."""
+    if path is None:
+        return
+    if path.suffix.lower() not in (".json", ".csv"):
+        raise ConfigError(option, str(path), "a file whose name ends in .json or .csv")
+    if not path.parent.is_dir():
+        raise ConfigError(option, str(path), f"in a folder that exists; {str(path.parent)!r} does not")
+
+
+def _source(problem: str | None) -> str | Path:
+    if problem is None:
+        raise KflError("Name a problem file, or - for standard input; kfl schedule --example prints one to start from.")
+    if problem != "-":
+        return Path(problem)
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        raise KflError(f"Standard input is not text in UTF-8: byte {wrong.start} cannot be read.") from wrong
+    if not text.strip():
+        raise KflError("Standard input is empty; kfl schedule --example prints a problem to start from.")
+    return text if "\n" in text else text + "\n"
+
+
+def _save(horizon: Horizon, path: Path) -> None:
+    from kfl.core.files import write_atomic
+    from kfl.scheduling.horizon_table import horizon_csv, horizon_table
+    from kfl.scheduling.problem_json import json_text
+
+    as_csv = path.suffix.lower() == ".csv"
+    text = horizon_csv(horizon) if as_csv else json_text(horizon_table(horizon))
+    try:
+        write_atomic(path, text.encode())
+    except OSError as error:
+        raise KflError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error

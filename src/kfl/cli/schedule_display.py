@@ -1,0 +1,301 @@
+"""What a person sees of `kfl schedule`: one round as a table of devices, a trace as tables of rounds and devices.
+
+Never more than a screenful: of a large fleet the devices with the largest shares (or the most energy) are shown,
+and a line says how many there are besides.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kfl.cli.display import quantity
+from kfl.scheduling import dominant
+from kfl.scheduling.horizon import REASONS
+from kfl.scheduling.horizon_table import never_schedulable
+from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, Field
+
+if TYPE_CHECKING:
+    from kfl.scheduling import Horizon, ScheduledRound
+
+SHOWN = 20
+"""Rows of a table."""
+_NAMED = 8
+_FORMATS = (
+    "JSON: an object with the fields of the cell and a list devices. A trace of several rounds has lists gains or "
+    "gains_db (and available if it changes) in place of gain, one value per round.",
+    "CSV: lines '# name = value' above the header, then one row per device. A trace has a column round and one row "
+    "per device and round.",
+)
+_NARROW = 72
+
+
+def print_horizon(horizon: Horizon, next_file: Path | None, saved: Path | None) -> None:
+    """The result of `kfl schedule` for a person."""
+    console = Console(highlight=False)
+    # Captured and written in one piece: rich itself would end the program with status 1 under `| head`.
+    with console.capture() as page:
+        _print_page(console, horizon, next_file, saved)
+    sys.stdout.write(page.get())
+
+
+def _print_page(console: Console, horizon: Horizon, next_file: Path | None, saved: Path | None) -> None:
+    _say(console, [_headline(horizon)])
+    if len(horizon.rounds) == 1:
+        _print_round(console, horizon, horizon.rounds[0])
+    else:
+        _print_rounds(console, horizon)
+        _print_totals(console, horizon)
+    _say(console, [*horizon.problem.notes, *never_schedulable(horizon)])
+    if next_file is not None:
+        _say(console, [_about_next(horizon, next_file)])
+    if saved is not None:
+        _say(console, [f"The result is in {saved}."])
+
+
+def _about_next(horizon: Horizon, file: Path) -> str:
+    following = horizon.following
+    if following.round >= following.rounds:
+        return f"All {following.rounds} rounds are played. The queues and what was spent are in {file}."
+    return f"The problem of round {following.round} is in {file}, with the gains of this round: put in the new ones."
+
+
+def _headline(horizon: Horizon) -> str:
+    problem = horizon.problem
+    last = problem.round + problem.described - 1
+    which = f"Round {problem.round}" if problem.described == 1 else f"Rounds {problem.round} to {last}"
+    budgets = "hard budgets" if problem.hard_budget else "soft budgets"
+    return (
+        f"{which} of a horizon of {problem.rounds}: {_devices(problem.size)} on "
+        f"{_amount(problem.bandwidth_hz, 'Hz')}, scheduler {horizon.scheduler.name}, {budgets}."
+    )
+
+
+# ── One round ────────────────────────────────────────────────────────────────
+
+
+def _print_round(console: Console, horizon: Horizon, one: ScheduledRound) -> None:
+    if len(one.devices) or horizon.problem.size <= SHOWN:
+        console.print(_round_table(console, horizon, one))
+    _say(console, _round_sentences(horizon, one))
+
+
+def _round_table(console: Console, horizon: Horizon, one: ScheduledRound) -> Table:
+    """All devices of a small fleet in their own order; of a large one, the scheduled with the largest shares."""
+    problem = horizon.problem
+    place = {int(device): row for row, device in enumerate(one.devices)}
+    if problem.size <= SHOWN:
+        shown = list(range(problem.size))
+    else:
+        shown = [int(k) for k in one.devices[np.argsort(-one.share, kind="stable")][:SHOWN]]
+    wide = console.width >= _NARROW
+    names = ["share", "power", "compute", "upload", "time", "next queue"] if wide else ["share", "power", "energy"]
+    table = _table(["device", *names])
+    for device in shown:
+        row = place.get(device)
+        queue = _amount(float(horizon.following.queue_j[device]), "J")
+        if row is None:
+            table.add_row(
+                _name(problem.ids[device]), *["–"] * (len(names) - wide), *([queue] if wide else []), style="dim"
+            )
+            continue
+        compute_j, upload_j = float(one.compute_energy_j[row]), float(one.upload_energy_j[row])
+        energy = [_amount(compute_j, "J"), _amount(upload_j, "J")] if wide else [_amount(compute_j + upload_j, "J")]
+        time = [_amount(float(one.compute_time_s[row] + one.upload_time_s[row]), "s"), queue] if wide else []
+        share, power = _percent(float(one.share[row])), _amount(float(one.power_w[row]), "W")
+        table.add_row(_name(problem.ids[device]), share, power, *energy, *time)
+    return table
+
+
+def _round_sentences(horizon: Horizon, one: ScheduledRound) -> list[str]:
+    problem, count = horizon.problem, len(one.devices)
+    said = []
+    if count > SHOWN and problem.size > SHOWN:
+        said.append(f"… and {count - SHOWN:,} more that are scheduled; --save FILE has all of them.")
+    if count:
+        said.append(
+            f"{count:,} of {_devices(problem.size)} scheduled, with {_percent(float(one.share.sum()))} of the band; the "
+            f"round ends after {_amount(one.time_s, 's')} and costs {_amount(one.energy_j, 'J')}. "
+            f"{dominant(one.compute_energy_j, one.upload_energy_j)}"
+        )
+    else:
+        said.append(f"Nobody is scheduled. {'' if one.status == 'ok' else one.status}".rstrip())
+    said += [sentence for sentence in [_certificate(one)] if sentence]
+    said += _left_out(horizon, one)
+    if one.status != "ok" and count:
+        said.append(one.status)
+    return said
+
+
+def _certificate(one: ScheduledRound) -> str:
+    """The objective, and how far from the best it can be."""
+    if math.isnan(one.objective):
+        return ""
+    if math.isnan(one.lower_bound):
+        return f"Objective {one.objective:.6g}; this scheduler knows no lower bound."
+    if one.gap <= 1e-9 * abs(one.objective):
+        return f"Objective {one.objective:.6g}, certified: no schedule of this round is better."
+    part = f" ({100 * one.gap / abs(one.objective):.2g} %)" if one.objective else ""
+    return (
+        f"Objective {one.objective:.6g}, lower bound {one.lower_bound:.6g}: certified to be within "
+        f"{one.gap:.3g}{part} of the best possible schedule."
+    )
+
+
+def _left_out(horizon: Horizon, one: ScheduledRound) -> list[str]:
+    """Who is not scheduled, by reason: by name where they are few, else their number."""
+    said = []
+    for code, count in enumerate(one.counts):
+        if code in (0, REASONS.index("computes past the deadline")) or count == 0:
+            continue  # who can never be scheduled has a sentence of its own
+        who = _devices(count)
+        if count <= _NAMED:
+            names = [_name(horizon.problem.ids[k]).plain for k in np.flatnonzero(horizon.outcome == code)]
+            who = ", ".join(names)
+        said.append(f"{REASONS[code]}: {who}")
+    return [f"Not scheduled – {'; '.join(said)}."] if said else []
+
+
+# ── A trace ──────────────────────────────────────────────────────────────────
+
+
+def _print_rounds(console: Console, horizon: Horizon) -> None:
+    rounds = horizon.rounds
+    wide = console.width >= _NARROW
+    certified = not all(math.isnan(one.lower_bound) for one in rounds)
+    names = ["devices", "energy", "time", *(["objective", "gap"] if wide and certified else [])]
+    table = _table(["round", *names])
+    half = SHOWN // 2
+    shown = list(rounds) if len(rounds) <= SHOWN else [*rounds[:half], None, *rounds[-half:]]
+    for one in shown:
+        if one is None:
+            table.add_row("…", *["…"] * len(names), style="dim")
+            continue
+        cells = [f"{len(one.devices):,}", _amount(one.energy_j, "J"), _amount(one.time_s, "s")]
+        if wide and certified:
+            cells += [f"{one.objective:.5g}", f"{one.gap:.2g}"]
+        table.add_row(str(one.round), *cells)
+    console.print(table)
+    mean = sum(len(one.devices) for one in rounds) / len(rounds)
+    compute_j, upload_j = horizon.compute_energy_j.sum(), horizon.upload_energy_j.sum()
+    said = [
+        f"{mean:.3g} devices per round on average; together {_amount(float(compute_j + upload_j), 'J')} in "
+        f"{_amount(sum(one.time_s for one in rounds), 's')}. {dominant(compute_j, upload_j)}"
+    ]
+    if certified:
+        worst = max(rounds, key=lambda one: -1.0 if math.isnan(one.gap) else one.gap)
+        said.append(
+            f"Largest certified gap: {worst.gap:.3g}, in round {worst.round} (objective {worst.objective:.6g})."
+        )
+    _say(console, said)
+
+
+def _print_totals(console: Console, horizon: Horizon) -> None:
+    """Totals per device: everybody in a small fleet, else those who spent most."""
+    problem, following = horizon.problem, horizon.following
+    energy_j = horizon.compute_energy_j + horizon.upload_energy_j
+    shown = np.arange(problem.size)
+    if problem.size > SHOWN:
+        shown = np.argsort(-energy_j, kind="stable")[:SHOWN]
+    left_j = following.budget_j - following.spent_j
+    wide = console.width >= _NARROW
+    table = _table(
+        [
+            "device",
+            "rounds",
+            *(["compute", "upload"] if wide else ["energy"]),
+            "budget left",
+            *(["queue"] if wide else []),
+        ]
+    )
+    for k in shown:
+        parts = [horizon.compute_energy_j[k], horizon.upload_energy_j[k]] if wide else [energy_j[k]]
+        cells = [_amount(float(part), "J") for part in parts]
+        cells.append("no budget" if math.isinf(left_j[k]) else _amount(float(left_j[k]), "J"))
+        if wide:
+            cells.append(_amount(float(following.queue_j[k]), "J"))
+        table.add_row(_name(problem.ids[k]), str(horizon.taken[k]), *cells, style=None if horizon.taken[k] else "dim")
+    console.print(table)
+    said = []
+    if problem.size > SHOWN:
+        said.append(f"These {SHOWN} of {problem.size:,} devices spent most; --save FILE.json has all of them.")
+    idle, over = int((horizon.taken == 0).sum()), int((left_j < 0).sum())
+    if idle:
+        said.append(f"{_devices(idle)} never scheduled.")
+    if over:
+        said.append(f"{_devices(over)} over budget; --hard-budget forbids it.")
+    _say(console, said)
+
+
+# ── The fields ───────────────────────────────────────────────────────────────
+
+
+def print_fields() -> None:
+    """Every field of a problem file."""
+    console = Console(highlight=False)
+    titles = "At the top of a file, once", "For each device, or at the top for every device without its own"
+    with console.capture() as page:
+        for title, fields in zip(titles, (CELL_FIELDS, DEVICE_FIELDS), strict=True):
+            console.print(_field_table(title, fields.values()))
+            console.print()
+        _say(console, _FORMATS)
+    sys.stdout.write(page.get())
+
+
+def _field_table(title: str, fields: Iterable[Field]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("field", style="bold", no_wrap=True)
+    table.add_column("meaning")
+    table.add_column("if left out")
+    for field in fields:
+        table.add_row(field.name, field.meaning, field.otherwise)
+    return table
+
+
+# ── Small parts ──────────────────────────────────────────────────────────────
+
+
+def _table(names: Sequence[str]) -> Table:
+    table = Table()
+    table.add_column(names[0], overflow="ellipsis", no_wrap=True)
+    for name in names[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _name(identity: str) -> Text:
+    """A device's id as a terminal may show it: no control characters, not too long."""
+    plain = "".join(letter if letter.isprintable() else "·" for letter in identity)
+    return Text(plain if len(plain) <= 24 else plain[:23] + "…")
+
+
+def _amount(value: float, unit: str) -> str:
+    """Three digits with a prefix; rounded first, so that 0.99999 W is 1 W and not 1000 mW."""
+    return quantity(float(f"{value:.3g}"), unit)
+
+
+def _percent(fraction: float) -> str:
+    """A share for people: two decimals, or three digits of a small one.
+
+    >>> _percent(0.98312), _percent(0.00001234), _percent(0.0)
+    ('98.31 %', '0.00123 %', '0.00 %')
+    """
+    return f"{100 * fraction:.2f} %" if fraction >= 0.01 or fraction == 0 else f"{100 * fraction:.3g} %"
+
+
+def _devices(count: int) -> str:
+    return f"{count:,} device{'' if count == 1 else 's'}"
+
+
+def _say(console: Console, sentences: Sequence[str]) -> None:
+    """Sentences as lines: wrapped at words on a terminal, whole in a pipe."""
+    for sentence in sentences:
+        console.print(Text(sentence), soft_wrap=not console.is_terminal)

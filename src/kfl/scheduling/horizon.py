@@ -1,0 +1,193 @@
+"""A problem played through: one round, or every round of a channel trace, with what each device spends.
+
+>>> from kfl.scheduling.problem_file import read_problem
+>>> problem = read_problem('''id,gain_db,payload_bits,samples
+... near,-95,2e6,600
+... far,-140,2e6,600''', bandwidth_hz=1e6)
+>>> horizon = schedule(problem)
+>>> only = horizon.rounds[0]
+>>> [problem.ids[k] for k in only.devices], only.share.round(3), round(only.gap, 3)
+(['near'], array([1.]), 0.0)
+>>> horizon.reason(1)
+'cannot finish in time even with the whole band at full power'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.core.errors import ConfigError
+from kfl.scheduling import curve
+from kfl.scheduling.account import round_energy
+from kfl.scheduling.base import BoolArray, Decision, Fleet, FloatArray, Observation, Scheduler, SchedulerState
+from kfl.scheduling.cell_problem import Problem
+from kfl.scheduling.dual import Dual
+
+REASONS = (
+    "scheduled",
+    "not chosen",
+    "not available",
+    "computes past the deadline",
+    "cannot finish in time even with the whole band at full power",
+    "its battery does not pay for the round",
+)
+"""What became of a device in a round; the later ones are why it could not be scheduled at all."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduledRound:
+    """One round's decision: arrays with one entry per scheduled device, so that long traces stay small."""
+
+    round: int
+    devices: NDArray[np.intp]
+    """Places of the scheduled devices in the problem."""
+    share: FloatArray
+    power_w: FloatArray
+    compute_energy_j: FloatArray
+    upload_energy_j: FloatArray
+    compute_time_s: FloatArray
+    upload_time_s: FloatArray
+    queue_j: FloatArray
+    """Virtual queues after the round."""
+    objective: float
+    """NaN where the scheduler minimises nothing."""
+    lower_bound: float
+    """NaN where the scheduler knows none."""
+    status: str
+    counts: tuple[int, ...]
+    """How many devices met each of `REASONS`."""
+
+    @property
+    def energy_j(self) -> float:
+        """All devices' energy in the round."""
+        return float(self.compute_energy_j.sum() + self.upload_energy_j.sum())
+
+    @property
+    def time_s(self) -> float:
+        """When the last device is done."""
+        return float((self.compute_time_s + self.upload_time_s).max(initial=0.0))
+
+    @property
+    def gap(self) -> float:
+        """Certified distance to the best possible decision, objective − lower bound."""
+        return self.objective - self.lower_bound
+
+
+@dataclass(frozen=True, eq=False)
+class Horizon:
+    """All rounds of a problem, with totals per device and the problem of the round that follows."""
+
+    problem: Problem
+    scheduler: Scheduler
+    rounds: tuple[ScheduledRound, ...]
+    taken: NDArray[np.int64]
+    """In how many of these rounds each device was scheduled."""
+    compute_energy_j: FloatArray
+    """Spent in these rounds, per device."""
+    upload_energy_j: FloatArray
+    outcome: NDArray[np.int8]
+    """What became of each device in the last round, as places in `REASONS`."""
+    following: Problem
+    """The problem of the next round: queues and spent energy brought forward, the last gains repeated."""
+
+    def reason(self, device: int) -> str:
+        """What became of a device in the last round, in words."""
+        return REASONS[self.outcome[device]]
+
+
+def schedule(problem: Problem, scheduler: Scheduler | None = None) -> Horizon:
+    """Decide every round of a problem, one after the other. By default with the `dual` scheduler.
+
+    Called round after round, each time with the `following` problem of the last call and the gains of the new
+    round, it decides what it would have decided for the whole trace at once.
+    """
+    scheduler = Dual() if scheduler is None else scheduler
+    state = _start(problem, scheduler)
+    spent_j = problem.spent_j
+    taken, compute_j, upload_j = np.zeros(problem.size, np.int64), np.zeros(problem.size), np.zeros(problem.size)
+    rounds = []
+    outcome = np.zeros(problem.size, np.int8)
+    for index in range(problem.described):
+        observation = problem.observation(index, spent_j)
+        decision = scheduler.decide(state, observation)
+        computing, sending = round_energy(observation, decision)
+        state = scheduler.update(state, decision, computing + sending)
+        spent_j = spent_j + (computing + sending)
+        taken, compute_j, upload_j = taken + decision.chosen, compute_j + computing, upload_j + sending
+        outcome = outcomes(observation, decision.chosen)
+        rounds.append(_record(problem, observation, decision, state, outcome))
+    following = problem.after(state, spent_j)
+    return Horizon(problem, scheduler, tuple(rounds), taken, compute_j, upload_j, outcome, following)
+
+
+def _start(problem: Problem, scheduler: Scheduler) -> SchedulerState:
+    """The scheduler's state when the first round begins: its own, with the problem's queues and memory."""
+    state = scheduler.init(Fleet(problem.samples, problem.budget_j), problem.rounds)
+    for name, values in problem.memory.items():
+        if name in state.memory and values.shape != state.memory[name].shape:
+            right = f"a list of {state.memory[name].size}, as {scheduler.name} keeps it"
+            raise ConfigError(f"memory.{name}", values.tolist(), right)
+    memory: Mapping[str, FloatArray] = {**state.memory, **problem.memory}
+    return replace(state, queue_j=problem.queue_j, memory=memory)
+
+
+def _record(
+    problem: Problem, observation: Observation, decision: Decision, state: SchedulerState, outcome: NDArray[np.int8]
+) -> ScheduledRound:
+    chosen = np.flatnonzero(decision.chosen)
+    return ScheduledRound(
+        round=observation.round,
+        devices=chosen,
+        share=decision.share[chosen],
+        power_w=decision.power_w[chosen],
+        compute_energy_j=observation.compute_energy_j[chosen],
+        upload_energy_j=decision.upload_energy_j[chosen],
+        compute_time_s=observation.compute_time_s[chosen],
+        upload_time_s=decision.upload_time_s[chosen],
+        queue_j=state.queue_j[chosen],
+        objective=decision.objective,
+        lower_bound=decision.lower_bound,
+        status=with_ids(decision.status, problem.ids),
+        counts=tuple(np.bincount(outcome, minlength=len(REASONS)).tolist()),
+    )
+
+
+def outcomes(observation: Observation, chosen: BoolArray) -> NDArray[np.int8]:
+    """What became of each device, as places in `REASONS`; of several reasons against it, the first that holds."""
+    uplink = observation.uplink
+    outcome = np.full(len(chosen), REASONS.index("not chosen"), np.int8)
+    if uplink is not None:
+        time_s = np.maximum(uplink.upload_time_s, 0.0)
+        exponent = curve.required_exponent(uplink.payload_bits, uplink.bandwidth_hz, uplink.upload_time_s)
+        scale = curve.energy_scale(uplink.bandwidth_hz, uplink.noise_w_per_hz, time_s, uplink.gain)
+        if observation.hard_budget:
+            least_j = observation.compute_energy_j + curve.upload_energy(scale, exponent, 1.0)
+            outcome[~(least_j <= observation.battery_j)] = 5
+        with np.errstate(over="ignore"):
+            snr = uplink.max_power_w * uplink.gain / (uplink.bandwidth_hz * uplink.noise_w_per_hz)
+        outcome[np.log1p(snr) < exponent] = 4
+        outcome[uplink.upload_time_s <= 0] = 3
+    outcome[~observation.available] = 2
+    outcome[chosen] = 0
+    return outcome
+
+
+def with_ids(sentence: str, ids: Sequence[str]) -> str:
+    """A scheduler's sentence, which counts devices from 0, with the names the user gave them.
+
+    >>> with_ids("Left out 2 of 7 chosen devices: devices 0, 2 not available.", ["a", "b", "c"])
+    'Left out 2 of 7 chosen devices: devices a, c not available.'
+    >>> with_ids("6 devices (0, 1, …) without the energy for this round.", ["a", "b"])
+    '6 devices (a, b, …) without the energy for this round.'
+    """
+
+    def named(match: re.Match[str]) -> str:
+        places = [int(place) for place in match[2].split(", ")]
+        return match[1] + ", ".join(ids[place] if place < len(ids) else str(place) for place in places)
+
+    return re.sub(r"(\bdevices? |\bdevices \()(\d+(?:, \d+)*)", named, sentence)

@@ -1,0 +1,111 @@
+"""A horizon as plain tables: the JSON that `kfl schedule --json` prints, and the rows of its CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.core.config import to_table
+from kfl.scheduling.horizon import REASONS, Horizon, ScheduledRound
+from kfl.scheduling.problem_file import problem_table
+
+Row = dict[str, Any]
+
+_SCHEDULED = (
+    "share",
+    "power_w",
+    "compute_energy_j",
+    "upload_energy_j",
+    "energy_j",
+    "compute_time_s",
+    "upload_time_s",
+    "time_s",
+    "queue_j",
+)
+_PLAIN = tuple(name for name in _SCHEDULED if name not in ("energy_j", "time_s"))
+
+
+def horizon_table(horizon: Horizon) -> Row:
+    """Everything about a horizon in JSON's types and SI units; what does not exist (a bound, a budget) is null."""
+    problem, following = horizon.problem, horizon.following
+    top, devices = problem_table(following)
+    return {
+        "scheduler": {"name": horizon.scheduler.name, **to_table(horizon.scheduler)},
+        "notes": list(problem.notes) + never_schedulable(horizon),
+        "rounds": [_round_row(horizon, one) for one in horizon.rounds],
+        "devices": _rows(
+            id=list(problem.ids),
+            rounds_scheduled=horizon.taken,
+            compute_energy_j=horizon.compute_energy_j,
+            upload_energy_j=horizon.upload_energy_j,
+            energy_j=horizon.compute_energy_j + horizon.upload_energy_j,
+            battery_j=following.budget_j - following.spent_j,
+            queue_j=following.queue_j,
+            outcome=[REASONS[code] for code in horizon.outcome],
+        ),
+        "next": {**top, "devices": devices},
+    }
+
+
+def _round_row(horizon: Horizon, one: ScheduledRound) -> Row:
+    return {
+        "round": one.round,
+        "scheduled": len(one.devices),
+        "share": float(one.share.sum()),
+        "compute_energy_j": float(one.compute_energy_j.sum()),
+        "upload_energy_j": float(one.upload_energy_j.sum()),
+        "energy_j": one.energy_j,
+        "time_s": one.time_s,
+        "objective": _number(one.objective),
+        "lower_bound": _number(one.lower_bound),
+        "gap": _number(one.gap),
+        "status": one.status,
+        "devices": scheduled_rows(horizon, one),
+    }
+
+
+def scheduled_rows(horizon: Horizon, one: ScheduledRound) -> list[Row]:
+    """The scheduled devices of one round."""
+    columns = {name: np.asarray(getattr(one, name)) for name in _PLAIN}
+    columns["energy_j"] = one.compute_energy_j + one.upload_energy_j
+    columns["time_s"] = one.compute_time_s + one.upload_time_s
+    return _rows(id=[horizon.problem.ids[k] for k in one.devices], **{name: columns[name] for name in _SCHEDULED})
+
+
+def never_schedulable(horizon: Horizon, named: int = 5) -> list[str]:
+    """A sentence for devices that computing alone keeps past the deadline, whatever the channel; at most `named`."""
+    problem = horizon.problem
+    slow = np.flatnonzero(problem.too_slow)
+    sentences = [
+        f"Device {problem.ids[k]!r} can never be scheduled: computing takes {problem.compute_time_s[k]:.4g} s, "
+        f"and the deadline is {problem.deadline_s[k]:.4g} s."
+        for k in slow[:named]
+    ]
+    if len(slow) > named:
+        sentences.append(f"{len(slow) - named} more devices can never be scheduled for the same reason.")
+    return sentences
+
+
+def horizon_csv(horizon: Horizon) -> str:
+    """The scheduled devices as CSV: one row for each device and round."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ("round", "id", *_SCHEDULED), lineterminator="\n")
+    writer.writeheader()
+    for one in horizon.rounds:
+        writer.writerows({"round": one.round, **row} for row in scheduled_rows(horizon, one))
+    return out.getvalue()
+
+
+def _rows(**columns: NDArray[Any] | list[Any]) -> list[Row]:
+    lists = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values()]
+    names = list(columns)
+    return [dict(zip(names, map(_number, row), strict=True)) for row in zip(*lists, strict=True)]
+
+
+def _number(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,199 @@
+"""The fields of a problem file: what each means, what it may hold, and what holds when it is left out.
+
+This is the format's only description in code: reading checks against it, `kfl schedule --fields` prints it.
+Defaults of the cell are the paper's (`kfl.wireless.Radio`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kfl.core.errors import ConfigError, KflError
+from kfl.scheduling.base import BoolArray, FloatArray
+from kfl.wireless import Radio
+
+_CELL = Radio()
+
+
+class ProblemError(KflError):
+    """A problem file cannot be read, or something in it is missing or said twice."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of the format."""
+
+    name: str
+    meaning: str
+    right: str
+    """What a good value is: the end of the sentence "… must be"."""
+    least: float = 0.0
+    most: float = np.inf
+    positive: bool = False
+    """The least value itself is not allowed."""
+    default: float | None = None
+    shown_default: str = ""
+    """The default in words, where a number alone does not say it."""
+
+    def wrong(self, values: FloatArray) -> BoolArray:
+        """Which of these values the field cannot hold; NaN and infinities never are right."""
+        low = values > self.least if self.positive else values >= self.least
+        return np.asarray(~(np.isfinite(values) & low & (values <= self.most)))
+
+    @property
+    def otherwise(self) -> str:
+        """What holds when the field is left out, in words."""
+        return self.shown_default or ("required" if self.default is None else f"{self.default:g}")
+
+
+_AT_LEAST_ZERO = "a finite number, 0 or more"
+_DECIBELS = "a number of decibels between -400 and 400"
+
+CELL_FIELDS = {
+    field.name: field
+    for field in (
+        Field(
+            "bandwidth_hz",
+            "the whole uplink band B, shared by the scheduled devices",
+            "a positive number of hertz",
+            positive=True,
+            default=_CELL.bandwidth_hz,
+            shown_default=f"{_CELL.bandwidth_hz / 1e6:g} MHz",
+        ),
+        Field(
+            "noise_dbm_per_hz",
+            "noise power density N₀",
+            _DECIBELS,
+            -400.0,
+            400.0,
+            default=_CELL.noise_dbm_per_hz,
+        ),
+        Field(
+            "rounds",
+            "the horizon T: budgets are for this many rounds",
+            "a whole number, 1 or more",
+            1.0,
+            1e12,
+            shown_default="up to the last round of the file",
+        ),
+        Field(
+            "round", "the first round of the file, counted from 0", "a whole number, 0 or more", 0.0, 1e12, default=0.0
+        ),
+        Field(
+            "hard_budget", "true: nobody may spend more than its battery holds", "true or false", shown_default="false"
+        ),
+        Field(
+            "seed", "names the draws of schedulers that draw", "a whole number, 0 or more", 0.0, 2.0**63, default=0.0
+        ),
+        Field(
+            "memory",
+            "what the scheduler remembers, as --next writes it",
+            "an object of lists of numbers",
+            shown_default="none",
+        ),
+    )
+}
+"""Fields that stand once in a file: at the top of JSON, or in lines `# name = value` above a CSV."""
+
+DEVICE_FIELDS = {
+    field.name: field
+    for field in (
+        Field("id", "the device's name; no two are the same", "a text or a whole number"),
+        Field("gain", "channel power gain h, linear", _AT_LEAST_ZERO),
+        Field("gain_db", "the same in decibels", _DECIBELS, -400.0, 400.0, shown_default="gain"),
+        Field("payload_bits", "bits to upload in a round", _AT_LEAST_ZERO),
+        Field(
+            "available",
+            "false: the device cannot take part in the round",
+            "true or false",
+            default=1.0,
+            shown_default="true",
+        ),
+        Field("samples", "training samples D: what scheduling the device is worth", _AT_LEAST_ZERO, default=1.0),
+        Field(
+            "deadline_s",
+            "computation and upload must end within this time",
+            "a positive number of seconds",
+            positive=True,
+            default=_CELL.deadline_s,
+        ),
+        Field("max_power_w", "largest transmit power", _AT_LEAST_ZERO, default=_CELL.max_power_w),
+        Field("max_power_dbm", "the same in dBm", _DECIBELS, -400.0, 400.0, shown_default="max_power_w"),
+        Field("compute_time_s", "time to compute before the upload", _AT_LEAST_ZERO, default=0.0),
+        Field("compute_energy_j", "energy of that computation", _AT_LEAST_ZERO, default=0.0),
+        Field(
+            "flops", "or, in place of the two: operations of a round", _AT_LEAST_ZERO, shown_default="compute_time_s"
+        ),
+        Field(
+            "cpu_hz",
+            "with flops: clock frequency f",
+            "a positive number of hertz",
+            positive=True,
+            shown_default="required with flops",
+        ),
+        Field(
+            "flops_per_cycle",
+            "with flops: operations per clock cycle n",
+            "a positive number",
+            positive=True,
+            default=_CELL.flops_per_cycle,
+        ),
+        Field(
+            "power_coefficient",
+            "with flops: κ, a cycle costs κ f² joule",
+            _AT_LEAST_ZERO,
+            default=_CELL.power_coefficient,
+        ),
+        Field(
+            "budget_j",
+            "energy budget for the whole horizon",
+            "a positive number of joules for all rounds together; leave it out for a device without a budget",
+            positive=True,
+            shown_default="no budget",
+        ),
+        Field("spent_j", "energy spent in earlier rounds", _AT_LEAST_ZERO, default=0.0),
+        Field(
+            "battery_j",
+            "or, in place of spent_j: what is left of budget_j",
+            _AT_LEAST_ZERO,
+            shown_default="budget_j − spent_j",
+        ),
+        Field("queue_j", "virtual queue q before this round", _AT_LEAST_ZERO, default=0.0),
+    )
+}
+"""Fields of a device. All but `id` may also stand at the top: then they hold for devices without their own."""
+
+TRACES = {"gains": "gain", "gains_db": "gain_db"}
+"""JSON's lists with one value per round, and the field each is a trace of. CSV has a column `round` instead."""
+
+EACH_ROUND = ("gain", "gain_db", "available")
+"""Fields that may change from round to round."""
+
+WHOLE = ("rounds", "round", "seed")
+
+_MEANT = {"horizon": "rounds", "h": "gain", "power_w": "max_power_w", "power_dbm": "max_power_dbm", "name": "id"}
+
+
+def refuse_unknown(names: Iterable[str], known: Sequence[str], where: str = "") -> None:
+    """Raise for the first name that is not known, with the nearest one that is."""
+    for name in names:
+        if name not in known:
+            meant = _MEANT.get(name, "")
+            near = [meant] if meant in known else difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(known)}."
+            raise ProblemError(f"{name!r}{where} is not a field of a problem; {hint}")
+
+
+def refuse_wrong(
+    field: Field, values: FloatArray, given: BoolArray, ids: Sequence[str], first_round: int | None = None
+) -> None:
+    """Raise for the first value that the field cannot hold, naming the device (and the round, in a trace)."""
+    bad = given & field.wrong(values)
+    if bad.any():
+        where = tuple(int(place) for place in np.argwhere(bad)[0])
+        when = f" in round {where[0] + first_round}" if first_round is not None and len(where) > 1 else ""
+        raise ConfigError(f"{field.name} of device {ids[where[-1]]!r}{when}", float(values[where]), field.right)
