@@ -147,6 +147,7 @@ def test_a_run_folder_holds_everything_and_can_be_read_back(data, tmp_path):
         "rounds.jsonl",
         "devices.json",
         "knowledge.npz",
+        "models",
         "summary.json",
     }
     experiment, loaded = kfl.load_run(tmp_path / "run")
@@ -167,10 +168,10 @@ def test_a_finished_run_is_read_not_repeated_and_another_config_refused(data, tm
     again = play(SMALL, data, folder=tmp_path, on_round=calls.append)
     assert not calls
     assert again.accuracy == kfl.load_run(tmp_path)[1].accuracy
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     with pytest.raises(RunFolderError, match="rounds: 4 → 5"):
         play(replace(SMALL, rounds=5), data, folder=tmp_path)
-    assert before == {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
 
 
 def test_a_crash_leaves_whole_lines_and_a_torn_line_is_ignored(data, tmp_path):

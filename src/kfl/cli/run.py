@@ -49,6 +49,8 @@ class RunOptions:
     """Processor that trains: auto takes the GPU where there is one."""
     no_baseline: bool = False
     """Skip the local-only run that shows what sharing adds."""
+    no_models: bool = False
+    """Do not keep the devices' models in the run folder. Then kfl export cannot write them."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -81,6 +83,7 @@ def execute(experiment: Experiment, folder: Path, options: RunOptions) -> int:
             folder,
             data_dir=options.data_dir,
             device=options.device,
+            keep_models=not options.no_models,
             on_start=display.on_start,
             on_round=display.on_round,
         )
@@ -92,6 +95,7 @@ def execute(experiment: Experiment, folder: Path, options: RunOptions) -> int:
                 folder / "local-only",
                 data_dir=options.data_dir,
                 device=options.device,
+                keep_models=False,
                 on_round=display.on_round,
             )
     print_summary(experiment, history, twin, folder)

@@ -9,6 +9,7 @@ from kfl.simulation.experiment import Experiment
 from kfl.simulation.history import History, RoundLog
 
 if TYPE_CHECKING:
+    from kfl.simulation.export import export_models, load_model
     from kfl.simulation.folder import load_run
     from kfl.simulation.runner import run
     from kfl.simulation.world import World, build_world
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 _LAZY = {
     "World": "kfl.simulation.world",
     "build_world": "kfl.simulation.world",
+    "export_models": "kfl.simulation.export",
+    "load_model": "kfl.simulation.export",
     "load_run": "kfl.simulation.folder",
     "run": "kfl.simulation.runner",
 }
@@ -25,4 +28,14 @@ def __getattr__(name: str) -> Any:
     return lazy_exports(__name__, _LAZY, name)
 
 
-__all__ = ["Experiment", "History", "RoundLog", "World", "build_world", "load_run", "run"]
+__all__ = [
+    "Experiment",
+    "History",
+    "RoundLog",
+    "World",
+    "build_world",
+    "export_models",
+    "load_model",
+    "load_run",
+    "run",
+]

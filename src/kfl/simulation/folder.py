@@ -5,6 +5,7 @@
     rounds.jsonl       one line per round, appended as it happens
     devices.json       per device: rounds, energy, budget, accuracy, model, samples
     knowledge.npz      the server's arrays at the end (for KFL the knowledge and which classes it covers)
+    models/            what each device that ever trained holds at the end, one safetensors file per device
     summary.json       totals and final accuracy; its presence means the run is finished
 
 Every file is written whole or not at all; a line of rounds.jsonl is written in one piece, and a torn last line
@@ -29,6 +30,7 @@ from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic, write_json
 from kfl.simulation.experiment import Experiment
 from kfl.simulation.history import History, RoundLog
+from kfl.simulation.kept_models import write_states
 
 if TYPE_CHECKING:
     from kfl.models import State
@@ -94,12 +96,17 @@ class RunFolder:
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
 
-    def finish(self, history: History, server: State) -> None:
-        """Write what is known at the end; the summary last, because it marks the run as finished."""
+    def finish(self, history: History, server: State, devices: Mapping[int, State] | None = None) -> None:
+        """Write what is known at the end; the summary last, because it marks the run as finished.
+
+        `devices` are the states to keep as models; None keeps none.
+        """
         buffer = io.BytesIO()
         np.savez(buffer, **{name: value.cpu().numpy() for name, value in server.items()})  # type: ignore[arg-type]
         try:
             write_atomic(self.path / "knowledge.npz", buffer.getvalue())
+            if devices is not None:
+                write_states(self.path, devices)
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
         self._json("devices.json", list(history.devices))

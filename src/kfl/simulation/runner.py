@@ -13,6 +13,7 @@ from kfl.simulation.environment import describe_environment
 from kfl.simulation.experiment import Experiment
 from kfl.simulation.folder import RunFolder, load_run
 from kfl.simulation.history import History, RoundLog, totals
+from kfl.simulation.kept_models import require_safetensors
 from kfl.simulation.round import RunState, begin, play_round
 from kfl.simulation.world import Models, World, build_world, source_hashes
 
@@ -25,6 +26,7 @@ def run(
     models: Models | None = None,
     data_dir: str | Path | None = None,
     device: str = "cpu",
+    keep_models: bool = True,
     on_start: Callable[[World], None] | None = None,
     on_round: Callable[[RoundLog], None] | None = None,
 ) -> History:
@@ -38,6 +40,7 @@ def run(
             a `head`.
         data_dir: where MNIST and CIFAR-10 lie; otherwise `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
+        keep_models: write the devices' models into the run folder, for `kfl export` and `load_model`.
         on_start: called once with the world, before the first round.
         on_round: called after every round with its log, for progress displays.
 
@@ -53,6 +56,8 @@ def run(
     """
     started = time.perf_counter()
     target = None if folder is None else RunFolder(Path(folder))
+    if target is not None and keep_models:
+        require_safetensors()  # now, rather than after hours of training
     where = None if data_dir is None else Path(data_dir)
     world = build_world(experiment, dataset=dataset, models=models, data_dir=where, device=device)
     if target is not None:
@@ -74,7 +79,7 @@ def run(
     summary = summarise(world, logs, time.perf_counter() - started)
     history = History(tuple(logs), summary, device_records(world, state), None if folder is None else str(folder))
     if target is not None:
-        target.finish(history, state.server)
+        target.finish(history, state.server, state.devices if keep_models else None)
     return history
 
 
@@ -86,6 +91,11 @@ def describe_world(world: World) -> dict[str, Any]:
             "fingerprint": world.dataset.fingerprint(),
             "train": len(world.dataset.train_y),
             "test": len(world.dataset.test_y),
+            "input_shape": list(world.dataset.input_shape),
+            "classes": world.dataset.classes,
+            "scale": world.dataset.scale,
+            "mean": world.dataset.mean,
+            "std": world.dataset.std,
             "note": world.dataset.note,
         },
         "models": sorted(set(world.models.names)) if len(world.models.names) <= 20 else len(world.models.names),
