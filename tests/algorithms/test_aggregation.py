@@ -39,6 +39,14 @@ def test_kfl_without_memory_forgets():
     assert after["known"].tolist() == [True, True, False]
 
 
+def test_kfl_without_memory_keeps_what_it_has_when_nothing_usable_arrives():
+    bad = knowledge(0, [[math.nan, 0.0]] * 3, [1, 1, 1])
+    for uploads in ([], [bad]):
+        after, rejected = Kfl(memory=False).aggregate(BEFORE, uploads)
+        assert len(rejected) == len(uploads)
+        assert after is BEFORE
+
+
 @pytest.mark.parametrize("counts", [([1, 2, 0], [2, 0, 0]), ([1, 1, 0], [1, 0, 0])], ids=["counts", "flags"])
 def test_fedproto_weighs_devices_alike(counts):
     """((1, 0) + (4, 3))/2 = (2.5, 1.5), whatever counts a device claims."""
