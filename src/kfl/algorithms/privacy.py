@@ -142,9 +142,9 @@ def _sensitivity_with_training(class_counts: Sequence[int], labels: bool) -> flo
 def _sentence(epsilon: float, delta: float, worst: float, rounds: int, labels: bool) -> str:
     unit = "one sample, its label included," if labels else "one sample among others of its class"
     leak = "" if labels else " The counts per class are sent as they are and are not protected."
-    bound = f"ε = {worst:.3g}" + (", which is vacuous" if worst > VACUOUS_EPSILON else "")
+    vacuous = ", which is vacuous" if worst > VACUOUS_EPSILON else ""
     return (
         f"The {rounds} uploads of this device are ({epsilon:.3g}, {delta:g})-differentially private for the "
         f"replacement of {unit} as far as the averaging of features goes; with the training of the body counted, "
-        f"only {bound} is guaranteed.{leak} Being scheduled by energy gives no amplification by sampling."
+        f"only ε = {worst:.3g} is guaranteed{vacuous}.{leak} Being scheduled by energy gives no amplification by sampling."
     )
