@@ -146,5 +146,6 @@ def _sentence(epsilon: float, delta: float, worst: float, rounds: int, labels: b
     return (
         f"The {rounds} uploads of this device are ({epsilon:.3g}, {delta:g})-differentially private for the "
         f"replacement of {unit} as far as the averaging of features goes; with the training of the body counted, "
-        f"only ε = {worst:.3g} is guaranteed{vacuous}.{leak} Being scheduled by energy gives no amplification by sampling."
+        f"only ε = {worst:.3g} is guaranteed{vacuous}.{leak} "
+        "Being scheduled by energy gives no amplification by sampling."
     )
