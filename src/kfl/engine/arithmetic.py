@@ -1,0 +1,64 @@
+"""How exactly an engine multiplies: float32, tf32, bf16 or float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kfl.core.errors import ConfigError
+
+PRECISIONS = ("float32", "tf32", "bf16", "float64")
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """A precision by name. Weights are always kept in float32, or in float64 where that is asked for."""
+
+    precision: str
+    device_type: str
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ConfigError("precision", self.precision, f"one of {', '.join(PRECISIONS)}")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of weights and of everything that is added up."""
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+    @property
+    def factor_dtype(self) -> torch.dtype:
+        """The type of the two factors of a product."""
+        return torch.bfloat16 if self.precision == "bf16" else self.dtype
+
+    @contextmanager
+    def products(self, *, exact: bool = False) -> Iterator[None]:
+        """Matrix products inside round their factors as this precision says; not at all where `exact`.
+
+        PyTorch keeps this in global switches: they are set for the block alone.
+        """
+        if self.device_type != "cuda":
+            yield
+            return
+        wanted = "tf32" if self.precision in ("tf32", "bf16") and not exact else "ieee"
+        backends: Any = torch.backends
+        matmul, conv = backends.cuda.matmul, backends.cudnn.conv
+        before = matmul.fp32_precision, conv.fp32_precision
+        matmul.fp32_precision, conv.fp32_precision = wanted, wanted
+        try:
+            yield
+        finally:
+            matmul.fp32_precision, conv.fp32_precision = before
+
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
+        """For code that is not ours: bf16 factors through PyTorch's own rules, and the switches above."""
+        with (
+            self.products(),
+            torch.autocast(self.device_type, dtype=torch.bfloat16, enabled=self.precision == "bf16"),
+        ):
+            yield

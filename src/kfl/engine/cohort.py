@@ -1,0 +1,207 @@
+"""Which devices can be one batch: those whose models are built alike, or alike up to the width of hidden layers."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from kfl.engine.arithmetic import Arithmetic
+from kfl.engine.graphs import Input
+from kfl.engine.recipe import Recipe, build_wide, read_recipe, widest
+from kfl.engine.vectorised import Verdict, try_module
+
+if TYPE_CHECKING:
+    from kfl.engine.local_data import LocalData
+    from kfl.models import FleetModels, State
+
+TRIED_SAMPLES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Architectures that share a batch."""
+
+    name: str
+    template: nn.Module
+    """A module of the widest architecture, where the engine computes."""
+    recipe: Recipe | None
+    """The widest; None for a module that is not read."""
+    shapes: dict[str, tuple[int, ...]]
+    """Shape of every entry of the widest model's state."""
+    verdict: Verdict
+
+
+class Families:
+    """The family of each device. Modules are built and tried when they are first asked for."""
+
+    def __init__(self, data: LocalData, models: FleetModels, arithmetic: Arithmetic, where: torch.device) -> None:
+        self._data = data
+        self._models = models
+        self._arithmetic = arithmetic
+        self._where = where
+        self._modules: dict[int, nn.Module] = {}
+        self._recipes: dict[int, Recipe | None] = {}
+        self._keys: dict[int, Hashable] = {}
+        self._built: dict[Hashable, Family] = {}
+
+    def of(self, device: int, *, exact: bool = False) -> Family:
+        """A device's family; with `exact`, only architectures of the same widths are in it."""
+        which = int(self._models.architecture[device])
+        key = (exact, self._recipe(which)) if exact and self._recipe(which) else (False, self._key(which))
+        if key not in self._built:
+            self._built[key] = self._build(which, exact=exact)
+        return self._built[key]
+
+    def architecture(self, device: int) -> int:
+        """The number of a device's architecture."""
+        return int(self._models.architecture[device])
+
+    def built(self) -> list[Family]:
+        """The families that were asked for so far."""
+        return list(self._built.values())
+
+    def _module(self, which: int) -> nn.Module:
+        if which not in self._modules:
+            with torch.random.fork_rng(devices=[]):
+                self._modules[which] = self._models.builders[which]()
+        return self._modules[which]
+
+    def _recipe(self, which: int) -> Recipe | None:
+        if which not in self._recipes:
+            self._recipes[which] = read_recipe(self._module(which), self._data.dataset.input_shape)
+        return self._recipes[which]
+
+    def _key(self, which: int) -> Hashable:
+        if which not in self._keys:
+            recipe = self._recipe(which)
+            self._keys[which] = structure(self._module(which)) if recipe is None else ("recipe", recipe.family)
+        return self._keys[which]
+
+    def _build(self, which: int, *, exact: bool) -> Family:
+        recipe, module = self._recipe(which), self._module(which)
+        if recipe is None:
+            template = copy.deepcopy(module)
+            verdict = self._tried(which, template)
+        else:
+            alike = [self._recipe(other) for other in range(len(self._models.builders))]
+            family = [other for other in alike if other is not None and other.family == recipe.family]
+            recipe = recipe if exact else widest(family)
+            with torch.random.fork_rng(devices=[]):
+                template = build_wide(module, recipe)
+            verdict = Verdict(True, True, "known layers")
+        shapes = {name: tuple(value.shape) for name, value in template.state_dict().items()}
+        template = template.to(self._where, self._arithmetic.dtype)
+        return Family(self._models.names[which], template, recipe, shapes, verdict)
+
+    def _tried(self, which: int, module: nn.Module) -> Verdict:
+        rows = [place % len(self._data.dataset.train_y) for place in range(TRIED_SAMPLES)]
+        inputs, labels = self._data.dataset.inputs("train", rows), self._data.dataset.labels("train", rows)
+        state = {name: value.detach() for name, value in copy.deepcopy(module).cpu().state_dict().items()}
+        verdict = try_module(copy.deepcopy(module).cpu(), state, inputs, labels)
+        if not verdict.vectorised:
+            logging.getLogger("kfl").warning(
+                "%s cannot be vectorised: %s. Its devices are trained one after another.",
+                self._models.names[which],
+                verdict.reason,
+            )
+        return verdict
+
+
+def structure(module: nn.Module) -> Hashable:
+    """A value that is equal for modules that are built alike, whatever their weights; too careful where unsure.
+
+    >>> structure(nn.Linear(2, 3)) == structure(nn.Linear(2, 3)), structure(nn.ReLU()) == structure(nn.Tanh())
+    (True, False)
+    """
+    found: list[Any] = []
+    common = set(vars(nn.Module()))
+    state = module.state_dict()
+    for name, part in module.named_modules():
+        own = {key: _plain(value) for key, value in vars(part).items() if key not in common}
+        hooked = id(part) if any(vars(part)[key] for key in common if key.endswith("hooks")) else 0
+        found.append((name, type(part), tuple(sorted(own.items(), key=lambda item: item[0])), hooked))
+    found.extend((name, tuple(value.shape), value.dtype) for name, value in state.items())
+    found.extend((name, _plain(value)) for name, value in module.named_buffers() if name not in state)
+    return tuple(found)
+
+
+def _plain(value: Any) -> Hashable:
+    """A value that can be compared; an object without a value of its own stands for itself."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy().tobytes()
+    if isinstance(value, list | tuple):
+        return tuple(_plain(item) for item in value)
+    return value if isinstance(value, int | float | str | bool | type(None)) else id(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Puts the states of a cohort into one tensor per name, filled up with zeros to the widest, and takes them out.
+
+    Devices of one architecture stand next to each other, so that each width is one slice.
+    """
+
+    family: Family
+    states: Sequence[State]
+    dtype: torch.dtype
+    where: torch.device
+
+    def names(self) -> list[str]:
+        """The entries of every state."""
+        return list(self.states[0])
+
+    def inputs(self) -> dict[str, Input]:
+        """Every entry of all states, stacked."""
+        return {name: self._input(name) for name in self.names()}
+
+    def _input(self, name: str) -> Input:
+        values = [state[name] for state in self.states]
+        shape = self._shape(name, values[0])
+
+        def into(memory: Tensor | None) -> Tensor:
+            runs = _runs(values)
+            dtype = self.dtype if values[0].is_floating_point() else values[0].dtype
+            if len(runs) == 1 and tuple(values[0].shape) == shape and _ready(values, dtype, self.where):
+                return torch.stack(values) if memory is None else torch.stack(values, out=memory)
+            if memory is None:
+                memory = torch.zeros((len(values), *shape), dtype=dtype, device=self.where)
+            else:
+                memory.zero_()
+            for start, stop in runs:
+                narrow = memory[(slice(start, stop), *(slice(size) for size in values[start].shape))]
+                narrow.copy_(torch.stack([value.to(self.where, dtype) for value in values[start:stop]]))
+            return memory
+
+        return Input((len(values), *shape), into)
+
+    def take(self, stacked: State) -> list[State]:
+        """The state of each device, as slices of the stacked tensors without what they were filled up with."""
+        columns = {}
+        for name, value in stacked.items():
+            values = [state[name] for state in self.states]
+            found: list[Tensor] = []
+            for start, stop in _runs(values):
+                narrow = value[(slice(start, stop), *(slice(size) for size in values[start].shape))]
+                found.extend(narrow.contiguous().unbind(0))
+            columns[name] = found
+        return [{name: columns[name][place] for name in state} for place, state in enumerate(self.states)]
+
+    def _shape(self, name: str, value: Tensor) -> tuple[int, ...]:
+        """The shape of the widest; an entry that is not the model's (a mixing weight) has its own."""
+        return self.family.shapes.get(name.rpartition("/")[2], tuple(value.shape))
+
+
+def _ready(values: Sequence[Tensor], dtype: torch.dtype, where: torch.device) -> bool:
+    return all(value.dtype == dtype and value.device.type == where.type for value in values)
+
+
+def _runs(values: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Ranges of neighbours of one shape."""
+    starts = [place for place in range(len(values)) if place == 0 or values[place].shape != values[place - 1].shape]
+    return list(zip(starts, [*starts[1:], len(values)], strict=True))

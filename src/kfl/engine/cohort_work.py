@@ -1,0 +1,284 @@
+"""What is done with one cohort: train it, read its features, test it. Each is one computation of fixed shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from kfl.engine.arithmetic import Arithmetic
+from kfl.engine.base import RoundKey, Sgd
+from kfl.engine.cohort import Family, Stack
+from kfl.engine.convolutions import Convolutions, choose_convolutions
+from kfl.engine.fused import FusedNetwork, Pull, run_fused, train_fused
+from kfl.engine.graphs import GraphRunner, Input
+from kfl.engine.local_data import LocalData
+from kfl.engine.objective_parts import ObjectiveParts, split_objective
+from kfl.engine.objectives import Objective, Supervised
+from kfl.engine.samples import (
+    GivenTable,
+    ResidentTable,
+    Rows,
+    Split,
+    Step,
+    StoredTable,
+    Table,
+    batches_per_pass,
+    mini_batches,
+    whole_table,
+)
+from kfl.engine.vectorised import Batch, Descent, run_vectorised, train_vectorised
+from kfl.models import State
+
+RESIDENT_SHARE = 0.25
+"""Part of a GPU's memory that a stored dataset may take; a larger one stays where it is."""
+ROW_STEP = 32
+"""On a GPU, unequal numbers of samples are rounded up to multiples of this, so that few shapes are recorded."""
+
+Given = tuple[Tensor, Tensor]
+"""Inputs and targets that all devices are trained on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Devices of one family, those of one architecture next to each other."""
+
+    family: Family
+    devices: Sequence[int]
+    states: Sequence[State]
+
+
+class CohortWork:
+    """Does the work of cohorts on one processor."""
+
+    def __init__(
+        self,
+        data: LocalData,
+        arithmetic: Arithmetic,
+        where: torch.device,
+        *,
+        convolution: str,
+        graphs: bool,
+        fused: bool,
+    ) -> None:
+        self.graphs = GraphRunner(enabled=graphs and where.type == "cuda")
+        self._data = data
+        self._arithmetic = arithmetic
+        self._where = where
+        self._way = convolution
+        self._fused = fused
+        self._rows = Rows(data, where)
+        self._tables: dict[Split, Table] = {}
+
+    @cached_property
+    def convolutions(self) -> Convolutions:
+        """How convolutions are done; decided when a network first has one."""
+        return choose_convolutions(self._way, self._arithmetic, self._where)
+
+    def free(self) -> None:
+        """Give back memory that is only kept for speed."""
+        self.graphs.forget()
+        if self._where.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def kind(self, family: Family) -> str:
+        """What runs for a family, and why."""
+        if not family.verdict.vectorised:
+            return f"sequential: {family.verdict.reason}"
+        return "fused for labels, otherwise torch.func" if self._network(family) else "torch.func"
+
+    # ── Training ──
+
+    def train(
+        self,
+        cohort: Cohort,
+        objective: Objective,
+        sgd: Sgd,
+        keys: Sequence[tuple[RoundKey, int]],
+        given: Given | None,
+    ) -> list[State] | None:
+        """The trained states; None where the devices' objectives are too different to be one."""
+        parts = split_objective([objective.for_device(place) for place in range(len(cohort.devices))])
+        if parts is None:
+            return None
+        steps, passes = self._steps(cohort, sgd, keys, given)
+        stack = self._stack(cohort)
+        descent = _descent(cohort.family, stack.names(), parts, sgd)
+        tensors = {**parts.shared, **parts.stacked}
+        needed = {**stack.inputs(), **_step_inputs(steps)}
+        needed.update({f"tensor {number}": self._keep(value) for number, value in enumerate(tensors.values())})
+        if given is not None:
+            needed.update({"inputs": self._keep(given[0]), "targets": self._keep(given[1])})
+        network = self._network(cohort.family)
+        by_hand = network is not None and type(parts.sample) is Supervised
+        by_hand = by_hand and set(stack.names()) == set(cohort.family.shapes)
+
+        def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
+            table = self._table("train") if given is None else GivenTable(held["inputs"], held["targets"])
+            batches = _readers(table, held, len(steps)) * passes
+            state = {name: held[name] for name in stack.names()}
+            own = {path: held[f"tensor {number}"] for number, path in enumerate(tensors)}
+            if by_hand and network is not None:
+                return train_fused(network, state, batches, _pull(parts.with_tensors(own)), descent)
+            return train_vectorised(cohort.family.template, state, parts, own, batches, descent, self._arithmetic)
+
+        key = _hashable(("train", id(cohort.family), parts.spec, tuple(parts.stacked), sgd))
+        return stack.take(self.graphs.run(key, needed, body))
+
+    def _steps(
+        self, cohort: Cohort, sgd: Sgd, keys: Sequence[tuple[RoundKey, int]], given: Given | None
+    ) -> tuple[list[Step], int]:
+        """The steps of one pass with the number of passes, or all steps and 1."""
+        if given is None:
+            rows = [self._rows.of(device, "train") for device in cohort.devices]
+        else:
+            rows = [whole_table(len(given[1]))] * len(cohort.devices)
+        if batches_per_pass(len(rows[0]), sgd) > 0:
+            return mini_batches(rows, sgd, keys, self._where), 1
+        if given is not None:
+            row = torch.arange(len(given[1]), device=self._where)
+            return [Step(row.expand(len(rows), -1), None)], sgd.steps
+        return [self._whole(cohort, "train")], sgd.steps
+
+    def _whole(self, cohort: Cohort, split: Split) -> Step:
+        """All samples of each device."""
+        counts = [self._data.size(device, split) for device in cohort.devices]
+        size = max(counts)
+        if self.graphs.enabled and cohort.family.verdict.separable and min(counts) < size:
+            size = -(-size // ROW_STEP) * ROW_STEP
+        return self._rows.whole(cohort.devices, split, size)
+
+    # ── Reading ──
+
+    def class_means(self, cohort: Cohort, clip_norm: float | None) -> tuple[Tensor, Tensor]:
+        """Equation (4) for a cohort: means (devices, classes, features) and counts (devices, classes)."""
+        stack, step = self._stack(cohort), self._whole(cohort, "train")
+        classes = self._data.dataset.classes
+        needed = {**stack.inputs(), **_step_inputs([step])}
+
+        def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
+            inputs, labels, weights = _readers(self._table("train"), held, 1)[0]()
+            feature, _ = self._run(cohort.family, stack, held, inputs)
+            if clip_norm is not None:
+                feature = feature * (clip_norm / feature.norm(dim=2, keepdim=True)).clamp(max=1)
+            member = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
+            if weights is not None:
+                member = member & (weights > 0).unsqueeze(-1)
+            counts = member.sum(1)
+            # The sum of a class is a product with zeros and ones, never rounded beyond the type of the weights.
+            with self._arithmetic.products(exact=True):
+                total = torch.bmm(member.to(feature.dtype).transpose(1, 2), feature)
+            return {"means": total / counts.clamp(min=1).unsqueeze(-1), "counts": counts}
+
+        found = self.graphs.run(("means", id(cohort.family), clip_norm), needed, body)
+        return found["means"], found["counts"]
+
+    def correct(self, cohort: Cohort) -> Tensor:
+        """Right predictions of each device on its own test samples."""
+        stack, step = self._stack(cohort), self._whole(cohort, "test")
+        needed = {**stack.inputs(), **_step_inputs([step])}
+
+        def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
+            inputs, labels, weights = _readers(self._table("test"), held, 1)[0]()
+            right = self._run(cohort.family, stack, held, inputs)[1].argmax(2) == labels
+            return {"right": (right if weights is None else right & (weights > 0)).sum(1)}
+
+        return self.graphs.run(("correct", id(cohort.family)), needed, body)["right"]
+
+    def logits(self, cohort: Cohort, inputs: Tensor) -> Tensor:
+        """What each model says about the same inputs."""
+        stack = self._stack(cohort)
+        needed = {**stack.inputs(), "inputs": self._keep(inputs)}
+
+        def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
+            shared = held["inputs"].expand(len(cohort.devices), *inputs.shape)
+            return {"logits": self._run(cohort.family, stack, held, shared)[1]}
+
+        return self.graphs.run(("logits", id(cohort.family)), needed, body)["logits"]
+
+    def _run(self, family: Family, stack: Stack, held: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
+        state = {name: held[name] for name in stack.names()}
+        network = self._network(family)
+        if network is not None:
+            return run_fused(network, state, inputs)
+        return run_vectorised(family.template, state, inputs, self._arithmetic)
+
+    # ── Parts ──
+
+    def _network(self, family: Family) -> FusedNetwork | None:
+        if family.recipe is None or not self._fused:
+            return None
+        return FusedNetwork(family.recipe, self._arithmetic, self.convolutions if family.recipe.convolutions else None)
+
+    def _stack(self, cohort: Cohort) -> Stack:
+        return Stack(cohort.family, cohort.states, self._arithmetic.dtype, self._where)
+
+    def _keep(self, value: Tensor) -> Input:
+        """A tensor as an input: where the engine computes, in its type."""
+        dtype = self._arithmetic.dtype if value.is_floating_point() else value.dtype
+
+        def fill(memory: Tensor | None) -> Tensor:
+            return value.to(self._where, dtype) if memory is None else memory.copy_(value)
+
+        return Input(tuple(value.shape), fill)
+
+    def _table(self, split: Split) -> Table:
+        if split not in self._tables:
+            dataset, dtype = self._data.dataset, self._arithmetic.dtype
+            stored = dataset.train_x if split == "train" else dataset.test_x
+            resident = False
+            if self._where.type == "cuda":
+                memory = torch.cuda.get_device_properties(self._where).total_memory
+                resident = stored.nbytes <= RESIDENT_SHARE * memory
+            table = ResidentTable if resident else StoredTable
+            self._tables[split] = table(dataset, split, dtype, self._where)
+            # Rows that are read from a file cannot be part of a graph.
+            self.graphs.enabled = self.graphs.enabled and resident
+        return self._tables[split]
+
+
+def _descent(family: Family, names: Sequence[str], parts: ObjectiveParts, sgd: Sgd) -> Descent:
+    """Every parameter with a rate above 0 moves; buffers never."""
+    buffers = {name for name, _ in family.template.named_buffers()}
+    rates = {name: parts.sample.rate(name, sgd) for name in names if name.rpartition("/")[2] not in buffers}
+    return Descent({name: rate for name, rate in rates.items() if rate}, sgd.momentum)
+
+
+def _pull(objective: Objective) -> Pull | None:
+    assert isinstance(objective, Supervised)
+    pull = objective.pull
+    return None if pull is None else Pull(pull.weight, pull.targets, pull.known)
+
+
+def _step_inputs(steps: Sequence[Step]) -> dict[str, Input]:
+    found = {}
+    for number, step in enumerate(steps):
+        found[f"rows {number}"] = _ready(step.rows)
+        if step.weights is not None:
+            found[f"weights {number}"] = _ready(step.weights)
+    return found
+
+
+def _ready(value: Tensor) -> Input:
+    return Input(tuple(value.shape), lambda memory: value if memory is None else memory.copy_(value))
+
+
+def _readers(table: Table, held: dict[str, Tensor], steps: int) -> list[Callable[[], Batch]]:
+    """For each step, how to read its batch."""
+
+    def reader(number: int) -> Callable[[], Batch]:
+        return lambda: (*table.gather(held[f"rows {number}"]), held.get(f"weights {number}"))
+
+    return [reader(number) for number in range(steps)]
+
+
+def _hashable(key: object) -> Hashable | None:
+    """The key where it has a hash."""
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key

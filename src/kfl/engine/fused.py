@@ -1,0 +1,231 @@
+"""Training of known networks with every product written out: forward, backward and momentum for a whole cohort.
+
+For a dense layer a' = relu(a Wᵀ + b) with dz the loss's gradient at its pre-activation,
+
+    dW = dzᵀ a,    db = Σ dz,    da = dz W,    v ← m v + dW,    W ← W − η v.
+
+The gradient of the weights is added to m v inside the matrix product itself, so it never exists on its own. At the
+head, dz = (softmax − one-hot) / n, and the pull of equation (6) adds λ (h − Ω_y) / n to the feature's gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from kfl.engine.convolutions import Convolutions
+from kfl.engine.vectorised import Batch, Descent
+
+if TYPE_CHECKING:
+    from kfl.engine.arithmetic import Arithmetic
+    from kfl.engine.recipe import Dense, Recipe
+    from kfl.models import State
+
+
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """The pull on features: targets (classes, features) and known (classes,), or with a first axis of devices."""
+
+    weight: float
+    targets: Tensor
+    known: Tensor
+
+    def goals(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """For each sample its target (devices, samples, features), and λ where its class has one, else 0."""
+        if self.targets.dim() == 2:
+            goal, known = self.targets[labels], self.known[labels]
+        else:
+            device = torch.arange(len(labels), device=labels.device)[:, None]
+            goal, known = self.targets[device, labels], self.known[device, labels]
+        return goal, self.weight * known.to(goal.dtype).unsqueeze(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A batch in the form the steps need, made once where all steps see the same samples."""
+
+    inputs: Tensor
+    onehot: Tensor
+    share: Tensor | float
+    """Weight of each sample, (devices, samples, 1), or one number for all."""
+    goal: Tensor | None
+    pull: Tensor | float
+
+
+@dataclass(eq=False)
+class _Tape:
+    """What the backward pass needs of the forward pass."""
+
+    convolved: object
+    activations: list[Tensor]
+    """Input of each dense layer of the body, then the feature."""
+    logits: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FusedNetwork:
+    """A known network for a cohort."""
+
+    recipe: Recipe
+    arithmetic: Arithmetic
+    convolutions: Convolutions | None
+    """None for a network without any."""
+
+    def prepare(self, inputs: Tensor) -> Tensor:
+        """Inputs (devices, samples, *shape) as the first layer wants them."""
+        if self.convolutions is not None:
+            return self.convolutions.prepare(inputs)
+        return inputs.flatten(2).to(self.arithmetic.factor_dtype)
+
+    def forward(self, state: State, inputs: Tensor, *, keep: bool) -> _Tape:
+        """The forward pass of all devices; without `keep` there is nothing for a backward pass."""
+        convolved: object = None
+        value = inputs
+        if self.convolutions is not None:
+            value, convolved = self.convolutions.forward(self.recipe.convolutions, state, inputs, keep=keep)
+            value = value.to(self.arithmetic.factor_dtype)
+        activations = [value]
+        for layer in self.recipe.dense:
+            value = self._dense(state, layer, value)
+            activations.append(value)
+        return _Tape(convolved, activations, self._dense(state, self.recipe.head, value))
+
+    def _dense(self, state: State, layer: Dense, value: Tensor) -> Tensor:
+        weight, bias = (self._factor(state[f"{layer.name}.{part}"]) for part in ("weight", "bias"))
+        out = torch.baddbmm(bias.unsqueeze(1), value, weight.transpose(1, 2))
+        return out.relu_() if layer.rectified else out
+
+    def _factor(self, value: Tensor) -> Tensor:
+        return value.to(self.arithmetic.factor_dtype)
+
+    def step(self, state: State, velocity: State, batch: _Prepared, tape: _Tape, descent: Descent) -> None:
+        """One step of gradient descent with momentum from a finished forward pass; changes state and velocity."""
+        gradient = torch.softmax(tape.logits.to(self.arithmetic.dtype), dim=2).sub_(batch.onehot).mul_(batch.share)
+        feature = tape.activations[-1]
+        layers = [*self.recipe.dense, self.recipe.head]
+        moving = [place for place, layer in enumerate(layers) if _moves(layer, descent)]
+        convolves = any(_moves(layer, descent) for layer in self.recipe.convolutions)
+        last = -1 if convolves else min(moving, default=len(layers))
+        for place in reversed(range(max(last, 0), len(layers))):
+            layer, value = layers[place], tape.activations[place]
+            # A pre-activation that ReLU cut off passes no gradient. The head has no ReLU.
+            if layer.rectified:
+                gradient = torch.ops.aten.threshold_backward(gradient, tape.activations[place + 1], 0)
+            factor = self._factor(gradient)
+            below = self._passed_down(state, layer, factor, transposed=place == 0) if place > last else None
+            self._move(state, velocity, layer, factor, gradient, value, descent)
+            if below is None:
+                return
+            gradient = below
+            if place == len(layers) - 1 and batch.goal is not None:
+                # The feature is where the pull acts.
+                gradient = gradient.to(self.arithmetic.dtype)
+                gradient.addcmul_(feature.to(self.arithmetic.dtype) - batch.goal, torch.as_tensor(batch.pull))
+                gradient = gradient.to(feature.dtype)
+        if self.convolutions is None:
+            return
+        for name, value in self.convolutions.backward(self.recipe.convolutions, state, tape.convolved, gradient):
+            if name in descent.rates:
+                _accumulate(velocity, name, value, descent.momentum)
+                state[name].add_(velocity[name], alpha=-descent.rates[name])
+
+    def _passed_down(self, state: State, layer: Dense, factor: Tensor, *, transposed: bool) -> Tensor:
+        """da = dz W. Towards convolutions in (features, samples) order, which is theirs."""
+        weight = self._factor(state[f"{layer.name}.weight"])
+        if transposed:
+            return torch.bmm(weight.transpose(1, 2), factor.transpose(1, 2)).transpose(1, 2)
+        return torch.bmm(factor, weight)
+
+    def _move(
+        self,
+        state: State,
+        velocity: State,
+        layer: Dense,
+        factor: Tensor,
+        gradient: Tensor,
+        value: Tensor,
+        descent: Descent,
+    ) -> None:
+        name = f"{layer.name}.weight"
+        if name in descent.rates:
+            if factor.dtype != self.arithmetic.dtype:
+                _accumulate(velocity, name, self._rounded_product(factor, value), descent.momentum)
+            elif name in velocity:
+                velocity[name].baddbmm_(factor.transpose(1, 2), value, beta=descent.momentum)
+            else:
+                velocity[name] = torch.bmm(factor.transpose(1, 2), value)
+            state[name].add_(velocity[name], alpha=-descent.rates[name])
+        name = f"{layer.name}.bias"
+        if name in descent.rates:
+            _accumulate(velocity, name, gradient.sum(1, dtype=self.arithmetic.dtype), descent.momentum)
+            state[name].add_(velocity[name], alpha=-descent.rates[name])
+
+    def _rounded_product(self, factor: Tensor, value: Tensor) -> Tensor:
+        """dzᵀ a of rounded factors, added up and returned in float32 where the processor can."""
+        if factor.is_cuda:
+            return torch.bmm(factor.transpose(1, 2), value, out_dtype=self.arithmetic.dtype)
+        return torch.bmm(factor.transpose(1, 2), value).to(self.arithmetic.dtype)
+
+
+def _moves(layer: object, descent: Descent) -> bool:
+    name = getattr(layer, "name", "")
+    return f"{name}.weight" in descent.rates or f"{name}.bias" in descent.rates
+
+
+def _accumulate(velocity: State, name: str, gradient: Tensor, momentum: float) -> None:
+    if name in velocity:
+        velocity[name].mul_(momentum).add_(gradient)
+    else:
+        velocity[name] = gradient
+
+
+@torch.no_grad()
+def train_fused(
+    network: FusedNetwork,
+    state: State,
+    steps: Sequence[Callable[[], Batch]],
+    pull: Pull | None,
+    descent: Descent,
+) -> State:
+    """Descend cross-entropy plus pull, once per entry of `steps`. Changes the stacked state and returns it."""
+    velocity: State = {}
+    batch: _Prepared | None = None
+    tape: _Tape | None = None
+    body_moves = any(not name.startswith("head.") for name in descent.rates)
+    with network.arithmetic.products():
+        for place, read in enumerate(steps):
+            same = place > 0 and read is steps[place - 1]
+            if batch is None or not same:
+                batch = _prepare(network, read(), pull)
+            if tape is None or body_moves or not same:
+                tape = network.forward(state, batch.inputs, keep=True)
+            else:
+                # Same samples, same body: only the head has anything new to say.
+                tape.logits = network._dense(state, network.recipe.head, tape.activations[-1])
+            network.step(state, velocity, batch, tape, descent)
+    return state
+
+
+def _prepare(network: FusedNetwork, batch: Batch, pull: Pull | None) -> _Prepared:
+    inputs, labels, weights = batch
+    dtype = network.arithmetic.dtype
+    classes = torch.arange(network.recipe.head.outputs, device=labels.device)
+    onehot = (labels.unsqueeze(-1) == classes).to(dtype)
+    share = 1.0 / labels.shape[1] if weights is None else weights.to(dtype).unsqueeze(-1)
+    if pull is None:
+        return _Prepared(network.prepare(inputs), onehot, share, None, 0.0)
+    goal, strength = pull.goals(labels)
+    return _Prepared(network.prepare(inputs), onehot, share, goal.to(dtype), strength.to(dtype) * share)
+
+
+@torch.no_grad()
+def run_fused(network: FusedNetwork, state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Features and logits of a cohort; inputs have one row per device."""
+    with network.arithmetic.products():
+        tape = network.forward(state, network.prepare(inputs), keep=False)
+    dtype = network.arithmetic.dtype
+    return tape.activations[-1].to(dtype), tape.logits.to(dtype)

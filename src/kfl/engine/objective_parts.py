@@ -1,0 +1,122 @@
+"""The objectives of a cohort as one: what they share, and the tensors in which they differ.
+
+`torch.func.vmap` runs one function for all devices. Objectives are dataclasses, so the tensors in their fields can
+be taken out, stacked over devices, and put back inside that function.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from kfl.engine.objectives import Objective
+
+if TYPE_CHECKING:
+    from kfl.engine.base import Sgd
+    from kfl.engine.objectives import Forward
+    from kfl.models import State
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectiveParts:
+    """One objective for all devices of a cohort, with its tensors taken out."""
+
+    sample: Objective
+    """The first device's, to put tensors into."""
+    shared: dict[Path, Tensor]
+    """Tensors that are the same for all devices."""
+    stacked: dict[Path, Tensor]
+    """Tensors with one row per device."""
+    spec: Hashable
+    """Everything but the tensors: equal specs are the same function of them."""
+
+    def with_tensors(self, tensors: dict[Path, Tensor]) -> Objective:
+        """The objective with other tensors in the same places."""
+        return cast(Objective, _rebuilt(self.sample, (), tensors))
+
+
+def split_objective(objectives: Sequence[Objective]) -> ObjectiveParts | None:
+    """Take the tensors out of the objectives of a cohort; None where they differ in more than tensors."""
+    first = objectives[0]
+    leaves, spec = dict(_leaves(first, ())), _spec(first)
+    if all(objective is first for objective in objectives):
+        return ObjectiveParts(first, leaves, {}, spec)
+    others = [dict(_leaves(objective, ())) for objective in objectives]
+    if any(_spec(objective) != spec for objective in objectives):
+        return None
+    shared = {path: leaf for path, leaf in leaves.items() if all(other[path] is leaf for other in others)}
+    stacked = {path: torch.stack([other[path] for other in others]) for path in leaves if path not in shared}
+    return ObjectiveParts(first, shared, stacked, spec)
+
+
+def takes_weights(objective: Objective) -> bool:
+    """Whether a loss can be told how much each sample weighs."""
+    return "weights" in inspect.signature(objective.loss).parameters
+
+
+def _leaves(thing: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        if isinstance(value, Tensor):
+            yield (*path, field.name), value
+        elif is_dataclass(value) and not isinstance(value, type):
+            yield from _leaves(value, (*path, field.name))
+
+
+def _spec(thing: Any) -> Hashable:
+    found: list[Any] = [type(thing)]
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        if isinstance(value, Tensor):
+            found.append((field.name, value.shape, value.dtype))
+        elif is_dataclass(value) and not isinstance(value, type):
+            found.append((field.name, _spec(value)))
+        else:
+            # What cannot be compared by value is compared by identity: too careful is only slow.
+            found.append((field.name, value if isinstance(value, Hashable) else id(value)))
+    return tuple(found)
+
+
+def _rebuilt(thing: Any, path: Path, tensors: dict[Path, Tensor]) -> Any:
+    new = copy.copy(thing)
+    for field in fields(thing):
+        value, place = getattr(thing, field.name), (*path, field.name)
+        if place in tensors:
+            object.__setattr__(new, field.name, tensors[place])
+        elif is_dataclass(value) and not isinstance(value, type):
+            object.__setattr__(new, field.name, _rebuilt(value, place, tensors))
+    return new
+
+
+@dataclass(frozen=True, eq=False)
+class Picked(Objective):
+    """The objectives of some devices of a larger cohort, in their new places."""
+
+    whole: Objective
+    places: tuple[int, ...]
+
+    def loss(
+        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """The loss that all devices share; engines ask `for_device` first."""
+        return self.whole.loss(forward, state, inputs, targets)
+
+    def rate(self, name: str, sgd: Sgd) -> float:
+        """As the whole."""
+        return self.whole.rate(name, sgd)
+
+    def project(self, name: str, value: Tensor) -> Tensor:
+        """As the whole."""
+        return self.whole.project(name, value)
+
+    def for_device(self, index: int) -> Objective:
+        """The objective of the device that has this place now."""
+        return self.whole.for_device(self.places[index])

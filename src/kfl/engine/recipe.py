@@ -1,0 +1,179 @@
+"""Networks an engine can read: convolution blocks, then dense layers, then a linear head.
+
+The paper's MLP and CNN are of this kind, and so are many users' networks. For them an engine knows every product
+of the forward and the backward pass, may write them out by hand, and may put networks of different widths into
+one batch: a narrow hidden layer is filled up with units whose weights are zero. Such a unit gives 0, and because
+the weights that leave it are zero too, its gradient is 0: it never changes and never changes anything.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from kfl.models import parts
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A square convolution without padding, then ReLU, then a 2×2 pooling by the maximum."""
+
+    name: str
+    """Name of the layer in the model's state: "body.0"."""
+    channels_in: int
+    channels_out: int
+    kernel: int
+    height: int
+    """Of its input."""
+    width: int
+
+    @property
+    def pooled(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        return (self.height - self.kernel + 1) // 2, (self.width - self.kernel + 1) // 2
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer with a bias, and a ReLU after it where `rectified`."""
+
+    name: str
+    inputs: int
+    outputs: int
+    rectified: bool
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All layers of a network in order. `dense` ends with the layer that gives the feature."""
+
+    convolutions: tuple[Convolution, ...]
+    dense: tuple[Dense, ...]
+    head: Dense
+    input_shape: tuple[int, ...]
+
+    @property
+    def family(self) -> Hashable:
+        """Equal for networks that differ in the widths of hidden dense layers only."""
+        first, last = self.dense[0].inputs, self.dense[-1].outputs
+        names = tuple((layer.name, layer.rectified) for layer in self.dense)
+        return self.convolutions, names, first, last, self.head, self.input_shape
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every parameter by name."""
+        found: dict[str, tuple[int, ...]] = {}
+        for conv in self.convolutions:
+            found[f"{conv.name}.weight"] = (conv.channels_out, conv.channels_in, conv.kernel, conv.kernel)
+            found[f"{conv.name}.bias"] = (conv.channels_out,)
+        for layer in (*self.dense, self.head):
+            found[f"{layer.name}.weight"] = (layer.outputs, layer.inputs)
+            found[f"{layer.name}.bias"] = (layer.outputs,)
+        return found
+
+
+def read_recipe(module: nn.Module, input_shape: tuple[int, ...]) -> Recipe | None:
+    """The recipe of a network; None where it has anything else in it.
+
+    >>> from kfl.models import cnn
+    >>> recipe = read_recipe(cnn(width=32), (3, 32, 32))
+    >>> [layer.pooled for layer in recipe.convolutions], [layer.outputs for layer in recipe.dense]
+    ([(14, 14), (5, 5)], [32, 64])
+    """
+    body, head = parts(module)
+    if type(body) is not nn.Sequential or not _is_plain(module):
+        return None
+    layers = [(f"body.{name}", layer) for name, layer in body.named_children()]
+    convolutions = _read_convolutions(layers, input_shape)
+    rest = layers[3 * len(convolutions) :]
+    size = input_shape
+    if convolutions:
+        size = (convolutions[-1].channels_out, *convolutions[-1].pooled)
+    if rest and type(rest[0][1]) is nn.Flatten and rest[0][1].start_dim == 1 and rest[0][1].end_dim == -1:
+        rest, size = rest[1:], (math.prod(size),)
+    dense = _read_dense(rest) if len(size) == 1 else None
+    ends = _read_dense([("head", head)])
+    if dense is None or ends is None or dense[0].inputs != size[0]:
+        return None
+    return Recipe(convolutions, dense, ends[0], tuple(input_shape))
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether nothing is hooked to a module and all its numbers are float32."""
+    hooked = any(
+        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+        for part in module.modules()
+    )
+    own = {id(value) for value in module.parameters()}
+    unique = len(own) == sum(1 for _ in module.named_parameters(remove_duplicate=False))
+    return not hooked and unique and all(str(value.dtype) == "torch.float32" for value in module.parameters())
+
+
+def _read_convolutions(layers: Sequence[tuple[str, nn.Module]], shape: tuple[int, ...]) -> tuple[Convolution, ...]:
+    found: list[Convolution] = []
+    while len(shape) == 3 and len(layers) >= 3:
+        (name, conv), (_, relu), (_, pool) = layers[:3]
+        if not (type(conv) is nn.Conv2d and type(relu) is nn.ReLU and type(pool) is nn.MaxPool2d):
+            break
+        if not (_is_plain_convolution(conv) and _is_plain_pooling(pool)):
+            break
+        found.append(Convolution(name, conv.in_channels, conv.out_channels, conv.kernel_size[0], shape[1], shape[2]))
+        shape, layers = (conv.out_channels, *found[-1].pooled), layers[3:]
+    return tuple(found)
+
+
+def _is_plain_convolution(conv: nn.Conv2d) -> bool:
+    return (
+        conv.kernel_size[0] == conv.kernel_size[1]
+        and conv.stride == (1, 1)
+        and conv.padding in ((0, 0), 0)
+        and conv.dilation == (1, 1)
+        and conv.groups == 1
+        and conv.bias is not None
+    )
+
+
+def _is_plain_pooling(pool: nn.MaxPool2d) -> bool:
+    return (
+        pool.kernel_size in (2, (2, 2))
+        and pool.stride in (2, (2, 2))
+        and pool.padding in (0, (0, 0))
+        and pool.dilation in (1, (1, 1))
+        and not pool.ceil_mode
+        and not pool.return_indices
+    )
+
+
+def _read_dense(layers: Sequence[tuple[str, nn.Module]]) -> tuple[Dense, ...] | None:
+    found: list[Dense] = []
+    for name, layer in layers:
+        if type(layer) is nn.Linear and layer.bias is not None:
+            found.append(Dense(name, layer.in_features, layer.out_features, rectified=False))
+        elif type(layer) is nn.ReLU and found and not found[-1].rectified:
+            found[-1] = replace(found[-1], rectified=True)
+        else:
+            return None
+    return tuple(found) or None
+
+
+def widest(recipes: Sequence[Recipe]) -> Recipe:
+    """The recipe of the same family whose hidden layers hold those of all the given ones."""
+    sizes = [max(recipe.dense[i].outputs for recipe in recipes) for i in range(len(recipes[0].dense))]
+    inputs = [recipes[0].dense[0].inputs, *sizes[:-1]]
+    dense = tuple(
+        replace(layer, inputs=before, outputs=after)
+        for layer, before, after in zip(recipes[0].dense, inputs, sizes, strict=True)
+    )
+    return replace(recipes[0], dense=dense)
+
+
+def build_wide(module: nn.Module, recipe: Recipe) -> nn.Module:
+    """A copy of a module whose dense layers have the sizes of the recipe; its weights mean nothing."""
+    wide = copy.deepcopy(module)
+    for layer in recipe.dense:
+        parent, _, name = layer.name.rpartition(".")
+        wide.get_submodule(parent).register_module(name, nn.Linear(layer.inputs, layer.outputs))
+    return wide

@@ -1,0 +1,175 @@
+"""Where a cohort's samples come from, and which of them each step sees.
+
+A table holds samples once; rows of it are gathered for a whole cohort at a time. On a GPU the table is the stored
+dataset itself (uint8 where it is stored so), brought there once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kfl.engine.base import RoundKey, Sgd
+from kfl.engine.sequential import batches
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kfl.data import Dataset
+    from kfl.engine.local_data import LocalData
+
+Split = Literal["train", "test"]
+
+
+class Table(ABC):
+    """Samples that can be gathered by their row."""
+
+    @abstractmethod
+    def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of rows of any shape; inputs have the shape (*rows.shape, *input_shape)."""
+
+
+@dataclass(frozen=True, eq=False)
+class GivenTable(Table):
+    """Samples that were handed over."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Pick rows."""
+        return self.inputs[rows], self.targets[rows]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredTable(Table):
+    """A dataset that stays where it is stored, perhaps in a file; rows are read when they are asked for."""
+
+    dataset: Dataset
+    split: Split
+    dtype: torch.dtype
+    where: torch.device
+
+    def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Read rows."""
+        flat = rows.reshape(-1).cpu().numpy()
+        inputs, labels = self.dataset.inputs(self.split, flat), self.dataset.labels(self.split, flat)
+        inputs = inputs.to(self.where, self.dtype).reshape(*rows.shape, *inputs.shape[1:])
+        return inputs, labels.to(self.where).reshape(rows.shape)
+
+
+class ResidentTable(Table):
+    """A dataset in the memory of a GPU, as it is stored; scaled after gathering, exactly as `Dataset` does."""
+
+    def __init__(self, dataset: Dataset, split: Split, dtype: torch.dtype, where: torch.device) -> None:
+        stored = dataset.train_x if split == "train" else dataset.test_x
+        self._inputs = torch.from_numpy(np.array(stored)).to(where).reshape(len(stored), -1)
+        self._labels = dataset.labels(split).to(where)
+        self._shape = dataset.input_shape
+        self._scale = dataset.scale
+        self._dtype = dtype
+        channel = (-1, *[1] * (len(self._shape) - 1))
+        self._mean = None if dataset.mean is None else torch.tensor(dataset.mean, device=where).reshape(channel)
+        self._std = None if dataset.std is None else torch.tensor(dataset.std, device=where).reshape(channel)
+
+    def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Pick rows and scale them."""
+        flat = rows.reshape(-1)
+        values = self._inputs.index_select(0, flat).to(torch.float32).reshape(*rows.shape, *self._shape)
+        if self._scale != 1.0:
+            values = values.mul_(self._scale)
+        if self._mean is not None:
+            values = values.sub_(self._mean)
+        if self._std is not None:
+            values = values.div_(self._std)
+        return values.to(self._dtype), self._labels.index_select(0, flat).reshape(rows.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What one step of a cohort sees."""
+
+    rows: Tensor
+    """(devices, samples), rows of a table."""
+    weights: Tensor | None
+    """(devices, samples), adding up to 1 for each device, 0 where a device was filled up; None: all alike."""
+
+
+class Rows:
+    """The rows of a table that belong to each device, kept where the engine computes once they were asked for."""
+
+    def __init__(self, data: LocalData, where: torch.device) -> None:
+        self._partition = data.partition
+        self._where = where
+        self._kept: dict[tuple[int, Split, int], Tensor] = {}
+
+    def of(self, device: int, split: Split) -> NDArray[np.int64]:
+        """The rows of one device."""
+        return (self._partition.train if split == "train" else self._partition.test)[device]
+
+    def whole(self, devices: Sequence[int], split: Split, size: int) -> Step:
+        """All samples of each device, filled up to `size` with repetitions of its first."""
+        counts = [len(self.of(device, split)) for device in devices]
+        rows = torch.stack([self._padded(device, split, size) for device in devices])
+        return Step(rows, sample_weights(counts, size, self._where))
+
+    def _padded(self, device: int, split: Split, size: int) -> Tensor:
+        kept = self._kept.get((device, split, size))
+        if kept is None:
+            kept = fill_up(self.of(device, split), size).to(self._where)
+            self._kept[device, split, size] = kept
+        return kept
+
+
+def fill_up(rows: NDArray[np.int64], size: int) -> Tensor:
+    """Rows, then the first one again and again: a sample of the device itself, so that it is nothing unusual."""
+    full = np.full(size, rows[0] if len(rows) else 0, dtype=np.int64)
+    full[: len(rows)] = rows
+    return torch.from_numpy(full)
+
+
+def sample_weights(counts: Sequence[int], size: int, where: torch.device) -> Tensor | None:
+    """1/count for the first `count` samples of each device, 0 for the rest; None where no device was filled up."""
+    if all(count == size for count in counts):
+        return None
+    number = torch.tensor([max(count, 1) for count in counts]).to(where)[:, None]
+    real = torch.tensor(list(counts)).to(where)[:, None]
+    return (torch.arange(size, device=where) < real).to(torch.float32) / number
+
+
+def mini_batches(
+    rows: Sequence[NDArray[np.int64]], sgd: Sgd, keys: Sequence[tuple[RoundKey, int]], where: torch.device
+) -> list[Step]:
+    """The steps of devices that take equally many batches per pass: the same draws as one device alone.
+
+    A last batch that is smaller than the others is filled up to the largest of the cohort.
+    """
+    drawn = [
+        [own if batch is None else own[batch.numpy()] for batch in batches(len(own), sgd, key, device)]
+        for own, (key, device) in zip(rows, keys, strict=True)
+    ]
+    steps = []
+    for of_devices in zip(*drawn, strict=True):
+        counts = [len(batch) for batch in of_devices]
+        size = max(counts)
+        table = torch.stack([fill_up(batch, size) for batch in of_devices]).to(where)
+        steps.append(Step(table, sample_weights(counts, size, where)))
+    return steps
+
+
+def batches_per_pass(samples: int, sgd: Sgd) -> int:
+    """How many steps one pass over a device's samples takes; 0 stands for one step over all of them."""
+    if sgd.batch_size is None or sgd.batch_size >= samples:
+        return 0
+    return -(-samples // sgd.batch_size)
+
+
+def whole_table(samples: int) -> NDArray[np.int64]:
+    """All rows of a table."""
+    return np.arange(samples, dtype=np.int64)

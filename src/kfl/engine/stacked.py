@@ -1,0 +1,339 @@
+"""Many devices' models as one batch: on a GPU, and for users' own modules on a CPU.
+
+Devices of one architecture, or of one up to the widths of hidden layers, form a cohort whose parameters are
+stacked. What runs for a cohort is one of three things:
+
+    fused       networks of known layers (`kfl.engine.recipe`) on labels: every product written out by hand
+    torch.func  any other objective or module: `vmap` over stacked parameters
+    sequential  modules that PyTorch cannot vectorise: one device after another, as `SequentialEngine` does
+
+On a GPU the first two are recorded as CUDA graphs, one per shape. Data goes there once, and nothing waits for the
+GPU between the start of a round and the first use of its results. Where a cohort does not fit into memory, it is
+halved. What was chosen, and why, is in `StackedEngine.choices`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from kfl.engine.arithmetic import Arithmetic
+from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
+from kfl.engine.cohort import Families, Family
+from kfl.engine.cohort_work import Cohort, CohortWork
+from kfl.engine.local_data import LocalData
+from kfl.engine.objective_parts import Picked, takes_weights
+from kfl.engine.objectives import Distillation, Mixture, Objective, Supervised
+from kfl.engine.plan import Path, Plan, Precision
+from kfl.engine.samples import Split, batches_per_pass
+from kfl.engine.sequential import SequentialEngine
+from kfl.models import FleetModels, State
+
+PADDED_OBJECTIVES = (Supervised, Distillation, Mixture)
+"""Objectives that see a model through its outputs alone, so that units of weight zero change nothing."""
+WIDEST_RATIO = 2
+"""A cohort's largest number of samples is at most this times its smallest: the rest is another cohort."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a stacked engine chose by itself, beyond its plan, and why."""
+
+    graphs: bool
+    """Whether repeated shapes are recorded as CUDA graphs."""
+    graphs_recorded: int
+    graphs_problem: str
+    """Why a computation could not be recorded; empty where all could."""
+    convolution: str
+    """kernel, columns or grouped; empty where no network has a convolution."""
+    convolution_reason: str
+    families: dict[str, str]
+    """For each family of architectures that was used, what runs for it."""
+    most_devices: dict[str, int]
+    """For each family, the largest cohort that fits into memory, where that was found out."""
+
+
+class StackedEngine(Engine):
+    """Trains, reads and evaluates devices as batches.
+
+    >>> import numpy as np
+    >>> from kfl.data import Dataset, partition
+    >>> from kfl.models import fleet_from_name
+    >>> data = Dataset.from_arrays(np.random.default_rng(0).normal(size=(40, 6)), np.arange(40) % 2)
+    >>> split = partition("iid", data.train_y, data.test_y, classes=2, devices=3, seed=0)
+    >>> models = fleet_from_name("mlp", (8, 16), 3, data.input_shape, 2, seed=0)
+    >>> engine = StackedEngine(LocalData(data, split), models, "cpu")
+    >>> states = [engine.initial(device, seed=0) for device in range(3)]
+    >>> trained = engine.train(range(3), states, Supervised(), Sgd(5, 0.05, 0.05, 0.9), RoundKey(0, 0))
+    >>> engine.class_means(range(3), trained)[0].shape
+    torch.Size([3, 2, 64])
+    """
+
+    def __init__(
+        self,
+        data: LocalData,
+        models: FleetModels,
+        device: str,
+        precision: Precision = "float32",
+        *,
+        convolution: str = "auto",
+        graphs: bool = True,
+        fused: bool = True,
+    ) -> None:
+        """`convolution`, `graphs` and `fused` are for comparisons; the defaults are what is fastest."""
+        paths: tuple[Path, ...] = ("stacked",) * len(models.builders)
+        self.plan = Plan(device="cuda" if device == "cuda" else "cpu", precision=precision, paths=paths)
+        self.classes = data.dataset.classes
+        self.features = models.features
+        self._data = data
+        self._models = models
+        self._where = torch.device(device)
+        self._arithmetic = Arithmetic(precision, self._where.type)
+        self._families = Families(data, models, self._arithmetic, self._where)
+        self._sequential = SequentialEngine(data, models, device, "float64" if precision == "float64" else "float32")
+        self._work = CohortWork(
+            data, self._arithmetic, self._where, convolution=convolution, graphs=graphs, fused=fused
+        )
+        self._most: dict[str, int] = {}
+
+    @property
+    def choices(self) -> Choices:
+        """What was chosen so far, and why."""
+        families = self._families.built()
+        convolves = any(family.recipe is not None and family.recipe.convolutions for family in families)
+        return Choices(
+            graphs=self._work.graphs.enabled,
+            graphs_recorded=self._work.graphs.recorded,
+            graphs_problem=self._work.graphs.problem,
+            convolution=self._work.convolutions.name if convolves else "",
+            convolution_reason=self._work.convolutions.reason if convolves else "",
+            families={family.name: self._work.kind(family) for family in families},
+            most_devices=dict(self._most),
+        )
+
+    def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Bring a message to the processor that computes."""
+        return {name: value.to(self._where) for name, value in arrays.items()}
+
+    def profile(self, device: int) -> DeviceProfile:
+        """The sizes of a device's model and data."""
+        return DeviceProfile(self._models.profile(device), self._data.size(device, "train"))
+
+    def initial(self, device: int, seed: int, *, common: bool = False) -> State:
+        """A device's model before its first round."""
+        start = self._models.initial(device, seed, common=common)
+        dtype = self._arithmetic.dtype
+        return {
+            name: value.to(self._where, dtype) if value.is_floating_point() else value.to(self._where)
+            for name, value in start.items()
+        }
+
+    def train(
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        objective: Objective,
+        sgd: Sgd,
+        key: RoundKey,
+        data: tuple[Tensor, Tensor] | None = None,
+    ) -> list[State]:
+        """Equations (7) and (8), τ times, for whole cohorts: w ← w − η ∇, with momentum."""
+        return self.train_runs(devices, states, objective, sgd, [(key, device) for device in devices], data)
+
+    def train_runs(
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        objective: Objective,
+        sgd: Sgd,
+        keys: Sequence[tuple[RoundKey, int]],
+        data: tuple[Tensor, Tensor] | None = None,
+    ) -> list[State]:
+        """Train devices of several runs in one batch.
+
+        `keys` has, for each device, the round of its run and the number under which it draws there. Objectives
+        that differ between devices give each its own by `for_device`, as always.
+        """
+
+        def work(cohort: Cohort, places: Sequence[int]) -> list[State]:
+            task, draws = Picked(objective, tuple(places)), [keys[place] for place in places]
+            trained = None
+            if cohort.family.verdict.vectorised:
+                trained = self._work.train(cohort, task, sgd, draws, data)
+            return self._train_sequential(cohort, task, sgd, draws, data) if trained is None else trained
+
+        weighable = takes_weights(objective)
+        counts = [self._data.size(device, "train") if data is None else len(data[1]) for device in devices]
+
+        def apart(place: int, family: Family) -> Hashable:
+            batches = batches_per_pass(counts[place], sgd)
+            return batches if weighable and family.verdict.separable else (batches, counts[place])
+
+        exact = not isinstance(objective, PADDED_OBJECTIVES)
+        return self._in_cohorts(devices, states, counts, work, apart, exact=exact)
+
+    def _train_sequential(
+        self,
+        cohort: Cohort,
+        objective: Objective,
+        sgd: Sgd,
+        keys: Sequence[tuple[RoundKey, int]],
+        data: tuple[Tensor, Tensor] | None,
+    ) -> list[State]:
+        """One after another, in float32 or float64."""
+        found = []
+        for place, (device, state) in enumerate(zip(cohort.devices, cohort.states, strict=True)):
+            task = Picked(objective, (place,))
+            found += self._sequential.train([device], [state], task, sgd, keys[place][0], data)
+        return found
+
+    def class_means(
+        self, devices: Sequence[int], states: Sequence[State], clip_norm: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Equation (4): Ω_{k,c} is the mean of h_k(x) over the device's samples of class c."""
+
+        def work(cohort: Cohort, places: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+            if cohort.family.verdict.vectorised:
+                means, counts = self._work.class_means(cohort, clip_norm)
+            else:
+                means, counts = self._sequential.class_means(cohort.devices, cohort.states, clip_norm)
+            return list(zip(means.unbind(0), counts.unbind(0), strict=True))
+
+        found = self._read(devices, states, "train", work)
+        if not found:
+            none = torch.zeros(0, self.classes, self.features, dtype=self._arithmetic.dtype, device=self._where)
+            return none, torch.zeros(0, self.classes, dtype=torch.int64, device=self._where)
+        return torch.stack([means for means, _ in found]), torch.stack([counts for _, counts in found])
+
+    def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:
+        """What each model says about the same inputs."""
+
+        def work(cohort: Cohort, places: Sequence[int]) -> list[Tensor]:
+            if cohort.family.verdict.vectorised:
+                return list(self._work.logits(cohort, inputs).unbind(0))
+            return list(self._sequential.logits(cohort.devices, cohort.states, inputs).unbind(0))
+
+        said = self._in_cohorts(devices, states, [1] * len(devices), work, lambda place, family: 0)
+        none = torch.zeros(0, len(inputs), self.classes, dtype=self._arithmetic.dtype, device=self._where)
+        return torch.stack(said) if said else none
+
+    def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
+        """Right predictions on each device's own test samples."""
+
+        def work(cohort: Cohort, places: Sequence[int]) -> list[Tensor]:
+            if cohort.family.verdict.vectorised:
+                return list(self._work.correct(cohort).unbind(0))
+            right = self._sequential.correct(cohort.devices, cohort.states)
+            return list(torch.tensor(right, device=self._where).unbind(0))
+
+        tested = [place for place, device in enumerate(devices) if self._data.size(device, "test")]
+        found = [0] * len(devices)
+        if tested:
+            right = self._read([devices[place] for place in tested], [states[place] for place in tested], "test", work)
+            for place, count in zip(tested, torch.stack(right).tolist(), strict=True):
+                found[place] = count
+        return found
+
+    def proxy(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the samples that everybody holds."""
+        inputs, labels = self._data.read_proxy()
+        return inputs.to(self._where, self._arithmetic.dtype), labels.to(self._where)
+
+    def test_samples(self, device: int) -> int:
+        """Number of test samples of a device."""
+        return self._data.size(device, "test")
+
+    def _read(
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        split: Split,
+        work: Callable[[Cohort, Sequence[int]], list[Result]],
+    ) -> list[Result]:
+        """Work on each device's own samples in evaluation mode."""
+        counts = [self._data.size(device, split) for device in devices]
+
+        def apart(place: int, family: Family) -> Hashable:
+            return 0 if family.verdict.separable else counts[place]
+
+        return self._in_cohorts(devices, states, counts, work, apart)
+
+    def _in_cohorts(
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        counts: Sequence[int],
+        work: Callable[[Cohort, Sequence[int]], list[Result]],
+        apart: Callable[[int, Family], Hashable],
+        *,
+        exact: bool = False,
+    ) -> list[Result]:
+        """Split devices into cohorts, do the work of each, and give the results back in the devices' order."""
+        groups: dict[Hashable, list[int]] = {}
+        families: dict[Hashable, Family] = {}
+        for place, (device, _) in enumerate(zip(devices, states, strict=True)):
+            family = self._families.of(device, exact=exact)
+            key: Hashable = (id(family), apart(place, family))
+            families[key] = family
+            groups.setdefault(key, []).append(place)
+        found: dict[int, Result] = {}
+        for key, members in groups.items():
+            for places in _of_like_size(members, counts):
+                ordered = sorted(places, key=lambda place: self._families.architecture(devices[place]))
+                found.update(self._fitting(families[key], ordered, devices, states, work))
+        return [found[place] for place in range(len(devices))]
+
+    def _fitting(
+        self,
+        family: Family,
+        places: list[int],
+        devices: Sequence[int],
+        states: Sequence[State],
+        work: Callable[[Cohort, Sequence[int]], list[Result]],
+    ) -> dict[int, Result]:
+        """The work of a cohort, halved as often as memory asks for it."""
+        most = self._most.get(family.name, len(places))
+        if len(places) <= most:
+            cohort = Cohort(family, [devices[place] for place in places], [states[place] for place in places])
+            try:
+                return dict(zip(places, work(cohort, places), strict=True))
+            except (torch.OutOfMemoryError, RuntimeError) as problem:
+                if len(places) == 1 or not is_out_of_memory(problem):
+                    raise
+                most = (len(places) + 1) // 2
+            # Outside the handler, whose traceback would keep the memory of what failed.
+            self._most[family.name] = most
+            self._work.free()
+            logging.getLogger("kfl").warning(
+                "%d devices of %s do not fit into memory as one batch; going on with %d at a time.",
+                len(places),
+                family.name,
+                most,
+            )
+        found: dict[int, Result] = {}
+        for start in range(0, len(places), most):
+            found.update(self._fitting(family, places[start : start + most], devices, states, work))
+        return found
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Whether an error means that memory was too small, on a GPU or on a CPU."""
+    text = str(problem)
+    return isinstance(problem, torch.OutOfMemoryError) or "can't allocate memory" in text or "out of memory" in text
+
+
+def _of_like_size(places: Sequence[int], counts: Sequence[int]) -> list[list[int]]:
+    """Split devices so that filling up at most doubles the samples of any of them."""
+    found: list[list[int]] = []
+    for place in sorted(places, key=lambda place: (-counts[place], place)):
+        if not found or counts[place] * WIDEST_RATIO < counts[found[-1][0]]:
+            found.append([])
+        found[-1].append(place)
+    return found
