@@ -11,16 +11,20 @@ from kfl.simulation.history import History, RoundLog
 if TYPE_CHECKING:
     from kfl.simulation.export import export_models, load_model
     from kfl.simulation.folder import load_run
+    from kfl.simulation.many import Progress, RunsFailedError, run_many
     from kfl.simulation.runner import run
     from kfl.simulation.world import World, build_world
 
 _LAZY = {
+    "Progress": "kfl.simulation.many",
+    "RunsFailedError": "kfl.simulation.many",
     "World": "kfl.simulation.world",
     "build_world": "kfl.simulation.world",
     "export_models": "kfl.simulation.export",
     "load_model": "kfl.simulation.export",
     "load_run": "kfl.simulation.folder",
     "run": "kfl.simulation.runner",
+    "run_many": "kfl.simulation.many",
 }
 
 
@@ -31,11 +35,14 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Experiment",
     "History",
+    "Progress",
     "RoundLog",
+    "RunsFailedError",
     "World",
     "build_world",
     "export_models",
     "load_model",
     "load_run",
     "run",
+    "run_many",
 ]

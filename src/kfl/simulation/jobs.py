@@ -1,0 +1,147 @@
+"""Runs in other processes: each worker plays one run after another and reports every round.
+
+A worker that dies (killed for memory, say) loses the run it was playing and no other. Results travel through the
+run folders, which are written whole or not at all, so that stopping everything at any moment loses no finished run.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kfl.core.errors import KflError
+from kfl.core.files import write_atomic
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+    from kfl.data import Dataset
+    from kfl.simulation.experiment import Experiment
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run and where it goes."""
+
+    experiment: Experiment
+    path: Path
+    dataset: Dataset | None
+    data_dir: Path | None
+    device: str
+    keep_models: bool
+
+
+Tell = Callable[[Job, bool, str | None], None]
+"""Called with a job, whether it has ended, and if it failed why. Not ended: one round more is done."""
+
+
+def play_here(jobs: Sequence[Job], threads: int, tell: Tell) -> None:
+    """All jobs one after another in this process, with the same number of threads that a worker has."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for job in jobs:
+            tell(job, True, attempt(job, partial(tell, job, False, None)))
+    finally:
+        torch.set_num_threads(before)
+
+
+def play_in_processes(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> None:
+    """All jobs over so many processes. Interrupted, it ends them all."""
+    waiting = deque(jobs)
+    crew: dict[Connection, tuple[SpawnProcess, Job]] = {}
+    try:
+        while crew or waiting:
+            while waiting and len(crew) < workers:
+                pipe, process = _hire(threads)
+                crew[pipe] = process, _give(pipe, waiting.popleft())
+            for pipe in [found for found in wait(list(crew)) if isinstance(found, Connection)]:
+                process, job = crew[pipe]
+                try:
+                    ended, problem = pipe.recv()
+                except (EOFError, OSError):
+                    process.join()
+                    del crew[pipe]
+                    code = process.exitcode
+                    tell(job, True, f"Its process died with exit status {code}; memory may have run out.")
+                    continue
+                tell(job, ended, problem)
+                if ended and waiting:
+                    crew[pipe] = process, _give(pipe, waiting.popleft())
+                elif ended:
+                    del crew[pipe]
+                    pipe.close()
+                    process.join()
+    finally:
+        for process, _ in crew.values():
+            process.terminate()
+        for process, _ in crew.values():
+            process.join()
+
+
+def _hire(threads: int) -> tuple[Connection, SpawnProcess]:
+    """A new worker and the pipe to it. Spawned, not forked: a fork of a process with threads can hang."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=serve, args=(theirs, threads), daemon=True)
+    process.start()
+    theirs.close()
+    return ours, process
+
+
+def _give(pipe: Connection, job: Job) -> Job:
+    """Send a job. If the worker is dead already, the end of its pipe will say so."""
+    with suppress(OSError):
+        pipe.send(job)
+    return job
+
+
+def serve(pipe: Connection, threads: int) -> None:
+    """The life of a worker: play the jobs that come down the pipe until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides what to do
+    import torch
+
+    torch.set_num_threads(threads)
+    try:
+        while True:
+            job = pipe.recv()
+            pipe.send((True, attempt(job, lambda: pipe.send((False, None)))))
+    except (EOFError, OSError):  # no more jobs, or the parent is gone
+        return
+
+
+def attempt(job: Job, on_round: Callable[[], None]) -> str | None:
+    """Play one run; a sentence if it failed. A failure that is a bug leaves its traceback beside the run folder."""
+    from kfl.simulation.runner import run
+
+    note = job.path.with_name(f"{job.path.name}.error.txt")
+    try:
+        run(
+            job.experiment,
+            job.path,
+            dataset=job.dataset,
+            data_dir=job.data_dir,
+            device=job.device,
+            keep_models=job.keep_models,
+            on_round=lambda _: on_round(),
+        )
+    except KflError as problem:
+        return str(problem)
+    except Exception as problem:  # a bug in one run, or in a user's own model, must not lose the others
+        job.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(note, traceback.format_exc().encode())
+        said = (str(problem).strip().splitlines() or [""])[0]
+        return f"{type(problem).__name__}: {said} (the traceback is in {note})."
+    note.unlink(missing_ok=True)
+    return None

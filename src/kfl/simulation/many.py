@@ -1,0 +1,174 @@
+"""Many independent runs: each in its own run folder, over local processes, none repeated that is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kfl.core.errors import ConfigError, KflError
+from kfl.data import Dataset
+from kfl.simulation.experiment import Experiment
+from kfl.simulation.folder import load_run
+from kfl.simulation.history import History
+from kfl.simulation.jobs import Job, play_here, play_in_processes
+from kfl.simulation.run_names import digest, run_names
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far many runs are, told after every round and every run."""
+
+    name: str
+    """The run that moved."""
+    rounds_done: int
+    """Over all runs, those that were found finished included."""
+    rounds: int
+    runs_done: int
+    runs: int
+    history: History | None = None
+    """The run's history, where it has just finished."""
+    problem: str | None = None
+    """Why the run failed, where it did."""
+
+
+class RunsFailedError(KflError):
+    """Some of many runs failed; the others are finished."""
+
+    def __init__(self, folder: Path, problems: dict[str, str], histories: list[History | None]) -> None:
+        reasons: dict[str, list[str]] = {}
+        for name, problem in problems.items():
+            reasons.setdefault(problem, []).append(name)
+        told = " ".join(f"{_and_more(names)}: {problem}" for problem, names in reasons.items())
+        total = len(histories)
+        rest = f"; the other {total - len(problems)} are in {folder}" if len(problems) < total else ""
+        super().__init__(f"{len(problems)} of {total} runs failed{rest}. {told}")
+        self.problems = problems
+        """Sentences by the name of the run."""
+        self.histories = histories
+        """In the order of the experiments; None where a run failed."""
+
+
+def run_many(
+    experiments: Sequence[Experiment],
+    folder: str | Path,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] | None = None,
+    keep_models: bool = False,
+    *,
+    threads: int = 1,
+    dataset: Dataset | None = None,
+    data_dir: str | Path | None = None,
+    device: str = "cpu",
+) -> list[History]:
+    """Run every experiment in a run folder of its own under `folder`; histories in the order of the experiments.
+
+    Args:
+        experiments: what to run. The same one twice is run once.
+        folder: where the run folders go. Runs that are finished there are read, not repeated.
+        workers: processes that run side by side. More than one needs the usual `if __name__ == "__main__":` in a
+            script.
+        on_progress: called after every round and every run.
+        keep_models: write the devices' models into the run folders.
+        threads: PyTorch threads of each run. The same whatever the number of workers, because sums depend on it in
+            their last digits: so results do not depend on `workers`.
+        dataset: your own data instead of the one each experiment names.
+        data_dir: where MNIST and CIFAR-10 lie; otherwise `KFL_DATA_DIR`.
+        device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
+
+    A run that fails does not stop the others: `RunsFailedError` is raised at the end and carries all histories.
+
+    >>> import tempfile, kfl, numpy as np
+    >>> y = np.arange(200) % 4
+    >>> data = kfl.Dataset.from_arrays(np.random.default_rng(0).random((200, 6)) + y[:, None], y)
+    >>> tiny = [kfl.Experiment(devices=4, rounds=1, widths=(8,), seed=seed) for seed in (0, 1)]
+    >>> [len(history.rounds) for history in run_many(tiny, tempfile.mkdtemp(), dataset=data)]
+    [1, 1]
+    """
+    for name, value in (("workers", workers), ("threads", threads)):
+        if value < 1:
+            raise ConfigError(name, value, "1 or more")
+    for experiment in experiments:
+        experiment.validate()
+    where = None if data_dir is None else Path(data_dir)
+    paths = run_paths(experiments, Path(folder))
+    unique = dict(zip(paths, experiments, strict=True))
+    jobs = [
+        Job(experiment, path, dataset, where, device, keep_models)
+        for path, experiment in unique.items()
+        if not is_finished(path, experiment)
+    ]
+    ledger = _Ledger(unique, {job.path for job in jobs}, on_progress)
+    if len(jobs) > 1:
+        _check_first(jobs[0])
+    if min(workers, len(jobs)) > 1:
+        play_in_processes(jobs, workers, threads, ledger.tell)
+    else:
+        play_here(jobs, threads, ledger.tell)
+    histories = [ledger.histories.get(path) for path in paths]
+    if ledger.problems:
+        raise RunsFailedError(Path(folder), ledger.problems, histories)
+    return [history for history in histories if history is not None]
+
+
+def run_paths(experiments: Sequence[Experiment], folder: Path) -> list[Path]:
+    """The run folder of each experiment: one that is there already, found by its hash, or a new name."""
+    present = {path.name.rpartition("-")[2]: path for path in sorted(folder.glob("*-seed*-*")) if path.is_dir()}
+    names = run_names(experiments)
+    return [present.get(digest(experiment), folder / name) for experiment, name in zip(experiments, names, strict=True)]
+
+
+def is_finished(path: Path, experiment: Experiment) -> bool:
+    """Whether a folder holds this very run, finished."""
+    if not (path / "summary.json").exists():
+        return False
+    return load_run(path)[0] == experiment.resolved()
+
+
+def _check_first(job: Job) -> None:
+    """Build one world here: what is wrong for all, such as missing data, is then said once and before anything runs."""
+    from kfl.simulation.world import build_world
+
+    build_world(job.experiment, dataset=job.dataset, data_dir=job.data_dir, device=job.device)
+
+
+class _Ledger:
+    """Who is how far; turns what workers tell into progress."""
+
+    def __init__(
+        self, unique: dict[Path, Experiment], open_runs: set[Path], on_progress: Callable[[Progress], None] | None
+    ) -> None:
+        self.histories: dict[Path, History] = {}
+        self.problems: dict[str, str] = {}
+        self._rounds = {path: experiment.rounds for path, experiment in unique.items()}
+        self._played = dict.fromkeys(unique, 0)
+        self._on_progress = on_progress
+        for path in unique:
+            if path not in open_runs:
+                self._end(path, None)
+
+    def tell(self, job: Job, ended: bool, problem: str | None) -> None:
+        if ended:
+            self._end(job.path, problem)
+        else:
+            self._played[job.path] += 1
+            self._report(job.path)
+
+    def _end(self, path: Path, problem: str | None) -> None:
+        self._played[path] = self._rounds[path]
+        if problem is None:
+            self.histories[path] = load_run(path)[1]
+        else:
+            self.problems[path.name] = problem
+        self._report(path, self.histories.get(path), problem)
+
+    def _report(self, path: Path, history: History | None = None, problem: str | None = None) -> None:
+        if self._on_progress is None:
+            return
+        done = len(self.histories) + len(self.problems)
+        played, total = sum(self._played.values()), sum(self._rounds.values())
+        self._on_progress(Progress(path.name, played, total, done, len(self._rounds), history, problem))
+
+
+def _and_more(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
