@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.engine.objectives import Objective
+    from kfl.engine.plan import Plan
     from kfl.models import ModelProfile, State
 
 
@@ -69,6 +70,8 @@ class Engine(ABC):
 
     classes: int
     features: int
+    plan: Plan
+    """How this engine executes: with the same plan on the same machine, results are the same bit for bit."""
 
     @abstractmethod
     def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:

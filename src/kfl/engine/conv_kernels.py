@@ -142,18 +142,12 @@ def _winner(code: Code, values: list[Value]) -> tuple[Value, Value]:
 def to_samples_kernel(rows: int, stride: int, number: str | None) -> Kernel:
     """(blocks in, samples out, number of blocks): from blocks to one sample after another.
 
-    `rows` of each sample are moved, at most 15 more are written behind them, so `stride`, the distance of two
-    samples, leaves room for that. `number` None moves bytes.
+    `stride` is the distance of two samples. `number` None moves bytes. There are at least 16 rows.
     """
     code = Code("to_samples", 2, number or "float32")
     blocks_in, samples_out, blocks = code.arguments
     with code.loop(blocks) as block, code.loop(-(-rows // LANES)) as tile:
-        # The last tile ends at the last row: rows it shares with the tile before are written twice, alike.
-        first = code.builder.select(
-            code.builder.icmp_unsigned("<", code.times(tile, LANES), code.whole(rows - LANES)),
-            code.times(tile, LANES),
-            code.whole(rows - LANES),
-        )
+        first = _start_of_tile(code, tile, rows)
         source = code.times(code.plus(code.times(block, rows), first), LANES)
         read, write = (code.load_bytes, code.store_bytes) if number is None else (code.load, code.store)
         square = [read(blocks_in, code.plus(source, row * LANES)) for row in range(LANES)]
@@ -161,6 +155,28 @@ def to_samples_kernel(rows: int, stride: int, number: str | None) -> Kernel:
             target = code.plus(code.times(code.plus(code.times(block, LANES), sample), stride), first)
             write(line, samples_out, target)
     return code.compile()
+
+
+@functools.cache
+def to_blocks_kernel(rows: int, number: str) -> Kernel:
+    """(samples in, blocks out, number of blocks): the way back, for samples without gaps between them."""
+    code = Code("to_blocks", 2, number)
+    samples_in, blocks_out, blocks = code.arguments
+    with code.loop(blocks) as block, code.loop(-(-rows // LANES)) as tile:
+        first = _start_of_tile(code, tile, rows)
+        source = code.plus(code.times(block, rows * LANES), first)
+        square = [code.load(samples_in, code.plus(source, sample * rows)) for sample in range(LANES)]
+        target = code.times(code.plus(code.times(block, rows), first), LANES)
+        for row, line in enumerate(code.transposed(square)):
+            code.store(line, blocks_out, code.plus(target, row * LANES))
+    return code.compile()
+
+
+def _start_of_tile(code: Code, tile: Value, rows: int) -> Value:
+    """The first row of a tile. The last tile ends at the last row: what it shares with another is written alike."""
+    first = code.times(tile, LANES)
+    inside = code.builder.icmp_unsigned("<", first, code.whole(rows - LANES))
+    return code.builder.select(inside, first, code.whole(rows - LANES))
 
 
 @functools.cache
@@ -265,12 +281,13 @@ def _live(code: Code, values: Value, count: int) -> Value:
 def _by_cell(code: Code, cells: int, source: tuple[Value, Value, Value], target: tuple[Value, Value]) -> None:
     """A sample's (16 outputs, cells) slopes and choices as (cells, 16 outputs)."""
     gradient, chosen, start = source
-    for first in sorted({min(first, cells - LANES) for first in range(0, cells, LANES)}):
+    for first in sorted({max(0, min(first, cells - LANES)) for first in range(0, cells, LANES)}):
         places = [code.plus(start, output * cells + first) for output in range(LANES)]
-        for cell, line in enumerate(code.transposed([code.load(gradient, place) for place in places])):
-            code.store(line, target[0], code.whole((first + cell) * LANES))
-        for cell, line in enumerate(code.transposed([code.load_bytes(chosen, place) for place in places])):
-            code.store_bytes(line, target[1], code.whole((first + cell) * LANES))
+        slopes = code.transposed([code.load(gradient, place) for place in places])
+        choices = code.transposed([code.load_bytes(chosen, place) for place in places])
+        for cell in range(first, min(first + LANES, cells)):
+            code.store(slopes[cell - first], target[0], code.whole(cell * LANES))
+            code.store_bytes(choices[cell - first], target[1], code.whole(cell * LANES))
 
 
 def winner_offsets(shape: ConvShape) -> list[int]:

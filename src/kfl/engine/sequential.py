@@ -9,22 +9,28 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from kfl.core.errors import ConfigError
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.local_data import LocalData
 from kfl.engine.objectives import Objective
+from kfl.engine.plan import Plan
 from kfl.models import FleetModels, State, parts
 
 
 class SequentialEngine(Engine):
-    """Trains devices one after another with PyTorch's autograd."""
+    """Trains devices one after another with PyTorch's autograd, in float32 or float64."""
 
-    def __init__(self, data: LocalData, models: FleetModels, device: str = "cpu") -> None:
+    def __init__(self, data: LocalData, models: FleetModels, device: str = "cpu", number: str = "float32") -> None:
+        self.plan = Plan(
+            device="cuda" if device == "cuda" else "cpu",
+            precision="float64" if number == "float64" else "float32",
+            paths=("plain",) * len(models.builders),
+        )
         self.classes = data.dataset.classes
         self.features = models.features
         self._data = data
         self._models = models
         self._where = torch.device(device)
+        self._number = torch.float64 if number == "float64" else torch.float32
         self._templates: dict[int, nn.Module] = {}
 
     def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -38,7 +44,7 @@ class SequentialEngine(Engine):
     def initial(self, device: int, seed: int, *, common: bool = False) -> State:
         """A device's model before its first round."""
         start = self._models.initial(device, seed, common=common)
-        return {name: value.to(self._where) for name, value in start.items()}
+        return {name: self._converted(value) for name, value in start.items()}
 
     def train(
         self,
@@ -64,7 +70,7 @@ class SequentialEngine(Engine):
         key: RoundKey,
         data: tuple[Tensor, Tensor],
     ) -> State:
-        module = self._template(device).train()
+        module = self.template(device).train()
         buffers = {name for name, _ in module.named_buffers()}
         now = {name: value.clone() for name, value in state.items()}
         rates = {name: objective.rate(name, sgd) for name in now if name.rpartition("/")[2] not in buffers}
@@ -95,7 +101,7 @@ class SequentialEngine(Engine):
         self, devices: Sequence[int], states: Sequence[State], clip_norm: float | None = None
     ) -> tuple[Tensor, Tensor]:
         """Equation (4): Ω_{k,c} is the mean of h_k(x) over the device's samples of class c."""
-        means = [torch.zeros(0, self.classes, self.features, device=self._where)]
+        means = [torch.zeros(0, self.classes, self.features, device=self._where, dtype=self._number)]
         counts = [torch.zeros(0, self.classes, dtype=torch.int64, device=self._where)]
         for device, state in zip(devices, states, strict=True):
             body, _ = parts(self._load(device, state).eval())
@@ -112,8 +118,8 @@ class SequentialEngine(Engine):
     @torch.no_grad()
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:
         """What each model says about the same inputs."""
-        inputs = inputs.to(self._where)
-        said = [torch.zeros(0, len(inputs), self.classes, device=self._where)]
+        inputs = self._converted(inputs)
+        said = [torch.zeros(0, len(inputs), self.classes, device=self._where, dtype=self._number)]
         for device, state in zip(devices, states, strict=True):
             body, head = parts(self._load(device, state).eval())
             said.append(head(body(inputs))[None])
@@ -135,7 +141,7 @@ class SequentialEngine(Engine):
     def proxy(self) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the samples that everybody holds."""
         inputs, labels = self._data.read_proxy()
-        return inputs.to(self._where), labels.to(self._where)
+        return self._converted(inputs), labels.to(self._where)
 
     def test_samples(self, device: int) -> int:
         """Number of test samples of a device."""
@@ -143,20 +149,24 @@ class SequentialEngine(Engine):
 
     def _read(self, device: int, split: str) -> tuple[Tensor, Tensor]:
         x, y = self._data.read(device, "train" if split == "train" else "test")
-        return x.to(self._where), y.to(self._where)
+        return self._converted(x), y.to(self._where)
+
+    def _converted(self, value: Tensor) -> Tensor:
+        """Where this engine computes and in its numbers; whole numbers stay as they are."""
+        return value.to(self._where, self._number) if value.is_floating_point() else value.to(self._where)
 
     def _load(self, device: int, state: State) -> nn.Module:
         """The device's architecture with the given weights."""
-        module = self._template(device)
+        module = self.template(device)
         module.load_state_dict(state)
         return module
 
-    def _template(self, device: int) -> nn.Module:
+    def template(self, device: int) -> nn.Module:
         """One module per architecture is kept, and refilled or called with other weights."""
         which = int(self._models.architecture[device])
         if which not in self._templates:
             with torch.random.fork_rng(devices=[]):
-                self._templates[which] = copy.deepcopy(self._models.builders[which]()).to(self._where)
+                self._templates[which] = copy.deepcopy(self._models.builders[which]()).to(self._where, self._number)
         return self._templates[which]
 
 
@@ -183,14 +193,3 @@ def batches(samples: int, sgd: Sgd, key: RoundKey, device: int) -> Iterator[Tens
         else:
             generator = torch.Generator().manual_seed(key.torch_seed("batches", device, number))
             yield from torch.randperm(samples, generator=generator).split(sgd.batch_size)
-
-
-def check_device(device: str) -> str:
-    """The processor a name stands for: auto is the GPU where there is one."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device not in ("cpu", "cuda"):
-        raise ConfigError("device", device, "auto, cpu or cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device", device, "cpu or auto: PyTorch finds no GPU on this machine")
-    return device

@@ -16,7 +16,8 @@ from torch import nn
 from kfl.core.errors import DataError
 from kfl.data import Dataset, Partition, load_dataset
 from kfl.engine import Engine, LocalData
-from kfl.engine.sequential import SequentialEngine, check_device
+from kfl.engine.factory import check_device
+from kfl.engine.sequential import SequentialEngine
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
 from kfl.scheduling import Fleet
 from kfl.simulation.experiment import Experiment

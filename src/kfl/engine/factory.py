@@ -1,0 +1,108 @@
+"""Chooses an engine for a machine, a fleet of models and a precision, and says how it will execute."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import get_args
+
+from kfl.core.errors import ConfigError, MissingExtraError
+from kfl.engine.base import Engine
+from kfl.engine.local_data import LocalData
+from kfl.engine.plan import Path, Plan, Precision
+from kfl.models import FleetModels
+
+log = logging.getLogger("kfl")
+
+
+def make_engine(
+    data: LocalData,
+    models: FleetModels,
+    device: str = "cpu",
+    precision: str = "float32",
+    plan: Plan | None = None,
+) -> Engine:
+    """The engine for this machine. With a plan, of an earlier run, it executes exactly as that run did.
+
+    >>> import numpy as np
+    >>> from kfl.data import Dataset, partition
+    >>> from kfl.models import fleet_from_name
+    >>> y = np.arange(40) % 2
+    >>> dataset = Dataset.from_arrays(np.random.default_rng(0).random((40, 6), dtype=np.float32), y)
+    >>> split = partition("iid", dataset.train_y, dataset.test_y, classes=2, devices=4, seed=0)
+    >>> engine = make_engine(LocalData(dataset, split), fleet_from_name("mlp", (8,), 4, (6,), 2, seed=0))
+    >>> engine.plan.paths
+    ('mlp',)
+    """
+    if plan is None:
+        plan = make_plan(data, models, device, precision)
+    if check_device(plan.device) == "cuda":
+        from kfl.engine.stacked import StackedEngine
+
+        return StackedEngine(data, models, plan.device, plan.precision)
+    from kfl.engine.cpu import CpuEngine
+
+    if len(plan.paths) != len(models.builders):
+        raise ConfigError("plan.paths", list(plan.paths), f"one of {get_args(Path)} for each architecture")
+    if "cnn" in plan.paths and not _compiles():
+        raise MissingExtraError("llvmlite", "fast", "The plan of this run")
+    return CpuEngine(data, models, plan)
+
+
+def make_plan(data: LocalData, models: FleetModels, device: str = "cpu", precision: str = "float32") -> Plan:
+    """How a fleet's models would be trained on a processor."""
+    import torch
+
+    if precision not in get_args(Precision):
+        raise ConfigError("precision", precision, f"one of {', '.join(get_args(Precision))}")
+    if check_device(device) == "cuda":
+        return Plan("cuda", precision, workers=1, paths=("stacked",) * len(models.builders))  # type: ignore[arg-type]  # checked above
+    paths = tuple(_path(data, models, which) for which in range(len(models.builders)))
+    return Plan("cpu", precision, torch.get_num_threads(), gram=True, paths=paths)  # type: ignore[arg-type]  # checked above
+
+
+def check_device(device: str) -> str:
+    """The processor a name stands for: auto is the GPU where there is one."""
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device not in ("cpu", "cuda"):
+        raise ConfigError("device", device, "auto, cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device", device, "cpu or auto: PyTorch finds no GPU on this machine")
+    return device
+
+
+def _path(data: LocalData, models: FleetModels, which: int) -> Path:
+    """The way of one architecture on a CPU."""
+    import torch
+
+    from kfl.engine.structure import ConvNet, recognise
+
+    with torch.random.fork_rng(devices=[]):
+        module = models.builders[which]()
+    net = recognise(module, data.dataset.input_shape)
+    if net is None:
+        _say_once(f"{models.names[which]} is none of the paper's networks: trained by plain autograd, which is slower.")
+        return "plain"
+    if isinstance(net, ConvNet):
+        if not _compiles():
+            _say_once("Convolutions run as plain PyTorch, several times slower than with: pip install 'kfl[fast]'.")
+            return "plain"
+        return "cnn"
+    return "mlp"
+
+
+_said: set[str] = set()
+
+
+def _say_once(sentence: str) -> None:
+    if sentence not in _said:
+        _said.add(sentence)
+        log.info(sentence)
+
+
+def _compiles() -> bool:
+    """Whether the package that compiles kernels is installed."""
+    return importlib.util.find_spec("llvmlite") is not None

@@ -1,0 +1,185 @@
+"""The paper's MLP with full-batch steps, its first layer through the Gram matrix of the samples.
+
+The first layer is most of the work, and its input X never changes. With Z = X W₁ᵀ + b₁ and S_t = ∂/∂Z at step t,
+the gradient is ∂/∂W₁ = S_tᵀ X, so gradient descent with momentum m and rate η moves Z by products with X Xᵀ alone:
+
+    Q_t = m Q_{t−1} + S_t,    Z_{t+1} = Z_t − η (X Xᵀ + 1) Q_t,    W₁ ← W₁ − η (Σ_t Q_t)ᵀ X  once at the end
+
+(the 1 in every entry is the bias, an input that is always one). Two products with n × d per step become one with
+n × n. Columns of X that are zero for a device have no gradient and are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kfl.engine.base import Sgd
+from kfl.engine.dense import DenseLayers, Numbers
+from kfl.engine.losses import Slopes
+from kfl.engine.structure import DenseNet
+from kfl.engine.workspace import Workspace, tensor_bytes
+from kfl.models import State
+
+WORTH_SKIPPING = 0.9
+"""Zero columns are left out where fewer than this part of the columns remain."""
+
+
+@dataclass(frozen=True, eq=False)
+class FlatSamples:
+    """Inputs as rows in the type of the products."""
+
+    rows: Tensor
+    columns: Tensor | None
+    """Which columns of the inputs these are; None for all."""
+
+    @staticmethod
+    def of(inputs: Tensor, numbers: Numbers) -> FlatSamples:
+        """Flatten inputs and leave out columns that are zero throughout."""
+        rows = inputs.reshape(len(inputs), -1)
+        used = rows.ne(0).any(0)
+        columns = None
+        if int(used.sum()) < WORTH_SKIPPING * len(used):
+            columns = used.nonzero().squeeze(1)
+            rows = rows.index_select(1, columns)
+        return FlatSamples(rows.to(numbers.low).contiguous(), columns)
+
+    def gram(self) -> Tensor:
+        """X Xᵀ + 1."""
+        return torch.mm(self.rows, self.rows.t()).add_(1.0)
+
+    def weights(self, weight: Tensor) -> Tensor:
+        """The columns of a first layer's weights that these inputs meet."""
+        chosen = weight if self.columns is None else weight.index_select(1, self.columns)
+        return chosen.to(self.rows.dtype)
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return tensor_bytes(self.rows, self.columns)
+
+
+def gram_pays(samples: int, inputs: int, width: int, steps: int) -> bool:
+    """Whether the Gram matrix saves work within one round, even if it has to be computed for it."""
+    plain = 2 * steps * samples * inputs * width
+    gram = samples * samples * inputs + 2 * samples * inputs * width + (steps - 1) * samples * samples * width
+    return gram < plain
+
+
+def train_mlp(
+    net: DenseNet,
+    state: State,
+    samples: FlatSamples,
+    gram: Tensor | None,
+    slopes: Slopes,
+    sgd: Sgd,
+    numbers: Numbers,
+    memory: Workspace,
+) -> State:
+    """τ full-batch steps. Without a Gram matrix, the first layer is treated as the others are."""
+    if sgd.body_rate == 0:
+        features = body_features(net, state, samples, numbers, memory)
+        return {**_copies(state), **_train_head(state, features, slopes, sgd, numbers, memory)}
+    first = net.dense[0]
+    if gram is None:
+        narrow = {**state, f"{first}.weight": samples.weights(state[f"{first}.weight"]).to(numbers.exact)}
+        layers = DenseLayers(net.dense, narrow, sgd, numbers, memory)
+        for _ in range(sgd.steps):
+            logits = layers.forward(samples.rows)
+            layers.step(slopes.of_logits(logits, numbers.low), slopes.of_features(layers.features), to_inputs=False)
+        trained = layers.trained()
+        trained[f"{first}.weight"] = _widened(samples, state[f"{first}.weight"], trained[f"{first}.weight"])
+        return trained
+    layers = DenseLayers(net.dense[1:], state, sgd, numbers, memory)
+    moved = _first_layer(first, state, samples, gram, slopes, sgd, numbers, memory, layers)
+    return {**moved, **layers.trained()}
+
+
+def _first_layer(
+    first: str,
+    state: State,
+    samples: FlatSamples,
+    gram: Tensor,
+    slopes: Slopes,
+    sgd: Sgd,
+    numbers: Numbers,
+    memory: Workspace,
+    layers: DenseLayers,
+) -> State:
+    """All steps; returns the first layer, the others are in `layers`."""
+    weight, bias = state[f"{first}.weight"], state[f"{first}.bias"]
+    shape = (len(samples.rows), len(bias))
+    before = memory.take("first before", *shape, dtype=numbers.exact)
+    active = memory.take("first active", *shape, dtype=numbers.low)
+    moving = memory.take("first moving", *shape, dtype=numbers.exact)
+    total = memory.take("first total", *shape, dtype=numbers.exact)
+    _affine(before, bias, samples.rows, samples.weights(weight), memory)
+    for number in range(sgd.steps):
+        active.copy_(before).relu_()
+        logits = layers.forward(active)
+        here = layers.step(slopes.of_logits(logits, numbers.low), slopes.of_features(layers.features), to_inputs=True)
+        assert here is not None
+        if number == 0:
+            moving.copy_(here)
+            total.copy_(here)
+        else:
+            moving.mul_(sgd.momentum).add_(here)
+            total.add_(moving)
+        if number < sgd.steps - 1:
+            _subtract_product(before, gram, moving, sgd.body_rate, memory)
+    change = memory.take("first change", len(bias), samples.rows.shape[1], dtype=numbers.low)
+    torch.mm(total.to(numbers.low).t(), samples.rows, out=change)
+    narrow = weight if samples.columns is None else weight.index_select(1, samples.columns)
+    return {
+        f"{first}.weight": _widened(samples, weight, narrow.sub(change, alpha=sgd.body_rate)),
+        f"{first}.bias": bias.sub(total.sum(0), alpha=sgd.body_rate),
+    }
+
+
+def _affine(out: Tensor, bias: Tensor, rows: Tensor, weight: Tensor, memory: Workspace) -> None:
+    """out = rows weightᵀ + bias, the product in the type of the rows."""
+    if rows.dtype == out.dtype:
+        torch.addmm(bias, rows, weight.t(), out=out)
+    else:
+        product = torch.mm(rows, weight.t(), out=memory.take("first product", *out.shape, dtype=rows.dtype))
+        torch.add(product, bias, out=out)
+
+
+def _subtract_product(out: Tensor, gram: Tensor, moving: Tensor, rate: float, memory: Workspace) -> None:
+    """out ← out − rate · gram · moving, the product in the type of the Gram matrix."""
+    if gram.dtype == out.dtype:
+        out.addmm_(gram, moving, alpha=-rate)
+    else:
+        low = memory.take("first low", *moving.shape, dtype=gram.dtype).copy_(moving)
+        product = torch.mm(gram, low, out=memory.take("first product", *out.shape, dtype=gram.dtype))
+        out.sub_(product, alpha=rate)
+
+
+def _widened(samples: FlatSamples, before: Tensor, narrow: Tensor) -> Tensor:
+    """The whole first layer, of which only the columns that inputs meet have changed."""
+    return narrow if samples.columns is None else before.index_copy(1, samples.columns, narrow)
+
+
+def _train_head(state: State, features: Tensor, slopes: Slopes, sgd: Sgd, numbers: Numbers, memory: Workspace) -> State:
+    """With the body frozen its features never change: they are computed once."""
+    head = DenseLayers(("head",), state, sgd, numbers, memory)
+    for _ in range(sgd.steps):
+        head.step(slopes.of_logits(head.forward(features), numbers.low), None, to_inputs=False)
+    return head.trained()
+
+
+def body_features(net: DenseNet, state: State, samples: FlatSamples, numbers: Numbers, memory: Workspace) -> Tensor:
+    """Features of the samples, in the type of the products; overwritten by the next call with this memory."""
+    out = samples.rows
+    for place, name in enumerate(net.dense[:-1]):
+        weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
+        low = samples.weights(weight) if place == 0 else weight.to(numbers.low)
+        target = memory.take(f"feature {place}", len(out), len(bias), dtype=numbers.low)
+        out = torch.addmm(bias.to(numbers.low), out, low.t(), out=target).relu_()
+    return out
+
+
+def _copies(state: State) -> State:
+    return {name: value.clone() for name, value in state.items()}

@@ -1,0 +1,71 @@
+"""Memory that is used again and again: buffers of one worker, and inputs kept while there is room."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+PADDING = 64
+"""Numbers behind every buffer: vector loads may reach over the end."""
+
+T = TypeVar("T")
+
+
+class Workspace:
+    """Buffers by name. A buffer is kept and handed out again, whatever it held; only its worker uses it."""
+
+    def __init__(self) -> None:
+        self._flat: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A buffer of this shape with anything in it; `PADDING` more numbers lie behind it and are finite."""
+        size = 1
+        for length in shape:
+            size *= length
+        flat = self._flat.get((name, dtype))
+        if flat is None or flat.numel() < size + PADDING:
+            flat = self._flat[name, dtype] = torch.zeros(size + PADDING, dtype=dtype)
+        return flat[:size].view(shape)
+
+
+class BoundedCache:
+    """Values that can be computed again, kept while they fit into so many bytes: the least lately used goes first."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._held: OrderedDict[Hashable, tuple[object, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
+        """The value of a key, made where it is missing. Two workers may both make it; they make the same."""
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                found: T = self._held[key][0]  # type: ignore[assignment]  # a key always stands for one type
+                return found
+        value = make()
+        cost = size(value)
+        with self._lock:
+            if key not in self._held and cost <= self._limit:
+                self._held[key] = (value, cost)
+                self._bytes += cost
+            while self._bytes > self._limit:
+                _, (_, freed) = self._held.popitem(last=False)
+                self._bytes -= freed
+        return value
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in use."""
+        return self._bytes
+
+
+def tensor_bytes(*tensors: Tensor | None) -> int:
+    """The memory of some tensors."""
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
