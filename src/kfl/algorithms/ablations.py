@@ -36,6 +36,7 @@ class SelfKnowledge(Algorithm):
     """Ablation: each device is pulled to its own class means of its previous round."""
 
     name: ClassVar[str] = "self-knowledge"
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
 
     knowledge_weight: float = 1 / 32
     """Weight λ of the pull, as in kfl."""
@@ -97,6 +98,7 @@ class FixedKnowledge(Algorithm):
     """Ablation: all devices are pulled to the same random targets, drawn once from the seed."""
 
     name: ClassVar[str] = "fixed-knowledge"
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
 
     knowledge_weight: float = 1 / 32
     """Weight λ of the pull, as in kfl."""

@@ -68,6 +68,8 @@ class Algorithm(ABC):
     """True where the server averages weights, which needs one architecture for all."""
     predicts_alone: ClassVar[bool] = True
     """True where a device's predictions depend on its own state only: an idle one need not be tested again."""
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None
+    """The field that `kfl tune` searches beside the learning rate, and the values it tries; None for none."""
 
     local_steps: int = 5
     """Passes over the local data in a round, τ. A pass is one full-batch step unless batch_size is set."""

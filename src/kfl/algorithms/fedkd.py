@@ -37,6 +37,7 @@ class FedKd(Algorithm):
     """FedKD: distillation from the mean logits on a proxy set, after FedMD."""
 
     name: ClassVar[str] = "fedkd"
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("distill_rate", (0.003, 0.01, 0.03))
 
     proxy_per_class: int = 50
     """Samples of each class in the proxy set, taken out of the training set before it is split."""

@@ -36,6 +36,8 @@ class FedProto(Algorithm):
     """FedProto: class prototypes, averaged over devices without regard to their samples."""
 
     name: ClassVar[str] = "fedproto"
+    # 0.32 and 3.2 are KFL's λ of 0.01 and 0.1 in FedProto's own scale, for 64 features.
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("prototype_weight", (0.32, 1.0, 3.2))
 
     prototype_weight: float = 1.0
     """Weight of the mean squared distance to the prototype; 1 in the authors' experiments."""

@@ -35,6 +35,7 @@ class FedRep(Algorithm):
     name: ClassVar[str] = "fedrep"
     needs_equal_models: ClassVar[bool] = True
     predicts_alone: ClassVar[bool] = False
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("head_steps", (1, 3, 4))
 
     head_steps: int | None = None
     """How many of the local steps train the head, before the body; none for half of them, rounded up."""

@@ -39,6 +39,7 @@ class Kfl(Algorithm):
     """Knowledge-aided federated learning: devices share the mean feature of each class, never weights."""
 
     name: ClassVar[str] = "kfl"
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
 
     knowledge_weight: float = 1 / 32
     """Weight λ of the knowledge loss ½‖h(x) − Ω_c‖². From 0.01 to 0.1 all work; 10 destroys learning."""
