@@ -119,7 +119,7 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
     if alone is not None:
         points = 100 * (summary["accuracy"] - alone.summary["accuracy"])
         verb = "above" if points > 0 else "below"
-        said.append(f"{name} ends {abs(points):.2f} points {verb} training alone (one seed; your mileage varies).")
+        said.append(f"{name} ends {abs(points):.2f} points {verb} training alone (this is one seed only).")
     if 0 < summary["bits_up"] < summary["fedavg_bits_up"]:
         part = summary["bits_up"] / summary["fedavg_bits_up"]
         said.append(
