@@ -97,7 +97,7 @@ def print_summary(experiment: Experiment, history: History, alone: History | Non
         table.add_column("local-only", justify="right")
         columns.append(alone.summary)
     table.add_row("accuracy, all devices", *(percent(c["accuracy"]) for c in columns))
-    table.add_row("worst tenth of devices", *(percent(worst_tenth(h)) for h in (history, alone) if h is not None))
+    table.add_row("worst tenth of devices", *(percent(h.worst_tenth) for h in (history, alone) if h is not None))
     table.add_row("uploaded", *(quantity(c["bits_up"] / 8, "B") for c in columns))
     if experiment.cell is not None:
         table.add_row("energy, all devices", *(quantity(c["energy_j"], "J") for c in columns))
@@ -143,13 +143,6 @@ def budgets(summary: dict[str, Any], devices: int) -> str:
     if over == 0:
         return f"Every device stayed within its budget; on average they used {mean:.0%} of it."
     return f"{over} of {devices} devices are over their energy budget, the most with {most:.0%} of it."
-
-
-def worst_tenth(history: History) -> float:
-    """Mean accuracy of the worst tenth of the devices."""
-    values = sorted(d["accuracy"] for d in history.devices if d["accuracy"] is not None)
-    part = values[: max(1, len(values) // 10)]
-    return float(sum(part) / len(part))
 
 
 def percent(fraction: float) -> str:

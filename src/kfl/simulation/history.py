@@ -64,6 +64,13 @@ class History:
         return next(log.accuracy for log in reversed(self.rounds) if log.accuracy is not None)
 
     @property
+    def worst_tenth(self) -> float:
+        """Mean accuracy of the worst tenth of the devices that have test samples."""
+        values = sorted(device["accuracy"] for device in self.devices if device["accuracy"] is not None)
+        part = values[: max(1, len(values) // 10)]
+        return float(sum(part) / len(part))
+
+    @property
     def energy_j(self) -> float:
         """Energy of all devices over all rounds."""
         return sum(log.energy_j for log in self.rounds)

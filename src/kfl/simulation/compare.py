@@ -1,0 +1,149 @@
+"""A comparison: algorithms × seeds on one setting, and what the runs say about each algorithm."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kfl.algorithms import ALGORITHMS, Algorithm
+from kfl.core.config import from_table
+from kfl.core.errors import ConfigError, ModelError
+from kfl.simulation.experiment import Experiment, common_settings
+from kfl.simulation.records import Record
+from kfl.simulation.statistics import Difference, Spread, paired_difference, spread
+
+SHARING_NOTHING = ("local", "self-knowledge", "fixed-knowledge")
+"""Algorithms that upload nothing: what any sharing has to beat."""
+STANDARD = ("kfl", *SHARING_NOTHING)
+"""What a comparison is made of unless it is told otherwise."""
+
+
+_COSTS = (
+    "bits_up",
+    "energy_j",
+    "time_s",
+    "devices_per_round",
+    "rounds_with_nobody",
+    "devices_over_budget",
+    "devices_never_chosen",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the runs of one algorithm say, over seeds."""
+
+    algorithm: str
+    accuracy: Spread
+    worst_tenth: Spread
+    """Mean accuracy of the worst tenth of the devices."""
+    difference: Difference | None
+    """Accuracy minus the reference's, paired by seed; None for the reference itself."""
+    bits_up: float
+    energy_j: float
+    time_s: float
+    devices_per_round: float
+    rounds_with_nobody: float
+    devices_over_budget: float
+    devices_never_chosen: float
+    why_nobody: str
+
+
+def line_up(base: Experiment, algorithms: Mapping[str, Algorithm], seeds: Sequence[int]) -> list[Experiment]:
+    """One experiment for each algorithm and seed; all else is that of `base`.
+
+    >>> from kfl.algorithms import Kfl, Local
+    >>> runs = line_up(Experiment(), {"kfl": Kfl(), "local": Local()}, [0, 1])
+    >>> [(run.algorithm.name, run.seed) for run in runs]
+    [('kfl', 0), ('kfl', 1), ('local', 0), ('local', 1)]
+    """
+    refuse_mixed_models(base, algorithms)
+    return [replace(base, algorithm=algorithm, seed=seed) for algorithm in algorithms.values() for seed in seeds]
+
+
+def configured(
+    names: Sequence[str],
+    start: Algorithm,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    common: Mapping[str, Any] | None = None,
+) -> dict[str, Algorithm]:
+    """Algorithms by name with their hyper-parameters, the later overriding the earlier:
+
+    what all algorithms have, from `start`; all of `start` for the algorithm it is; the algorithm's table in
+    `settings`; the fields in `common`, which apply to every algorithm.
+    """
+    found: dict[str, Algorithm] = {}
+    for name in names:
+        if name not in ALGORITHMS:
+            raise ConfigError("algorithms", name, f"one of {', '.join(ALGORITHMS)}")
+        first = start if start.name == name else common_settings(start, ALGORITHMS[name])
+        tuned = from_table(ALGORITHMS[name], (settings or {}).get(name, {}), f"{name}.", first)
+        found[name] = replace(tuned, **(common or {}))
+        found[name].validate()
+    return found
+
+
+def read_settings(path: Path) -> dict[str, dict[str, Any]]:
+    """Hyper-parameters from a TOML file with one table per algorithm, as `kfl tune` writes it."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise ConfigError("settings", str(path), f"a readable TOML file ({problem})") from problem
+    for name, table in tables.items():
+        if name not in ALGORITHMS or not isinstance(table, dict):
+            raise ConfigError("settings", name, f"a table named after an algorithm: {', '.join(ALGORITHMS)}")
+    return tables
+
+
+def refuse_mixed_models(base: Experiment, algorithms: Mapping[str, Algorithm]) -> None:
+    """Say before anything runs which algorithms cannot work with devices of different networks, and what to do."""
+    equal = [name for name, algorithm in algorithms.items() if algorithm.needs_equal_models]
+    if equal and len(set(base.widths)) > 1:
+        verb = "averages" if len(equal) == 1 else "average"
+        widths = ", ".join(map(str, base.widths))
+        raise ModelError(
+            f"{_and(equal)} {verb} weights, which needs equal models, but the widths are {widths}: give all devices "
+            f"one width with --equal-models {base.widths[len(base.widths) // 2]}, or leave {_and(equal)} out."
+        )
+
+
+def pick_reference(algorithms: Sequence[str], asked: str | None = None) -> str:
+    """The algorithm the others are compared with: the one asked for, else local-only training, else the first."""
+    if asked is None:
+        return "local" if "local" in algorithms else algorithms[0]
+    if asked not in algorithms:
+        raise ConfigError("reference", asked, f"one of the algorithms that are compared: {', '.join(algorithms)}")
+    return asked
+
+
+def summarise_rows(records: Sequence[Record], reference: str) -> list[Row]:
+    """One row per algorithm, in the order of the records."""
+    by_name: dict[str, list[Record]] = {}
+    for line in records:
+        by_name.setdefault(line["algorithm"], []).append(line)
+    theirs = _by_seed(by_name.get(reference, []))
+    rows = []
+    for name, lines in by_name.items():
+        ours = _by_seed(lines)
+        rows.append(
+            Row(
+                algorithm=name,
+                accuracy=spread([line["accuracy"] for line in lines]),
+                worst_tenth=spread([line["worst_tenth"] for line in lines]),
+                difference=None if name == reference else paired_difference(ours, theirs),
+                why_nobody=next((line["why_nobody"] for line in lines if line["why_nobody"]), ""),
+                **{cost: spread([line[cost] for line in lines]).mean for cost in _COSTS},
+            )
+        )
+    return rows
+
+
+def _by_seed(lines: Sequence[Record]) -> dict[int, float]:
+    return {line["seed"]: line["accuracy"] for line in lines}
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

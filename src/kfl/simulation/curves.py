@@ -1,0 +1,230 @@
+"""Accuracy curves of a comparison: means over seeds with bands, names at the ends of the lines.
+
+Every algorithm has its own colour, line style and label, so that the picture can be read in grey.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.core.errors import MissingExtraError
+from kfl.core.files import write_atomic
+from kfl.simulation.records import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    FloatArray = NDArray[np.float64]
+
+Axis = Literal["rounds", "joules", "seconds", "bits"]
+
+LABELS: dict[Axis, tuple[str, str]] = {
+    "rounds": ("rounds", ""),
+    "joules": ("energy spent by all devices", "J"),
+    "seconds": ("time in the cell", "s"),
+    "bits": ("uploaded by all devices", "bit"),
+}
+"""What stands under each axis, and its unit."""
+
+STYLES: dict[str, tuple[str, Any, float]] = {
+    "kfl": ("#0b3d91", "-", 2.4),
+    "local": ("#4d4d4d", (0, (5, 2)), 1.7),
+    "self-knowledge": ("#7a7a7a", (0, (1, 1.2)), 1.8),
+    "fixed-knowledge": ("#7a7a7a", (0, (6, 1.5, 1, 1.5)), 1.6),
+    "fedavg": ("#d55e00", "-", 1.6),
+    "fedrep": ("#00805a", (0, (8, 2)), 1.7),
+    "apfl": ("#b2478c", (0, (4, 1, 1, 1, 1, 1)), 1.7),
+    "fedkd": ("#b07d00", (0, (3, 1.2)), 1.7),
+    "fedproto": ("#3a9bd9", "-", 1.7),
+}
+"""Colour, line style and width of each algorithm: blue and solid for KFL, greys for what shares nothing."""
+
+SIZE_IN = (8.2, 4.8)
+"""Width and height of the picture in inches."""
+GRID = 200
+"""Points at which curves of different seeds are read off."""
+LOG_FROM = 20.0
+"""Where the ends of the curves lie further apart than this factor, the axis is logarithmic."""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """The mean of one algorithm's curves and its standard deviation, in per cent."""
+
+    name: str
+    x: FloatArray
+    mean: FloatArray
+    deviation: FloatArray
+    feasible: bool
+    """False where no device could take part in any round."""
+
+    @property
+    def flat(self) -> bool:
+        """Whether nothing was spent: then it is a level, not a curve."""
+        return bool(self.x[-1] == 0)
+
+
+def lines_of(records: Sequence[Record], x: Axis) -> list[Line]:
+    """One line per algorithm, in the order of the records."""
+    curves: dict[str, list[Record]] = {}
+    for record in records:
+        curves.setdefault(record["algorithm"], []).append(record)
+    return [_line(name, some, x) for name, some in curves.items()]
+
+
+def _line(name: str, records: Sequence[Record], x: Axis) -> Line:
+    """Seeds spend differently, so their curves are read off at common points before the mean is taken."""
+    seeds = [_rising(np.array(r["curve"][x]), 100 * np.array(r["curve"]["accuracy"])) for r in records]
+    start, end = max(float(xs[0]) for xs, _ in seeds), min(float(xs[-1]) for xs, _ in seeds)
+    if all(np.array_equal(xs, seeds[0][0]) for xs, _ in seeds):
+        at = seeds[0][0]
+    elif start < end:
+        at = np.linspace(start, end, GRID)
+    else:
+        at = np.array([end])
+    values = np.array([np.interp(at, xs, ys) for xs, ys in seeds])
+    if len(at) == 1:  # a single point: where every seed ended
+        values = np.array([[ys[-1]] for _, ys in seeds])
+    deviation = values.std(axis=0, ddof=1) if len(seeds) > 1 else np.zeros(len(at))
+    return Line(name, at, values.mean(axis=0), deviation, any(r["devices_per_round"] > 0 for r in records))
+
+
+def _rising(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Where several rounds cost nothing, the accuracy after the last of them."""
+    last = np.append(x[1:] > x[:-1], True)
+    return x[last], y[last]
+
+
+def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title: str) -> None:
+    """Draw the comparison into files; their endings decide the formats (png, svg, pdf)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise MissingExtraError("matplotlib", "plot", "Plotting a comparison") from problem
+    lines = lines_of(records, x)
+    figure = Figure(figsize=SIZE_IN)
+    axes = figure.add_axes((0.085, 0.125, 0.70, 0.775))
+    _scale(axes, lines, x)
+    for line in lines:
+        _draw(axes, line)
+    _labels(axes, lines, x)
+    axes.set_title(title, loc="left", fontsize=10.5)
+    axes.set_ylabel("accuracy over all devices, %")
+    for path in files:
+        buffer = io.BytesIO()
+        kind = path.suffix.lstrip(".")
+        figure.savefig(buffer, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else {})
+        write_atomic(path, buffer.getvalue())
+
+
+def _scale(axes: Axes, lines: Sequence[Line], x: Axis) -> None:
+    """Axes that show the differences: the first steep rise may leave the picture below."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
+
+    curves = [line for line in lines if not line.flat]
+    what, unit = LABELS[x]
+    axes.set_xlabel(what)
+    ends = [float(line.x[-1]) for line in curves]
+    if ends and max(ends) > LOG_FROM * min(ends) and x != "rounds":
+        axes.set_xscale("log")
+        axes.set_xlim(min(float(line.x[line.x > 0][0]) for line in curves), max(ends))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_xlim(0, max(ends, default=1.0))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=x == "rounds"))
+    if unit:
+        axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
+    axes.set_ylim(*y_range(lines))
+    axes.grid(color="#e3e6ea", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def y_range(lines: Sequence[Line]) -> tuple[float, float]:
+    """From a good way below the lowest end, but not below all curves, to just above everything."""
+    top = max(float((line.mean + line.deviation).max()) for line in lines)
+    low_end = min(float(line.mean[-1] - line.deviation[-1]) for line in lines)
+    lowest = min(float((line.mean - line.deviation).min()) for line in lines)
+    span = max(top - low_end, 2.0)
+    bottom = max(lowest, low_end - 1.5 * span)
+    margin = 0.04 * (top - bottom)
+    return max(0.0, bottom - margin), min(100.5, top + margin)
+
+
+def _draw(axes: Axes, line: Line) -> None:
+    colour, style, width = STYLES.get(line.name, ("#222222", "-", 1.5))
+    if line.flat:  # nothing was spent: a level across the picture
+        low, high = axes.get_xlim()
+        x = np.array([low, high])
+        mean, deviation = np.repeat(line.mean[-1], 2), np.repeat(line.deviation[-1], 2)
+    else:
+        x, mean, deviation = line.x, line.mean, line.deviation
+    axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.13, linewidth=0)
+    axes.plot(x, mean, color=colour, linestyle=style, linewidth=width)
+    if not line.flat:
+        axes.plot(x[-1:], mean[-1:], "o", color=colour, markersize=4.5, clip_on=False, zorder=5)
+
+
+def _labels(axes: Axes, lines: Sequence[Line], x: Axis) -> None:
+    """Names in the right margin at the height of the line's end, moved apart where they would overlap."""
+    low, high = axes.get_ylim()
+    size = SIZE_IN[1] * axes.get_position().height * 72  # points
+    wanted = {line.name: (float(line.mean[-1]) - low) / (high - low) for line in lines}
+    places = spread_out(wanted, 12.5 / size)
+    right = axes.get_xlim()[1]
+    for line in lines:
+        colour = STYLES.get(line.name, ("#222222", "-", 1.5))[0]
+        end = right if line.flat else float(line.x[-1])
+        axes.annotate(
+            _name(line, x),
+            xy=(end, float(line.mean[-1])),
+            xycoords="data",
+            xytext=(1.035, places[line.name]),
+            textcoords="axes fraction",
+            color=colour,
+            fontsize=9.5,
+            fontweight="bold" if line.name == "kfl" else "normal",
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 3},
+        )
+
+
+def _name(line: Line, x: Axis) -> str:
+    if not line.feasible:
+        return f"{line.name}: nobody\ncan take part"
+    if line.flat and x == "bits":
+        return f"{line.name} (sends nothing)"
+    return line.name
+
+
+def spread_out(wanted: Mapping[str, float], gap: float) -> dict[str, float]:
+    """Heights at least `gap` apart, in the order of the wanted ones and as near to them as that allows.
+
+    Labels that would overlap form a block around the mean of their wanted heights; blocks that meet become one.
+
+    >>> {name: round(place, 2) for name, place in spread_out({"a": 0.5, "b": 0.5, "c": 0.9}, 0.1).items()}
+    {'a': 0.45, 'b': 0.55, 'c': 0.9}
+    """
+    order = sorted(wanted, key=lambda name: wanted[name])
+    blocks: list[list[str]] = []
+    for name in order:
+        blocks.append([name])
+        while len(blocks) > 1 and _bottom(blocks[-1], wanted, gap) < _bottom(blocks[-2], wanted, gap) + gap * len(
+            blocks[-2]
+        ):
+            joined = blocks.pop()
+            blocks[-1] += joined
+    return {name: _bottom(block, wanted, gap) + gap * place for block in blocks for place, name in enumerate(block)}
+
+
+def _bottom(block: Sequence[str], wanted: Mapping[str, float], gap: float) -> float:
+    middle = float(np.mean([wanted[name] for name in block]))
+    return middle - gap * (len(block) - 1) / 2

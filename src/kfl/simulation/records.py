@@ -1,0 +1,99 @@
+"""Results as small JSON lines: one per run, with all that a table or a plot of it needs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from kfl._version import __version__
+from kfl.core.errors import RunFolderError
+from kfl.core.files import write_atomic
+from kfl.simulation.experiment import Experiment
+from kfl.simulation.history import History, RoundLog
+from kfl.simulation.run_names import digest
+
+Record = dict[str, Any]
+
+MOST_POINTS = 200
+"""Points of a curve that are kept: a line stays small however many rounds a run has."""
+
+
+def record(experiment: Experiment, history: History, note: str = "") -> Record:
+    """One run in one line."""
+    logs, summary = history.rounds, history.summary
+    table = experiment.to_table()
+    return {
+        "digest": digest(experiment),
+        "algorithm": experiment.algorithm.name,
+        "settings": {name: value for name, value in table["algorithm"].items() if name != "name"},
+        "seed": experiment.seed,
+        "dataset": experiment.dataset,
+        "devices": experiment.devices,
+        "rounds": experiment.rounds,
+        "widths": list(experiment.widths),
+        "scheduler": experiment.scheduler.name,
+        "radio": experiment.cell is not None,
+        "hard_budget": experiment.hard_budget,
+        "note": note,
+        "accuracy": history.accuracy,
+        "worst_tenth": history.worst_tenth,
+        **{name: summary[name] for name in ("energy_j", "upload_energy_j", "time_s", "bits_up", "bits_down")},
+        "devices_per_round": sum(len(log.devices) for log in logs) / len(logs),
+        "rounds_with_nobody": sum(not log.devices for log in logs),
+        "why_nobody": _commonest(log.status for log in logs if not log.devices),
+        "devices_never_chosen": sum(device["rounds"] == 0 for device in history.devices),
+        "devices_over_budget": summary.get("devices_over_budget", 0),
+        "curve": curve(logs),
+        "wall_s": summary["wall_s"],
+        "kfl": __version__,
+    }
+
+
+def curve(logs: Iterable[RoundLog]) -> dict[str, list[float]]:
+    """Accuracy against rounds and against everything spent up to then, over all devices."""
+    logs = list(logs)
+    spent = {
+        "rounds": [float(log.round + 1) for log in logs],
+        "joules": list(accumulate(log.energy_j for log in logs)),
+        "seconds": list(accumulate(log.time_s for log in logs)),
+        "bits": list(accumulate(log.bits_up for log in logs)),
+    }
+    tested = [place for place, log in enumerate(logs) if log.accuracy is not None]
+    step = -(-len(tested) // MOST_POINTS)
+    kept = tested[::-1][::step][::-1]  # counted from the end, which must stay
+    points = {name: [_short(values[place]) for place in kept] for name, values in spent.items()}
+    return {
+        **points,
+        "accuracy": [_short(accuracy) for place in kept if (accuracy := logs[place].accuracy) is not None],
+    }
+
+
+def _short(value: float) -> float:
+    """Seven digits are more than any plot shows."""
+    return float(f"{value:.7g}")
+
+
+def _commonest(sentences: Iterable[str]) -> str:
+    counted = Counter(sentences).most_common(1)
+    return counted[0][0] if counted else ""
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Write lines of JSON, all of them or none."""
+    write_atomic(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in records).encode())
+
+
+def read_records(path: Path) -> list[Record]:
+    """Read what `write_records` wrote; a folder stands for its results.jsonl."""
+    file = path / "results.jsonl" if path.is_dir() else path
+    try:
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as problem:
+        raise RunFolderError(f"{file} holds no results of kfl compare ({problem}).") from problem
+    if not lines or not all(isinstance(line, dict) and {"curve", "digest"} <= line.keys() for line in lines):
+        raise RunFolderError(f"{file} holds no results of kfl compare.")
+    return lines
