@@ -122,8 +122,8 @@ def _round_sentences(horizon: Horizon, one: ScheduledRound) -> list[str]:
         said.append(f"… and {count - SHOWN:,} more that are scheduled; --save FILE has all of them.")
     if count:
         said.append(
-            f"{count:,} of {_devices(problem.size)} scheduled, with {_percent(float(one.share.sum()))} of the band; the "
-            f"round ends after {_amount(one.time_s, 's')} and costs {_amount(one.energy_j, 'J')}. "
+            f"{count:,} of {_devices(problem.size)} scheduled, with {_percent(float(one.share.sum()))} of the band; "
+            f"the round ends after {_amount(one.time_s, 's')} and costs {_amount(one.energy_j, 'J')}. "
             f"{dominant(one.compute_energy_j, one.upload_energy_j)}"
         )
     else:

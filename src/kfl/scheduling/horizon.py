@@ -114,7 +114,8 @@ def schedule(problem: Problem, scheduler: Scheduler | None = None) -> Horizon:
     outcome = np.zeros(problem.size, np.int8)
     for index in range(problem.described):
         observation = problem.observation(index, spent_j)
-        decision = scheduler.decide(state, observation)
+        with np.errstate(invalid="ignore"):  # a gain of 0 and no time left: 0/0 among devices nobody can choose
+            decision = scheduler.decide(state, observation)
         computing, sending = round_energy(observation, decision)
         state = scheduler.update(state, decision, computing + sending)
         spent_j = spent_j + (computing + sending)
@@ -162,16 +163,16 @@ def outcomes(observation: Observation, chosen: BoolArray) -> NDArray[np.int8]:
     uplink = observation.uplink
     outcome = np.full(len(chosen), REASONS.index("not chosen"), np.int8)
     if uplink is not None:
-        time_s = np.maximum(uplink.upload_time_s, 0.0)
-        exponent = curve.required_exponent(uplink.payload_bits, uplink.bandwidth_hz, uplink.upload_time_s)
-        scale = curve.energy_scale(uplink.bandwidth_hz, uplink.noise_w_per_hz, time_s, uplink.gain)
+        late = uplink.upload_time_s <= 0
+        time_s = np.where(late, 1.0, uplink.upload_time_s)
+        exponent = curve.required_exponent(uplink.payload_bits, uplink.bandwidth_hz, time_s)
         if observation.hard_budget:
+            scale = curve.energy_scale(uplink.bandwidth_hz, uplink.noise_w_per_hz, time_s, uplink.gain)
             least_j = observation.compute_energy_j + curve.upload_energy(scale, exponent, 1.0)
             outcome[~(least_j <= observation.battery_j)] = 5
-        with np.errstate(over="ignore"):
-            snr = uplink.max_power_w * uplink.gain / (uplink.bandwidth_hz * uplink.noise_w_per_hz)
+        snr = uplink.max_power_w * uplink.gain / (uplink.bandwidth_hz * uplink.noise_w_per_hz)
         outcome[np.log1p(snr) < exponent] = 4
-        outcome[uplink.upload_time_s <= 0] = 3
+        outcome[late] = 3
     outcome[~observation.available] = 2
     outcome[chosen] = 0
     return outcome

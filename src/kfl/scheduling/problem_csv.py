@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling.base import BoolArray, FloatArray
-from kfl.scheduling.problem_draft import Column, Draft
+from kfl.scheduling.problem_draft import Column, Draft, check_top
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, EACH_ROUND, ProblemError, refuse_unknown
 
 _COLUMNS = ("round", *DEVICE_FIELDS)
@@ -148,7 +148,7 @@ def _readable(cell: str, name: str) -> bool:
 def _trace(top: dict[str, Any], row_ids: Sequence[str], table: Mapping[str, Sequence[str]]) -> Draft:
     """Rows of several rounds: what may change becomes (rounds, devices), the rest must stay the same."""
     first, row = _rounds(_column(table["round"], row_ids, "round"), row_ids)
-    if int(top.get("round", first)) != first:
+    if int(check_top(top).get("round", first)) != first:
         raise ProblemError(f"round is {top['round']} at the top, but the first round in the column is {first}.")
     places: dict[str, int] = {}
     device = np.array([places.setdefault(name, len(places)) for name in row_ids], dtype=np.intp)

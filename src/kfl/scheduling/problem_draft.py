@@ -114,8 +114,9 @@ def _check_number(name: str, value: Any) -> None:
         raise ConfigError(name, value, field.right)
     if wants_bool:
         return
-    if bool(field.wrong(np.array(_as_float(value)))) or (name in WHOLE and value != int(value)):
-        raise ConfigError(name, value, field.right)
+    number = _as_float(value)
+    if bool(field.wrong(np.array(number))) or (name in WHOLE and value != int(value)):
+        raise ConfigError(name, value if np.isfinite(number) else number, field.right_for(number))
 
 
 def _once(top: Mapping[str, Any], name: str) -> float:
@@ -189,11 +190,13 @@ def _pick(draft: Draft, name: str, wanted: BoolArray | None = None) -> FloatArra
 
 def _refuse_missing(draft: Draft, name: str, where: tuple[int, ...]) -> NoReturn:
     when = f" in round {int(draft.top.get('round', 0)) + where[0]}" if len(where) > 1 and draft.described > 1 else ""
-    field = DEVICE_FIELDS[name]
-    other = " (or gain_db)" if name == "gain" else ""
-    raise ProblemError(
-        f"{name} of device {draft.ids[where[-1]]!r}{when} is missing{other}: {field.meaning}, {field.right}."
-    )
+    ways = {
+        "gain": "give gain (linear) or gain_db; 0 is a device that is not heard",
+        "cpu_hz": "give it beside flops, or compute_time_s and compute_energy_j in place of both",
+        "flops": "give it beside cpu_hz, or compute_time_s and compute_energy_j in place of both",
+    }
+    how = ways.get(name, f"{DEVICE_FIELDS[name].meaning}; give it for the device, or at the top for all")
+    raise ProblemError(f"{name} of device {draft.ids[where[-1]]!r}{when} is missing: {how}.")
 
 
 def _either(draft: Draft, first: Sequence[str], second: Sequence[str]) -> BoolArray:
@@ -255,16 +258,18 @@ def _computation(draft: Draft) -> tuple[FloatArray, FloatArray]:
     with np.errstate(over="ignore"):
         time_s = compute_time(flops, clock * cycle, 1.0)
         energy_j = compute_energy(kappa * flops / cycle, clock, 1.0, 1.0)
-    _refuse_overflow(draft, time_s, "compute_time_s")
-    _refuse_overflow(draft, energy_j, "compute_energy_j")
+    _refuse_derived(draft, time_s, "compute_time_s")
+    _refuse_derived(draft, energy_j, "compute_energy_j")
     return np.where(derived, time_s, _pick(draft, times[0])), np.where(derived, energy_j, _pick(draft, times[1]))
 
 
-def _refuse_overflow(draft: Draft, values: FloatArray, name: str) -> None:
-    bad = ~np.isfinite(values)
+def _refuse_derived(draft: Draft, values: FloatArray, name: str) -> None:
+    field = DEVICE_FIELDS[name]
+    bad = field.wrong(values)
     if bad.any():
         who = f"{name} of device {draft.ids[int(bad.argmax())]!r}, from its flops and cpu_hz,"
-        raise ConfigError(who, float(values[bad][0]), DEVICE_FIELDS[name].right)
+        value = float(values[bad][0])
+        raise ConfigError(who, value, field.right_for(value))
 
 
 def _energy(draft: Draft, top: Mapping[str, Any]) -> tuple[FloatArray, FloatArray, list[str]]:

@@ -38,16 +38,33 @@ class Field:
     default: float | None = None
     shown_default: str = ""
     """The default in words, where a number alone does not say it."""
+    any_size: bool = False
+    """Computed from round to round, so that whatever was written is read."""
 
     def wrong(self, values: FloatArray) -> BoolArray:
-        """Which of these values the field cannot hold; NaN and infinities never are right."""
+        """Which of these values the field cannot hold; NaN, infinities and absurd sizes never are right."""
         low = values > self.least if self.positive else values >= self.least
-        return np.asarray(~(np.isfinite(values) & low & (values <= self.most)))
+        outside = ~(np.isfinite(values) & low & (values <= self.most))
+        return np.asarray(outside if self.any_size else outside | absurd(values))
+
+    def right_for(self, value: float) -> str:
+        """What would be right in place of this wrong value."""
+        return _SIZES if bool(absurd(np.array(value))) and not self.any_size else self.right
 
     @property
     def otherwise(self) -> str:
         """What holds when the field is left out, in words."""
         return self.shown_default or ("required" if self.default is None else f"{self.default:g}")
+
+
+_SMALL, _LARGE = 1e-45, 1e45  # wider than ±400 dB
+_SIZES = f"0, or of a size between {_SMALL:g} and {_LARGE:g}"
+
+
+def absurd(values: FloatArray) -> BoolArray:
+    """Finite numbers so small or large that no cell has them: products of a few would leave the range of floats."""
+    size = np.abs(values)
+    return np.asarray(np.isfinite(values) & (values != 0) & ((size < _SMALL) | (size > _LARGE)))
 
 
 _AT_LEAST_ZERO = "a finite number, 0 or more"
@@ -155,14 +172,14 @@ DEVICE_FIELDS = {
             positive=True,
             shown_default="no budget",
         ),
-        Field("spent_j", "energy spent in earlier rounds", _AT_LEAST_ZERO, default=0.0),
+        Field("spent_j", "energy spent in earlier rounds", _AT_LEAST_ZERO, default=0.0, any_size=True),
         Field(
             "battery_j",
             "or, in place of spent_j: what is left of budget_j",
             _AT_LEAST_ZERO,
             shown_default="budget_j − spent_j",
         ),
-        Field("queue_j", "virtual queue q before this round", _AT_LEAST_ZERO, default=0.0),
+        Field("queue_j", "virtual queue q before this round", _AT_LEAST_ZERO, default=0.0, any_size=True),
     )
 }
 """Fields of a device. All but `id` may also stand at the top: then they hold for devices without their own."""
@@ -184,7 +201,7 @@ def refuse_unknown(names: Iterable[str], known: Sequence[str], where: str = "") 
         if name not in known:
             meant = _MEANT.get(name, "")
             near = [meant] if meant in known else difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(known)}."
+            hint = f"did you mean {near[0]}?" if near else "kfl schedule --fields lists them all."
             raise ProblemError(f"{name!r}{where} is not a field of a problem; {hint}")
 
 
@@ -196,4 +213,5 @@ def refuse_wrong(
     if bad.any():
         where = tuple(int(place) for place in np.argwhere(bad)[0])
         when = f" in round {where[0] + first_round}" if first_round is not None and len(where) > 1 else ""
-        raise ConfigError(f"{field.name} of device {ids[where[-1]]!r}{when}", float(values[where]), field.right)
+        value = float(values[where])
+        raise ConfigError(f"{field.name} of device {ids[where[-1]]!r}{when}", value, field.right_for(value))

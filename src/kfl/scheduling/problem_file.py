@@ -65,7 +65,7 @@ def _kind(text: str) -> str:
     return "json" if text.lstrip()[:1] in ("{", "[") else "csv"
 
 
-def write_problem(problem: Problem, path: Path) -> None:
+def write_problem(problem: Problem, path: str | Path) -> None:
     """Write a problem so that `read_problem` gives it back to the last bit: CSV by its name, else JSON.
 
     >>> import tempfile
@@ -74,6 +74,7 @@ def write_problem(problem: Problem, path: Path) -> None:
     >>> read_problem(path).gain
     array([[1.e-09]])
     """
+    path = Path(path)
     top, rows = problem_table(problem)
     as_csv = path.suffix.lower() == ".csv"
     text = csv_text(top, rows, problem.round) if as_csv else json_text({**top, "devices": rows})

@@ -51,8 +51,8 @@ def _parse(text: str) -> Any:
         raise ProblemError(f"This is not valid JSON: {problem.msg} at {place}.") from problem
     except RecursionError as problem:
         raise ProblemError("This is not a problem: its JSON is nested too deeply.") from problem
-    except ValueError as problem:  # a whole number with thousands of digits
-        raise ProblemError(f"This JSON cannot be read: {problem}.") from problem
+    except ValueError as problem:  # json's only other complaint
+        raise ProblemError("This JSON cannot be read: a number in it has thousands of digits.") from problem
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

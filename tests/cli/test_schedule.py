@@ -1,0 +1,448 @@
+"""`kfl schedule` as its users call it: files, pipes, tables, JSON, round after round, and every kind of bad input."""
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kfl.cli.main import main
+from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, TRACES
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _screen(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def call(capsys):
+    """Run the command in this process: status, standard output, standard error."""
+
+    def run(*words):
+        try:
+            status = main(["schedule", *map(str, words)])
+        except SystemExit as stop:  # tyro answers a wrong flag itself
+            status = stop.code
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def strict_json(text):
+    def refuse(literal):
+        raise AssertionError(f"{literal} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def shell(line, stdin=None):
+    kfl = f"{sys.executable} -m kfl.cli.main"
+    words = ["bash", "-o", "pipefail", "-c", line.replace("kfl ", kfl + " ")]
+    return subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+
+
+def small_cell(**top):
+    return {
+        "bandwidth_hz": 1e6,
+        "rounds": 50,
+        "payload_bits": 4e5,
+        "samples": 500,
+        "compute_time_s": 0.2,
+        "compute_energy_j": 0.02,
+        "budget_j": 2.0,
+        **top,
+        "devices": [{"id": f"d{k}", "gain_db": -100 - 4 * k} for k in range(6)],
+    }
+
+
+def write(name, table):
+    Path(name).write_text(table if isinstance(table, str) else json.dumps(table))
+    return name
+
+
+# ── In a shell ───────────────────────────────────────────────────────────────
+
+
+def test_the_example_goes_through_a_pipe_and_a_reader_may_leave_early():
+    result = shell("kfl schedule --example | kfl schedule - | head -n 1")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("Round 12 of a horizon of 100: 7 devices on 180 kHz, scheduler dual")
+
+
+def test_bad_input_is_one_sentence_and_status_2():
+    result = shell("kfl schedule -", '{"devices": [\n  {"id": "a",, "gain": 1}]}')
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("kfl: This is not valid JSON") and "line 2, column 14" in result.stderr
+    assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
+
+
+def test_torch_is_not_needed():
+    code = "import sys; from kfl.cli.main import main; main(['schedule', '--fields']); print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.endswith("False\n")
+
+
+def test_the_program_in_examples_runs():
+    result = shell(f"{sys.executable} {ROOT / 'examples' / 'allocate_cell.py'}")
+    assert (result.returncode, result.stderr) == (0, "")
+    shares = [float(line.split()[1]) for line in result.stdout.splitlines()[1:6]]
+    assert sum(shares) == pytest.approx(1.0, abs=1e-3)
+    together, equal = (float(line.split(" J")[0].split()[-1]) for line in result.stdout.splitlines()[6:8])
+    assert together < equal
+
+
+# ── Formats ──────────────────────────────────────────────────────────────────
+
+
+def test_json_in_is_csv_in(call):
+    results = []
+    for kind in ("json", "csv"):
+        status, text, _ = call("--example", kind)
+        assert status == 0
+        results.append(strict_json(call(write(f"problem.{kind}", text), "--json")[1]))
+    assert results[0] == results[1]
+    assert [row["outcome"] for row in results[0]["devices"]].count("scheduled") == 4
+
+
+def test_example_alone_is_json(call):
+    assert call("--example")[1] == call("--example", "json")[1] != call("--example", "csv")[1]
+
+
+def test_json_output_is_complete_and_in_si_units(call):
+    status, out, err = call(write("p.json", small_cell()), "--json")
+    assert (status, err) == (0, "")
+    table = strict_json(out)
+    one = table["rounds"][0]
+    assert table["scheduler"]["name"] == "dual"
+    assert one["lower_bound"] <= one["objective"] < 0 and one["gap"] == one["objective"] - one["lower_bound"]
+    assert sum(row["share"] for row in one["devices"]) == pytest.approx(1.0) == one["share"]
+    for row in one["devices"]:
+        assert row["energy_j"] == row["compute_energy_j"] + row["upload_energy_j"]
+        assert row["upload_energy_j"] == pytest.approx(row["power_w"] * row["upload_time_s"])
+        assert row["time_s"] == pytest.approx(1.0)
+    for row in table["devices"]:
+        assert row["queue_j"] == max(row["energy_j"] - 2.0 / 50, 0)
+        assert row["battery_j"] == 2.0 - row["energy_j"]
+    assert [row["queue_j"] for row in table["next"]["devices"]] == [row["queue_j"] for row in table["devices"]]
+    assert table["next"]["round"] == 1
+
+
+def test_values_that_do_not_exist_are_null(call):
+    cell = small_cell()
+    del cell["budget_j"]
+    table = strict_json(call(write("p.json", cell), "--json", "--scheduler", "all")[1])
+    assert table["rounds"][0]["objective"] is table["rounds"][0]["gap"] is table["devices"][0]["battery_j"] is None
+    assert "budget_j" not in table["next"]["devices"][0]
+
+
+def test_save_writes_what_json_prints_and_csv_of_the_scheduled(call):
+    write("p.json", small_cell())
+    out = call("p.json", "--json", "--save", "result.json")[1]
+    assert Path("result.json").read_text() == out
+    text = call("p.json", "--save", "result.csv")[1]
+    assert "The result is in result.csv." in text
+    rows = list(csv.DictReader(io.StringIO(Path("result.csv").read_text())))
+    expected = strict_json(out)["rounds"][0]["devices"]
+    assert [row["id"] for row in rows] == [row["id"] for row in expected]
+    assert [float(row["share"]) for row in rows] == [row["share"] for row in expected]
+
+
+def test_options_go_on_top_of_the_file(call):
+    write("p.json", small_cell())
+    words = ("--bandwidth-hz", "2e6", "--deadline-s", "0.5", "--rounds", "9", "--hard-budget")
+    following = strict_json(call("p.json", "--json", *words)[1])["next"]
+    assert (following["bandwidth_hz"], following["rounds"], following["hard_budget"]) == (2e6, 9, True)
+    assert {row["deadline_s"] for row in following["devices"]} == {0.5}
+
+
+# ── Schedulers ───────────────────────────────────────────────────────────────
+
+
+def test_a_scheduler_and_its_parameters_are_options(call):
+    write("p.json", small_cell())
+    table = strict_json(call("p.json", "--json", "--scheduler", "round-robin", "--scheduler.count", "2")[1])
+    assert table["scheduler"] == {"name": "round-robin", "count": 2}
+    assert [row["id"] for row in table["rounds"][0]["devices"]] == ["d0", "d1"]
+    assert table["next"]["memory"] == {"next": [2.0]}
+
+
+def test_help_lists_the_options_of_the_chosen_scheduler(call):
+    status, out, _ = call("--scheduler", "uniform", "--help")
+    assert status == 0
+    assert "--scheduler.count" in out and "--scheduler.v " not in out and "--next FILE" in out
+    assert "None" not in out
+
+
+def test_a_wrong_scheduler_or_flag_is_answered_with_the_right_ones(call):
+    status, _, err = call("p.json", "--scheduler", "duel")
+    assert status == 2 and "'duel'" in err and "dual" in err
+    status, _, err = call("p.json", "--scheduler.w", "1")
+    assert status == 2 and "--scheduler.v" in err
+
+
+@pytest.mark.parametrize("scheduler", ["dual", "lyapunov", "round-robin", "uniform", "myopic", "ascend", "all"])
+def test_calling_round_after_round_is_the_whole_trace(call, scheduler):
+    rounds, words = 8, ["--json", "--scheduler", scheduler]
+    cell = small_cell(rounds=rounds)
+    draw = np.random.default_rng(1)
+    for device in cell["devices"]:
+        del device["gain_db"]
+        device["gains"] = (10 ** draw.uniform(-14, -11, rounds)).tolist()
+    whole = strict_json(call(write("trace.json", cell), *words)[1])
+    assert len(whole["rounds"]) == rounds
+
+    now = json.loads(json.dumps(cell))
+    for t in range(rounds):
+        for device, source in zip(now["devices"], cell["devices"], strict=True):
+            device.pop("gains", None)
+            device["gain"] = source["gains"][t]
+        table = strict_json(call(write("now.json", now), *words, "--next", "next.json")[1])
+        assert table["rounds"][0] == whole["rounds"][t]
+        now = json.loads(Path("next.json").read_text())
+        assert now == table["next"]
+    assert table["next"] == whole["next"]
+    status, _, err = call("next.json")
+    assert status == 2 and "every round of this horizon has been played" in err
+
+
+def test_next_as_csv_goes_on_as_next_as_json(call):
+    write("p.json", small_cell())
+    call("p.json", "--next", "n.json", "--scheduler", "round-robin")
+    call("p.json", "--next", "n.csv", "--scheduler", "round-robin")
+    words = ("--json", "--scheduler", "round-robin")
+    assert call("n.json", *words)[1] == call("n.csv", *words)[1]
+
+
+# ── For people ───────────────────────────────────────────────────────────────
+
+
+def test_the_table_names_every_device_of_a_small_fleet_and_says_who_is_left_out(call):
+    status, out, _ = call(write("p.json", call("--example")[1]))
+    assert status == 0
+    for word in ("hall", "roof", "cellar-1", "cellar-2", "street", "yard", "tunnel", "next queue", "4 of 7 devices"):
+        assert word in out
+    assert "not chosen: cellar-2; not available: yard" in out
+    assert "Device 'tunnel' can never be scheduled: computing takes 20.62 s, and the deadline is 20 s." in out
+    assert "Objective" in out and "certified" in out
+
+
+def test_a_device_slower_than_the_deadline_is_no_error(call):
+    cell = small_cell(compute_time_s=1.5)
+    status, out, err = call(write("p.json", cell))
+    assert (status, err) == (0, "")
+    assert "Nobody is scheduled." in out
+    assert "Device 'd0' can never be scheduled: computing takes 1.5 s, and the deadline is 1 s." in out
+    assert "1 more devices can never be scheduled" in out
+
+
+@pytest.mark.parametrize("columns", [40, 60, 100, 200])
+def test_tables_fit_the_terminal(call, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = call(write("p.json", call("--example")[1]))[1]
+    table = [line for line in out.splitlines() if line[:1] in "┏┃┡│└"]
+    assert len(table) == 11 and max(map(len, table)) <= columns
+    assert all("cellar" in out and name in out for name in ("share", "power"))
+
+
+def test_a_large_fleet_is_a_screenful(call):
+    draw = np.random.default_rng(0)
+    rows = [f"d{k},{gain!r}" for k, gain in enumerate((10 ** draw.uniform(-12, -8, 30_000)).tolist())]
+    text = "# payload_bits = 2e4\n# samples = 100\nid,gain\n" + "\n".join(rows)
+    status, out, _ = call(write("big.csv", text))
+    assert status == 0
+    assert len(out.splitlines()) < 35
+    assert "of 30,000 devices scheduled" in out and "more that are scheduled" in out
+
+
+def test_a_long_trace_is_two_screenfuls(call):
+    draw = np.random.default_rng(0)
+    gains = (10 ** draw.uniform(-13, -10, (40, 60))).tolist()
+    rows = [f"{t},d{k},{gains[k][t]}" for t in range(60) for k in range(40)]
+    top = "# payload_bits = 2e5\n# samples = 100\n# budget_j = 1\n# bandwidth_hz = 1e5\n"
+    status, out, _ = call(write("t.csv", top + "round,id,gain\n" + "\n".join(rows)))
+    assert status == 0 and len(out.splitlines()) < 65
+    assert "Rounds 0 to 59 of a horizon of 60: 40 devices" in out
+    assert "Largest certified gap" in out and "These 20 of 40 devices spent most" in out
+
+
+def test_ids_cannot_paint_the_terminal(call):
+    cell = small_cell()
+    cell["devices"][0]["id"] = "[red]x[/red]\x1b[31m"
+    cell["devices"][1]["id"] = "y" * 100
+    out = call(write("p.json", cell))[1]
+    assert "[red]x[/red]·[31m" in out and "\x1b" not in out
+    assert "yyy…" in out
+
+
+def test_next_says_what_to_do(call):
+    write("p.json", small_cell())
+    assert "The problem of round 1 is in n.json" in call("p.json", "--next", "n.json")[1]
+    assert "All 1 rounds are played" in call("p.json", "--rounds", "1", "--next", "n.json")[1]
+
+
+def test_every_field_is_listed_and_documented(call):
+    status, out, _ = call("--fields")
+    guide = (ROOT / "docs" / "schedule.md").read_text()
+    assert status == 0
+    for name in (*CELL_FIELDS, *DEVICE_FIELDS):
+        assert f"\n{name} " in "\n" + out, name
+        assert f"| `{name}` |" in guide, name
+    assert all(f"`{name}`" in guide for name in TRACES)
+
+
+def blocks(kind):
+    """The code blocks of one kind in the guide."""
+    guide = (ROOT / "docs" / "schedule.md").read_text()
+    return [
+        textwrap.dedent(found) for found in re.findall(rf"^ *```{kind}\n(.*?)^ *```", guide, re.DOTALL | re.MULTILINE)
+    ]
+
+
+def test_the_files_and_the_program_in_the_guide_work(call):
+    as_csv, trace = blocks("text")
+    results = [call(write("p.json", blocks("json")[0]), "--json"), call(write("p.csv", as_csv), "--json")]
+    assert results[0] == results[1] and results[0][0] == 0
+    assert len(strict_json(call(write("t.csv", trace), "--json")[1])["rounds"]) == 2
+    write("problem.json", call("--example")[1])
+    exec(compile(blocks("python")[0], "guide", "exec"), {})
+    assert call("next.json")[0] == 0
+
+
+def test_the_output_in_the_guide_is_the_real_one(call):
+    shown = blocks("console")[0].split("problem.json\n")[-1]
+    real = call(write("problem.json", call("--example")[1]))[1]
+    assert shown.split() == real.split()
+
+
+# ── Bad input ────────────────────────────────────────────────────────────────
+
+
+def device(**fields):
+    return {"devices": [{"id": "a", "gain": 1e-9, "payload_bits": 1e5, **fields}]}
+
+
+BAD = {
+    "negative gain": (device(gain=-1e-9), ["gain of device 'a' is -1e-09", "0 or more"]),
+    "negative gain in a trace": (
+        {"payload_bits": 1, "devices": [{"id": "a", "gains": [1e-9, -1e-9]}]},
+        ["gain of device 'a' in round 1 is -1e-09"],
+    ),
+    "zero bandwidth": ({"bandwidth_hz": 0, **device()}, ["bandwidth_hz is 0", "positive number of hertz"]),
+    "budget of zero": (device(budget_j=0), ["budget_j of device 'a' is 0.0", "leave it out"]),
+    "negative budget": (device(budget_j=-2), ["budget_j of device 'a' is -2.0", "positive"]),
+    "NaN": (json.dumps(device(samples="X")).replace('"X"', "NaN"), ["samples of device 'a' is nan"]),
+    "Infinity": (json.dumps(device(budget_j="X")).replace('"X"', "Infinity"), ["budget_j of device 'a' is inf"]),
+    "NaN at the top": ('{"deadline_s": NaN, "devices": [{"id": "a"}]}', ["deadline_s is nan"]),
+    "absurd size": (device(payload_bits=1e300), ["payload_bits of device 'a' is 1e+300", "between"]),
+    "no devices": ({"devices": []}, ["devices is an empty list", "at least one"]),
+    "no list": ({"bandwidth_hz": 1e6}, ["devices is missing"]),
+    "duplicate ids": ({"devices": 2 * device()["devices"]}, ["Two devices have the id 'a'", "number 1 and number 2"]),
+    "unknown field": (device(gian=1), ["'gian' of device 'a'", "did you mean gain?"]),
+    "unknown field at the top": ({"bandwith_hz": 1, **device()}, ["'bandwith_hz'", "did you mean bandwidth_hz?"]),
+    "another word": ({"horizon": 1, **device()}, ["'horizon'", "did you mean rounds?"]),
+    "a field twice": ('{"devices": [{"id": "a", "gain": 1, "gain": 2}]}', ["'gain' of device 'a' is given twice"]),
+    "malformed": ('{"devices": [\n{"id" "a"}]}', ["not valid JSON", "line 2, column 7"]),
+    "cut off": ('{"devices": [', ["not valid JSON", "line 1, column 14"]),
+    "not an object": ("[1, 2]", ["JSON object"]),
+    "text for a number": (device(samples="many"), ["samples of device 'a' is 'many'", "number"]),
+    "true for a number": (device(gain=True), ["gain of device 'a' is True"]),
+    "number for true": (device(available=1), ["available of device 'a' is 1", "true or false"]),
+    "list for a number": (device(payload_bits=[1]), ["payload_bits of device 'a' is [1]"]),
+    "id of another type": ({"devices": [{"id": 1.5}]}, ["id of device number 1 is 1.5"]),
+    "no id": ({"devices": [{"gain": 1}]}, ["id of device number 1 is missing"]),
+    "no gain": ({"devices": [{"id": "a", "payload_bits": 1}]}, ["gain of device 'a' is missing", "gain_db"]),
+    "no payload": ({"devices": [{"id": "a", "gain": 1}]}, ["payload_bits of device 'a' is missing"]),
+    "two gains": (device(gain_db=-90), ["Device 'a' gives both gain and gain_db"]),
+    "time without energy": (device(compute_time_s=1), ["'a' has compute_time_s but no compute_energy_j"]),
+    "two computations": (
+        device(flops=1, cpu_hz=1, compute_time_s=1, compute_energy_j=1),
+        ["Device 'a' gives both compute_time_s and flops"],
+    ),
+    "battery above budget": (device(budget_j=1, battery_j=2), ["battery_j of device 'a' is 2.0", "at most"]),
+    "battery alone": (device(battery_j=2), ["Device 'a' has battery_j but no budget_j"]),
+    "traces of different length": (
+        {"payload_bits": 1, "devices": [{"id": "a", "gains": [1, 1]}, {"id": "b", "gains": [1]}]},
+        ["gains of device 'b' has 1 entries", "2"],
+    ),
+    "horizon too short": (
+        {"rounds": 1, "payload_bits": 1, "devices": [{"id": "a", "gains": [1, 1]}]},
+        ["rounds is 1", "2 or more"],
+    ),
+    "empty": ("", ["is empty", "--example"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_json_is_a_sentence(call, case):
+    text, words = BAD[case]
+    check_refused(call(write("p.json", text)), words)
+
+
+BAD_CSV = {
+    "negative gain": ("id,gain\na,1\nb,-1\n", ["gain of device 'b' is -1.0"]),
+    "NaN": ("id,gain\na,nan\n", ["gain of device 'a' is nan"]),
+    "budget of zero": ("id,gain,budget_j\na,1,0\n", ["budget_j of device 'a' is 0.0"]),
+    "text for a number": ("id,gain\na,high\n", ["gain of device 'a' is 'high'"]),
+    "zero bandwidth": ("# bandwidth_hz = 0\nid,gain\na,1\n", ["bandwidth_hz is 0"]),
+    "duplicate ids": ("id,gain\na,1\na,1\n", ["Two devices have the id 'a'"]),
+    "duplicate rows": ("id,round,gain\na,3,1\na,3,1\n", ["id 'a' in round 3"]),
+    "unknown column": ("id,gian\na,1\n", ["'gian' in the header", "did you mean gain?"]),
+    "unknown field at the top": ("# bandwith_hz = 1\nid,gain\na,1\n", ["did you mean bandwidth_hz?"]),
+    "no rows": ("id,gain\n", ["no rows", "at least one device"]),
+    "too few values": ("id,gain\na\n", ["Line 2", "1 values", "2"]),
+    "open quote": ('id,gain\n"a,1\n', ["cannot be read"]),
+    "semicolons": ("id;gain\na;1\n", ["separated by commas"]),
+    "no id": ("gain,samples\n1,2\n", ["no column id"]),
+    "rounds with a gap": ("id,round,gain\na,0,1\na,2,1\n", ["jumps from 0 to 2"]),
+    "half a round": ("id,round,gain\na,0.5,1\n", ["round of device 'a'", "0.5", "whole number"]),
+    "round in words": ("# round = x\nid,round,gain\na,0,1\n", ["round is 'x'"]),
+    "changing samples": ("id,round,gain,samples\na,0,1,5\na,1,1,6\n", ["samples of device 'a' is 5", "may change"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CSV)
+def test_bad_csv_is_a_sentence(call, case):
+    text, words = BAD_CSV[case]
+    comments, header = ("", text) if not text.startswith("#") else text.split("\n", 1)
+    text = "\n".join(filter(None, [comments, "# payload_bits = 10", header]))
+    words = [word.replace("Line 2", "Line 3") for word in words]
+    check_refused(call(write("p.csv", text)), words)
+
+
+def check_refused(result, words):
+    status, out, err = result
+    assert (status, out) == (2, "")
+    assert err.startswith("kfl: ") and err.count("\n") == 1
+    assert all(word in err for word in words), err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], ["Name a problem file"]),
+        (["missing.json"], ["Cannot read 'missing.json'", "No such file"]),
+        (["."], ["Cannot read '.'", "directory"]),
+        (["p.json", "--next", "n.txt"], ["--next is 'n.txt'", ".json or .csv"]),
+        (["p.json", "--save", "nowhere/r.json"], ["--save", "'nowhere' does not"]),
+        (["p.json", "--bandwidth-hz", "0"], ["bandwidth_hz is 0.0"]),
+        (["p.json", "--bandwidth-hz", "nan"], ["bandwidth_hz is nan"]),
+        (["p.json", "--scheduler.v", "-1"], ["scheduler.v is -1.0"]),
+        (["binary.json"], ["not text in UTF-8"]),
+    ],
+)
+def test_bad_command_lines_are_a_sentence(call, words, said):
+    write("p.json", small_cell())
+    Path("binary.json").write_bytes(b"\xff\xfe\x00")
+    check_refused(call(*words), said)
+    assert not Path("n.txt").exists()
