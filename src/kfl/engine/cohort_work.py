@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from kfl.engine.graphs import GraphRunner, Input
 from kfl.engine.local_data import LocalData
 from kfl.engine.objective_parts import ObjectiveParts, split_objective
 from kfl.engine.objectives import Objective, Supervised
+from kfl.engine.recipe import Convolution
 from kfl.engine.samples import (
     GivenTable,
     ResidentTable,
@@ -72,11 +72,13 @@ class CohortWork:
         self._fused = fused
         self._rows = Rows(data, where)
         self._tables: dict[Split, Table] = {}
+        self._convolutions: dict[tuple[Convolution, ...], Convolutions] = {}
 
-    @cached_property
-    def convolutions(self) -> Convolutions:
-        """How convolutions are done; decided when a network first has one."""
-        return choose_convolutions(self._way, self._arithmetic, self._where)
+    def convolutions(self, layers: tuple[Convolution, ...]) -> Convolutions | None:
+        """How the convolutions of a network are done, decided when they are first needed; None without any."""
+        if layers and layers not in self._convolutions:
+            self._convolutions[layers] = choose_convolutions(self._way, layers, self._arithmetic, self._where)
+        return self._convolutions.get(layers)
 
     def free(self) -> None:
         """Give back memory that is only kept for speed."""
@@ -88,7 +90,11 @@ class CohortWork:
         """What runs for a family, and why."""
         if not family.verdict.vectorised:
             return f"sequential: {family.verdict.reason}"
-        return "fused for labels, otherwise torch.func" if self._network(family) else "torch.func"
+        network = self._network(family)
+        if network is None:
+            return f"torch.func: {family.verdict.reason}"
+        way = network.convolutions
+        return "fused" if way is None else f"fused, convolutions by {way.name}: {way.reason}"
 
     # ── Training ──
 
@@ -211,7 +217,8 @@ class CohortWork:
     def _network(self, family: Family) -> FusedNetwork | None:
         if family.recipe is None or not self._fused:
             return None
-        return FusedNetwork(family.recipe, self._arithmetic, self.convolutions if family.recipe.convolutions else None)
+        layers = family.recipe.convolutions
+        return FusedNetwork(family.recipe, self._arithmetic, self.convolutions(layers))
 
     def _stack(self, cohort: Cohort) -> Stack:
         return Stack(cohort.family, cohort.states, self._arithmetic.dtype, self._where)

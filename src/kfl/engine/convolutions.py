@@ -98,7 +98,7 @@ def grouped_block(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     devices, samples, channels, height, width = images.shape
     side_by_side = images.transpose(0, 1).reshape(samples, devices * channels, height, width)
     out = functional.conv2d(side_by_side, weight.flatten(0, 1), bias.flatten(), groups=devices)
-    pooled = functional.max_pool2d(out.relu(), 2)
+    pooled: Tensor = functional.max_pool2d(out.relu(), 2)
     return pooled.unflatten(1, (devices, -1)).transpose(0, 1)
 
 
@@ -110,25 +110,26 @@ def column_block(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     columns = windows.permute(0, 1, 3, 4, 2, 5, 6).reshape(devices, samples * height * width, -1)
     out = torch.baddbmm(bias.unsqueeze(1), columns, weight.flatten(2).transpose(1, 2))
     picture = out.reshape(devices * samples, height, width, -1).permute(0, 3, 1, 2)
-    pooled = functional.max_pool2d(picture.relu(), 2)
+    pooled: Tensor = functional.max_pool2d(picture.relu(), 2)
     return pooled.unflatten(0, (devices, samples))
 
 
-def choose_convolutions(way: str, arithmetic: Arithmetic, where: torch.device) -> Convolutions:
+def choose_convolutions(
+    way: str, layers: Sequence[Convolution], arithmetic: Arithmetic, where: torch.device
+) -> Convolutions:
     """The way that was asked for; with "auto" our kernels where they run and agree with PyTorch's."""
     if way not in WAYS:
         raise ConfigError("convolution", way, f"one of {', '.join(WAYS)}")
+    reason = "asked for"
     if way in ("auto", "kernel"):
-        from kfl.engine.cuda_convolutions import KernelConvolutions, refuse_kernels
+        from kfl.engine.cuda_convolutions import try_kernels
 
-        refusal = refuse_kernels(arithmetic, where)
-        if refusal is None:
-            return KernelConvolutions(arithmetic, "our kernels agree with PyTorch's")
+        kernels, reason = try_kernels(layers, arithmetic, where)
+        if kernels is not None:
+            kernels.reason = reason
+            return kernels
         if way == "kernel":
-            raise ConfigError("convolution", way, f"auto, columns or grouped: {refusal}")
-        reason = refusal
-    else:
-        reason = "asked for"
+            raise ConfigError("convolution", way, f"auto, columns or grouped: {reason}")
     if way == "columns":
         return PlainConvolutions("columns", reason, column_block, arithmetic)
     return PlainConvolutions("grouped", reason, grouped_block, arithmetic)

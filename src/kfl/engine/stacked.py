@@ -51,9 +51,6 @@ class Choices:
     graphs_recorded: int
     graphs_problem: str
     """Why a computation could not be recorded; empty where all could."""
-    convolution: str
-    """kernel, columns or grouped; empty where no network has a convolution."""
-    convolution_reason: str
     families: dict[str, str]
     """For each family of architectures that was used, what runs for it."""
     most_devices: dict[str, int]
@@ -88,7 +85,8 @@ class StackedEngine(Engine):
         fused: bool = True,
     ) -> None:
         """`convolution`, `graphs` and `fused` are for comparisons; the defaults are what is fastest."""
-        paths: tuple[Path, ...] = ("stacked",) * len(models.builders)
+        stacked: Path = "stacked"
+        paths = (stacked,) * len(models.builders)
         self.plan = Plan(device="cuda" if device == "cuda" else "cpu", precision=precision, paths=paths)
         self.classes = data.dataset.classes
         self.features = models.features
@@ -107,13 +105,10 @@ class StackedEngine(Engine):
     def choices(self) -> Choices:
         """What was chosen so far, and why."""
         families = self._families.built()
-        convolves = any(family.recipe is not None and family.recipe.convolutions for family in families)
         return Choices(
             graphs=self._work.graphs.enabled,
             graphs_recorded=self._work.graphs.recorded,
             graphs_problem=self._work.graphs.problem,
-            convolution=self._work.convolutions.name if convolves else "",
-            convolution_reason=self._work.convolutions.reason if convolves else "",
             families={family.name: self._work.kind(family) for family in families},
             most_devices=dict(self._most),
         )
