@@ -94,7 +94,8 @@ def test_gradients_of_the_mixture():
 
 
 def test_no_objective_is_left_out():
-    assert set(Objective.__subclasses__()) == {Supervised, Distillation, Mixture}
+    public = {kind for kind in Objective.__subclasses__() if kind.__module__ == Objective.__module__}
+    assert public == {Supervised, Distillation, Mixture}
 
 
 def test_rates_and_projection_of_the_mixture():
