@@ -20,6 +20,7 @@ from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.data import DATASETS, Dataset, Partition, partition
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
+from kfl.simulation.faults import Faults
 from kfl.wireless import PRESETS, Radio
 
 PAPER_WIDTHS = (128, 192, 256, 320, 384)
@@ -96,6 +97,8 @@ class Experiment(DataSettings):
     """Who takes part in each round, with which share of the band and which power."""
     radio: Radio | str | None = "auto"
     """The cell: a Radio, the name of a preset, auto (the paper's cell for the dataset), or none."""
+    faults: Faults = Faults()
+    """What goes wrong with devices."""
     hard_budget: bool = False
     """Never let a device spend more than its energy budget. Otherwise the budget is a long-term target."""
     real_work: bool = False
@@ -131,6 +134,7 @@ class Experiment(DataSettings):
         if not self.widths or min(self.widths) < 1:
             raise ConfigError("widths", self.widths, "one or more widths of at least 1")
         self.algorithm.validate()
+        self.faults.validate()
         if self.cell is not None:
             self.cell.validate()
 

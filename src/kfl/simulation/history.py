@@ -31,6 +31,10 @@ class RoundLog:
     """Devices whose upload did not arrive."""
     rejected: tuple[dict[str, Any], ...] = ()
     """Uploads the server refused: device and reason."""
+    faults: tuple[dict[str, Any], ...] = ()
+    """What went wrong with which device."""
+    diverged: tuple[int, ...] = ()
+    """Devices whose training ran off to infinity; they keep the model they had."""
 
     @property
     def energy_j(self) -> float:

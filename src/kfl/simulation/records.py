@@ -82,6 +82,12 @@ def _commonest(sentences: Iterable[str]) -> str:
     return counted[0][0] if counted else ""
 
 
+def data_note(run: Path) -> str:
+    """What a reader must know about the copy of the data that a run used."""
+    environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+    return str(environment["dataset"]["note"])
+
+
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """Write lines of JSON, all of them or none."""
     write_atomic(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in records).encode())

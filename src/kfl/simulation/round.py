@@ -1,10 +1,11 @@
 """One round, from the channel draw to the log. One direction, no back and forth:
 
-channel → scheduler.decide → algorithm.local_update → uploads that arrive → algorithm.aggregate → accounts → log
+channel → scheduler.decide → algorithm.local_update → faults → algorithm.aggregate → accounts → log
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,18 +13,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kfl.engine import RoundKey
-from kfl.scheduling import Decision, Observation, SchedulerState, Uplink
+from kfl.scheduling import Decision, Observation, SchedulerState
+from kfl.simulation.air import duration, in_blocks, listen, observe
+from kfl.simulation.faults import NOT_TRAINED, UPLOAD_LOST, corrupted, spent_fraction, tally
 from kfl.simulation.history import RoundLog
-from kfl.wireless import Fading, LinkState, round_to_blocks, transmit_power
+from kfl.wireless import Fading
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kfl.algorithms import Upload
     from kfl.models import State
     from kfl.simulation.world import World
 
     FloatArray = NDArray[np.float64]
     IntArray = NDArray[np.int64]
+
+
+TESTED_TOGETHER = 100
+"""Devices whose models are in memory at once when all are tested."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,36 +75,39 @@ def begin(world: World) -> RunState:
 def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
     """Play one round: the state after it, and what happened."""
     experiment, algorithm = world.experiment, world.experiment.algorithm
-    link = _listen(world, state)
+    link = listen(world, state)
     observation = observe(world, state, link)
     decision = experiment.scheduler.decide(state.scheduler, observation)
     if link is not None and experiment.cell is not None and experiment.cell.resource_blocks is not None:
         decision = in_blocks(decision, link, experiment.cell.resource_blocks, observation)
     chosen = [int(device) for device in np.flatnonzero(decision.chosen)]
+    struck = experiment.faults.strike(experiment.seed, state.round, chosen, world.devices)
 
-    before = [device_state(world, state, device) for device in chosen]
-    message = world.engine.place(algorithm.broadcast(state.server))
-    after, uploads = algorithm.local_update(
-        message, chosen, before, world.engine, RoundKey(experiment.seed, state.round)
-    )
-    lost = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
-    arrived = [upload for upload in uploads if upload.device not in lost]
+    trained, uploads, diverged = _local_work(world, state, [d for d in chosen if struck.get(d) not in NOT_TRAINED])
+    outage = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
+    lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST}
+    arrived = [
+        corrupted(upload, experiment.seed, state.round) if struck.get(upload.device) == "corrupt" else upload
+        for upload in uploads
+        if upload.device not in lost
+    ]
     server, rejected = algorithm.aggregate(state.server, arrived)
 
-    compute = np.where(decision.chosen, observation.compute_energy_j, 0.0)
-    upload = np.where(decision.chosen, decision.upload_energy_j, 0.0)
+    compute, upload = _spent(experiment.seed, state.round, observation, decision, struck)
     following = replace(
         state,
         round=state.round + 1,
         server=server,
-        devices={**state.devices, **dict(zip(chosen, after, strict=True))},
+        devices={**state.devices, **trained},
         scheduler=experiment.scheduler.update(state.scheduler, decision, compute + upload),
         compute_energy_j=state.compute_energy_j + compute,
         upload_energy_j=state.upload_energy_j + upload,
         taken=state.taken + decision.chosen,
         fading=None if link is None else link.fading,
     )
-    following = replace(following, correct=_tested(world, following, chosen if algorithm.predicts_alone else None))
+    changed = list(trained) if algorithm.predicts_alone else None
+    following = replace(following, correct=_tested(world, following, changed))
+    sent = [device for device in chosen if struck.get(device) not in (*NOT_TRAINED, "drop_after")]
     return following, RoundLog(
         round=state.round,
         accuracy=accuracy(world, following),
@@ -105,79 +116,50 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
         power_w=_of(decision.power_w, chosen),
         compute_energy_j=_of(compute, chosen),
         upload_energy_j=_of(upload, chosen),
-        time_s=_duration(world, observation, decision, link),
-        bits_up=float(world.bits_up[chosen].sum()),
+        time_s=duration(world, observation, decision, link),
+        bits_up=float(world.bits_up[sent].sum()),
         bits_down=float(world.bits_down[chosen].sum()),
         objective=_number(decision.objective),
         lower_bound=_number(decision.lower_bound),
         status=decision.status,
         lost=tuple(sorted(lost)),
         rejected=tuple({"device": r.device, "reason": r.reason} for r in rejected),
+        faults=tally(struck),
+        diverged=tuple(diverged),
     )
 
 
-def observe(world: World, state: RunState, link: LinkState | None) -> Observation:
-    """What the server knows when the round starts."""
-    count = world.devices
-    uplink = None
-    if link is not None:
-        uplink = Uplink(
-            bandwidth_hz=link.bandwidth_hz,
-            noise_w_per_hz=link.noise_w_per_hz,
-            gain=link.gain,
-            payload_bits=link.payload_bits,
-            upload_time_s=link.upload_time_s,
-            max_power_w=link.max_power_w,
-        )
-    return Observation(
-        round=state.round,
-        seed=world.experiment.seed,
-        samples=world.fleet.samples,
-        available=np.ones(count, dtype=bool),
-        compute_time_s=np.zeros(count) if link is None else link.compute_time_s,
-        compute_energy_j=np.zeros(count) if link is None else link.compute_energy_j,
-        battery_j=world.fleet.budget_j - state.compute_energy_j - state.upload_energy_j,
-        hard_budget=world.experiment.hard_budget,
-        uplink=uplink,
-    )
+def _local_work(world: World, state: RunState, devices: list[int]) -> tuple[dict[int, State], list[Upload], list[int]]:
+    """Train the devices. One whose model is no longer finite keeps the model it had, and its upload is dropped."""
+    algorithm, key = world.experiment.algorithm, RoundKey(world.experiment.seed, state.round)
+    before = [device_state(world, state, device) for device in devices]
+    message = world.engine.place(algorithm.broadcast(state.server))
+    after, uploads = algorithm.local_update(message, devices, before, world.engine, key)
+    broken = [device for device, new in zip(devices, after, strict=True) if not is_finite(new)]
+    trained = {device: new for device, new in zip(devices, after, strict=True) if device not in broken}
+    return trained, [upload for upload in uploads if upload.device not in broken], broken
 
 
-def in_blocks(decision: Decision, link: LinkState, blocks: int, observation: Observation) -> Decision:
-    """The decision with shares in whole resource blocks; devices that no longer fit are left out."""
-    limit = observation.battery_j - observation.compute_energy_j if observation.hard_budget else None
-    split = round_to_blocks(
-        decision.share,
-        blocks,
-        link.payload_bits,
-        link.upload_time_s,
-        link.gain,
-        link.max_power_w,
-        link.bandwidth_hz,
-        link.noise_w_per_hz,
-        energy_limit_j=limit,
-    )
-    chosen = decision.chosen & ~split.dropped
-    sending = split.share > 0
-    power = np.zeros(len(chosen))
-    power[sending] = transmit_power(
-        split.share[sending],
-        link.payload_bits[sending],
-        link.upload_time_s[sending],
-        link.gain[sending],
-        link.bandwidth_hz,
-        link.noise_w_per_hz,
-    )
-    return replace(
-        decision,
-        chosen=chosen,
-        share=split.share,
-        power_w=power,
-        upload_energy_j=power * np.where(sending, link.upload_time_s, 0.0),
-        upload_time_s=np.where(sending, link.upload_time_s, 0.0),
-        # The bound was for shares that are real numbers; whole blocks can only be worse, so it still holds.
-        objective=float("nan"),
-        status=decision.status if split.status == "ok" else split.status,
-    )
+def is_finite(state: State) -> bool:
+    """Whether every number of a device's state is finite. A sum is: it is infinite or NaN if any term is."""
+    return all(math.isfinite(float(value.sum())) for value in state.values() if value.is_floating_point())
+
+
+def _spent(
+    seed: int, round_index: int, observation: Observation, decision: Decision, struck: dict[int, str]
+) -> tuple[FloatArray, FloatArray]:
+    """Joules each device really spent on computing and on its upload."""
+    compute = np.where(decision.chosen, observation.compute_energy_j, 0.0)
+    upload = np.where(decision.chosen, decision.upload_energy_j, 0.0)
+    for device, kind in struck.items():
+        if kind == "drop_before":
+            compute[device] = upload[device] = 0.0
+        elif kind == "drop_after":
+            upload[device] = 0.0
+        elif kind == "battery_empty":
+            spent = spent_fraction(seed, round_index, device) * (compute[device] + upload[device])
+            compute[device], upload[device] = min(spent, compute[device]), max(spent - compute[device], 0.0)
+    return compute, upload
 
 
 def device_state(world: World, state: RunState, device: int) -> State:
@@ -210,27 +192,12 @@ def _tested(world: World, state: RunState, changed: Sequence[int] | None) -> Int
     if world.experiment.evaluate_every > 1:
         changed = None  # rounds without a test changed other devices too
     correct = state.correct.copy()
-    for device in range(world.devices) if changed is None else changed:
-        predictor = algorithm.predictor(state.server, device_state(world, state, device))
-        correct[device] = world.engine.correct([device], [predictor])[0]
+    waiting = list(range(world.devices) if changed is None else changed)
+    for start in range(0, len(waiting), TESTED_TOGETHER):
+        devices = waiting[start : start + TESTED_TOGETHER]
+        predictors = [algorithm.predictor(state.server, device_state(world, state, device)) for device in devices]
+        correct[devices] = world.engine.correct(devices, predictors)
     return correct
-
-
-def _listen(world: World, state: RunState) -> LinkState | None:
-    """The channel of this round; None without a radio."""
-    if world.cell is None:
-        return None
-    down = float(world.bits_down.max())
-    return world.cell.observe(state.round, world.flops, world.bits_up, state.fading, broadcast_bits=down)
-
-
-def _duration(world: World, observation: Observation, decision: Decision, link: LinkState | None) -> float:
-    """Simulated seconds: broadcast, then the slowest device's computation and upload."""
-    if link is None or world.cell is None or not decision.chosen.any():
-        return 0.0
-    broadcast = world.cell.broadcast_time(link.true_gain, decision.chosen, float(world.bits_down.max()))
-    busy = observation.compute_time_s + decision.upload_time_s
-    return broadcast + float(busy[decision.chosen].max())
 
 
 def _of(values: FloatArray, chosen: list[int]) -> tuple[float, ...]:

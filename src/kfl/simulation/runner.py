@@ -116,6 +116,8 @@ def summarise(world: World, logs: list[RoundLog], wall_s: float) -> dict[str, An
         "fedavg_bits_up": float(sum(world.model_bits[list(log.devices)].sum() for log in logs)),
         "rejected_uploads": sum(len(log.rejected) for log in logs),
         "lost_uploads": sum(len(log.lost) for log in logs),
+        "faults": sum(len(log.faults) for log in logs),
+        "diverged": sum(len(log.diverged) for log in logs),
         **energy_facts(world, logs),
         "wall_s": round(wall_s, 3),
     }

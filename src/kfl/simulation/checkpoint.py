@@ -1,0 +1,276 @@
+"""The state of a run on disk: written as it goes, whole or not at all, and read back without trusting it.
+
+    state/rows-000042.safetensors    device states that changed since the checkpoint before
+    state/rest-000042.npz            server, scheduler, batteries, accuracy counts, channel
+    state/point-000042.json          the checkpoint: which row of which file is each device's, with checksums
+
+A checkpoint exists once its `point` file does; that file is written last. The two newest are kept, with the files
+they need, so that one that turns out damaged can be replaced by the one before. Rows that are no longer anybody's
+are left in their files until more than half of what lies there is such waste; then the living rows are written
+together into one new file.
+
+How often: as often as costs little. A checkpoint is due when the work since the last one is fifty times what a
+checkpoint takes, and at the latest after thirty seconds or one round, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfl.core.errors import RunFolderError
+from kfl.core.files import write_atomic
+from kfl.scheduling import SchedulerState
+from kfl.wireless import Fading
+
+if TYPE_CHECKING:
+    from kfl.models import State
+    from kfl.simulation.round import RunState
+
+FORMAT_VERSION = 1
+LONGEST_S = 30.0
+"""At most this much work is lost (or one round, where a round takes longer)."""
+COST_SHARE = 0.02
+"""A checkpoint may take this share of the time between two."""
+KEPT = 2
+
+log = logging.getLogger("kfl")
+
+
+@dataclass
+class Checkpoints:
+    """The checkpoints of one run folder."""
+
+    folder: Path
+    clock: Callable[[], float] = time.monotonic
+    _rows: dict[int, str] = field(default_factory=dict)
+    """For each device, the file that holds its newest row."""
+    _written: dict[int, State] = field(default_factory=dict)
+    """The very states that are on disk, to find the rows that changed since."""
+    _sums: dict[str, str] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)
+    _last: float = 0.0
+    _took: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._last = self.clock()
+
+    def due(self) -> bool:
+        """Whether enough work has been done since the last checkpoint to make another worth its time."""
+        since = self.clock() - self._last
+        return since >= min(LONGEST_S, self._took / COST_SHARE)
+
+    def write(self, state: RunState, plan: dict[str, Any] | None = None) -> None:
+        """Write a checkpoint: the rows that changed, everything else, and then the file that makes it count."""
+        started = self.clock()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        changed = {d: row for d, row in state.devices.items() if self._written.get(d) is not row}
+        if self._wasteful(changed):
+            changed = dict(state.devices)
+        number = f"{state.round:06d}"
+        if changed:
+            name = f"rows-{number}.safetensors"
+            self._put(name, _pack_rows(changed))
+            self._rows.update(dict.fromkeys(changed, name))
+        self._put(f"rest-{number}.npz", _pack_rest(state))
+        point = {
+            "format_version": FORMAT_VERSION,
+            "round": state.round,
+            "rest": f"rest-{number}.npz",
+            "rows": {str(device): name for device, name in sorted(self._rows.items())},
+            "sums": {name: self._sums[name] for name in sorted({*self._rows.values(), f"rest-{number}.npz"})},
+            "plan": plan or {},
+        }
+        body = json.dumps(point, sort_keys=True)
+        write_atomic(
+            self.folder / f"point-{number}.json", json.dumps({"sum": _sum(body.encode()), "point": body}).encode()
+        )
+        self._written = dict(state.devices)
+        self._clean()
+        self._last = self.clock()
+        self._took = self._last - started
+
+    def read(self, lines: int) -> tuple[RunState, dict[str, Any]] | None:
+        """The newest checkpoint that is whole and whose rounds are all in the history; None if there is none.
+
+        `lines` is how many rounds the history file holds. A damaged checkpoint is reported and the one before it
+        used instead.
+        """
+        for path in reversed(self._points()):
+            try:
+                point = _read_point(path)
+                if point["round"] > lines:
+                    raise _DamagedError(f"the history holds {lines} rounds, the checkpoint {point['round']}")
+                state = self._load(point)
+            except _DamagedError as problem:
+                log.warning("The checkpoint %s is damaged (%s); the one before it is used.", path.name, problem)
+                continue
+            self._rows = {int(device): name for device, name in point["rows"].items()}
+            self._sums = dict(point["sums"])
+            self._sizes = {name: (self.folder / name).stat().st_size for name in self._sums}
+            self._written = dict(state.devices)
+            return state, point["plan"]
+        return None
+
+    def _load(self, point: dict[str, Any]) -> RunState:
+        content = {}
+        for name, expected in point["sums"].items():
+            content[name] = _read_checked(self.folder, name, expected)
+        rows: dict[str, dict[int, State]] = {}
+        for name in set(point["rows"].values()):
+            rows[name] = _unpack_rows(content[name])
+        try:
+            devices = {int(device): rows[name][int(device)] for device, name in point["rows"].items()}
+            return _unpack_rest(content[point["rest"]], point["round"], devices)
+        except (KeyError, ValueError) as problem:
+            raise _DamagedError(f"{problem}") from problem
+
+    def _put(self, name: str, data: bytes) -> None:
+        write_atomic(self.folder / name, data)
+        self._sums[name] = _sum(data)
+        self._sizes[name] = len(data)
+
+    def _wasteful(self, changed: dict[int, State]) -> bool:
+        """Whether more than half of the rows on disk would be nobody's after these changes."""
+        rows = sum(size for name, size in self._sizes.items() if name.startswith("rows-"))
+        if not self._written or not rows:
+            return False
+        one = sum(value.nbytes for value in next(iter(self._written.values())).values())
+        return rows + one * len(changed) > 3 * one * len({*self._rows, *changed})
+
+    def _points(self) -> list[Path]:
+        return sorted(self.folder.glob("point-*.json")) if self.folder.exists() else []
+
+    def _clean(self) -> None:
+        """Remove what no kept checkpoint needs."""
+        points = self._points()
+        for path in points[:-KEPT]:
+            path.unlink(missing_ok=True)
+        needed = set()
+        for path in points[-KEPT:]:
+            try:
+                needed |= set(_read_point(path)["sums"])
+            except _DamagedError:
+                continue
+        for path in [*self.folder.glob("rows-*"), *self.folder.glob("rest-*")]:
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+                self._sizes.pop(path.name, None)
+                self._sums.pop(path.name, None)
+
+
+class _DamagedError(Exception):
+    """Something in a checkpoint is not what was written."""
+
+
+def _sum(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _read_point(path: Path) -> dict[str, Any]:
+    try:
+        outer = json.loads(path.read_text(encoding="utf-8"))
+        body = outer["point"]
+        if _sum(body.encode()) != outer["sum"]:
+            raise _DamagedError("its checksum is wrong")
+        point: dict[str, Any] = json.loads(body)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise _DamagedError(f"it cannot be read, {problem}") from problem
+    if point.get("format_version") != FORMAT_VERSION:
+        raise RunFolderError(
+            f"The checkpoint {path} has format version {point.get('format_version')}, but this kfl reads version "
+            f"{FORMAT_VERSION}; use the kfl that wrote it."
+        )
+    return point
+
+
+def _read_checked(folder: Path, name: str, expected: str) -> bytes:
+    """A file of a checkpoint, if it is the one that was written. Names cannot lead out of the folder."""
+    if Path(name).name != name:
+        raise _DamagedError(f"the name {name!r} leads out of the folder")
+    try:
+        data = (folder / name).read_bytes()
+    except OSError as problem:
+        raise _DamagedError(f"{name} cannot be read, {problem.strerror}") from problem
+    if _sum(data) != expected:
+        raise _DamagedError(f"the checksum of {name} is wrong")
+    return data
+
+
+def _pack_rows(rows: dict[int, State]) -> bytes:
+    from safetensors.torch import save
+
+    return save(
+        {f"{device}/{name}": value.contiguous().cpu() for device, row in rows.items() for name, value in row.items()}
+    )
+
+
+def _unpack_rows(data: bytes) -> dict[int, State]:
+    from safetensors.torch import load
+
+    rows: dict[int, State] = {}
+    try:
+        for key, value in load(data).items():
+            device, _, name = key.partition("/")
+            rows.setdefault(int(device), {})[name] = value
+    except Exception as problem:  # safetensors raises its own errors for content that is not safetensors
+        raise _DamagedError(f"rows cannot be read, {problem}") from problem
+    return rows
+
+
+def _pack_rest(state: RunState) -> bytes:
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "compute_energy_j": state.compute_energy_j,
+        "upload_energy_j": state.upload_energy_j,
+        "taken": state.taken,
+        "correct": state.correct,
+        "scheduler.horizon": np.array(state.scheduler.horizon),
+        "scheduler.allowance_j": state.scheduler.allowance_j,
+        "scheduler.queue_j": state.scheduler.queue_j,
+    }
+    arrays |= {f"memory.{name}": value for name, value in state.scheduler.memory.items()}
+    arrays |= {f"server.{name}": value.cpu().numpy() for name, value in state.server.items()}
+    if state.fading is not None:
+        arrays |= {"fading.round": np.array(state.fading.round), "fading.coefficient": state.fading.coefficient}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy types its keyword arguments as a flag
+    return buffer.getvalue()
+
+
+def _unpack_rest(data: bytes, number: int, devices: dict[int, State]) -> RunState:
+    import torch
+
+    from kfl.simulation.round import RunState
+
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+
+    def part(prefix: str) -> dict[str, Any]:
+        return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
+
+    fading = part("fading.")
+    return RunState(
+        round=number,
+        server={name: torch.from_numpy(value) for name, value in part("server.").items()},
+        devices=devices,
+        scheduler=SchedulerState(
+            int(arrays["scheduler.horizon"]),
+            arrays["scheduler.allowance_j"],
+            arrays["scheduler.queue_j"],
+            part("memory."),
+        ),
+        compute_energy_j=arrays["compute_energy_j"],
+        upload_energy_j=arrays["upload_energy_j"],
+        taken=arrays["taken"],
+        correct=arrays["correct"],
+        fading=Fading(int(fading["round"]), fading["coefficient"]) if fading else None,
+    )
