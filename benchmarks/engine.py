@@ -1,0 +1,221 @@
+"""Speed of the CPU engine against a plain PyTorch loop, with the same models at the end.
+
+    python -m benchmarks.engine                       the table: W1 and W2, federated averaging and prototypes
+    python -m benchmarks.engine --accuracy            float32 and bf16 side by side over 3 seeds
+    python -m benchmarks.engine --scale               100,000 devices against 100: memory and time per round
+
+Variants take turns, one round each on the same schedule, so that a busy moment of the machine hits all of them;
+times are medians. The floor is what the plain method's products would take at the machine's matrix rate, measured
+in the same run (2048 × 2048, all cores); an engine that saves products can be past it. A round is complete: local
+steps, knowledge or weights, aggregation, and the number of right predictions of all 100 devices. A device whose
+model has not changed since its last test is not tested again; "tests all" tests it all the same, as the loop does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from benchmarks.naive_loop import NaiveRun
+from benchmarks.workloads import DEVICES, STEPS, schedule, workload_data, workload_dataset, workload_models
+from kfl.algorithms import Algorithm, FedAvg, Kfl
+from kfl.engine import Engine, RoundKey
+from kfl.engine.factory import make_engine
+from kfl.engine.plan import Plan
+from kfl.models import State
+
+ALGORITHMS: dict[str, Algorithm] = {"fedavg": FedAvg(), "prototypes": Kfl()}
+CHECKED_ROUNDS = 3
+MACS = {
+    # (first layer, the rest), multiply-adds of one sample forward
+    "W1": (784 * 512, 512 * 256 + 256 * 64 + 640),
+    "W2": (6 * 75 * 28 * 28, 16 * 150 * 100 + 400 * 128 + 128 * 64 + 640),
+}
+
+
+class EngineRun:
+    """Rounds through an engine, as the simulator plays them."""
+
+    def __init__(self, engine: Engine, algorithm: Algorithm, seed: int = 0, *, tests_all: bool = False) -> None:
+        self.engine, self.algorithm, self.seed = engine, algorithm, seed
+        self.tests_all = tests_all or not algorithm.predicts_alone
+        self.server = algorithm.server_init(engine, seed)
+        self.devices: dict[int, State] = {}
+        self.right = dict.fromkeys(range(DEVICES), 0)
+        self.round = 0
+
+    def play(self, chosen: list[int]) -> int:
+        """One round; returns the right predictions of all devices."""
+        message = self.engine.place(self.algorithm.broadcast(self.server))
+        before = [self._device(k) for k in chosen]
+        after, uploads = self.algorithm.local_update(
+            message, chosen, before, self.engine, RoundKey(self.seed, self.round)
+        )
+        self.server, _ = self.algorithm.aggregate(self.server, uploads)
+        self.devices.update(zip(chosen, after, strict=True))
+        self.round += 1
+        tested = list(self.right) if self.tests_all else chosen
+        states = [self.algorithm.predictor(self.server, self._device(k)) for k in tested]
+        self.right.update(zip(tested, self.engine.correct(tested, states), strict=True))
+        return sum(self.right.values())
+
+    def state(self, device: int) -> dict[str, Tensor]:
+        """A device's model."""
+        return self.algorithm.predictor(self.server, self._device(device))
+
+    def _device(self, device: int) -> State:
+        if device not in self.devices:
+            return self.algorithm.device_init(self.engine, device, self.seed)
+        return self.devices[device]
+
+
+@dataclass
+class Variant:
+    """One line of the table."""
+
+    name: str
+    run: NaiveRun | EngineRun
+    seconds: list[float] = field(default_factory=list)
+    difference: float | None = None
+
+    def play(self, chosen: list[int], *, timed: bool = True) -> None:
+        started = time.perf_counter()
+        self.run.play(chosen)
+        if timed:
+            self.seconds.append(time.perf_counter() - started)
+
+    @property
+    def rate(self) -> float:
+        """Rounds per second, the median."""
+        return 1 / statistics.median(self.seconds)
+
+
+def matrix_rate(dtype: torch.dtype, size: int = 2048) -> float:
+    """Floating-point operations per second of a large product with all cores, the best of a few."""
+    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+    best = float("inf")
+    for _ in range(5):
+        started = time.perf_counter()
+        torch.mm(a, b)
+        best = min(best, time.perf_counter() - started)
+    return 2 * size**3 / best
+
+
+def round_flops(workload: str, algorithm: str) -> float:
+    """Operations of a round by the plain method: 10 devices train, read features, and what changed is tested."""
+    first, rest = MACS[workload]
+    samples = {"W1": 600, "W2": 500}[workload]
+    training = STEPS * samples * (2 * first + 3 * rest)  # the first layer has no gradient for its input
+    knowledge = samples * (first + rest) if algorithm == "prototypes" else 0
+    tested = 100 * (100 if algorithm == "fedavg" else 10)
+    return 2.0 * (10 * (training + knowledge) + tested * (first + rest))
+
+
+def largest_difference(one: Variant, other: Variant, devices: list[int]) -> float:
+    """Largest difference of any weight of these devices' models."""
+    worst = 0.0
+    for device in devices:
+        mine, theirs = one.run.state(device), other.run.state(device)
+        worst = max(worst, *(float((mine[name] - theirs[name]).abs().max()) for name in mine))
+    return worst
+
+
+def compare(workload: str, algorithm: str, rounds: int, precisions: list[str]) -> None:
+    data, models = workload_data(workload), workload_models(workload)
+    train = [data.read(k, "train") for k in range(DEVICES)]
+    test = [data.read(k, "test") for k in range(DEVICES)]
+    naive = Variant("naive loop", NaiveRun(workload, algorithm, train, test))
+    variants = [naive]
+    for precision in precisions:
+        engine = make_engine(data, models, precision=precision)
+        variants.append(Variant(f"kfl {precision}", EngineRun(engine, ALGORITHMS[algorithm])))
+    if algorithm == "prototypes":
+        engine = make_engine(data, models)
+        variants.append(Variant("kfl float32, tests all", EngineRun(engine, ALGORITHMS[algorithm], tests_all=True)))
+    plan = schedule(max(rounds + 1, CHECKED_ROUNDS))
+    rates: dict[str, list[float]] = {"float32": [], "bf16": []}
+    for number, chosen in enumerate(plan):
+        for variant in variants:
+            variant.play(chosen, timed=number > 0)  # the first round of each warms up
+        rates["float32"].append(matrix_rate(torch.float32))
+        rates["bf16"].append(matrix_rate(torch.bfloat16))
+        if number == CHECKED_ROUNDS - 1:
+            trained = sorted({k for some in plan[:CHECKED_ROUNDS] for k in some})
+            for variant in variants[1:]:
+                variant.difference = largest_difference(variant, naive, trained)
+    show(workload, algorithm, variants, {name: statistics.median(values) for name, values in rates.items()})
+
+
+def show(workload: str, algorithm: str, variants: list[Variant], rates: dict[str, float]) -> None:
+    flops = round_flops(workload, algorithm)
+    for variant in variants:
+        kind = "bf16" if "bf16" in variant.name else "float32"
+        difference = "" if variant.difference is None else f"{variant.difference:.1e}"
+        print(
+            f"{workload}  {algorithm:10s}  {variant.name:22s}  {variant.rate:7.2f}  "
+            f"{variant.rate / variants[0].rate:6.2f}  {variant.rate * flops / rates[kind]:6.2f}  {difference:>9s}  "
+            f"{max(variant.seconds) / min(variant.seconds):6.1f}",
+            flush=True,
+        )
+    print(
+        f"    floor {rates['float32'] / flops:.2f} rounds/s in float32 ({rates['float32'] / 1e9:.0f} GFLOP/s), "
+        f"{rates['bf16'] / flops:.2f} in bf16 ({rates['bf16'] / 1e9:.0f}); {flops / 1e9:.0f} GFLOP per round\n",
+        flush=True,
+    )
+
+
+def accuracy(workload: str, algorithm: str, rounds: int, seeds: int) -> None:
+    """Final accuracy in float32 and bf16, the mean of the last five rounds."""
+    print(f"{workload} {algorithm}, {rounds} rounds, accuracy in %:")
+    differences = []
+    for seed in range(seeds):
+        data, models = workload_data(workload, seed=seed), workload_models(workload, seed=seed)
+        total = sum(data.size(k, "test") for k in range(DEVICES))
+        final = {}
+        for precision in ("float32", "bf16"):
+            run = EngineRun(make_engine(data, models, precision=precision), ALGORITHMS[algorithm], seed)
+            last = [run.play(chosen) for chosen in schedule(rounds, seed=seed)][-5:]
+            final[precision] = 100 * statistics.mean(last) / total
+        differences.append(final["bf16"] - final["float32"])
+        print(f"  seed {seed}   float32 {final['float32']:6.2f}   bf16 {final['bf16']:6.2f}", flush=True)
+    print(f"  mean difference {statistics.mean(differences):+.3f} points\n", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", choices=("W1", "W2"), nargs="+", default=["W1", "W2"])
+    parser.add_argument("--algorithm", choices=sorted(ALGORITHMS), nargs="+", default=sorted(ALGORITHMS))
+    parser.add_argument("--precision", nargs="+", default=["float32", "bf16"])
+    parser.add_argument("--rounds", type=int, help="timed rounds (7; 50 for --scale; 100 for --accuracy)")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--accuracy", action="store_true")
+    parser.add_argument("--scale", action="store_true")
+    options = parser.parse_args()
+    if options.scale:
+        from benchmarks.engine_scale import compare_sizes
+
+        compare_sizes(options.rounds or 50)
+        return
+    over: Callable[[str, str], None]
+    if options.accuracy:
+        over = lambda w, a: accuracy(w, a, options.rounds or 100, options.seeds)  # noqa: E731  # one line each
+    else:
+        over = lambda w, a: compare(w, a, options.rounds or 7, options.precision)  # noqa: E731
+        data = ", ".join(f"{w} on {workload_dataset(w).name}" for w in options.workload)
+        print(f"{os.cpu_count()} cores, PyTorch {torch.__version__}, load {os.getloadavg()[0]:.1f}; {data}")
+        print(f"plan: {Plan(workers=torch.get_num_threads())}")
+        print("                  variant                 rounds/s   ratio  ×floor  max diff  spread")
+    for workload in options.workload:
+        for algorithm in options.algorithm:
+            over(workload, algorithm)
+
+
+if __name__ == "__main__":
+    main()
