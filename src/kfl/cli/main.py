@@ -15,6 +15,9 @@ from kfl.core.errors import KflError
 
 COMMANDS = {
     "run": ("kfl.cli.run", "Run an experiment: federated learning on a fleet of simulated devices."),
+    "compare": ("kfl.cli.compare", "Compare algorithms over seeds: one table, one plot."),
+    "tune": ("kfl.cli.tune", "Give every algorithm the same small search on development seeds."),
+    "export": ("kfl.cli.export", "Write the trained models of chosen devices as safetensors."),
     "schedule": ("kfl.cli.schedule", "Decide who sends, with which share and power, for devices in a file."),
     "data": ("kfl.cli.data", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
 }

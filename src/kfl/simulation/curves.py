@@ -35,16 +35,16 @@ LABELS: dict[Axis, tuple[str, str]] = {
 
 STYLES: dict[str, tuple[str, Any, float]] = {
     "kfl": ("#0b3d91", "-", 2.4),
-    "local": ("#4d4d4d", (0, (5, 2)), 1.7),
-    "self-knowledge": ("#7a7a7a", (0, (1, 1.2)), 1.8),
-    "fixed-knowledge": ("#7a7a7a", (0, (6, 1.5, 1, 1.5)), 1.6),
+    "local": ("#333333", (0, (5, 2)), 1.7),
+    "self-knowledge": ("#6b7f94", (0, (1, 1.2)), 1.8),
+    "fixed-knowledge": ("#957a52", (0, (6, 1.5, 1, 1.5)), 1.6),
     "fedavg": ("#d55e00", "-", 1.6),
     "fedrep": ("#00805a", (0, (8, 2)), 1.7),
     "apfl": ("#b2478c", (0, (4, 1, 1, 1, 1, 1)), 1.7),
     "fedkd": ("#b07d00", (0, (3, 1.2)), 1.7),
     "fedproto": ("#3a9bd9", "-", 1.7),
 }
-"""Colour, line style and width of each algorithm: blue and solid for KFL, greys for what shares nothing."""
+"""Colour, line style and width of each algorithm: a heavy blue line for KFL, dull colours for what shares nothing."""
 
 SIZE_IN = (8.2, 4.8)
 """Width and height of the picture in inches."""
@@ -112,7 +112,7 @@ def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title
     figure = Figure(figsize=SIZE_IN)
     axes = figure.add_axes((0.085, 0.125, 0.70, 0.775))
     _scale(axes, lines, x)
-    for line in lines:
+    for line in sorted(lines, key=lambda line: line.name == "kfl"):  # KFL on top
         _draw(axes, line)
     _labels(axes, lines, x)
     axes.set_title(title, loc="left", fontsize=10.5)
@@ -148,28 +148,30 @@ def _scale(axes: Axes, lines: Sequence[Line], x: Axis) -> None:
 
 
 def y_range(lines: Sequence[Line]) -> tuple[float, float]:
-    """From a good way below the lowest end, but not below all curves, to just above everything."""
+    """All of every curve but its first tenth, which may be a steep rise that would press the rest together."""
     top = max(float((line.mean + line.deviation).max()) for line in lines)
-    low_end = min(float(line.mean[-1] - line.deviation[-1]) for line in lines)
-    lowest = min(float((line.mean - line.deviation).min()) for line in lines)
-    span = max(top - low_end, 2.0)
-    bottom = max(lowest, low_end - 1.5 * span)
+    bottom = min(float((line.mean - line.deviation)[line.x >= 0.1 * line.x[-1]].min()) for line in lines)
+    bottom = min(bottom, top - 1.0)
     margin = 0.04 * (top - bottom)
     return max(0.0, bottom - margin), min(100.5, top + margin)
 
 
 def _draw(axes: Axes, line: Line) -> None:
-    colour, style, width = STYLES.get(line.name, ("#222222", "-", 1.5))
+    colour, style, width = _style(line.name)
     if line.flat:  # nothing was spent: a level across the picture
         low, high = axes.get_xlim()
         x = np.array([low, high])
         mean, deviation = np.repeat(line.mean[-1], 2), np.repeat(line.deviation[-1], 2)
     else:
         x, mean, deviation = line.x, line.mean, line.deviation
-    axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.13, linewidth=0)
+    axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.1, linewidth=0)
     axes.plot(x, mean, color=colour, linestyle=style, linewidth=width)
     if not line.flat:
         axes.plot(x[-1:], mean[-1:], "o", color=colour, markersize=4.5, clip_on=False, zorder=5)
+
+
+def _style(name: str) -> tuple[str, Any, float]:
+    return STYLES.get(name, ("#222222", "-", 1.5))
 
 
 def _labels(axes: Axes, lines: Sequence[Line], x: Axis) -> None:
@@ -178,22 +180,33 @@ def _labels(axes: Axes, lines: Sequence[Line], x: Axis) -> None:
     size = SIZE_IN[1] * axes.get_position().height * 72  # points
     wanted = {line.name: (float(line.mean[-1]) - low) / (high - low) for line in lines}
     places = spread_out(wanted, 12.5 / size)
+    to_fraction = axes.transData + axes.transAxes.inverted()
     right = axes.get_xlim()[1]
     for line in lines:
-        colour = STYLES.get(line.name, ("#222222", "-", 1.5))[0]
+        colour = _style(line.name)[0]
         end = right if line.flat else float(line.x[-1])
-        axes.annotate(
+        x_end, y_end = to_fraction.transform((end, float(line.mean[-1])))
+        place = places[line.name]
+        axes.plot(
+            [x_end + 0.008, 1.032, 1.045],
+            [y_end, place, place],
+            transform=axes.transAxes,
+            color=colour,
+            linewidth=0.7,
+            alpha=0.7,
+            clip_on=False,
+        )
+        bold = "bold" if line.name == "kfl" else "normal"
+        axes.text(
+            1.052,
+            place,
             _name(line, x),
-            xy=(end, float(line.mean[-1])),
-            xycoords="data",
-            xytext=(1.035, places[line.name]),
-            textcoords="axes fraction",
+            transform=axes.transAxes,
             color=colour,
             fontsize=9.5,
-            fontweight="bold" if line.name == "kfl" else "normal",
+            fontweight=bold,
             va="center",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 3},
+            linespacing=1.0,
         )
 
 

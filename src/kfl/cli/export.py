@@ -1,0 +1,58 @@
+"""`kfl export`: trained models out of a run folder, as safetensors with what is needed to load them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from kfl.cli.number_list import whole_numbers
+from kfl.cli.options import parse
+from kfl.core.errors import ConfigError
+
+DESCRIPTION = """Write the trained models of chosen devices as safetensors, each with a JSON that says what it is.
+
+The weights are those the device predicts with at the end of the run. load.py beside them loads one in a line."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What `kfl export` takes."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run folder that kept its models."""
+    devices: Annotated[str, tyro.conf.arg(metavar="DEVICES")] = "all"
+    """Which devices: 0,3,7 or 0..4 or all."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("exported")
+    """Folder to write into."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, write, say how to load."""
+    options = parse(ExportOptions, arguments, "kfl export", DESCRIPTION)
+    from kfl.cli.display import percent, quantity
+    from kfl.simulation.export import FinishedRun, export_models
+
+    run = FinishedRun.open(options.run)
+    devices = (
+        list(range(run.experiment.devices)) if options.devices == "all" else whole_numbers(options.devices, "devices")
+    )
+    wrong = [device for device in devices if device >= run.experiment.devices]
+    if wrong:
+        raise ConfigError("devices", wrong[0], f"from 0 to {run.experiment.devices - 1}, the devices of {options.run}")
+    files = export_models(options.run, devices, options.out)
+    total = quantity(sum(path.stat().st_size for path in files), "B")
+    print(f"{len(files)} model{'s' * (len(files) != 1)} of {run.experiment.algorithm.name}, {total}, in {options.out}:")
+    for device, path in list(zip(devices, files, strict=True))[:10]:
+        about = run.history.devices[device]
+        accuracy = "no test samples" if about["accuracy"] is None else percent(about["accuracy"])
+        rounds = "never trained" if about["rounds"] == 0 else f"trained in {about['rounds']} rounds"
+        print(f"  {path.name}  {about['model']}, {about['parameters']:,} parameters, {accuracy}, {rounds}")
+    if len(files) > 10:
+        print(f"  … and {len(files) - 10} more")
+    if run.named_models:
+        print(f'Load one, in {options.out}: from load import load; model, about = load("{files[0].stem}")')
+    return 0

@@ -1,0 +1,132 @@
+"""Options of the commands that run many experiments: the options of `kfl run`, for several algorithms at once.
+
+`--algorithm.learning-rate` and the other fields that every algorithm has apply to all of them. A file of settings
+gives each algorithm its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal, Protocol, TypeVar
+
+import tyro
+
+from kfl.algorithms import Algorithm, Local
+from kfl.cli.options import (
+    ALGORITHM_NAMES,
+    RADIO_NAMES,
+    SCHEDULER_NAMES,
+    parse,
+    peek,
+    starting_point,
+    with_radio_fields,
+)
+from kfl.core.errors import ConfigError
+from kfl.simulation.compare import configured, read_settings, refuse_mixed_models
+from kfl.simulation.experiment import Experiment, common_settings
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all compared algorithms share."""
+
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """A TOML file that describes the experiment, such as config.toml of a run folder. Flags go on top."""
+    settings: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """A TOML file with a table of hyper-parameters for each algorithm, such as tuned.toml of kfl tune."""
+    equal_models: Annotated[int | None, tyro.conf.arg(metavar="WIDTH")] = None
+    """Give all devices networks of this width, which algorithms that average weights need."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Folder to write; runs that are finished in it are not repeated. By default a new one under runs/."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Where MNIST and CIFAR-10 lie. By default the environment variable KFL_DATA_DIR."""
+    scheduler_name: Annotated[str, tyro.conf.arg(name="scheduler", metavar="NAME")] = "uniform"
+    """Who takes part in each round."""
+    radio_name: Annotated[str, tyro.conf.arg(name="radio", metavar="NAME")] = "auto"
+    """The cell. Auto is the paper's cell for the dataset, none is no radio."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Processor that trains: auto takes the GPU where there is one."""
+    workers: int | None = None
+    """Runs side by side, each in its own process with one thread. By default one for each core, or one on a GPU."""
+    keep_models: bool = False
+    """Keep the devices' models in the run folders, for kfl export."""
+
+    def worker_count(self) -> int:
+        """How many processes to use."""
+        if self.workers is not None:
+            return self.workers
+        return (os.cpu_count() or 1) if self.device == "cpu" else 1
+
+
+class HasSetting(Protocol):
+    """Options of a command that has a setting; all other options have defaults."""
+
+    def __init__(self, setting: Setting) -> None: ...
+
+    @property
+    def setting(self) -> Setting:
+        """What all algorithms share."""
+
+
+Options = TypeVar("Options", bound=HasSetting)
+
+
+def parse_setting(cls: type[Options], arguments: Sequence[str], prog: str, about: str) -> tuple[Options, Experiment]:
+    """The options of a command, and the experiment that they describe: its algorithm holds what applies to all."""
+    if (seed := peek(arguments, "seed")) is not None:
+        raise ConfigError("seed", seed, f"given to {prog} as --seeds, for example --seeds {seed}")
+    if (name := peek(arguments, "algorithm")) is not None:
+        raise ConfigError("algorithm", name, f"given to {prog} as --algorithms, for example --algorithms {name},local")
+    start = starting_point(arguments)
+    described = f"{about}\n\nAlgorithms: {', '.join(ALGORITHM_NAMES)}.\nSchedulers: {', '.join(SCHEDULER_NAMES)}."
+    described += f"\nRadios: {', '.join(RADIO_NAMES)}."
+    # Local-only training has exactly the fields that all algorithms have.
+    shown = replace(with_radio_fields(start, arguments), algorithm=common_settings(start.algorithm, Local))
+    radio = start.radio if isinstance(start.radio, str) else ("none" if start.radio is None else "from file")
+    setting = Setting(shown, scheduler_name=start.scheduler.name, radio_name=radio)
+    options = parse(cls, arguments, prog, described, cls(setting))
+    experiment = options.setting.experiment
+    if start.cell is None:
+        experiment = replace(experiment, radio=None)
+    if options.setting.equal_models is not None:
+        experiment = replace(experiment, widths=(options.setting.equal_models,))
+    common = {field: getattr(experiment.algorithm, field) for field in given_fields(arguments)}
+    experiment = replace(experiment, algorithm=replace(start.algorithm, **common))
+    experiment.validate()
+    return options, experiment
+
+
+def given_fields(arguments: Sequence[str]) -> list[str]:
+    """Which of the fields that all algorithms have were given as flags."""
+    spelled = {field.name: (field.name, field.name.replace("_", "-")) for field in fields(Algorithm)}
+    return [
+        name for name, ways in spelled.items() if any(peek(arguments, f"algorithm.{way}") is not None for way in ways)
+    ]
+
+
+def chosen_algorithms(
+    names: str, experiment: Experiment, setting: Setting, arguments: Sequence[str]
+) -> dict[str, Algorithm]:
+    """The algorithms a list of names stands for, each with its hyper-parameters, refused where models differ."""
+    words = [word for word in names.replace(" ", "").split(",") if word]
+    if not words:
+        raise ConfigError("algorithms", names, f"one or more of {', '.join(ALGORITHM_NAMES)}")
+    tables = None if setting.settings is None else read_settings(setting.settings)
+    common = {field: getattr(experiment.algorithm, field) for field in given_fields(arguments)}
+    algorithms = configured(list(dict.fromkeys(words)), experiment.algorithm, tables, common)
+    refuse_mixed_models(experiment, algorithms)
+    return algorithms
+
+
+def new_folder(command: str, dataset: str) -> Path:
+    """A new folder under runs/, named by time, command and dataset."""
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{command}-{dataset.replace(':', '-')}"
+    folder, number = Path("runs") / stem, 2
+    while folder.exists():
+        folder, number = Path("runs") / f"{stem}-{number}", number + 1
+    return folder

@@ -1,0 +1,169 @@
+"""`kfl tune`: the same small search for every algorithm, on seeds that are not reported."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from kfl.algorithms import Algorithm
+from kfl.cli.number_list import in_short, numbers, whole_numbers
+from kfl.cli.options import peek
+from kfl.cli.setting import Setting, chosen_algorithms, new_folder, parse_setting
+from kfl.core.config import dump_toml, to_table
+from kfl.core.errors import KflError
+from kfl.core.files import write_atomic
+from kfl.simulation.compare import STANDARD, line_up
+from kfl.simulation.experiment import Experiment
+from kfl.simulation.history import History
+from kfl.simulation.tuning import (
+    LEARNING_RATES,
+    Outcome,
+    Trial,
+    at_the_edge,
+    best,
+    judge,
+    refuse_reported_seeds,
+    search,
+)
+
+DESCRIPTION = """Give every algorithm the same small search: learning rate × its own main parameter.
+
+Each algorithm gets the same number of trials; one without a main parameter gets more learning rates. The search runs
+on development seeds, never on those that are reported. It writes tuned.toml, for kfl compare --settings, and every
+trial into trials.jsonl."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What `kfl tune` takes."""
+
+    setting: Annotated[Setting, tyro.conf.arg(name="")]
+    algorithms: Annotated[str, tyro.conf.arg(metavar="NAMES")] = ",".join(STANDARD)
+    """Which algorithms, with commas between."""
+    seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = "100,101"
+    """Development seeds: 100,101 or 100..102."""
+    learning_rates: Annotated[str, tyro.conf.arg(metavar="RATES")] = ",".join(map(str, LEARNING_RATES))
+    """Learning rates that every algorithm tries with every value of its main parameter."""
+    allow_report_seeds: bool = False
+    """Tune on seeds 0 to 4 all the same, though comparisons report them."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, run every trial that is not finished yet, choose, show."""
+    options, experiment = parse_setting(TuneOptions, arguments, "kfl tune", DESCRIPTION)
+    seeds = whole_numbers(options.seeds, "seeds")
+    refuse_reported_seeds(seeds, options.allow_report_seeds)
+    algorithms = chosen_algorithms(options.algorithms, experiment, options.setting, arguments)
+    trials = search(algorithms, numbers(options.learning_rates, "learning_rates"))
+    folder = options.setting.out or new_folder("tune", experiment.dataset)
+    words = ["kfl", "tune", *arguments, *(["--out", str(folder)] if peek(arguments, "out") is None else [])]
+    flat = [trial for some in trials.values() for trial in some]
+    experiments = [run for trial in flat for run in line_up(experiment, {"": trial.algorithm}, seeds)]
+    print(f"{len(next(iter(trials.values())))} trials for each of {len(trials)} algorithms, {len(seeds)} seeds each.")
+    try:
+        histories, problem = execute(experiments, folder, options.setting)
+    except KeyboardInterrupt:
+        print(f"\nkfl: interrupted; finished runs are kept. Go on: {shlex.join(words)}", file=sys.stderr)
+        return 130
+    of_trial = [histories[place * len(seeds) :][: len(seeds)] for place in range(len(flat))]
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in trials}
+    lines = []
+    for trial, runs in zip(flat, of_trial, strict=True):
+        lines.append(trial_line(trial, seeds, runs))
+        finished = [history.accuracy for history in runs if history is not None]
+        if len(finished) == len(seeds):
+            outcomes[trial.algorithm.name].append(judge(trial, finished))
+    found = {name: best(some) for name, some in outcomes.items() if some}
+    write_atomic(folder / "trials.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    write_atomic(folder / "tuned.toml", tuned_file(found, experiment, seeds, shlex.join(words)).encode())
+    show(found, outcomes, algorithms, experiment, seeds)
+    print(
+        f"Every trial is in {folder / 'trials.jsonl'}. Use the settings: kfl compare --settings {folder / 'tuned.toml'}"
+    )
+    if problem is not None:
+        raise problem
+    return 0
+
+
+def execute(
+    experiments: Sequence[Experiment], folder: Path, setting: Setting
+) -> tuple[Sequence[History | None], KflError | None]:
+    """Run everything; the histories, None where a run failed, and what went wrong."""
+    from kfl.cli.many_display import ManyDisplay
+    from kfl.simulation.many import RunsFailedError, run_many
+
+    with ManyDisplay("tuning") as display:
+        try:
+            return run_many(
+                experiments,
+                folder,
+                setting.worker_count(),
+                display.on_progress,
+                setting.keep_models,
+                data_dir=setting.data_dir,
+                device=setting.device,
+            ), None
+        except RunsFailedError as problem:
+            return problem.histories, problem
+
+
+def trial_line(trial: Trial, seeds: Sequence[int], runs: Sequence[History | None]) -> dict[str, object]:
+    """One trial for trials.jsonl."""
+    accuracies = [None if history is None else history.accuracy for history in runs]
+    finished = [accuracy for accuracy in accuracies if accuracy is not None]
+    return {
+        "algorithm": trial.algorithm.name,
+        "searched": dict(trial.changed),
+        "settings": to_table(trial.algorithm),
+        "seeds": list(seeds),
+        "accuracy": accuracies,
+        "mean": sum(finished) / len(finished) if finished else None,
+        "runs": [None if history is None or history.folder is None else Path(history.folder).name for history in runs],
+    }
+
+
+def tuned_file(found: Mapping[str, Outcome], experiment: Experiment, seeds: list[int], command: str) -> str:
+    """The chosen values, in a file that `kfl compare --settings` reads."""
+    head = (
+        "# The best of an equal search for every algorithm, by mean accuracy over development seeds "
+        f"{in_short(seeds)}:\n# {experiment.dataset}, {experiment.devices} devices, {experiment.rounds} rounds.\n"
+        f"# {command}\n\n"
+    )
+    return head + dump_toml({name: dict(outcome.trial.changed) for name, outcome in found.items()})
+
+
+def show(
+    found: Mapping[str, Outcome],
+    outcomes: Mapping[str, list[Outcome]],
+    algorithms: Mapping[str, Algorithm],
+    experiment: Experiment,
+    seeds: list[int],
+) -> None:
+    """What was chosen, beside the setting it started from."""
+    from kfl.cli.compare_table import mean_and_deviation, print_table
+
+    before = {name: next((o for o in outcomes[name] if o.trial.algorithm == algorithms[name]), None) for name in found}
+    cells = {
+        "algorithm": list(found),
+        "best setting": [in_words(outcome) for outcome in found.values()],
+        "accuracy, %": [mean_and_deviation(outcome.accuracy) for outcome in found.values()],
+        "as it was, %": ["–" if (o := before[name]) is None else mean_and_deviation(o.accuracy) for name in found],
+        "trials": [str(len(outcomes[name])) for name in found],
+    }
+    said = [f"Mean ± standard deviation over development seeds {in_short(seeds)}; report other seeds."]
+    for name, outcome in found.items():
+        if (field := at_the_edge(outcome, outcomes[name])) is not None:
+            said.append(f"{name}: the best {field} is at the edge of what was tried; a wider search may find better.")
+    print_table(cells, f"Tuned on {experiment.dataset}: {experiment.devices} devices, {experiment.rounds} rounds", said)
+
+
+def in_words(outcome: Outcome) -> str:
+    """The searched values of a trial."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in outcome.trial.changed.items())
