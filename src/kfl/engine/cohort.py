@@ -49,14 +49,19 @@ class Families:
         self._recipes: dict[int, Recipe | None] = {}
         self._keys: dict[int, Hashable] = {}
         self._built: dict[Hashable, Family] = {}
+        self._of: dict[tuple[int, bool], Family] = {}
 
     def of(self, device: int, *, exact: bool = False) -> Family:
         """A device's family; with `exact`, only architectures of the same widths are in it."""
         which = int(self._models.architecture[device])
-        key = (exact, self._recipe(which)) if exact and self._recipe(which) else (False, self._key(which))
-        if key not in self._built:
-            self._built[key] = self._build(which, exact=exact)
-        return self._built[key]
+        found = self._of.get((which, exact))
+        if found is None:
+            recipe = self._recipe(which)
+            key = (False, self._key(which)) if recipe is None or not exact else (True, recipe)
+            if key not in self._built:
+                self._built[key] = self._build(which, exact=exact)
+            found = self._of[which, exact] = self._built[key]
+        return found
 
     def architecture(self, device: int) -> int:
         """The number of a device's architecture."""

@@ -126,7 +126,6 @@ def choose_convolutions(
 
         kernels, reason = try_kernels(layers, arithmetic, where)
         if kernels is not None:
-            kernels.reason = reason
             return kernels
         if way == "kernel":
             raise ConfigError("convolution", way, f"auto, columns or grouped: {reason}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -166,16 +167,25 @@ def try_kernels(
         if layer.channels_out > MOST_CHANNELS or layer.channels_in > MOST_CHANNELS or layer.kernel not in (3, 5):
             return None, f"our kernels are for at most {MOST_CHANNELS} channels and windows of 3×3 or 5×5"
     try:
-        found = KernelConvolutions(
-            "our kernels agree with PyTorch",
-            lambda layer: CompiledKernels(SOURCE, compile_options(layer), where),
-        )
-        worst = disagreement(found, layers, where)
+        found = KernelConvolutions("", lambda layer: _compiled(layer, where))
+        worst = _checked(tuple(layers), where)
     except (CompileError, OSError, RuntimeError) as problem:
         return None, f"our kernels do not run here: {problem}"
     if not worst <= AGREEMENT:
         return None, f"our kernels differ from PyTorch by {worst:.1e}"
-    return found, f"our kernels agree with PyTorch to {worst:.0e}"
+    found.reason = f"our kernels agree with PyTorch to {worst:.0e}"
+    return found, found.reason
+
+
+@cache
+def _compiled(layer: Convolution, where: torch.device) -> CompiledKernels:
+    """Compiling takes about a second, so it is done once per process."""
+    return CompiledKernels(SOURCE, compile_options(layer), where)
+
+
+@cache
+def _checked(layers: tuple[Convolution, ...], where: torch.device) -> float:
+    return disagreement(KernelConvolutions("", lambda layer: _compiled(layer, where)), layers, where)
 
 
 def disagreement(
