@@ -124,15 +124,30 @@ def print_table(cells: dict[str, list[str]], title: str, said: Sequence[str]) ->
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(console.width, WIDE))
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for number, name in enumerate(cells):
-        table.add_column(_folded(name), justify="left" if number == 0 else "right", style="bold" if number == 0 else "")
-    for row in zip(*cells.values(), strict=True):
-        table.add_row(*row)
-    console.print()
-    console.print(table)
+    whole = _table(cells, title)
+    parts = [whole]
+    if (
+        Console(width=10 * WIDE).measure(whole).maximum > console.width
+    ):  # a narrow terminal: first how good, then at which price
+        names = list(cells)
+        halves = (names[:4], [names[0], *names[4:]])
+        parts = [_table({name: cells[name] for name in half}, title) for half in halves if len(half) > 1]
+    for part in parts:
+        console.print()
+        console.print(part)
     for sentence in said:
         console.print(sentence, soft_wrap=True, markup=False)
+
+
+def _table(cells: dict[str, list[str]], title: str) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    for number, name in enumerate(cells):
+        table.add_column(
+            _folded(name), justify="left" if number == 0 else "right", style="bold" if number == 0 else "", no_wrap=True
+        )
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*row)
+    return table
 
 
 def _folded(header: str) -> str:
