@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kfl.data import Dataset, load_dataset
     from kfl.models import SplitModel
     from kfl.scheduling import Uniform
-    from kfl.simulation import Experiment, History, load_run, run
+    from kfl.simulation import Experiment, History, load_run, resume, run
     from kfl.wireless import Radio
 
 _LAZY = {
@@ -37,6 +37,7 @@ _LAZY = {
     "Uniform": "kfl.scheduling",
     "load_dataset": "kfl.data",
     "load_run": "kfl.simulation",
+    "resume": "kfl.simulation",
     "run": "kfl.simulation",
 }
 
@@ -58,5 +59,6 @@ __all__ = [
     "__version__",
     "load_dataset",
     "load_run",
+    "resume",
     "run",
 ]

@@ -192,7 +192,8 @@ def test_interrupting_a_run_keeps_its_finished_rounds():
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted" in shown
+    assert "Stopping after this round" in shown
+    assert "kfl resume stopped" in shown
     assert "Traceback" not in shown
     lines = log.read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == list(range(len(lines)))

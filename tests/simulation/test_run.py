@@ -142,6 +142,7 @@ def test_a_run_folder_holds_everything_and_can_be_read_back(data, tmp_path):
     history = play(SMALL, data, folder=tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {
+        ".lock",
         "config.toml",
         "environment.json",
         "rounds.jsonl",

@@ -24,7 +24,9 @@ def columns(rows: Sequence[Row], records: Sequence[Record], reference: str) -> d
     found = {
         "algorithm": [row.algorithm for row in rows],
         "accuracy, %": [mean_and_deviation(row.accuracy) for row in rows],
-        f"minus {reference}, points [95 %]": [difference(row.difference) for row in rows],
+        f"minus {reference}, points [95 %]": [
+            difference(row.difference) if row.feasible else "not feasible" for row in rows
+        ],
         "worst tenth, %": [mean_and_deviation(row.worst_tenth) for row in rows],
         "uploaded": [quantity(row.bits_up / 8, "B") for row in rows],
     }
@@ -77,10 +79,10 @@ def sentences(rows: Sequence[Row], records: Sequence[Record], reference: str) ->
     """What the numbers are and what they say."""
     seeds = len({line["seed"] for line in records})
     said = [_how_to_read(seeds)]
-    clear = [row for row in rows if row.difference is not None and row.difference.clear]
-    above = [row.algorithm for row in clear if row.difference is not None and row.difference.mean > 0]
-    below = [row.algorithm for row in clear if row.difference is not None and row.difference.mean < 0]
-    open_ = [row.algorithm for row in rows if row.difference is not None and not row.difference.clear]
+    compared = {row.algorithm: row.difference for row in rows if row.difference is not None and row.feasible}
+    above = [name for name, found in compared.items() if found.clear and found.mean > 0]
+    below = [name for name, found in compared.items() if found.clear and found.mean < 0]
+    open_ = [name for name, found in compared.items() if not found.clear]
     if seeds > 1:
         parts = [f"above {reference}: {', '.join(above)}"] if above else []
         parts += [f"below {reference}: {', '.join(below)}"] if below else []
@@ -106,7 +108,7 @@ def feasibility(row: Row, records: Sequence[Record]) -> str:
     """Whether an algorithm could run at all under the radio and the budgets; empty where it could."""
     rounds = max(line["rounds"] for line in records)
     devices = max(line["devices"] for line in records)
-    if row.devices_per_round == 0:
+    if not row.feasible:
         return f"{row.algorithm} is not feasible here, its accuracy is that of untrained models. {row.why_nobody}"
     if row.rounds_with_nobody > 0:
         never = f" {row.devices_never_chosen:.3g} of {devices} devices never took part." * bool(

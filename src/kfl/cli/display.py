@@ -157,11 +157,12 @@ def percent(fraction: float) -> str:
 def quantity(value: float, unit: str) -> str:
     """A number with its unit and a prefix a person reads easily.
 
-    >>> quantity(1_340_000, "B"), quantity(2.5e-7, "J"), quantity(0, "J")
-    ('1.34 MB', '250 nJ', '0 J')
+    >>> quantity(1_340_000, "B"), quantity(2.5e-7, "J"), quantity(0, "J"), quantity(0.99999, "W")
+    ('1.34 MB', '250 nJ', '0 J', '1 W')
     """
     if value == 0:
         return f"0 {unit}"
+    value = float(f"{value:.3g}")  # round first: 0.99999 W is 1 W, not 1000 mW
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "µ")):
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"

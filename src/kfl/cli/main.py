@@ -19,6 +19,7 @@ COMMANDS = {
     "tune": ("kfl.cli.tune", "Give every algorithm the same small search on development seeds."),
     "export": ("kfl.cli.export", "Write the trained models of chosen devices as safetensors."),
     "schedule": ("kfl.cli.schedule", "Decide who sends, with which share and power, for devices in a file."),
+    "resume": ("kfl.cli.resume", "Continue a run that was interrupted."),
     "data": ("kfl.cli.data", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
 }
 """Subcommands: the module whose `main(arguments)` serves each, and one line of help."""
@@ -42,10 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = module.main(words[1:])
     except KflError as problem:
-        return _fail(str(problem))
+        return _fail(str(problem), problem.exit_status)
     except KeyboardInterrupt:
-        print("\nkfl: interrupted; the rounds that were finished are in the run folder.", file=sys.stderr)
+        print("\nkfl: interrupted; what was finished is on disk, and kfl resume continues a run.", file=sys.stderr)
         return 130
+    except MemoryError:
+        return _fail("There is not enough memory for this; use fewer devices per round, or smaller models.")
     except BrokenPipeError:  # the reader of our output went away, as in `kfl ... | head`
         sys.stderr.close()
         return 0
@@ -68,9 +71,9 @@ def usage() -> str:
     )
 
 
-def _fail(sentence: str) -> int:
+def _fail(sentence: str, status: int = 2) -> int:
     print(f"kfl: {sentence}", file=sys.stderr)
-    return 2
+    return status
 
 
 if __name__ == "__main__":

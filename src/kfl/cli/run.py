@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from kfl.algorithms import Local
+from kfl.cli.interrupt import GentleStop
 from kfl.cli.options import (
     ALGORITHM_NAMES,
     RADIO_NAMES,
@@ -19,7 +21,12 @@ from kfl.cli.options import (
     starting_point,
     with_radio_fields,
 )
+from kfl.core.errors import StoppedError
+from kfl.core.files import write_json
 from kfl.simulation.experiment import Experiment, common_settings
+
+if TYPE_CHECKING:
+    from kfl.simulation.world import World
 
 DESCRIPTION = """Run an experiment: federated learning on a fleet of simulated devices.
 
@@ -68,36 +75,70 @@ def main(arguments: Sequence[str]) -> int:
     experiment = options.experiment if start.cell is not None else replace(options.experiment, radio=None)
     experiment.validate()
     folder = options.out or default_folder(experiment)
-    return execute(experiment, folder, options)
+    job = Job(options.data_dir, options.device, baseline=not options.no_baseline, models=not options.no_models)
+    return execute(experiment, folder, job)
 
 
-def execute(experiment: Experiment, folder: Path, options: RunOptions) -> int:
+@dataclass(frozen=True)
+class Job:
+    """How a run is carried out: what is not part of the experiment but must be the same when it is resumed."""
+
+    data_dir: Path | None
+    device: str
+    baseline: bool = True
+    models: bool = True
+
+    def save(self, folder: Path) -> None:
+        """Leave a note in the run folder for `kfl resume`."""
+        write_json(folder / "job.json", {"baseline": self.baseline, "models": self.models})
+
+    @staticmethod
+    def load(folder: Path, data_dir: Path | None, device: str) -> Job:
+        """Read the note; a run that was not started by `kfl run` has none, and gets no baseline."""
+        try:
+            note = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+            return Job(data_dir, device, bool(note["baseline"]), bool(note["models"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return Job(data_dir, device, baseline=False)
+
+
+def execute(experiment: Experiment, folder: Path, job: Job) -> int:
     """Run the experiment and, unless it is one already, its local-only twin; then print the summary."""
     from kfl.cli.display import RunDisplay, print_summary
     from kfl.simulation.runner import run
 
     twin = None
-    with RunDisplay(experiment.rounds, experiment.algorithm.name) as display:
+    with GentleStop() as stop, RunDisplay(experiment.rounds, experiment.algorithm.name) as display:
+
+        def on_start(world: World) -> None:
+            job.save(folder)
+            display.on_start(world)
+
         history = run(
             experiment,
             folder,
-            data_dir=options.data_dir,
-            device=options.device,
-            keep_models=not options.no_models,
-            on_start=display.on_start,
+            data_dir=job.data_dir,
+            device=job.device,
+            keep_models=job.models,
+            on_start=on_start,
             on_round=display.on_round,
+            should_stop=stop,
         )
-    if not options.no_baseline and not isinstance(experiment.algorithm, Local):
+    if job.baseline and not isinstance(experiment.algorithm, Local):
         alone = replace(experiment, algorithm=common_settings(experiment.algorithm, Local))
-        with RunDisplay(experiment.rounds, "local-only") as display:
-            twin = run(
-                alone,
-                folder / "local-only",
-                data_dir=options.data_dir,
-                device=options.device,
-                keep_models=False,
-                on_round=display.on_round,
-            )
+        with GentleStop() as stop, RunDisplay(experiment.rounds, "local-only") as display:
+            try:
+                twin = run(
+                    alone,
+                    folder / "local-only",
+                    data_dir=job.data_dir,
+                    device=job.device,
+                    keep_models=False,
+                    on_round=display.on_round,
+                    should_stop=stop,
+                )
+            except StoppedError as stopped:
+                raise StoppedError(folder, stopped.rounds) from None
     print_summary(experiment, history, twin, folder)
     return 0
 

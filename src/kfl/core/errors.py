@@ -8,6 +8,9 @@ Anything that is not a `KflError` is a bug in kfl.
 class KflError(Exception):
     """Base of every error kfl raises on purpose."""
 
+    exit_status = 2
+    """What the command line exits with."""
+
 
 class ConfigError(KflError):
     """A field of a configuration has a value that cannot work."""
@@ -37,3 +40,13 @@ class MissingExtraError(KflError):
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed: pip install 'kfl[{extra}]'."
         )
+
+
+class StoppedError(KflError):
+    """The run was asked to stop, did so after a whole round, and can be resumed."""
+
+    exit_status = 130
+
+    def __init__(self, folder: object, rounds: int) -> None:
+        super().__init__(f"Stopped after round {rounds}. To continue: kfl resume {folder}")
+        self.rounds = rounds

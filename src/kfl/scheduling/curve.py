@@ -70,7 +70,7 @@ def energy_scale(
     bandwidth_hz: ArrayLike, noise_w_per_hz: ArrayLike, upload_time_s: ArrayLike, gain: ArrayLike
 ) -> FloatArray:
     """The scale a = B N₀ T / h in joules; infinite where the gain is zero."""
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         noise_j = np.asarray(bandwidth_hz, float) * np.asarray(noise_w_per_hz, float) * np.asarray(upload_time_s, float)
         return np.asarray(noise_j / np.asarray(gain, float))
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kfl.simulation.export import export_models, load_model
     from kfl.simulation.folder import load_run
     from kfl.simulation.many import Progress, RunsFailedError, run_many
-    from kfl.simulation.runner import run
+    from kfl.simulation.runner import resume, run
     from kfl.simulation.world import World, build_world
 
 _LAZY = {
@@ -23,6 +23,7 @@ _LAZY = {
     "export_models": "kfl.simulation.export",
     "load_model": "kfl.simulation.export",
     "load_run": "kfl.simulation.folder",
+    "resume": "kfl.simulation.runner",
     "run": "kfl.simulation.runner",
     "run_many": "kfl.simulation.many",
 }
@@ -43,6 +44,7 @@ __all__ = [
     "export_models",
     "load_model",
     "load_run",
+    "resume",
     "run",
     "run_many",
 ]

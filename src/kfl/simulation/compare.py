@@ -50,6 +50,12 @@ class Row:
     devices_over_budget: float
     devices_never_chosen: float
     why_nobody: str
+    """The scheduler's sentence for rounds in which nobody took part."""
+
+    @property
+    def feasible(self) -> bool:
+        """Whether any device took part in any round."""
+        return self.devices_per_round > 0
 
 
 def line_up(base: Experiment, algorithms: Mapping[str, Algorithm], seeds: Sequence[int]) -> list[Experiment]:

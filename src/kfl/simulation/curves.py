@@ -113,7 +113,8 @@ def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title
     axes = figure.add_axes((0.085, 0.125, 0.70, 0.775))
     _scale(axes, lines, x)
     for line in sorted(lines, key=lambda line: line.name == "kfl"):  # KFL on top
-        _draw(axes, line)
+        if line.feasible:
+            _draw(axes, line)
     _labels(axes, lines)
     axes.set_title(title, loc="left", fontsize=10.5)
     axes.set_ylabel("accuracy over all devices, %")
@@ -130,7 +131,7 @@ def _scale(axes: Axes, lines: Sequence[Line], x: Axis) -> None:
 
     curves = [line for line in lines if not line.flat]
     what, unit = LABELS[x]
-    across = "; lines across the picture: nothing at all" if curves and len(curves) < len(lines) else ""
+    across = "; lines across the picture: nothing at all" if any(line.flat and line.feasible for line in lines) else ""
     axes.set_xlabel(what + across)
     ends = [float(line.x[-1]) for line in curves]
     if ends and max(ends) > LOG_FROM * min(ends) and x != "rounds":
@@ -150,6 +151,7 @@ def _scale(axes: Axes, lines: Sequence[Line], x: Axis) -> None:
 
 def y_range(lines: Sequence[Line]) -> tuple[float, float]:
     """All of every curve but its first tenth, which may be a steep rise that would press the rest together."""
+    lines = [line for line in lines if line.feasible] or lines
     top = max(float((line.mean + line.deviation).max()) for line in lines)
     bottom = min(float((line.mean - line.deviation)[line.x >= 0.1 * line.x[-1]].min()) for line in lines)
     bottom = min(bottom, top - 1.0)
@@ -179,7 +181,8 @@ def _labels(axes: Axes, lines: Sequence[Line]) -> None:
     """Names in the right margin at the height of the line's end, moved apart where they would overlap."""
     low, high = axes.get_ylim()
     size = SIZE_IN[1] * axes.get_position().height * 72  # points
-    wanted = {line.name: (float(line.mean[-1]) - low) / (high - low) for line in lines}
+    # What could not run has no line; its name stands at the bottom.
+    wanted = {line.name: (float(line.mean[-1]) - low) / (high - low) if line.feasible else 0.0 for line in lines}
     places = spread_out(wanted, 12.5 / size)
     to_fraction = axes.transData + axes.transAxes.inverted()
     right = axes.get_xlim()[1]
@@ -188,15 +191,8 @@ def _labels(axes: Axes, lines: Sequence[Line]) -> None:
         end = right if line.flat else float(line.x[-1])
         x_end, y_end = to_fraction.transform((end, float(line.mean[-1])))
         place = places[line.name]
-        axes.plot(
-            [x_end + 0.008, 1.032, 1.045],
-            [y_end, place, place],
-            transform=axes.transAxes,
-            color=colour,
-            linewidth=0.8,
-            linestyle=":",  # so that nobody takes it for a curve
-            clip_on=False,
-        )
+        if line.feasible:
+            _connect(axes, (x_end, y_end), place, colour)
         bold = "bold" if line.name == "kfl" else "normal"
         axes.text(
             1.052,
@@ -211,9 +207,15 @@ def _labels(axes: Axes, lines: Sequence[Line]) -> None:
         )
 
 
+def _connect(axes: Axes, end: tuple[float, float], place: float, colour: str) -> None:
+    """A thin line from the end of a curve to its name; dotted, so that nobody takes it for a curve."""
+    x, y = [end[0] + 0.008, 1.032, 1.045], [end[1], place, place]
+    axes.plot(x, y, transform=axes.transAxes, color=colour, linewidth=0.8, linestyle=":", clip_on=False)
+
+
 def _name(line: Line) -> str:
     if not line.feasible:
-        return f"{line.name}: nobody\ncan take part"
+        return f"{line.name}: not feasible"
     return line.name
 
 

@@ -3,6 +3,7 @@
     config.toml        the exact configuration; `kfl run --config config.toml` repeats the run
     environment.json   schema version, versions of kfl, Python and PyTorch, commit, hardware, data
     rounds.jsonl       one line per round, appended as it happens
+    state/             while it runs: checkpoints, from which `kfl resume` continues
     devices.json       per device: rounds, energy, budget, accuracy, model, samples
     knowledge.npz      the server's arrays at the end (for KFL the knowledge and which classes it covers)
     models/            what each device that ever trained holds at the end, one safetensors file per device
@@ -19,15 +20,17 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from kfl.core.config import differences
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic, write_json
+from kfl.core.lock import LockedError, only_one
 from kfl.simulation.experiment import Experiment
 from kfl.simulation.history import History, RoundLog
 from kfl.simulation.kept_models import write_states
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from kfl.models import State
 
 SCHEMA_VERSION = 1
+LOCK = ".lock"
 
 
 class RunFolder:
@@ -44,8 +48,28 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def prepare(self, experiment: Experiment) -> bool:
-        """Make the folder ready for this experiment; True if it already holds the finished run.
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of the folder while the block runs. A folder of something else is refused."""
+        with ExitStack() as stack:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                strangers = any(path.name != LOCK for path in self.path.iterdir())
+                if strangers and not (self.path / "config.toml").exists():
+                    raise RunFolderError(
+                        f"The folder {self.path} is not empty and is no run folder; choose another with --out."
+                    )
+                stack.enter_context(only_one(self.path / LOCK))
+            except LockedError:
+                raise RunFolderError(
+                    f"The run folder {self.path} is in use by another process; wait, or choose another with --out."
+                ) from None
+            except OSError as problem:
+                raise cannot_write(self.path, problem) from problem
+            yield
+
+    def prepare(self, experiment: Experiment) -> Literal["new", "unfinished", "finished"]:
+        """Make the folder ready for this experiment, and say what it already holds of it.
 
         Refused with the difference shown if it belongs to another experiment.
         """
@@ -54,17 +78,43 @@ class RunFolder:
             existing = self.path / "config.toml"
             if existing.exists():
                 self._refuse_other(experiment, existing)
-                if (self.path / "summary.json").exists():
-                    return True
-            elif any(self.path.iterdir()):
-                raise RunFolderError(
-                    f"The folder {self.path} is not empty and is no run folder; choose another with --out."
-                )
-            write_atomic(existing, experiment.to_toml().encode())
+                return "finished" if (self.path / "summary.json").exists() else "unfinished"
             write_atomic(self.path / "rounds.jsonl", b"")
+            write_atomic(existing, experiment.to_toml().encode())
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
-        return False
+        return "new"
+
+    def rewind(self, rounds: int) -> tuple[RoundLog, ...]:
+        """Cut the history back to its first `rounds` rounds, so that the next can follow, and return them."""
+        path = self.path / "rounds.jsonl"
+        kept = _lines(path)[:rounds]
+        try:
+            write_atomic(path, "".join(line + "\n" for line in kept).encode())
+        except OSError as problem:
+            raise cannot_write(self.path, problem) from problem
+        return tuple(_log(path, number, line) for number, line in enumerate(kept))
+
+    def whole_rounds(self) -> int:
+        """How many rounds the history holds without a gap or damage, counted from the first."""
+        path = self.path / "rounds.jsonl"
+        count = 0
+        for number, line in enumerate(_lines(path)):
+            try:
+                if _log(path, number, line).round != number:
+                    break
+            except RunFolderError:
+                break
+            count += 1
+        return count
+
+    def sync(self) -> None:
+        """Make sure that the rounds so far are on the disk, so that a checkpoint never knows more than the history."""
+        try:
+            with (self.path / "rounds.jsonl").open("ab") as file:
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise cannot_write(self.path, problem) from problem
 
     def _refuse_other(self, experiment: Experiment, existing: Path) -> None:
         try:
@@ -126,13 +176,17 @@ def load_run(path: Path) -> tuple[Experiment, History]:
     experiment = Experiment.load(path / "config.toml")
     rounds = []
     for number, line in enumerate(_lines(path / "rounds.jsonl")):
-        try:
-            rounds.append(RoundLog.from_dict(json.loads(line)))
-        except (ValueError, TypeError) as problem:
-            raise RunFolderError(f"Line {number + 1} of {path / 'rounds.jsonl'} is damaged ({problem}).") from problem
+        rounds.append(_log(path / "rounds.jsonl", number, line))
     summary = _read_json(path / "summary.json", {})
     devices = _read_json(path / "devices.json", [])
     return experiment, History(tuple(rounds), summary, tuple(devices), str(path))
+
+
+def _log(path: Path, number: int, line: str) -> RoundLog:
+    try:
+        return RoundLog.from_dict(json.loads(line))
+    except (ValueError, TypeError, AttributeError) as problem:
+        raise RunFolderError(f"Line {number + 1} of {path} is damaged ({problem}).") from problem
 
 
 def _lines(path: Path) -> list[str]:

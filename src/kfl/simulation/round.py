@@ -5,6 +5,7 @@ channel → scheduler.decide → algorithm.local_update → faults → algorithm
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     FloatArray = NDArray[np.float64]
     IntArray = NDArray[np.int64]
 
+
+log = logging.getLogger("kfl.phases")
+"""Says at debug level which phase a run is in; the tests that kill runs listen to it."""
 
 TESTED_TOGETHER = 100
 """Devices whose models are in memory at once when all are tested."""
@@ -83,6 +87,7 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
     chosen = [int(device) for device in np.flatnonzero(decision.chosen)]
     struck = experiment.faults.strike(experiment.seed, state.round, chosen, world.devices)
 
+    log.debug("phase training, round %d", state.round)
     trained, uploads, diverged = _local_work(world, state, [d for d in chosen if struck.get(d) not in NOT_TRAINED])
     outage = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
     lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST}
@@ -91,6 +96,7 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
         for upload in uploads
         if upload.device not in lost
     ]
+    log.debug("phase aggregation, round %d", state.round)
     server, rejected = algorithm.aggregate(state.server, arrived)
 
     compute, upload = _spent(experiment.seed, state.round, observation, decision, struck)
@@ -105,6 +111,7 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
         taken=state.taken + decision.chosen,
         fading=None if link is None else link.fading,
     )
+    log.debug("phase evaluation, round %d", state.round)
     changed = list(trained) if algorithm.predicts_alone else None
     following = replace(following, correct=_tested(world, following, changed))
     sent = [device for device in chosen if struck.get(device) not in (*NOT_TRAINED, "drop_after")]

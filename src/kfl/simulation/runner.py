@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kfl.core.errors import KflError, StoppedError
 from kfl.data import Dataset
+from kfl.simulation.checkpoint import Checkpoints
 from kfl.simulation.energy import energy_facts
 from kfl.simulation.environment import describe_environment
 from kfl.simulation.experiment import Experiment
-from kfl.simulation.folder import RunFolder, load_run
+from kfl.simulation.folder import RunFolder, cannot_write, load_run
 from kfl.simulation.history import History, RoundLog, totals
 from kfl.simulation.kept_models import require_safetensors
 from kfl.simulation.round import RunState, begin, play_round
 from kfl.simulation.world import Models, World, build_world, source_hashes
+
+phases = logging.getLogger("kfl.phases")
 
 
 def run(
@@ -29,6 +36,7 @@ def run(
     keep_models: bool = True,
     on_start: Callable[[World], None] | None = None,
     on_round: Callable[[RoundLog], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> History:
     """Run an experiment and return what happened.
 
@@ -43,8 +51,11 @@ def run(
         keep_models: write the devices' models into the run folder, for `kfl export` and `load_model`.
         on_start: called once with the world, before the first round.
         on_round: called after every round with its log, for progress displays.
+        should_stop: asked after every round of a run with a folder; if it says yes, a checkpoint is written and
+            `StoppedError` raised.
 
-    A folder that already holds this very run, finished, is read instead of running it again.
+    A folder that already holds this very run is continued from its last checkpoint, or only read if the run is
+    finished.
 
     >>> import kfl, numpy as np
     >>> draw = np.random.default_rng(0)
@@ -54,33 +65,104 @@ def run(
     >>> len(history.rounds), 0 <= history.accuracy <= 1
     (2, True)
     """
-    started = time.perf_counter()
-    target = None if folder is None else RunFolder(Path(folder))
-    if target is not None and keep_models:
-        require_safetensors()  # now, rather than after hours of training
     where = None if data_dir is None else Path(data_dir)
     world = build_world(experiment, dataset=dataset, models=models, data_dir=where, device=device)
-    if target is not None:
-        if target.prepare(experiment):
+    if folder is None:
+        return _play(world, None, on_start=on_start, on_round=on_round, should_stop=should_stop)
+    if keep_models:
+        require_safetensors()  # now, rather than after hours of training
+    target = RunFolder(Path(folder))
+    with target.locked():
+        if target.prepare(experiment) == "finished":
             return load_run(target.path)[1]
         target.write_environment({**describe_environment(), **describe_world(world)})
+        return _play(
+            world, target, keep_models=keep_models, on_start=on_start, on_round=on_round, should_stop=should_stop
+        )
+
+
+def resume(folder: str | Path, **options: Any) -> History:
+    """Continue a run that was interrupted, from its last checkpoint, as if nothing had happened.
+
+    The result is bit for bit the run that was never interrupted (same machine, same kind of processor). A finished
+    run is only read. `options` are those of `run` except the experiment, which is the folder's own.
+    """
+    return run(load_run(Path(folder))[0], folder, **options)
+
+
+def _play(
+    world: World,
+    target: RunFolder | None,
+    *,
+    keep_models: bool = False,
+    on_start: Callable[[World], None] | None,
+    on_round: Callable[[RoundLog], None] | None,
+    should_stop: Callable[[], bool] | None,
+) -> History:
+    """Play the rounds that are left, with checkpoints on the way, and close the books."""
+    started = time.perf_counter()
     if on_start is not None:
         on_start(world)
-
-    state, logs = begin(world), []
-    for _ in range(experiment.rounds):
+    checkpoints = None if target is None else Checkpoints(target.path / "state")
+    state, logs = _beginning(world, target, checkpoints)
+    for log in logs if on_round is not None else []:
+        on_round(log)  # type: ignore[misc]  # mypy does not see that it is not None here
+    while state.round < world.experiment.rounds:
         state, log = play_round(world, state)
         logs.append(log)
-        if target is not None:
+        refuse_divergence(logs)
+        if target is not None and checkpoints is not None:
+            phases.debug("phase history, round %d", log.round)
             target.append(log)
+            stop = should_stop is not None and should_stop() and state.round < world.experiment.rounds
+            if stop or checkpoints.due():
+                _checkpoint(target, checkpoints, state)
+            if stop:
+                raise StoppedError(target.path, state.round)
         if on_round is not None:
             on_round(log)
 
     summary = summarise(world, logs, time.perf_counter() - started)
-    history = History(tuple(logs), summary, device_records(world, state), None if folder is None else str(folder))
+    history = History(tuple(logs), summary, device_records(world, state), None if target is None else str(target.path))
     if target is not None:
         target.finish(history, state.server, state.devices if keep_models else None)
+        shutil.rmtree(target.path / "state", ignore_errors=True)
     return history
+
+
+def _beginning(
+    world: World, target: RunFolder | None, checkpoints: Checkpoints | None
+) -> tuple[RunState, list[RoundLog]]:
+    """Where to start: at the last good checkpoint of the folder, or before round 0."""
+    if target is None or checkpoints is None:
+        return begin(world), []
+    found = checkpoints.read(target.whole_rounds())
+    if found is None:
+        target.rewind(0)
+        return begin(world), []
+    state, _ = found
+    place = world.engine.place
+    state = replace(state, devices={device: place(row) for device, row in state.devices.items()})
+    return state, list(target.rewind(state.round))
+
+
+def _checkpoint(target: RunFolder, checkpoints: Checkpoints, state: RunState) -> None:
+    phases.debug("phase checkpoint, round %d", state.round)
+    target.sync()
+    try:
+        checkpoints.write(state)
+    except OSError as problem:
+        raise cannot_write(target.path, problem) from problem
+
+
+def refuse_divergence(logs: list[RoundLog]) -> None:
+    """Stop a run in which most devices diverge: in five rounds running, more than half of those that trained."""
+    last = logs[-5:]
+    if len(last) == 5 and all(len(log.diverged) * 2 > len(log.devices) for log in last):
+        raise KflError(
+            f"The training of {len(last[-1].diverged)} of {len(last[-1].devices)} devices ran off to infinity in round "
+            f"{last[-1].round + 1}, and of more than half in the four rounds before: lower --algorithm.learning-rate."
+        )
 
 
 def describe_world(world: World) -> dict[str, Any]:

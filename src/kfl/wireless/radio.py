@@ -1,4 +1,11 @@
-"""One cell's configuration: band, noise, path loss, fading, powers, processors, budget, deadline."""
+"""One cell's configuration: band, noise, path loss, fading, powers, processors, budget, deadline.
+
+>>> Radio(bandwidth_hz=1e6).validate()
+>>> Radio(deadline_s=0.0).validate()
+Traceback (most recent call last):
+...
+kfl.core.errors.ConfigError: deadline_s is 0.0, but must be a positive number of seconds.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +19,7 @@ from kfl.core.units import dbm_to_watt
 
 @dataclass(frozen=True)
 class Radio:
-    """The cell of the paper's section V by default (MNIST's budget and deadline).
-
-    >>> Radio(bandwidth_hz=1e6).validate()
-    >>> Radio(deadline_s=0.0).validate()
-    Traceback (most recent call last):
-    ...
-    kfl.core.errors.ConfigError: deadline_s is 0.0, but must be a positive number of seconds.
-    """
+    """The cell of the paper's section V by default (MNIST's budget and deadline)."""
 
     bandwidth_hz: float = 5e6
     """The whole uplink band B, shared by the scheduled devices (FDMA)."""

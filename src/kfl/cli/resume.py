@@ -1,0 +1,40 @@
+"""`kfl resume`: continue a run that was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from kfl.cli.options import parse
+from kfl.cli.run import Job, execute
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """What `kfl resume` takes."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_FOLDER")]
+    """The run folder to continue."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Where MNIST and CIFAR-10 lie. By default the environment variable KFL_DATA_DIR."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Processor that trains; the same as before gives bit for bit the same run."""
+
+
+DESCRIPTION = """Continue a run that was interrupted by Ctrl-C, a crash, a full disk or a power cut.
+
+It goes on from the last checkpoint, at most half a minute (or one round) back, and ends as the run that was never
+interrupted. A finished run only shows its summary."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, continue, print."""
+    from kfl.simulation.folder import load_run
+
+    options = parse(ResumeOptions, arguments, "kfl resume", DESCRIPTION)
+    experiment = load_run(options.folder)[0]
+    return execute(experiment, options.folder, Job.load(options.folder, options.data_dir, options.device))

@@ -1,0 +1,221 @@
+"""A run that is interrupted and resumed is the run that was never interrupted, file by file."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import kfl
+from kfl.core.errors import KflError, RunFolderError, StoppedError
+from kfl.core.lock import only_one
+from kfl.scheduling import Lyapunov, RoundRobin
+from kfl.simulation import build_world
+from kfl.simulation.checkpoint import Checkpoints
+from kfl.simulation.faults import Faults
+from kfl.simulation.round import begin, play_round
+
+SMALL = kfl.Experiment(devices=8, rounds=9, widths=(8, 12), scheduler=kfl.Uniform(count=3))
+SAME = ("config.toml", "rounds.jsonl", "devices.json", "knowledge.npz")
+
+
+@pytest.fixture(scope="module")
+def data():
+    draw = np.random.default_rng(0)
+    y = np.arange(480) % 4
+    return kfl.Dataset.from_arrays(draw.normal(size=(480, 5)).astype(np.float32) * 2 + y[:, None], y)
+
+
+class CrashError(Exception):
+    pass
+
+
+def crash_at(*rounds):
+    def check(log):
+        if log.round in rounds:
+            raise CrashError
+
+    return check
+
+
+def equal(one: Path, other: Path) -> None:
+    for name in SAME:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    models = sorted(path.name for path in (one / "models").iterdir())
+    assert models == sorted(path.name for path in (other / "models").iterdir())
+    for name in models:
+        assert (one / "models" / name).read_bytes() == (other / "models" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        SMALL,
+        replace(SMALL, scheduler=RoundRobin(count=3), radio=kfl.Radio(fading_correlation=0.9)),
+        replace(SMALL, scheduler=Lyapunov(v=0.01), hard_budget=True),
+        replace(SMALL, faults=Faults(drop_before=0.2, late=0.2, corrupt=0.3, join=0.3, leave=0.2)),
+        replace(SMALL, algorithm=kfl.algorithms.ALGORITHMS["fedavg"](), widths=(8,)),
+        replace(SMALL, algorithm=kfl.algorithms.ALGORITHMS["apfl"](), widths=(8,), evaluate_every=4),
+    ],
+    ids=["kfl", "memory and fading", "queues", "faults", "fedavg", "apfl"],
+)
+def test_a_run_crashed_again_and_again_ends_as_if_nothing_had_happened(data, tmp_path, experiment):
+    kfl.run(experiment, tmp_path / "whole", dataset=data)
+    for crash in (0, 3, 3, 7, 8):
+        with pytest.raises(CrashError):
+            kfl.run(experiment, tmp_path / "broken", dataset=data, on_round=crash_at(crash))
+    kfl.resume(tmp_path / "broken", dataset=data)
+    equal(tmp_path / "whole", tmp_path / "broken")
+    assert not (tmp_path / "broken" / "state").exists()
+
+
+def test_asking_to_stop_ends_after_a_whole_round_and_resumes(data, tmp_path):
+    kfl.run(SMALL, tmp_path / "whole", dataset=data)
+    answers = iter([False, False, True])
+    with pytest.raises(StoppedError, match=r"after round 3.*kfl resume"):
+        kfl.run(SMALL, tmp_path / "stopped", dataset=data, should_stop=lambda: next(answers))
+    assert len(kfl.load_run(tmp_path / "stopped")[1].rounds) == 3
+    seen = []
+    kfl.resume(tmp_path / "stopped", dataset=data, on_round=seen.append)
+    assert [log.round for log in seen] == list(range(9))
+    equal(tmp_path / "whole", tmp_path / "stopped")
+
+
+def stopped_run(data, folder: Path, *, after: int = 5) -> Path:
+    count = [0]
+
+    def stop() -> bool:
+        count[0] += 1
+        return count[0] >= after
+
+    with pytest.raises(StoppedError):
+        kfl.run(SMALL, folder, dataset=data, should_stop=stop)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["point", "rows", "rest"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "gone"])
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(data, tmp_path, caplog, kind, damage):
+    kfl.run(SMALL, tmp_path / "whole", dataset=data)
+    folder = stopped_run(data, tmp_path / "run")
+    points = sorted((folder / "state").glob("point-*"))
+    assert len(points) == 2
+    newest = sorted((folder / "state").glob(f"{kind}-*"))[-1]
+    content = newest.read_bytes()
+    if damage == "gone":
+        newest.unlink()
+    else:
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        newest.write_bytes({"flip": flipped, "cut": content[:middle], "empty": b""}[damage])
+    with caplog.at_level(logging.WARNING, logger="kfl"):
+        kfl.resume(folder, dataset=data)
+    assert ("is damaged" in caplog.text) == (not (kind == "point" and damage == "gone"))
+    equal(tmp_path / "whole", folder)
+
+
+def test_a_checkpoint_that_knows_more_than_the_history_is_not_used(data, tmp_path):
+    kfl.run(SMALL, tmp_path / "whole", dataset=data)
+    folder = stopped_run(data, tmp_path / "run")
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (folder / "rounds.jsonl").write_text("".join(lines[:2]) + '{"torn')
+    kfl.resume(folder, dataset=data)
+    equal(tmp_path / "whole", folder)
+
+
+def test_a_checkpoint_of_another_version_is_refused_politely(data, tmp_path):
+    import hashlib
+    import json
+
+    folder = stopped_run(data, tmp_path / "run")
+    for path in (folder / "state").glob("point-*"):
+        body = json.dumps({**json.loads(json.loads(path.read_text())["point"]), "format_version": 99})
+        total = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
+        path.write_text(json.dumps({"sum": total, "point": body}))
+    with pytest.raises(RunFolderError, match="format version 99"):
+        kfl.resume(folder, dataset=data)
+
+
+def test_names_in_a_checkpoint_cannot_lead_out_of_the_folder(data, tmp_path, caplog):
+    import hashlib
+    import json
+
+    folder = stopped_run(data, tmp_path / "run")
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"x")
+    for path in (folder / "state").glob("point-*"):
+        point = json.loads(json.loads(path.read_text())["point"])
+        point["rows"]["0"] = "../../secret"
+        point["sums"]["../../secret"] = hashlib.blake2b(b"x", digest_size=16).hexdigest()
+        body = json.dumps(point)
+        path.write_text(json.dumps({"sum": hashlib.blake2b(body.encode(), digest_size=16).hexdigest(), "point": body}))
+    with caplog.at_level(logging.WARNING, logger="kfl"):
+        kfl.resume(folder, dataset=data)
+    assert "leads out of the folder" in caplog.text
+
+
+def test_a_folder_in_use_is_refused(data, tmp_path):
+    folder = stopped_run(data, tmp_path / "run")
+    with only_one(folder / ".lock"), pytest.raises(RunFolderError, match="in use by another process"):
+        kfl.resume(folder, dataset=data)
+
+
+def test_only_rows_that_changed_are_written_and_waste_is_cleared(data, tmp_path):
+    world = build_world(replace(SMALL, rounds=60), dataset=data)
+    checkpoints, state = Checkpoints(tmp_path), begin(world)
+    largest = 0
+    for _ in range(60):
+        state, log = play_round(world, state)
+        checkpoints.write(state)
+        newest = sorted(tmp_path.glob("rows-*"))[-1]
+        largest = max(largest, sum(path.stat().st_size for path in tmp_path.glob("rows-*")))
+        assert newest.name == f"rows-{state.round:06d}.safetensors"
+        assert len(sorted(tmp_path.glob("point-*"))) <= 2
+        back, _ = Checkpoints(tmp_path).read(lines=state.round)
+        assert back.round == state.round
+        for device, row in state.devices.items():
+            assert all(torch.equal(row[name], back.devices[device][name]) for name in row)
+        assert log.devices
+    live = sum(value.nbytes for row in state.devices.values() for value in row.values())
+    assert largest < 6 * live
+
+
+def test_checkpoints_come_as_often_as_they_are_cheap():
+    now = [0.0]
+    checkpoints = Checkpoints(Path("unused"), clock=lambda: now[0])
+    checkpoints._took = 0.1
+    now[0] = 4.9
+    assert not checkpoints.due()
+    now[0] = 5.1
+    assert checkpoints.due()
+    checkpoints._took = 100.0
+    assert not checkpoints.due()
+    now[0] = 30.0
+    assert checkpoints.due()
+
+
+def test_a_device_that_diverges_keeps_its_model_and_the_run_goes_on(data):
+    wild = replace(SMALL, algorithm=kfl.Kfl(learning_rate=0.05), rounds=3)
+    world = build_world(wild, dataset=data)
+    state = begin(world)
+    state, _ = play_round(world, state)
+    victim = next(iter(state.devices))
+    poisoned = {
+        name: value * 1e30 if value.is_floating_point() else value for name, value in state.devices[victim].items()
+    }
+    state = replace(state, devices={**state.devices, victim: poisoned})
+    for _ in range(8):
+        state, log = play_round(world, state)
+        if victim in log.devices:
+            assert log.diverged == (victim,)
+            assert state.devices[victim] is poisoned
+            assert all(torch.isfinite(value).all() for value in state.server.values())
+            return
+    raise AssertionError("the device was never scheduled")
+
+
+def test_a_run_in_which_most_devices_diverge_stops_and_says_what_to_do(data):
+    with pytest.raises(KflError, match=r"lower --algorithm\.learning-rate"):
+        kfl.run(replace(SMALL, algorithm=kfl.Kfl(learning_rate=1e6)), dataset=data)
