@@ -3,13 +3,21 @@
 import ctypes
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 from kfl.engine.arithmetic import Arithmetic
-from kfl.engine.cuda_convolutions import SOURCE, KernelConvolutions, compile_options, disagreement, try_kernels
+from kfl.engine.cuda_convolutions import (
+    SOURCE,
+    KernelConvolutions,
+    compile_options,
+    disagreement,
+    group_size,
+    try_kernels,
+)
 from kfl.engine.recipe import Convolution
 
 torch.set_num_threads(1)
@@ -40,7 +48,7 @@ class Emulated:
 
 def layers_of(channels, size, kernel=5):
     found = []
-    for place, (before, after) in enumerate(zip(channels, channels[1:], strict=False)):
+    for place, (before, after) in enumerate(pairwise(channels)):
         found.append(Convolution(f"body.{3 * place}", before, after, kernel, *size))
         size = found[-1].pooled
     return tuple(found)
@@ -71,6 +79,27 @@ def test_the_first_of_equal_values_wins_and_nan_is_not_hidden(tmp_path):
     found, kept = kernels.forward([layer], state, kernels.prepare(images), keep=True)
     assert found[0, 0, 0] == 25 and found[0, 1, 0] == 0 and found[0, 2, 0].isnan()
     assert kept[0].code.flatten().tolist() == [0, 4, 0]
+
+
+@needs_compiler
+def test_weight_gradients_do_not_depend_on_how_the_work_is_cut(tmp_path):
+    layer = layers_of((2, 4), (11, 10), kernel=3)[0]
+    kernels = Emulated(layer, tmp_path)
+    devices, samples, taps = 2, 300, layer.channels_in * layer.kernel**2
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randn(devices, 2, 11, 10, samples, generator=draw)
+    gradient = torch.randn(devices, 4, *layer.pooled, samples, generator=draw)
+    code = torch.randint(0, 5, gradient.shape, generator=draw).to(torch.uint8)
+    found = []
+    for parts, chunks in ((1, 1), (2, 1), (1, 2), (3, 3)):
+        blocks = -(-samples // (128 * chunks))
+        partial = torch.full((devices, parts * blocks, 4, taps + 1), float("nan"))
+        groups = 4 // group_size(layer)
+        grid = (blocks, parts * groups * 2, devices)
+        kernels.launch("weight_gradient", grid, 128, [images, gradient, code, partial, samples, parts, chunks])
+        found.append(partial.sum(1))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=1e-4, rtol=1e-4)
 
 
 def test_kernels_say_why_they_do_not_run():

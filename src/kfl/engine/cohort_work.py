@@ -92,7 +92,7 @@ class CohortWork:
             return f"sequential: {family.verdict.reason}"
         network = self._network(family)
         if network is None:
-            return f"torch.func: {family.verdict.reason}"
+            return "torch.func"
         way = network.convolutions
         return "fused" if way is None else f"fused, convolutions by {way.name}: {way.reason}"
 

@@ -31,8 +31,8 @@ MOST_CHANNELS = 16
 """Four sums for each output channel are kept in registers."""
 MOST_SUMS = 150
 """Sums that one thread keeps in registers while it adds up weight gradients."""
-AGREEMENT = 1e-4
-"""Largest distance from float64, relative to the norm, at which the kernels are trusted; rounding gives 1e-6."""
+AGREEMENT = 1e-5
+"""Largest distance from float64, relative to the norm, at which the kernels are trusted; rounding gives 1e-7."""
 
 
 class Kernels(Protocol):
@@ -191,29 +191,35 @@ def _checked(layers: tuple[Convolution, ...], where: torch.device) -> float:
 def disagreement(
     kernels: Convolutions, layers: Sequence[Convolution], where: torch.device, devices: int = 3, samples: int = 150
 ) -> float:
-    """The largest relative distance of outputs and gradients from PyTorch's in float64, on random numbers."""
+    """The largest relative distance of outputs and gradients from PyTorch's on a CPU in float64.
+
+    The numbers are small multiples of 1/4, which float32 adds up exactly: with others, two values of a pooling
+    window could be so close that rounding decides which is larger, and a whole gradient goes elsewhere. There are
+    many equal values, so it is seen that the same one wins.
+    """
     from kfl.engine.arithmetic import Arithmetic
 
     draw = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draw).to(where)
+        return torch.randint(-8, 9, shape, generator=draw).to(torch.float32) / 4
 
     state: State = {}
     for layer in layers:
         square = (devices, layer.channels_out, layer.channels_in, layer.kernel, layer.kernel)
-        state[f"{layer.name}.weight"] = 0.2 * random(*square)
-        state[f"{layer.name}.bias"] = 0.2 * random(devices, layer.channels_out)
-    first = layers[0]
+        state[f"{layer.name}.weight"] = random(*square)
+        state[f"{layer.name}.bias"] = random(devices, layer.channels_out)
+    first, last = layers[0], layers[-1]
     images = random(devices, samples, first.channels_in, first.height, first.width)
-    exact = PlainConvolutions("grouped", "", grouped_block, Arithmetic("float64", where.type))
-    found, kept = kernels.forward(layers, state, kernels.prepare(images), keep=True)
-    gradient = random(*found.shape)
+    gradient = random(devices, samples, last.channels_out * last.pooled[0] * last.pooled[1])
+    exact = PlainConvolutions("grouped", "", grouped_block, Arithmetic("float64", "cpu"))
     double = {name: value.double() for name, value in state.items()}
-    with torch.backends.cudnn.flags(enabled=False):
-        wanted, kept_exact = exact.forward(layers, double, exact.prepare(images), keep=True)
-        expected = dict(exact.backward(layers, double, kept_exact, gradient.double()))
+    wanted, kept = exact.forward(layers, double, exact.prepare(images), keep=True)
+    expected = dict(exact.backward(layers, double, kept, gradient.double()))
+
+    here = {name: value.to(where) for name, value in state.items()}
+    found, kept = kernels.forward(layers, here, kernels.prepare(images.to(where)), keep=True)
     pairs = [(found, wanted)]
-    pairs += [(value, expected[name]) for name, value in kernels.backward(layers, state, kept, gradient)]
-    distances = [(a.double() - b).norm() / b.norm().clamp(min=1e-30) for a, b in pairs]
+    pairs += [(value, expected[name]) for name, value in kernels.backward(layers, here, kept, gradient.to(where))]
+    distances = [(a.double().cpu() - b).norm() / b.norm().clamp(min=1e-30) for a, b in pairs]
     return float(torch.stack(distances).max())

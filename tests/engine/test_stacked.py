@@ -1,0 +1,454 @@
+"""The stacked engine gives what one device after another gives."""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from kfl.core.errors import ConfigError
+from kfl.data import Dataset, Partition
+from kfl.engine import Distillation, FeatureTargets, LocalData, Mixture, Objective, RoundKey, Sgd, Supervised
+from kfl.engine.arithmetic import Arithmetic
+from kfl.engine.cohort import Stack
+from kfl.engine.convolutions import choose_convolutions
+from kfl.engine.fused import FusedNetwork, Pull, train_fused
+from kfl.engine.objective_parts import split_objective
+from kfl.engine.objectives import MIXING, PERSONAL, class_loss
+from kfl.engine.samples import StoredTable
+from kfl.engine.sequential import SequentialEngine
+from kfl.engine.stacked import StackedEngine
+from kfl.engine.vectorised import Descent, train_vectorised
+from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
+
+torch.set_num_threads(1)
+
+CLASSES, DEVICES = 4, 6
+COUNTS = [23, 40, 12, 31, 23, 5]
+"""Training samples of each device: unequal, and one with few."""
+FULL, SMALL = Sgd(3, 0.05, 0.03, 0.9), Sgd(2, 0.05, 0.03, 0.9, batch_size=9)
+
+
+def local_data(shape, counts=COUNTS, seed=0):
+    draw = np.random.default_rng(seed)
+    total = sum(counts)
+    y = draw.integers(0, CLASSES, size=total)
+    y[:CLASSES] = np.arange(CLASSES)
+    x = (0.4 * draw.normal(size=(total, *shape)) + 0.3 * y.reshape(-1, *[1] * len(shape))).astype(np.float32)
+    rows = np.split(draw.permutation(total), np.cumsum(counts)[:-1])
+    test = [own[: len(own) // 2] for own in rows]
+    test[2] = test[2][:0]  # a device without a test sample
+    tables = [np.stack([np.bincount(y[own], minlength=CLASSES) for own in part]) for part in (rows, test)]
+    data = Dataset.from_arrays(x, y, x, y)
+    return LocalData(data, Partition(tuple(rows), tuple(test), *tables), proxy=np.arange(11))
+
+
+def engines(model="mlp", widths=(8, 12), **options):
+    shape = (1, 4, 5) if model == "mlp" else (2, 16, 18)
+    data = local_data(shape)
+    models = fleet_from_name(model, widths, DEVICES, shape, CLASSES, seed=0)
+    assert models.mixed == (len(widths) > 1)
+    return SequentialEngine(data, models), StackedEngine(data, models, "cpu", **options)
+
+
+def pull(devices=None, seed=1):
+    draw = torch.Generator().manual_seed(seed)
+    first = () if devices is None else (devices,)
+    targets = torch.randn(*first, CLASSES, 64, generator=draw)
+    known = torch.rand(*first, CLASSES, generator=draw) < 0.7
+    return FeatureTargets(0.3, targets, known)
+
+
+def assert_same(found, wanted, tolerance=1e-5):
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert list(one) == list(other)
+        for name in other:
+            assert one[name].shape == other[name].shape and one[name].is_contiguous()
+            torch.testing.assert_close(one[name], other[name], atol=tolerance, rtol=tolerance)
+
+
+def three_rounds(engine, states, objective, sgd, data=None, devices=range(DEVICES)):
+    for number in range(3):
+        states = engine.train(devices, states, objective, sgd, RoundKey(0, number), data)
+    return states
+
+
+@pytest.mark.parametrize("sgd", [FULL, SMALL], ids=["full batch", "mini-batches"])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("targets", ["none", "shared", "own"])
+def test_mlp_of_mixed_widths_on_labels(sgd, fused, targets):
+    plain, stacked = engines(fused=fused)
+    objective = Supervised({"none": None, "shared": pull(), "own": pull(DEVICES)}[targets])
+    states = [plain.initial(device, 0) for device in range(DEVICES)]
+    wanted = three_rounds(plain, states, objective, sgd)
+    found = three_rounds(stacked, states, objective, sgd)
+    assert_same(found, wanted)
+    for clip_norm in (None, 0.7):
+        means, counts = stacked.class_means(range(DEVICES), found, clip_norm)
+        expected, numbers = plain.class_means(range(DEVICES), wanted, clip_norm)
+        torch.testing.assert_close(means, expected, atol=1e-5, rtol=1e-5)
+        assert torch.equal(counts, numbers)
+    assert stacked.correct(range(DEVICES), found) == plain.correct(range(DEVICES), wanted)
+    inputs, labels = stacked.proxy()
+    assert len(labels) == 11
+    said = stacked.logits(range(DEVICES), found, inputs)
+    torch.testing.assert_close(said, plain.logits(range(DEVICES), wanted, inputs), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("convolution", ["grouped", "columns"])
+def test_cnn_of_mixed_widths_on_labels(convolution):
+    plain, stacked = engines("cnn", (6, 10), convolution=convolution)
+    states = [plain.initial(device, 0) for device in range(DEVICES)]
+    wanted = three_rounds(plain, states, Supervised(pull()), FULL)
+    found = three_rounds(stacked, states, Supervised(pull()), FULL)
+    assert_same(found, wanted)
+    assert stacked.correct(range(DEVICES), found) == plain.correct(range(DEVICES), wanted)
+    assert list(stacked.choices.families.values()) == [f"fused, convolutions by {convolution}: asked for"]
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_mixture_of_two_models(model):
+    plain, stacked = engines(model, (7, 9))
+    states = []
+    for device in range(DEVICES):
+        shared, own = plain.initial(device, 0), plain.initial(device, 1)
+        personal = {PERSONAL + name: value for name, value in own.items()}
+        states.append({**shared, **personal, MIXING: torch.tensor(0.1 * device)})
+    sgd = Sgd(2, 0.2, 0.1, 0.9)
+    wanted = three_rounds(plain, states, Mixture(0.5), sgd)
+    assert any(state[MIXING] in (0.0, 1.0) for state in wanted), "the projection should be seen at work"
+    assert_same(three_rounds(stacked, states, Mixture(0.5), sgd), wanted)
+
+
+@pytest.mark.parametrize("sgd", [FULL, SMALL], ids=["full batch", "mini-batches"])
+def test_distillation_on_given_samples(sgd):
+    plain, stacked = engines()
+    inputs, _ = plain.proxy()
+    wanted_logits = torch.randn(len(inputs), CLASSES, generator=torch.Generator().manual_seed(0))
+    states = [plain.initial(device, 0) for device in range(DEVICES)]
+    given = (inputs, wanted_logits)
+    wanted = three_rounds(plain, states, Distillation(2.0), sgd, given)
+    assert_same(three_rounds(stacked, states, Distillation(2.0), sgd, given), wanted)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("rates", [(0.0, 0.1), (0.1, 0.0)])
+def test_a_frozen_part_stays_exactly_as_it_is(fused, rates):
+    for model in ("mlp", "cnn"):
+        plain, stacked = engines(model, fused=fused)
+        states = [plain.initial(device, 0) for device in range(DEVICES)]
+        sgd = Sgd(3, *rates, 0.9)
+        found = stacked.train(range(DEVICES), states, Supervised(pull()), sgd, RoundKey(0, 0))
+        assert_same(found, plain.train(range(DEVICES), states, Supervised(pull()), sgd, RoundKey(0, 0)))
+        frozen = "body." if rates[0] == 0 else "head."
+        for before, after in zip(states, found, strict=True):
+            assert all(torch.equal(before[name], after[name]) == name.startswith(frozen) for name in before)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_units_that_fill_a_narrow_layer_up_stay_exactly_zero(model, fused):
+    _, stacked = engines(model, (7, 12), fused=fused)
+    order = sorted(range(DEVICES), key=stacked._families.architecture)
+    stack = Stack(
+        stacked._families.of(0), [stacked.initial(device, 0) for device in order], torch.float32, torch.device("cpu")
+    )
+    held = {name: one.fill(None) for name, one in stack.inputs().items()}
+    rows = torch.arange(20).expand(DEVICES, -1)
+    table = StoredTable(stacked._data.dataset, "train", torch.float32, torch.device("cpu"))
+    steps = [lambda: (*table.gather(rows), None)] * 4
+    descent = Descent(dict.fromkeys(held, 0.5), 0.9)
+    if fused:
+        way = choose_convolutions("grouped", (), Arithmetic("float32", "cpu"), torch.device("cpu"))
+        recipe = stack.family.recipe
+        network = FusedNetwork(recipe, Arithmetic("float32", "cpu"), way if recipe.convolutions else None)
+        one = pull()
+        after = train_fused(network, held, steps, Pull(one.weight, one.targets, one.known), descent)
+    else:
+        parts = split_objective([Supervised(pull())])
+        cpu = Arithmetic("float32", "cpu")
+        after = train_vectorised(stack.family.template, held, parts, parts.shared, steps, descent, cpu)
+    filled = 0
+    for name, value in after.items():
+        for place, state in enumerate(stack.states):
+            outside = torch.ones(value.shape[1:], dtype=torch.bool)
+            outside[tuple(slice(size) for size in state[name].shape)] = False
+            filled += int(outside.sum())
+            assert torch.equal(value[place][outside], torch.zeros(int(outside.sum())))
+            assert not torch.equal(value[place][~outside], state[name].flatten()), "the real units should learn"
+    assert filled > 0
+
+
+def test_states_that_come_in_are_not_changed_and_those_that_go_out_are_their_own():
+    _, stacked = engines()
+    states = [stacked.initial(device, 0) for device in range(DEVICES)]
+    copies = [{name: value.clone() for name, value in state.items()} for state in states]
+    first = stacked.train(range(DEVICES), states, Supervised(), FULL, RoundKey(0, 0))
+    kept = [{name: value.clone() for name, value in state.items()} for state in first]
+    stacked.train(range(DEVICES), first, Supervised(), FULL, RoundKey(0, 1))
+    stacked.class_means(range(DEVICES), first)
+    for one, other in zip([*states, *first], [*copies, *kept], strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in other)
+    frozen = stacked.train(range(DEVICES), states, Supervised(), Sgd(1, 0.0, 0.1, 0.0), RoundKey(0, 0))
+    places = {value.untyped_storage().data_ptr() for state in states for value in state.values()}
+    assert all(value.untyped_storage().data_ptr() not in places for state in frozen for value in state.values())
+
+
+def test_the_order_of_devices_does_not_matter_and_a_device_may_come_alone_or_twice():
+    _, stacked = engines()
+    states = [stacked.initial(device, 0) for device in range(DEVICES)]
+    objective = Supervised(pull(DEVICES))
+    wanted = stacked.train(range(DEVICES), states, objective, SMALL, RoundKey(0, 4))
+    order = [4, 0, 5, 1, 3, 2, 0]
+    shuffled = Supervised(FeatureTargets(0.3, objective.pull.targets[order], objective.pull.known[order]))
+    found = stacked.train(order, [states[device] for device in order], shuffled, SMALL, RoundKey(0, 4))
+    assert_same(found, [wanted[device] for device in order], 1e-6)
+    alone = Supervised(FeatureTargets(0.3, objective.pull.targets[3], objective.pull.known[3]))
+    assert_same(stacked.train([3], [states[3]], alone, SMALL, RoundKey(0, 4)), [wanted[3]], 1e-6)
+
+
+def test_devices_of_several_runs_in_one_batch():
+    _, stacked = engines()
+    states = [stacked.initial(device, 0) for device in range(DEVICES)]
+    keys = [(RoundKey(7, 3), 0), (RoundKey(8, 2), 1), (RoundKey(8, 2), 4)]
+    found = stacked.train_runs([0, 1, 4], [states[0], states[1], states[4]], Supervised(), SMALL, keys)
+    wanted = stacked.train([0], [states[0]], Supervised(), SMALL, RoundKey(7, 3))
+    wanted += stacked.train([1, 4], [states[1], states[4]], Supervised(), SMALL, RoundKey(8, 2))
+    assert_same(found, wanted, 1e-6)
+
+
+def test_nobody_is_no_problem():
+    _, stacked = engines()
+    assert stacked.train([], [], Supervised(pull()), FULL, RoundKey(0, 0)) == []
+    means, counts = stacked.class_means([], [])
+    assert means.shape == (0, CLASSES, 64) and counts.shape == (0, CLASSES) and counts.dtype == torch.int64
+    assert stacked.logits([], [], stacked.proxy()[0]).shape == (0, 11, CLASSES)
+    assert stacked.correct([], []) == []
+
+
+def test_gradients_are_finite_differences_in_float64():
+    for model, fused in (("mlp", True), ("mlp", False), ("cnn", True)):
+        _, stacked = engines(model, (7,), precision="float64", fused=fused)
+        device, objective = 1, Supervised(pull())
+        objective = Supervised(FeatureTargets(0.3, objective.pull.targets.double(), objective.pull.known))
+        state = stacked.initial(device, 0)
+        rate = 1e-3
+        after = stacked.train([device], [state], objective, Sgd(1, rate, rate, 0.0), RoundKey(0, 0))[0]
+        family = stacked._families.of(device)
+        inputs, labels = (part.double() if part.is_floating_point() else part for part in _read(stacked, device))
+
+        def loss(values, module=family.template, x=inputs, y=labels, task=objective):
+            def forward(given, images):
+                module.load_state_dict(given)
+                feature = module.body(images)
+                return feature, module.head(feature)
+
+            return task.loss(forward, values, x, y).item()
+
+        draw = np.random.default_rng(0)
+        for name, value in state.items():
+            for _ in range(2):
+                place = tuple(int(draw.integers(size)) for size in value.shape)
+                sides = []
+                for step in (1e-6, -1e-6):
+                    moved = {key: other.clone() for key, other in state.items()}
+                    moved[name][place] += step
+                    sides.append(loss(moved))
+                slope = (sides[0] - sides[1]) / 2e-6
+                assert (state[name][place] - after[name][place]).item() / rate == pytest.approx(slope, abs=2e-7)
+
+
+def _read(engine, device):
+    return engine._data.read(device, "train")
+
+
+def test_bf16_products_stay_near_float32():
+    for model, fused in (("mlp", True), ("mlp", False), ("cnn", True)):
+        plain, stacked = engines(model, precision="bf16", fused=fused)
+        states = [plain.initial(device, 0) for device in range(DEVICES)]
+        wanted = plain.train(range(DEVICES), states, Supervised(pull()), FULL, RoundKey(0, 0))
+        found = stacked.train(range(DEVICES), states, Supervised(pull()), FULL, RoundKey(0, 0))
+        for before, one, other in zip(states, found, wanted, strict=True):
+            assert all(value.dtype == torch.float32 for value in one.values())
+            error = sum(float((one[name] - other[name]).square().sum()) for name in other) ** 0.5
+            moved = sum(float((before[name] - other[name]).square().sum()) for name in other) ** 0.5
+            assert 1e-4 * moved < error < 0.15 * moved
+
+
+def test_unknown_words_are_refused():
+    with pytest.raises(ConfigError, match="precision"):
+        engines(precision="float8")
+    with pytest.raises(ConfigError, match="convolution"):
+        _, stacked = engines("cnn", convolution="magic")
+        stacked.correct([0], [stacked.initial(0, 0)])
+    with pytest.raises(ConfigError, match="NVIDIA"):
+        _, stacked = engines("cnn", convolution="kernel")
+        stacked.correct([0], [stacked.initial(0, 0)])
+
+
+class Memory(TorchFunctionMode):
+    """Matrix products of more than two devices need more memory than there is."""
+
+    refused = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.baddbmm, torch.bmm) and len(args[-1]) > 2:
+            self.refused += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_cohort_that_does_not_fit_into_memory_is_halved(caplog):
+    _, stacked = engines()
+    states = [stacked.initial(device, 0) for device in range(DEVICES)]
+    wanted = stacked.train(range(DEVICES), states, Supervised(), FULL, RoundKey(0, 0))
+    caplog.set_level(logging.WARNING, "kfl")
+    with Memory() as memory:
+        found = stacked.train(range(DEVICES), states, Supervised(), FULL, RoundKey(0, 0))
+        refused = memory.refused
+        assert refused > 0 and "do not fit into memory" in caplog.text
+        means, _ = stacked.class_means(range(DEVICES), found)
+        assert memory.refused == refused, "what was learnt about memory should be remembered"
+    assert_same(found, wanted, 1e-6)
+    assert list(stacked.choices.most_devices.values()) == [2]
+    torch.testing.assert_close(means, stacked.class_means(range(DEVICES), found)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothed(Objective):
+    """A user's objective that does not know weights."""
+
+    smoothing: float
+
+    def loss(self, forward, state, inputs, targets):
+        return nn.functional.cross_entropy(forward(state, inputs)[1], targets, label_smoothing=self.smoothing)
+
+
+@dataclass(frozen=True, eq=False)
+class Decay(Objective):
+    """A user's objective that looks at the weights themselves, with an own strength for each device."""
+
+    strength: torch.Tensor
+    power: int = 2
+
+    def loss(self, forward, state, inputs, targets, weights=None):
+        assert weights is None or weights.sum() > 0.99
+        size = sum(value.abs().pow(self.power).mean() for value in state.values())
+        return class_loss(forward(state, inputs)[1], targets, weights) + self.strength * size
+
+    def for_device(self, index):
+        return Decay(self.strength[index], self.power)
+
+
+@dataclass(frozen=True, eq=False)
+class Different(Objective):
+    """Objectives that differ in more than tensors."""
+
+    def loss(self, forward, state, inputs, targets, weights=None):
+        raise AssertionError("each device has its own")
+
+    def for_device(self, index):
+        return Smoothed(0.1 * index)
+
+
+@pytest.mark.parametrize("objective", [Smoothed(0.2), Different()])
+def test_objectives_without_weights_or_of_different_kinds(objective):
+    plain, stacked = engines()
+    states = [plain.initial(device, 0) for device in range(DEVICES)]
+    for sgd in (FULL, SMALL):
+        wanted = plain.train(range(DEVICES), states, objective, sgd, RoundKey(0, 0))
+        assert_same(stacked.train(range(DEVICES), states, objective, sgd, RoundKey(0, 0)), wanted)
+
+
+def test_an_objective_that_looks_at_weights_is_not_given_padded_ones():
+    plain, _ = engines()
+    # `mean` over a padded layer would be another number.
+    data = local_data((1, 4, 5), [20] * DEVICES)
+    models = fleet_from_name("mlp", (8, 12), DEVICES, (1, 4, 5), CLASSES, seed=0)
+    plain, stacked = SequentialEngine(data, models), StackedEngine(data, models, "cpu")
+    states = [plain.initial(device, 0) for device in range(DEVICES)]
+    objective = Decay(torch.linspace(0, 1, DEVICES))
+    wanted = plain.train(range(DEVICES), states, objective, FULL, RoundKey(0, 0))
+    assert_same(stacked.train(range(DEVICES), states, objective, FULL, RoundKey(0, 0)), wanted)
+
+
+class Own(nn.Module):
+    """Neither a chain of layers nor named like one."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.enter, self.norm, self.scale = nn.Linear(6, 10), nn.LayerNorm(10), scale
+        self.register_buffer("shift", torch.full((10,), 0.1))
+
+    def forward(self, x):
+        hidden = torch.nn.functional.gelu(self.enter(x) + self.shift)
+        return self.norm(hidden) * self.scale + hidden
+
+
+class Forked(nn.Module):
+    """What it computes depends on what it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 7)
+
+    def forward(self, x):
+        out = self.layer(x)
+        return out.relu() if out.sum() > 0 else out.tanh()
+
+
+def own_fleet(bodies, features):
+    torch.manual_seed(0)
+    modules = [SplitModel(body(device), nn.Linear(features, CLASSES)) for device, body in enumerate(bodies)]
+    data = local_data((6,))
+    models = fleet_from_modules(modules, DEVICES, (6,), CLASSES)
+    return SequentialEngine(data, models), StackedEngine(data, models, "cpu")
+
+
+def compare_own(plain, stacked):
+    states = [plain.initial(device, 0) for device in range(DEVICES)]
+    for sgd in (FULL, SMALL):
+        wanted = three_rounds(plain, states, Supervised(), sgd)
+        assert_same(three_rounds(stacked, states, Supervised(), sgd), wanted)
+    assert stacked.correct(range(DEVICES), wanted) == plain.correct(range(DEVICES), wanted)
+    found, counts = stacked.class_means(range(DEVICES), wanted)
+    expected, numbers = plain.class_means(range(DEVICES), wanted)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(counts, numbers)
+    return stacked.choices.families
+
+
+def test_own_modules_that_are_built_alike_are_one_batch():
+    alike = compare_own(*own_fleet([lambda device: Own(1.0)] * DEVICES, 10))
+    assert list(alike.values()) == ["torch.func"]
+    different = compare_own(*own_fleet([lambda device: Own(1.0 + device % 2)] * DEVICES, 10))
+    assert len(different) == 2, "a number that is no weight makes another architecture"
+
+
+@pytest.mark.parametrize(
+    ("body", "features", "reason"),
+    [
+        (lambda _: nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.ReLU()), 7, "buffers in place"),
+        (lambda _: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.3)), 7, "random numbers"),
+        (lambda _: Forked(), 7, "control flow"),
+    ],
+    ids=["batch norm", "dropout", "control flow"],
+)
+def test_modules_that_cannot_be_vectorised_run_one_after_another_and_it_is_said_once(body, features, reason, caplog):
+    caplog.set_level(logging.WARNING, "kfl")
+    kinds = compare_own(*own_fleet([body] * DEVICES, features))
+    assert len(kinds) == 1 and all(kind.startswith("sequential") and reason in kind for kind in kinds.values())
+    said = [record for record in caplog.records if "cannot be vectorised" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_a_module_whose_samples_depend_on_each_other_is_never_filled_up():
+    def body(_):
+        return nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7, track_running_stats=False), nn.ReLU())
+
+    kinds = compare_own(*own_fleet([body] * DEVICES, 7))
+    assert all(kind.startswith("torch.func") for kind in kinds.values())
