@@ -9,22 +9,24 @@ weighted by how many samples stand behind each. Models never leave their device 
 Where the paper is silent: a class nobody has reported yet has no knowledge loss; a class nobody reports this
 round keeps its last knowledge (`memory`); a class a device does not hold is uploaded with count 0 and ignored.
 
-Two options go beyond the paper's experiments. `bits_per_value`, the paper's q, is not only charged but happens:
+Three options go beyond the paper's experiments. `bits_per_value`, the paper's q, is not only charged but happens:
 knowledge is quantised on its way up and down (`kfl.algorithms.quantise`), and devices train on what arrives.
 `clip_norm` and `noise_multiplier` make uploads differentially private (`kfl.algorithms.privacy`), noise first,
-then quantisation.
+then quantisation. `aggregation` replaces the mean of equation (9) by a rule that a minority of poisoned reports
+cannot move far (`kfl.algorithms.robust`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, require, training_flops
 from kfl.algorithms.knowledge import average_knowledge, empty_knowledge
 from kfl.algorithms.privacy import add_noise
 from kfl.algorithms.quantise import message_bits, quantise_rows
+from kfl.algorithms.robust import Aggregation, robust_knowledge
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,6 +55,10 @@ class Kfl(Algorithm):
     """Gaussian noise on uploads, relative to what one sample can change; 0 for none, 1 is strong."""
     noise_counts: bool = False
     """Add noise to the counts per class too, which otherwise tell what classes a device holds."""
+    aggregation: Aggregation = "mean"
+    """How the server combines reports: the paper's mean, or against poisoned ones clip, median or trimmed."""
+    trim: float = 0.25
+    """Share of the reports of a class that trimmed leaves out at either end, coordinate by coordinate."""
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
@@ -62,6 +68,9 @@ class Kfl(Algorithm):
         require(clip is None or 0 < clip < inf, "clip_norm", clip, "a number above 0, or none")
         require(0 <= noise < inf, "noise_multiplier", noise, "0 or more")
         require(noise == 0 or clip is not None, "clip_norm", clip, "set when noise_multiplier is above 0")
+        require(0 <= self.trim < 0.5, "trim", self.trim, "at least 0 and below 0.5")
+        kinds = get_args(Aggregation)
+        require(self.aggregation in kinds, "aggregation", self.aggregation, f"one of {', '.join(kinds)}")
         require(not self.noise_counts or noise > 0, "noise_counts", True, "off when noise_multiplier is 0")
 
     def server_init(self, engine: Engine, seed: int) -> State:
@@ -101,7 +110,9 @@ class Kfl(Algorithm):
         return Upload(device, {"means": means, "counts": counts})
 
     def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
-        """Equation (9): Ω_c = Σ_k D_{k,c} Ω_{k,c} / Σ_k D_{k,c} over the devices that reported."""
+        """Equation (9): Ω_c = Σ_k D_{k,c} Ω_{k,c} / Σ_k D_{k,c} over the devices that reported, or a robust rule."""
+        if self.aggregation != "mean":
+            return robust_knowledge(server, uploads, self.aggregation, trim=self.trim, memory=self.memory)
         return average_knowledge(server, uploads, memory=self.memory)
 
     def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:

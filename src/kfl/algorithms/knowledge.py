@@ -36,27 +36,75 @@ def average_knowledge(
     """
     import torch
 
-    before, known = server["knowledge"], server["known"]
-    rejected = []
+    before = server["knowledge"]
+    good, rejected = usable(server, uploads)
+    if not good:
+        return server, rejected
     # Sums in float64, so that the order of the devices does not matter beyond rounding of the result.
-    total = torch.zeros(before.shape, dtype=torch.float64)
-    weight = torch.zeros(len(before), dtype=torch.float64)
+    means, counts = stack(good)
+    weights = counts.clamp(max=heaviest)
+    total = torch.where(weights[:, :, None] > 0, weights[:, :, None] * means, 0.0).sum(0)
+    weight = weights.sum(0)
+    reported = weight > 0
+    mean = total / torch.where(reported, weight, 1.0)[:, None]
+    return renewed(server, mean, reported, memory=memory), rejected
+
+
+def usable(server: State, uploads: Sequence[Upload]) -> tuple[list[Upload], list[Rejection]]:
+    """The uploads that can stand for knowledge, and why each of the others cannot.
+
+    All are looked at together first, which is what counts on a GPU; only if something is wrong is each looked at
+    alone.
+    """
+    if all_sound(uploads, server["knowledge"]):
+        return list(uploads), []
+    good, rejected = [], []
     for upload in uploads:
-        reason = refuse_knowledge(upload, before)
+        reason = refuse_knowledge(upload, server["knowledge"])
         if reason:
             rejected.append(Rejection(upload.device, reason))
-            continue
-        count = upload.arrays["counts"].double().cpu().clamp(max=heaviest)
-        total += torch.where(count[:, None] > 0, count[:, None] * upload.arrays["means"].double().cpu(), 0.0)
-        weight += count
-    if len(rejected) == len(uploads):
-        return server, rejected
-    reported = weight > 0
-    mean = (total / torch.where(reported, weight, 1.0)[:, None]).to(before.dtype).to(before.device)
-    reported = reported.to(before.device)
-    keep = known & memory
+        else:
+            good.append(upload)
+    return good, rejected
+
+
+def stack(uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
+    """The class means (devices, classes, features) and counts (devices, classes) of all uploads, float64 on the CPU."""
+    import torch
+
+    means = torch.stack([upload.arrays["means"] for upload in uploads])
+    counts = torch.stack([upload.arrays["counts"] for upload in uploads])
+    return means.cpu().double(), counts.cpu().double()
+
+
+def all_sound(uploads: Sequence[Upload], before: Tensor) -> bool:
+    """Whether nothing is wrong with any upload: every count a number of samples, every mean finite as stored."""
+    import torch
+
+    for upload in uploads:
+        means, counts = upload.arrays.get("means"), upload.arrays.get("counts")
+        if not isinstance(means, torch.Tensor) or not isinstance(counts, torch.Tensor):
+            return False
+        if means.shape != before.shape or counts.shape != before.shape[:1]:
+            return False
+        if means.dtype != before.dtype or counts.is_complex():
+            return False
+    if not uploads:
+        return True
+    means, counts = stack(uploads)
+    fine = torch.isfinite(means).all(2) | (counts == 0)
+    return bool((fine & torch.isfinite(counts) & (counts >= 0)).all())
+
+
+def renewed(server: State, mean: Tensor, reported: Tensor, *, memory: bool) -> State:
+    """The server's state with new knowledge of reported classes; others are kept, or forgotten without memory."""
+    import torch
+
+    before, reported = server["knowledge"], reported.to(server["knowledge"].device)
+    keep = server["known"] & memory
+    mean = mean.to(before.dtype).to(before.device)
     knowledge = torch.where(reported[:, None], mean, torch.where(keep[:, None], before, 0.0))
-    return {"knowledge": knowledge, "known": reported | keep}, rejected
+    return {"knowledge": knowledge, "known": reported | keep}
 
 
 def refuse_knowledge(upload: Upload, before: Tensor) -> str | None:

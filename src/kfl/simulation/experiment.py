@@ -134,7 +134,7 @@ class Experiment(DataSettings):
         if not self.widths or min(self.widths) < 1:
             raise ConfigError("widths", self.widths, "one or more widths of at least 1")
         self.algorithm.validate()
-        self.faults.validate()
+        self.faults.validate(self.devices)
         if self.cell is not None:
             self.cell.validate()
 

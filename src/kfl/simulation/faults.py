@@ -1,4 +1,4 @@
-"""What goes wrong with devices, as options of the world: each with a probability, drawn by name.
+"""What goes wrong with devices, as options of the world: each with a probability or a schedule, drawn by name.
 
 A fault hits a chosen device at one point of its round, and what it costs follows from where that is:
 
@@ -9,32 +9,44 @@ A fault hits a chosen device at one point of its round, and what it costs follow
     late            its upload misses the deadline           everything is paid, its model has learned, upload lost
     outage          its upload is lost on the channel        the same
     corrupt         its upload arrives as rubbish            the same; the server must notice
+    poisoned        it uploads harm on purpose               the same; nothing about it looks wrong
+
+A draw belongs to a fault, a round and a device, so one fault never shifts another's draws, nor anything else's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
+from kfl.simulation.fault_schedule import Entry, parse_entry
 
 if TYPE_CHECKING:
     from kfl.algorithms import Upload
 
 IN_ROUND = ("drop_before", "battery_empty", "drop_after", "late", "outage", "corrupt")
 """Faults of a chosen device, in the order in which they can strike: the first that does decides."""
+LASTING = ("join", "leave", "poisoned")
+"""Faults of a device from some round on."""
 UPLOAD_LOST = ("drop_after", "late", "outage")
 NOT_TRAINED = ("drop_before", "battery_empty")
+Poison = Literal["flip", "scale", "noise"]
 
 
 @dataclass(frozen=True)
 class Faults:
-    """Probabilities of what can go wrong. All zero: nothing does."""
+    """What can go wrong, with probabilities and by schedule. All zero and empty: nothing does.
+
+    >>> faults = Faults(schedule=("late:2:0,1", "outage:4-6:all"))
+    >>> faults.strike(0, 2, [1, 3], devices=5), faults.strike(0, 5, [1, 3], devices=5)
+    ({1: 'late'}, {1: 'outage', 3: 'outage'})
+    """
 
     drop_before: float = 0.0
     """A chosen device goes silent before it trains."""
@@ -52,18 +64,30 @@ class Faults:
     """Share of the devices that are not there from the start but join in a random round."""
     leave: float = 0.0
     """Share of the devices that leave for good in a random round."""
+    poisoned: float = 0.0
+    """Share of the devices (rounded to whole ones) that upload harmful values in every round."""
+    poison: Poison = "flip"
+    """What poisoned devices do to the values they upload: flip the sign, scale by 100, or replace by noise."""
+    schedule: tuple[str, ...] = ()
+    """Faults at set times, such as late:12:3,7 (fault:round:devices) or outage:20-29:all; rounds count from 0."""
 
-    def validate(self) -> None:
-        """Raise ConfigError for a probability that is none."""
-        for field in fields(self):
-            value = getattr(self, field.name)
+    def validate(self, devices: int | None = None) -> None:
+        """Raise ConfigError for a probability that is none, or an entry of the schedule that says nothing."""
+        for name in (*IN_ROUND, *LASTING):
+            value = getattr(self, name)
             if not 0 <= value <= 1:
-                raise ConfigError(f"faults.{field.name}", value, "between 0 and 1")
+                raise ConfigError(f"faults.{name}", value, "between 0 and 1")
+        if self.poison not in get_args(Poison):
+            raise ConfigError("faults.poison", self.poison, f"one of {', '.join(get_args(Poison))}")
+        for place, text in enumerate(self.schedule):
+            entry = parse_entry(f"faults.schedule[{place}]", text, (*IN_ROUND, *LASTING))
+            if devices is not None and entry.devices and max(entry.devices) >= devices:
+                raise ConfigError(f"faults.schedule[{place}]", text, f"for devices 0 to {devices - 1}")
 
     @property
     def any(self) -> bool:
         """Whether anything can go wrong at all."""
-        return any(getattr(self, field.name) > 0 for field in fields(self))
+        return bool(self.schedule) or any(getattr(self, name) > 0 for name in (*IN_ROUND, *LASTING))
 
     def present(self, seed: int, round_index: int, devices: int, rounds: int) -> NDArray[np.bool_]:
         """Which devices are there in a round: those that have joined and not left."""
@@ -74,19 +98,47 @@ class Faults:
         if self.leave > 0:
             leaves = stream(seed, "fault leave").random((devices, 2))
             there &= ~((leaves[:, 0] < self.leave) & (round_index >= leaves[:, 1] * rounds))
+        for entry in self._entries("join"):
+            if round_index < entry.first:
+                there[entry.which(devices)] = False
+        for entry in self._entries("leave"):
+            if round_index >= entry.first:
+                there[entry.which(devices)] = False
         return there
 
     def strike(self, seed: int, round_index: int, chosen: list[int], devices: int) -> dict[int, str]:
-        """What hits which of the chosen devices in a round."""
+        """What hits which of the chosen devices in a round: the first fault of the order that does."""
         struck: dict[int, str] = {}
         for kind in IN_ROUND:
+            hit = np.zeros(devices, dtype=bool)
             chance = getattr(self, kind)
             if chance > 0:
-                draw = stream(seed, f"fault {kind}", round_index).random(devices)
-                for device in chosen:
-                    if draw[device] < chance:
-                        struck.setdefault(device, kind)
+                hit |= stream(seed, f"fault {kind}", round_index).random(devices) < chance
+            for entry in self._entries(kind):
+                if entry.first <= round_index <= entry.last:
+                    hit[entry.which(devices)] = True
+            for device in chosen:
+                if hit[device]:
+                    struck.setdefault(device, kind)
+        harmful = self.harmful(seed, round_index, devices)
+        for device in chosen:
+            if device in harmful:
+                struck.setdefault(device, "poisoned")
         return struck
+
+    def harmful(self, seed: int, round_index: int, devices: int) -> set[int]:
+        """The devices that are poisoned in a round."""
+        found: set[int] = set()
+        if self.poisoned > 0:
+            found |= set(stream(seed, "fault poisoned").permutation(devices)[: round(self.poisoned * devices)].tolist())
+        for entry in self._entries("poisoned"):
+            if round_index >= entry.first:
+                found |= set(entry.which(devices))
+        return found
+
+    def _entries(self, kind: str) -> list[Entry]:
+        mine = [text for text in self.schedule if text.partition(":")[0].strip() == kind]
+        return [parse_entry("faults.schedule", text, (*IN_ROUND, *LASTING)) for text in mine]
 
 
 def spent_fraction(seed: int, round_index: int, device: int) -> float:
@@ -115,6 +167,26 @@ def corrupted(upload: Upload, seed: int, round_index: int) -> Upload:
         spoiled = value.double().flatten()
         spoiled[int(draw.integers(len(spoiled)))] = torch.nan if way == "nan" else torch.inf
         arrays[name] = spoiled.reshape(value.shape)
+    return replace(upload, arrays=arrays)
+
+
+def poisoned(upload: Upload, way: Poison, seed: int, round_index: int) -> Upload:
+    """The upload of a device that means harm: its values are turned round, blown up or replaced by noise.
+
+    Counts stay honest, so that nothing but the values tells such an upload from another.
+    """
+    import torch
+
+    draw = stream(seed, "fault poison", round_index, upload.device)
+    arrays = dict(upload.arrays)
+    for name, value in upload.arrays.items():
+        if not value.is_floating_point() or name in ("counts", "samples"):
+            continue
+        if way == "noise":
+            noise = torch.from_numpy(draw.normal(size=tuple(value.shape))).to(value)
+            arrays[name] = noise * 10 * value.abs().mean()
+        else:
+            arrays[name] = value * (-1.0 if way == "flip" else 100.0)
     return replace(upload, arrays=arrays)
 
 

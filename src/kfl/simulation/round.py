@@ -6,7 +6,6 @@ channel → scheduler.decide → algorithm.local_update → faults → algorithm
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ import numpy as np
 from kfl.engine import RoundKey
 from kfl.scheduling import Decision, Observation, SchedulerState
 from kfl.simulation.air import duration, in_blocks, listen, observe
-from kfl.simulation.faults import NOT_TRAINED, UPLOAD_LOST, corrupted, spent_fraction, tally
+from kfl.simulation.faults import NOT_TRAINED, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
 from kfl.simulation.history import RoundLog
 from kfl.wireless import Fading
 
@@ -91,11 +90,7 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
     trained, uploads, diverged = _local_work(world, state, [d for d in chosen if struck.get(d) not in NOT_TRAINED])
     outage = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
     lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST}
-    arrived = [
-        corrupted(upload, experiment.seed, state.round) if struck.get(upload.device) == "corrupt" else upload
-        for upload in uploads
-        if upload.device not in lost
-    ]
+    arrived = [_as_it_arrives(world, state, u, struck.get(u.device)) for u in uploads if u.device not in lost]
     log.debug("phase aggregation, round %d", state.round)
     server, rejected = algorithm.aggregate(state.server, arrived)
 
@@ -142,14 +137,33 @@ def _local_work(world: World, state: RunState, devices: list[int]) -> tuple[dict
     before = [device_state(world, state, device) for device in devices]
     message = world.engine.place(algorithm.broadcast(state.server))
     after, uploads = algorithm.local_update(message, devices, before, world.engine, key)
-    broken = [device for device, new in zip(devices, after, strict=True) if not is_finite(new)]
+    broken = [device for device, fine in zip(devices, finite(after), strict=True) if not fine]
     trained = {device: new for device, new in zip(devices, after, strict=True) if device not in broken}
     return trained, [upload for upload in uploads if upload.device not in broken], broken
 
 
-def is_finite(state: State) -> bool:
-    """Whether every number of a device's state is finite. A sum is: it is infinite or NaN if any term is."""
-    return all(math.isfinite(float(value.sum())) for value in state.values() if value.is_floating_point())
+def _as_it_arrives(world: World, state: RunState, upload: Upload, fault: str | None) -> Upload:
+    """An upload after what its device or the channel did to it."""
+    seed = world.experiment.seed
+    if fault == "corrupt":
+        return corrupted(upload, seed, state.round)
+    if fault == "poisoned":
+        return poisoned(upload, world.experiment.faults.poison, seed, state.round)
+    return upload
+
+
+def finite(states: Sequence[State]) -> list[bool]:
+    """Whether every number of each state is finite: by the largest magnitude of each array, read back at once."""
+    import torch
+
+    arrays = [[value for value in state.values() if value.is_floating_point()] for state in states]
+    flat = [value for row in arrays for value in row]
+    if not flat:
+        return [True] * len(states)
+    # One fused call for all arrays of all devices: on a GPU hundreds of small ones would take longer than training.
+    largest = torch.stack(torch._foreach_norm(flat, float("inf")))
+    fine = iter(torch.isfinite(largest).tolist())
+    return [all([next(fine) for _ in row]) for row in arrays]
 
 
 def _spent(
