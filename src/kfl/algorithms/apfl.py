@@ -41,7 +41,7 @@ class Apfl(Algorithm):
     name: ClassVar[str] = "apfl"
     needs_equal_models: ClassVar[bool] = True
     predicts_alone: ClassVar[bool] = False
-    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("mixing", (0.25, 0.5, 0.75))
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("mixing", (0.5, 0.75, 0.9))
 
     mixing: float = 0.9
     """Weight α of the personal model before the first round; 1 is local-only, 0 is federated averaging."""

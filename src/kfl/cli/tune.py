@@ -158,9 +158,10 @@ def show(
         "trials": [str(len(outcomes[name])) for name in found],
     }
     said = [f"Mean ± standard deviation over development seeds {in_short(seeds)}; report other seeds."]
-    for name, outcome in found.items():
-        if (field := at_the_edge(outcome, outcomes[name])) is not None:
-            said.append(f"{name}: the best {field} is at the edge of what was tried; a wider search may find better.")
+    edges = [(name, at_the_edge(outcome, outcomes[name])) for name, outcome in found.items()]
+    narrow = [f"{field} of {name}" for name, field in edges if field is not None]
+    if narrow:
+        said.append(f"Best at the edge of what was tried, so a wider search may find better: {', '.join(narrow)}.")
     print_table(cells, f"Tuned on {experiment.dataset}: {experiment.devices} devices, {experiment.rounds} rounds", said)
 
 

@@ -1,0 +1,89 @@
+"""The search is the same size for everybody, starts where everybody is, and chooses the best."""
+
+import pytest
+
+from kfl.algorithms import ALGORITHMS, FedRep, Kfl, Local
+from kfl.core.errors import ConfigError
+from kfl.simulation.statistics import Spread
+from kfl.simulation.tuning import (
+    LEARNING_RATES,
+    Outcome,
+    Trial,
+    at_the_edge,
+    best,
+    judge,
+    more_rates,
+    refuse_reported_seeds,
+    search,
+)
+
+
+def test_every_algorithm_gets_as_many_different_trials():
+    found = search({name: cls() for name, cls in ALGORITHMS.items()})
+    assert {len(trials) for trials in found.values()} == {9}
+    for name, trials in found.items():
+        assert len({trial.algorithm for trial in trials}) == 9
+        for trial in trials:
+            trial.algorithm.validate()
+            assert trial.algorithm.name == name
+            assert all(getattr(trial.algorithm, field) == value for field, value in trial.changed.items())
+        if name != "fedrep":  # whose default, half of the steps, is the 3 that is tried
+            assert ALGORITHMS[name]() in [trial.algorithm for trial in trials]
+
+
+def test_declared_parameters_exist_and_their_values_are_allowed():
+    for cls in ALGORITHMS.values():
+        if cls.main_parameter is not None:
+            field, values = cls.main_parameter
+            assert len(values) == 3
+            for value in values:
+                cls(**{field: value}).validate()
+
+
+def test_values_an_algorithm_refuses_are_replaced_by_learning_rates():
+    short = FedRep(local_steps=2)  # head_steps 3 and 4 are impossible
+    found = search({"kfl": Kfl(), "fedrep": short})
+    assert len(found["fedrep"]) == len(found["kfl"]) == 9
+    assert len({trial.algorithm.learning_rate for trial in found["fedrep"]}) == 9
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 9, 30])
+def test_more_rates_keep_the_given_ones_and_never_repeat(count):
+    found = more_rates(LEARNING_RATES, count)
+    assert len(found) == len(set(found)) == count
+    assert found == sorted(found)
+    assert set(LEARNING_RATES) <= set(found)
+    assert min(found) >= min(LEARNING_RATES) / 2
+    assert max(found) <= max(LEARNING_RATES) * 2
+
+
+def test_one_learning_rate_is_enough():
+    found = search({"kfl": Kfl(), "local": Local()}, [0.05])
+    assert [len(trials) for trials in found.values()] == [3, 3]
+    assert [trial.algorithm.learning_rate for trial in found["local"]] == [0.05, 0.025, 0.1]
+
+
+def test_reported_seeds_are_refused_unless_insisted_on():
+    with pytest.raises(ConfigError, match=r"seeds is '3,4'.*--allow-report-seeds"):
+        refuse_reported_seeds([3, 4, 100], allowed=False)
+    refuse_reported_seeds([3], allowed=True)
+    refuse_reported_seeds([5, 100], allowed=False)
+
+
+@pytest.mark.parametrize("rates", [[], [0.1, -1.0], [float("nan")], [float("inf")]])
+def test_learning_rates_that_cannot_work_are_refused(rates):
+    with pytest.raises(ConfigError, match="learning_rates"):
+        search({"kfl": Kfl()}, rates)
+
+
+def test_the_highest_mean_wins_and_the_edge_is_named():
+    trials = search({"local": Local()}, [0.01, 0.02, 0.05])["local"]
+    outcomes = [
+        judge(trial, accuracies) for trial, accuracies in zip(trials, [[0.5, 0.7], [0.8, 0.6], [0.9, 0.4]], strict=True)
+    ]
+    assert outcomes[0].accuracy.mean == pytest.approx(0.6)
+    assert best(outcomes) is outcomes[1]
+    assert at_the_edge(outcomes[1], outcomes) is None
+    assert at_the_edge(outcomes[2], outcomes) == "learning_rate"
+    tie = Outcome(Trial(Local(), {}), Spread(0.7, None, 1))
+    assert best([outcomes[1], tie]) is outcomes[1]
