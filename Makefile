@@ -25,7 +25,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready-run: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,plot]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,fast,plot]'
 	@touch $@
 
 $(VENV)/.ready-dev: $(BIN)/python pyproject.toml constraints.txt

@@ -86,6 +86,7 @@ class Variant:
     difference: float | None = None
 
     def play(self, chosen: list[int], *, timed: bool = True) -> None:
+        """One round."""
         started = time.perf_counter()
         self.run.play(chosen)
         if timed:

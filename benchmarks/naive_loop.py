@@ -66,7 +66,7 @@ def local_steps(model: SplitModel, x: Tensor, y: Tensor, knowledge: Tensor | Non
             distance = 0.5 * (feature - knowledge[y]).square().sum(1)
             loss = loss + LAMBDA * (distance * known[y]).mean()
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+        loss.backward()
         optimizer.step()
 
 

@@ -57,8 +57,8 @@ def made_up(workload: str, seed: int = 0) -> Dataset:
             values[part] = (mixed * 255).clamp(0, 255).to(torch.uint8)
         sets.append((values.numpy(), labels.numpy()))
     (train_x, train_y), (test_x, test_y) = sets
-    spread = {} if workload == "W1" else {"mean": (0.5,) * 3, "std": (0.25,) * 3}
-    return Dataset("made up", train_x, train_y, test_x, test_y, CLASSES, scale=1 / 255, **spread)
+    mean, std = (None, None) if workload == "W1" else ((0.5,) * 3, (0.25,) * 3)
+    return Dataset("made up", train_x, train_y, test_x, test_y, CLASSES, 1 / 255, mean, std)
 
 
 def workload_data(workload: str, devices: int = DEVICES, seed: int = 0) -> LocalData:

@@ -238,7 +238,8 @@ class CpuEngine(Engine):
 
     def _gram(self, device: int | None, samples: FlatSamples, bias: Tensor, sgd: Sgd) -> Tensor | None:
         """X Xᵀ + 1 of a device's training samples, where it saves work."""
-        pays = gram_pays(*samples.rows.shape, len(bias), sgd.steps)
+        count, inputs = samples.rows.shape
+        pays = gram_pays(count, inputs, len(bias), sgd.steps)
         if not self.plan.gram or not pays or sgd.body_rate == 0:
             return None
         if device is None:

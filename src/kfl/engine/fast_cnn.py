@@ -69,7 +69,8 @@ class Convolution:
     def taps(self) -> Tensor:
         """The weights in the order of the forward kernel."""
         together = conv_kernels.outputs_at_once(self.shape)
-        return self._grid().unflatten(0, (-1, together)).permute(0, 2, 4, 3, 1).contiguous()
+        groups = (self.shape.outputs // together, together)
+        return self._grid().view(*groups, *self._grid().shape[1:]).permute(0, 2, 4, 3, 1).contiguous()
 
     def descend(self, rate: float) -> None:
         """W ← W − η V, and the lanes that are no weights stay zero."""
@@ -84,7 +85,8 @@ class Convolution:
 
     def _grid(self) -> Tensor:
         """(outputs, y, x, c)"""
-        return self.rows[:, :, : self._used].unflatten(2, (self.shape.kernel, self.shape.channels))
+        shape = self.shape
+        return self.rows[:, :, : self._used].reshape(shape.outputs, shape.kernel, shape.kernel, shape.channels)
 
 
 class ConvPass:

@@ -23,7 +23,7 @@ class SequentialEngine(Engine):
         self.plan = Plan(
             device="cuda" if device == "cuda" else "cpu",
             precision="float64" if number == "float64" else "float32",
-            paths=("plain",) * len(models.builders),
+            paths=tuple("plain" for _ in models.builders),
         )
         self.classes = data.dataset.classes
         self.features = models.features
@@ -75,6 +75,8 @@ class SequentialEngine(Engine):
         now = {name: value.clone() for name, value in state.items()}
         rates = {name: objective.rate(name, sgd) for name in now if name.rpartition("/")[2] not in buffers}
         trained = [name for name, rate in rates.items() if rate]
+        if not trained:
+            return now
         velocity: State = {}
         inputs, targets = data
         # Fork, so that dropout and the like draw by name too and leave the caller's random state alone.

@@ -121,7 +121,8 @@ def _dense_names(layers: list[tuple[str, nn.Module]]) -> list[str] | None:
 
 
 def _plain_dense(layer: nn.Module) -> bool:
-    return type(layer) is nn.Linear and layer.bias is not None and not _hooked(layer)
+    # A layer without bias has None there, which PyTorch's types do not say.
+    return type(layer) is nn.Linear and "bias" in dict(layer.named_parameters()) and not _hooked(layer)
 
 
 def _flattens(layer: nn.Module) -> bool:

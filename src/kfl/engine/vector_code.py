@@ -22,6 +22,9 @@ LANES = 16
 Value = Any
 """A value in the code being written (llvmlite has no types for Python's checkers)."""
 
+_keep_alive: list[Value] = []
+"""Machine code lives as long as the object that made it."""
+
 
 class Code:
     """One function in the making. Arguments are addresses of arrays, except the last: a whole number.
@@ -243,8 +246,6 @@ def _compiled(module: Value, name: str, arrays: int) -> Callable[..., None]:
     passes.getModulePassManager().run(parsed, passes)
     engine = llvm.create_mcjit_compiler(parsed, machine)
     engine.finalize_object()
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arrays, ctypes.c_int64)(engine.get_function_address(name))
-    # The machine code lives as long as the engine: keep it with the function.
-    function.engine = engine
-    called: Callable[..., None] = function
-    return called
+    _keep_alive.append(engine)
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arrays, ctypes.c_int64)
+    return kind(engine.get_function_address(name))

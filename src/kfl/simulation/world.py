@@ -16,8 +16,8 @@ from torch import nn
 from kfl.core.errors import DataError
 from kfl.data import Dataset, Partition, load_dataset
 from kfl.engine import Engine, LocalData
-from kfl.engine.factory import check_device
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.factory import make_engine
+from kfl.engine.plan import Plan
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
 from kfl.scheduling import Fleet
 from kfl.simulation.experiment import Experiment
@@ -59,6 +59,8 @@ def build_world(
     models: Models | None = None,
     data_dir: Path | None = None,
     device: str = "cpu",
+    precision: str = "float32",
+    plan: Plan | None = None,
 ) -> World:
     """Everything a run needs, checked: the data is read, split, and every architecture tried once."""
     experiment.validate()
@@ -69,7 +71,7 @@ def build_world(
         raise DataError(f"A split over {experiment.devices} devices leaves a device without a sample; use fewer.")
     fleet_models = _models(experiment, data, models)
     experiment.algorithm.check_models(fleet_models)
-    engine = SequentialEngine(LocalData(data, split, proxy), fleet_models, check_device(device))
+    engine = make_engine(LocalData(data, split, proxy), fleet_models, device, precision, plan)
     profiles = [engine.profile(device) for device in range(experiment.devices)]
     costs = [experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in profiles]
     radio = experiment.cell
