@@ -24,12 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kfl.algorithms import Kfl
+from kfl.algorithms import Kfl, Upload
 from kfl.data import Dataset, partition
 from kfl.engine import Engine, FeatureTargets, LocalData, RoundKey, Supervised
 from kfl.engine.plan import Precision
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
+from kfl.engine.transfer import to_cpu
 from kfl.models import FleetModels, State, fleet_from_name
 
 PRECISIONS: tuple[Precision, ...] = ("tf32", "bf16", "float32")
@@ -153,6 +154,8 @@ def time_rounds(
         message = engine.place(algorithm.broadcast(server))
         before = [states[k] for k in cohort]
         after, uploads = algorithm.local_update(message, cohort, before, engine, RoundKey(0, number))
+        arrived = to_cpu([upload.arrays for upload in uploads])
+        uploads = [Upload(upload.device, arrays) for upload, arrays in zip(uploads, arrived, strict=True)]
         server, _ = algorithm.aggregate(server, uploads)
         states.update(zip(cohort, after, strict=True))
         number += 1

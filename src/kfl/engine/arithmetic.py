@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -59,6 +60,18 @@ class Arithmetic:
         """For code that is not ours: bf16 factors through PyTorch's own rules, and the switches above."""
         with (
             self.products(),
-            torch.autocast(self.device_type, dtype=torch.bfloat16, enabled=self.precision == "bf16"),
+            torch.autocast(
+                self.device_type, dtype=torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False
+            ),
         ):
             yield
+
+
+@cache
+def adds_up_wide(device_type: str) -> bool:
+    """Whether a batched product of bf16 factors can be had in float32; older PyTorch rounds it to bf16."""
+    factor = torch.ones(1, 16, 16, dtype=torch.bfloat16, device=device_type)
+    try:
+        return torch.bmm(factor.transpose(1, 2), factor, out_dtype=torch.float32).dtype == torch.float32
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False

@@ -35,6 +35,8 @@ from kfl.models import State
 
 RESIDENT_SHARE = 0.25
 """Part of a GPU's memory that a stored dataset may take; a larger one stays where it is."""
+READY_SHARE = 0.05
+"""Part of a GPU's memory up to which the dataset is kept as scaled numbers, not as it is stored."""
 ROW_STEP = 32
 """On a GPU, unequal numbers of samples are rounded up to multiples of this, so that few shapes are recorded."""
 
@@ -236,14 +238,14 @@ class CohortWork:
         if split not in self._tables:
             dataset, dtype = self._data.dataset, self._arithmetic.dtype
             stored = dataset.train_x if split == "train" else dataset.test_x
-            resident = False
-            if self._where.type == "cuda":
-                memory = torch.cuda.get_device_properties(self._where).total_memory
-                resident = stored.nbytes <= RESIDENT_SHARE * memory
-            table = ResidentTable if resident else StoredTable
-            self._tables[split] = table(dataset, split, dtype, self._where)
-            # Rows that are read from a file cannot be part of a graph.
-            self.graphs.enabled = self.graphs.enabled and resident
+            memory = torch.cuda.get_device_properties(self._where).total_memory if self._where.type == "cuda" else 0
+            if stored.nbytes <= RESIDENT_SHARE * memory:
+                ready = 4 * stored.size <= READY_SHARE * memory
+                self._tables[split] = ResidentTable(dataset, split, dtype, self._where, ready=ready)
+            else:
+                self._tables[split] = StoredTable(dataset, split, dtype, self._where)
+                # Rows that are read from a file cannot be part of a graph.
+                self.graphs.enabled = False
         return self._tables[split]
 
 

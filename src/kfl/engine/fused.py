@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from kfl.engine.arithmetic import adds_up_wide
 from kfl.engine.convolutions import Convolutions
 from kfl.engine.vectorised import Batch, Descent
 
@@ -166,7 +167,7 @@ class FusedNetwork:
 
     def _rounded_product(self, factor: Tensor, value: Tensor) -> Tensor:
         """dzᵀ a of rounded factors, added up and returned in float32 where the processor can."""
-        if factor.is_cuda:
+        if adds_up_wide(factor.device.type):
             return torch.bmm(factor.transpose(1, 2), value, out_dtype=self.arithmetic.dtype)
         return torch.bmm(factor.transpose(1, 2), value).to(self.arithmetic.dtype)
 

@@ -6,6 +6,7 @@ dataset itself (uint8 where it is stored so), brought there once.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from kfl.engine.local_data import LocalData
 
 Split = Literal["train", "test"]
+UPLOADED_AT_ONCE = 4096
 
 
 class Table(ABC):
@@ -65,21 +67,34 @@ class StoredTable(Table):
 
 
 class ResidentTable(Table):
-    """A dataset in the memory of a GPU, as it is stored; scaled after gathering, exactly as `Dataset` does."""
+    """A dataset in the memory of a GPU, in exactly the numbers that `Dataset` gives.
 
-    def __init__(self, dataset: Dataset, split: Split, dtype: torch.dtype, where: torch.device) -> None:
+    `ready`: scaled once, four bytes for each number. Otherwise as it is stored, and scaled after gathering.
+    """
+
+    def __init__(self, dataset: Dataset, split: Split, dtype: torch.dtype, where: torch.device, *, ready: bool) -> None:
         stored = dataset.train_x if split == "train" else dataset.test_x
-        self._inputs = torch.from_numpy(np.array(stored)).to(where).reshape(len(stored), -1)
         self._labels = dataset.labels(split).to(where)
         self._shape = dataset.input_shape
-        self._scale = dataset.scale
         self._dtype = dtype
-        channel = (-1, *[1] * (len(self._shape) - 1))
-        self._mean = None if dataset.mean is None else torch.tensor(dataset.mean, device=where).reshape(channel)
-        self._std = None if dataset.std is None else torch.tensor(dataset.std, device=where).reshape(channel)
+        self._scale = 1.0 if ready else dataset.scale
+        self._mean = None if ready else self._of_channels(dataset.mean, where)
+        self._std = None if ready else self._of_channels(dataset.std, where)
+        if not ready:
+            self._inputs = torch.from_numpy(np.array(stored)).to(where).reshape(len(stored), -1)
+            return
+        self._inputs = torch.empty(len(stored), math.prod(self._shape), device=where)
+        for start in range(0, len(stored), UPLOADED_AT_ONCE):
+            rows = np.arange(start, min(start + UPLOADED_AT_ONCE, len(stored)))
+            self._inputs[start : start + len(rows)] = dataset.inputs(split, rows).flatten(1).to(where)
+
+    def _of_channels(self, values: tuple[float, ...] | None, where: torch.device) -> Tensor | None:
+        if values is None:
+            return None
+        return torch.tensor(values, device=where).reshape(-1, *[1] * (len(self._shape) - 1))
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Pick rows and scale them."""
+        """Pick rows, and scale them where that is still to do."""
         flat = rows.reshape(-1)
         values = self._inputs.index_select(0, flat).to(torch.float32).reshape(*rows.shape, *self._shape)
         if self._scale != 1.0:

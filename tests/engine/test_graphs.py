@@ -1,0 +1,163 @@
+"""CUDA graphs without a GPU: every operation of a computation is written down and done again on the same memory.
+
+That is what a graph does, so it shows what a graph would: a computation that reads anything but its fixed inputs,
+or whose results are not copied in time, gives wrong numbers here too.
+"""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kfl.data import Dataset, partition
+from kfl.engine import Distillation, FeatureTargets, LocalData, Mixture, RoundKey, Sgd, Supervised
+from kfl.engine.graphs import GraphRunner, Input
+from kfl.engine.objectives import MIXING, PERSONAL
+from kfl.engine.samples import ResidentTable, StoredTable
+from kfl.engine.sequential import SequentialEngine
+from kfl.engine.stacked import StackedEngine
+from kfl.models import fleet_from_name
+
+torch.set_num_threads(1)
+CPU = torch.device("cpu")
+
+
+class Recorder(TorchDispatchMode):
+    """A graph: operations with their memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.calls.append((function, args, kwargs or {}, result))
+        return result
+
+    @torch.no_grad()
+    def replay(self):
+        for function, args, kwargs, result in self.calls:
+            again = function(*args, **kwargs)
+            for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    @contextlib.contextmanager
+    def record(graph, pool):
+        with graph:
+            yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorder)
+    monkeypatch.setattr(torch.cuda, "graph", record)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+def test_the_first_call_runs_the_second_records_the_third_plays(recorded):
+    runner, ran = GraphRunner(enabled=True), []
+
+    def body(held):
+        ran.append(1)
+        held["x"].add_(1)
+        return {"x": held["x"], "double": 2 * held["x"]}
+
+    results = []
+    for number in range(5):
+        value = torch.full((3,), float(number))
+        fill = Input((3,), lambda memory, v=value: v.clone() if memory is None else memory.copy_(v))
+        results.append(runner.run("key", {"x": fill}, body))
+    assert len(ran) == 2 and runner.recorded == 1
+    for number, result in enumerate(results):
+        assert torch.equal(result["x"], torch.full((3,), number + 1.0))
+        assert torch.equal(result["double"], torch.full((3,), 2 * number + 2.0))
+    other = Input((4,), lambda memory: torch.zeros(4))
+    assert torch.equal(runner.run("key", {"x": other}, body)["x"], torch.ones(4)), "another shape is another graph"
+
+
+def test_what_cannot_be_recorded_runs_directly_and_says_why(recorded, caplog):
+    runner = GraphRunner(enabled=True)
+
+    def body(held):
+        if torch.utils._python_dispatch._len_torch_dispatch_stack():
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return {"x": held["x"] + 1}
+
+    fill = Input((1,), lambda memory: torch.zeros(1) if memory is None else memory.zero_())
+    for _ in range(4):
+        assert runner.run("key", {"x": fill}, body)["x"] == 1
+    assert "not permitted" in runner.problem and runner.recorded == 0
+    assert len(caplog.records) == 1
+
+
+def world(model):
+    shape = (1, 4, 4) if model == "mlp" else (2, 16, 16)
+    draw = np.random.default_rng(0)
+    y = np.arange(160) % 4
+    x = (draw.random((160, *shape)) * 200 + 10 * y.reshape(-1, 1, 1, 1)).astype(np.uint8)
+    statistics = {"mean": (0.4,) * shape[0], "std": (0.3,) * shape[0]}
+    data = Dataset.from_arrays(x, y, x[:60], y[:60], scale=1 / 255, **statistics)
+    split = partition("dirichlet", data.train_y, data.test_y, 4, 8, 0)
+    return LocalData(data, split, np.arange(9)), fleet_from_name(model, (6, 9), 8, shape, 4, seed=0)
+
+
+def test_a_resident_table_has_exactly_the_numbers_of_the_dataset():
+    data, _ = world("cnn")
+    rows = torch.tensor([[3, 5, 3], [0, 1, 159]])
+    wanted, labels = StoredTable(data.dataset, "train", torch.float32, CPU).gather(rows)
+    for ready in (True, False):
+        found, own = ResidentTable(data.dataset, "train", torch.float32, CPU, ready=ready).gather(rows)
+        assert torch.equal(found, wanted) and torch.equal(own, labels)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("task", ["labels", "own targets", "mini-batches", "mixture", "distillation"])
+def test_rounds_played_from_graphs_equal_rounds_one_by_one(recorded, model, task):
+    data, models = world(model)
+    plain, stacked = SequentialEngine(data, models), StackedEngine(data, models, "cpu")
+    stacked._work.graphs.enabled = True
+    for split in ("train", "test"):
+        stacked._work._tables[split] = ResidentTable(data.dataset, split, torch.float32, CPU, ready=True)
+    # Devices with equal numbers of samples give one shape, whoever they are.
+    devices = list(range(8))
+    draw = torch.Generator().manual_seed(0)
+    states = {id(engine): [engine.initial(device, 0) for device in devices] for engine in (plain, stacked)}
+    if task == "mixture":
+        for own in states.values():
+            for place, state in enumerate(own):
+                own[place] = {
+                    **state,
+                    **{PERSONAL + name: 0.9 * value for name, value in state.items()},
+                    MIXING: torch.tensor(0.5),
+                }
+    sgd = Sgd(2, 0.05, 0.03, 0.9, batch_size=7 if task == "mini-batches" else None)
+    for number in range(4):
+        given = None
+        first = (8,) if task == "own targets" else ()
+        targets = torch.randn(*first, 4, 64, generator=draw)
+        known = torch.rand(*first, 4, generator=draw) < 0.7
+        objective = Supervised(FeatureTargets(0.3, targets, known))
+        if task == "mixture":
+            objective = Mixture(0.1)
+        if task == "distillation":
+            objective = Distillation(2.0)
+            given = (plain.proxy()[0], torch.randn(9, 4, generator=draw))
+        for engine in (plain, stacked):
+            key = RoundKey(0, number)
+            states[id(engine)] = engine.train(devices, states[id(engine)], objective, sgd, key, given)
+        for one, other in zip(states[id(stacked)], states[id(plain)], strict=True):
+            for name in other:
+                torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-5)
+        if task == "mixture":
+            continue
+        wanted, counts = plain.class_means(devices, states[id(plain)])
+        found, numbers = stacked.class_means(devices, states[id(stacked)])
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+        assert torch.equal(numbers, counts)
+        assert stacked.correct(devices, states[id(stacked)]) == plain.correct(devices, states[id(plain)])
+    assert stacked.choices.graphs_recorded > 0 and not stacked.choices.graphs_problem
