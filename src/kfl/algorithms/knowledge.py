@@ -36,7 +36,6 @@ def average_knowledge(
     """
     import torch
 
-    before = server["knowledge"]
     good, rejected = usable(server, uploads)
     if not good:
         return server, rejected

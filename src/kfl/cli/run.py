@@ -54,6 +54,8 @@ class RunOptions:
     """The cell. Auto is the paper's cell for the dataset, none is no radio."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Processor that trains: auto takes the GPU where there is one."""
+    precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
+    """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
     no_baseline: bool = False
     """Skip the local-only run that shows what sharing adds."""
     no_models: bool = False
@@ -75,7 +77,13 @@ def main(arguments: Sequence[str]) -> int:
     experiment = options.experiment if start.cell is not None else replace(options.experiment, radio=None)
     experiment.validate()
     folder = options.out or default_folder(experiment)
-    job = Job(options.data_dir, options.device, baseline=not options.no_baseline, models=not options.no_models)
+    job = Job(
+        options.data_dir,
+        options.device,
+        options.precision,
+        baseline=not options.no_baseline,
+        models=not options.no_models,
+    )
     return execute(experiment, folder, job)
 
 
@@ -85,6 +93,7 @@ class Job:
 
     data_dir: Path | None
     device: str
+    precision: str = "float32"
     baseline: bool = True
     models: bool = True
 
@@ -97,7 +106,7 @@ class Job:
         """Read the note; a run that was not started by `kfl run` has none, and gets no baseline."""
         try:
             note = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-            return Job(data_dir, device, bool(note["baseline"]), bool(note["models"]))
+            return Job(data_dir, device, baseline=bool(note["baseline"]), models=bool(note["models"]))
         except (OSError, ValueError, KeyError, TypeError):
             return Job(data_dir, device, baseline=False)
 
@@ -119,6 +128,7 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
             folder,
             data_dir=job.data_dir,
             device=job.device,
+            precision=job.precision,
             keep_models=job.models,
             on_start=on_start,
             on_round=display.on_round,
@@ -133,6 +143,7 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
                     folder / "local-only",
                     data_dir=job.data_dir,
                     device=job.device,
+                    precision=job.precision,
                     keep_models=False,
                     on_round=display.on_round,
                     should_stop=stop,

@@ -31,6 +31,7 @@ from kfl.core.config import differences
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic, write_json
 from kfl.core.lock import LockedError, only_one
+from kfl.engine.plan import Plan
 from kfl.simulation.experiment import Experiment
 from kfl.simulation.history import History, RoundLog
 from kfl.simulation.kept_models import write_states
@@ -84,6 +85,13 @@ class RunFolder:
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
         return "new"
+
+    def plan(self) -> Plan | None:
+        """How an unfinished run of this folder executed, so that it goes on the same way; None for a new one."""
+        environment = _read_json(self.path / "environment.json", {})
+        if (self.path / "summary.json").exists() or not isinstance(environment, dict) or "plan" not in environment:
+            return None
+        return Plan.read(environment["plan"])
 
     def rewind(self, rounds: int) -> tuple[RoundLog, ...]:
         """Cut the history back to its first `rounds` rounds, so that the next can follow, and return them."""

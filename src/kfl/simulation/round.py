@@ -5,6 +5,7 @@ channel → scheduler.decide → algorithm.local_update → faults → algorithm
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -161,9 +162,10 @@ def finite(states: Sequence[State]) -> list[bool]:
     if not flat:
         return [True] * len(states)
     # One fused call for all arrays of all devices: on a GPU hundreds of small ones would take longer than training.
-    largest = torch.stack(torch._foreach_norm(flat, float("inf")))
-    fine = iter(torch.isfinite(largest).tolist())
-    return [all([next(fine) for _ in row]) for row in arrays]
+    largest = [norm.to(flat[0].dtype) for norm in torch._foreach_norm(flat, float("inf"))]
+    fine = torch.isfinite(torch.stack(largest)).tolist()
+    ends = list(itertools.accumulate(len(row) for row in arrays))
+    return [all(fine[end - len(row) : end]) for row, end in zip(arrays, ends, strict=True)]
 
 
 def _spent(

@@ -33,6 +33,7 @@ def run(
     models: Models | None = None,
     data_dir: str | Path | None = None,
     device: str = "cpu",
+    precision: str = "float32",
     keep_models: bool = True,
     on_start: Callable[[World], None] | None = None,
     on_round: Callable[[RoundLog], None] | None = None,
@@ -48,6 +49,7 @@ def run(
             a `head`.
         data_dir: where MNIST and CIFAR-10 lie; otherwise `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
+        precision: type of the numbers: float32, tf32 (GPU), bf16 products with float32 weights, or float64.
         keep_models: write the devices' models into the run folder, for `kfl export` and `load_model`.
         on_start: called once with the world, before the first round.
         on_round: called after every round with its log, for progress displays.
@@ -66,7 +68,10 @@ def run(
     (2, True)
     """
     where = None if data_dir is None else Path(data_dir)
-    world = build_world(experiment, dataset=dataset, models=models, data_dir=where, device=device)
+    plan = None if folder is None else RunFolder(Path(folder)).plan()
+    world = build_world(
+        experiment, dataset=dataset, models=models, data_dir=where, device=device, precision=precision, plan=plan
+    )
     if folder is None:
         return _play(world, None, on_start=on_start, on_round=on_round, should_stop=should_stop)
     if keep_models:
@@ -182,6 +187,7 @@ def describe_world(world: World) -> dict[str, Any]:
         },
         "models": sorted(set(world.models.names)) if len(world.models.names) <= 20 else len(world.models.names),
         "repeatable": world.repeatable,
+        "plan": world.engine.plan.table(),
         "sources": source_hashes(world.experiment),
     }
 
