@@ -47,12 +47,12 @@ def experiments(options: argparse.Namespace) -> list[tuple[str, kfl.Experiment]]
     return found
 
 
-def play(models: str, experiment: kfl.Experiment, device: str) -> dict[str, Any]:
+def play(models: str, experiment: kfl.Experiment, device: str, precision: str) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
     started = time.perf_counter()
-    history = kfl.run(experiment, device=device)
+    history = kfl.run(experiment, device=device, precision=precision)
     rounds, accuracy = history.curve()
     return {
         "dataset": experiment.dataset,
@@ -67,6 +67,7 @@ def play(models: str, experiment: kfl.Experiment, device: str) -> dict[str, Any]
         "energy_j": round(history.energy_j, 6),
         "seconds": round(time.perf_counter() - started, 1),
         "device": device,
+        "precision": precision,
     }
 
 
@@ -102,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="float32")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -114,7 +116,7 @@ def main() -> None:
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.workers, mp_context=spawn) as pool:
         waiting = [
-            pool.submit(play, models, experiment, options.device)
+            pool.submit(play, models, experiment, options.device, options.precision)
             for models, experiment in experiments(options)
             if (experiment.dataset, models, experiment.algorithm.name, experiment.seed, experiment.rounds) not in done
         ]
