@@ -46,8 +46,8 @@ def world(which: str, devices: int, samples: int, widths: tuple[int, ...]) -> tu
     y = np.arange(devices * samples) % 10
     x = draw.integers(0, 200, size=(len(y), *shape), dtype=np.uint8) + (5 * y).astype(np.uint8).reshape(-1, 1, 1, 1)
     test = slice(0, 10 * devices)
-    standard = {} if which == "W1" else {"mean": (0.49, 0.48, 0.45), "std": (0.25, 0.24, 0.26)}
-    data = Dataset.from_arrays(x, y, x[test], y[test], scale=1 / 255, **standard)  # type: ignore[arg-type]
+    mean, std = (None, None) if which == "W1" else ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
+    data = Dataset.from_arrays(x, y, x[test], y[test], scale=1 / 255, mean=mean, std=std)
     split = partition("shards", data.train_y, data.test_y, 10, devices, 0, classes_per_device=2)
     models = fleet_from_name("mlp" if which == "W1" else "cnn", widths, devices, shape, 10, seed=0)
     return LocalData(data, split), models
