@@ -290,6 +290,13 @@ def test_unknown_words_are_refused():
         stacked.correct([0], [stacked.initial(0, 0)])
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_a_sentence():
+    data = local_data((6,))
+    with pytest.raises(ConfigError, match="no GPU"):
+        StackedEngine(data, fleet_from_name("mlp", (8,), DEVICES, (6,), CLASSES, seed=0), "cuda")
+
+
 class Memory(TorchFunctionMode):
     """Matrix products of more than two devices need more memory than there is."""
 

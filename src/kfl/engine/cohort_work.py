@@ -23,7 +23,7 @@ from kfl.engine.samples import (
     ResidentTable,
     Rows,
     Split,
-    Step,
+    Steps,
     StoredTable,
     Table,
     batches_per_pass,
@@ -119,26 +119,26 @@ class CohortWork:
         needed = {**stack.inputs(), **_step_inputs(steps)}
         needed.update({f"tensor {number}": self._keep(value) for number, value in enumerate(tensors.values())})
         if given is not None:
-            needed.update({"inputs": self._keep(given[0]), "targets": self._keep(given[1])})
+            needed.update({"given inputs": self._keep(given[0]), "given targets": self._keep(given[1])})
         network = self._network(cohort.family)
         by_hand = network is not None and type(parts.sample) is Supervised
         by_hand = by_hand and set(stack.names()) == set(cohort.family.shapes)
 
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
-            table = self._table("train") if given is None else GivenTable(held["inputs"], held["targets"])
-            batches = _readers(table, held, len(steps)) * passes
+            table = self._table("train") if given is None else GivenTable(held["given inputs"], held["given targets"])
+            batches = _readers(table, held, steps) * passes
             state = {name: held[name] for name in stack.names()}
             own = {path: held[f"tensor {number}"] for number, path in enumerate(tensors)}
             if by_hand and network is not None:
                 return train_fused(network, state, batches, _pull(parts.with_tensors(own)), descent)
             return train_vectorised(cohort.family.template, state, parts, own, batches, descent, self._arithmetic)
 
-        key = _hashable(("train", id(cohort.family), parts.spec, tuple(parts.stacked), sgd))
+        key = _hashable(("train", id(cohort.family), parts.spec, tuple(parts.stacked), sgd, steps.sizes))
         return stack.take(self.graphs.run(key, needed, body))
 
     def _steps(
         self, cohort: Cohort, sgd: Sgd, keys: Sequence[tuple[RoundKey, int]], given: Given | None
-    ) -> tuple[list[Step], int]:
+    ) -> tuple[Steps, int]:
         """The steps of one pass with the number of passes, or all steps and 1."""
         if given is None:
             rows = [self._rows.of(device, "train") for device in cohort.devices]
@@ -148,10 +148,10 @@ class CohortWork:
             return mini_batches(rows, sgd, keys, self._where), 1
         if given is not None:
             row = torch.arange(len(given[1]), device=self._where)
-            return [Step(row.expand(len(rows), -1), None)], sgd.steps
-        return [self._whole(cohort, "train")], sgd.steps
+            return Steps(row.expand(1, len(rows), -1), None, (len(row),)), sgd.steps
+        return self._whole(cohort, "train"), sgd.steps
 
-    def _whole(self, cohort: Cohort, split: Split) -> Step:
+    def _whole(self, cohort: Cohort, split: Split) -> Steps:
         """All samples of each device."""
         counts = [self._data.size(device, split) for device in cohort.devices]
         size = max(counts)
@@ -163,12 +163,12 @@ class CohortWork:
 
     def class_means(self, cohort: Cohort, clip_norm: float | None) -> tuple[Tensor, Tensor]:
         """Equation (4) for a cohort: means (devices, classes, features) and counts (devices, classes)."""
-        stack, step = self._stack(cohort), self._whole(cohort, "train")
+        stack, steps = self._stack(cohort), self._whole(cohort, "train")
         classes = self._data.dataset.classes
-        needed = {**stack.inputs(), **_step_inputs([step])}
+        needed = {**stack.inputs(), **_step_inputs(steps)}
 
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
-            inputs, labels, weights = _readers(self._table("train"), held, 1)[0]()
+            inputs, labels, weights = _readers(self._table("train"), held, steps)[0]()
             feature, _ = self._run(cohort.family, stack, held, inputs)
             if clip_norm is not None:
                 feature = feature * (clip_norm / feature.norm(dim=2, keepdim=True)).clamp(max=1)
@@ -186,11 +186,11 @@ class CohortWork:
 
     def correct(self, cohort: Cohort) -> Tensor:
         """Right predictions of each device on its own test samples."""
-        stack, step = self._stack(cohort), self._whole(cohort, "test")
-        needed = {**stack.inputs(), **_step_inputs([step])}
+        stack, steps = self._stack(cohort), self._whole(cohort, "test")
+        needed = {**stack.inputs(), **_step_inputs(steps)}
 
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
-            inputs, labels, weights = _readers(self._table("test"), held, 1)[0]()
+            inputs, labels, weights = _readers(self._table("test"), held, steps)[0]()
             right = self._run(cohort.family, stack, held, inputs)[1].argmax(2) == labels
             return {"right": (right if weights is None else right & (weights > 0)).sum(1)}
 
@@ -199,10 +199,10 @@ class CohortWork:
     def logits(self, cohort: Cohort, inputs: Tensor) -> Tensor:
         """What each model says about the same inputs."""
         stack = self._stack(cohort)
-        needed = {**stack.inputs(), "inputs": self._keep(inputs)}
+        needed = {**stack.inputs(), "given inputs": self._keep(inputs)}
 
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
-            shared = held["inputs"].expand(len(cohort.devices), *inputs.shape)
+            shared = held["given inputs"].expand(len(cohort.devices), *inputs.shape)
             return {"logits": self._run(cohort.family, stack, held, shared)[1]}
 
         return self.graphs.run(("logits", id(cohort.family)), needed, body)["logits"]
@@ -262,12 +262,10 @@ def _pull(objective: Objective) -> Pull | None:
     return None if pull is None else Pull(pull.weight, pull.targets, pull.known)
 
 
-def _step_inputs(steps: Sequence[Step]) -> dict[str, Input]:
-    found = {}
-    for number, step in enumerate(steps):
-        found[f"rows {number}"] = _ready(step.rows)
-        if step.weights is not None:
-            found[f"weights {number}"] = _ready(step.weights)
+def _step_inputs(steps: Steps) -> dict[str, Input]:
+    found = {"step rows": _ready(steps.rows)}
+    if steps.weights is not None:
+        found["step weights"] = _ready(steps.weights)
     return found
 
 
@@ -275,13 +273,14 @@ def _ready(value: Tensor) -> Input:
     return Input(tuple(value.shape), lambda memory: value if memory is None else memory.copy_(value))
 
 
-def _readers(table: Table, held: dict[str, Tensor], steps: int) -> list[Callable[[], Batch]]:
+def _readers(table: Table, held: dict[str, Tensor], steps: Steps) -> list[Callable[[], Batch]]:
     """For each step, how to read its batch."""
 
-    def reader(number: int) -> Callable[[], Batch]:
-        return lambda: (*table.gather(held[f"rows {number}"]), held.get(f"weights {number}"))
+    def reader(number: int, size: int) -> Callable[[], Batch]:
+        weights = held["step weights"][number, :, :size] if "step weights" in held else None
+        return lambda: (*table.gather(held["step rows"][number, :, :size]), weights)
 
-    return [reader(number) for number in range(steps)]
+    return [reader(number, size) for number, size in enumerate(steps.sizes)]
 
 
 def _hashable(key: object) -> Hashable | None:

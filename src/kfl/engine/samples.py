@@ -107,13 +107,15 @@ class ResidentTable(Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """What one step of a cohort sees."""
+class Steps:
+    """What the steps of a cohort see, in two tensors, so that it is two copies to a GPU however many steps."""
 
     rows: Tensor
-    """(devices, samples), rows of a table."""
+    """(steps, devices, samples), rows of a table."""
     weights: Tensor | None
-    """(devices, samples), adding up to 1 for each device, 0 where a device was filled up; None: all alike."""
+    """The same shape, adding up to 1 for each step and device, 0 for samples that fill up; None: all alike."""
+    sizes: tuple[int, ...]
+    """How many samples of `rows` each step takes."""
 
 
 class Rows:
@@ -128,39 +130,42 @@ class Rows:
         """The rows of one device."""
         return (self._partition.train if split == "train" else self._partition.test)[device]
 
-    def whole(self, devices: Sequence[int], split: Split, size: int) -> Step:
-        """All samples of each device, filled up to `size` with repetitions of its first."""
-        counts = [len(self.of(device, split)) for device in devices]
+    def whole(self, devices: Sequence[int], split: Split, size: int) -> Steps:
+        """One step over all samples of each device, filled up to `size` with repetitions of its first."""
+        counts = np.array([[len(self.of(device, split)) for device in devices]])
         rows = torch.stack([self._padded(device, split, size) for device in devices])
-        return Step(rows, sample_weights(counts, size, self._where))
+        return Steps(rows[None], sample_weights(counts, np.array([size]), self._where), (size,))
 
     def _padded(self, device: int, split: Split, size: int) -> Tensor:
         kept = self._kept.get((device, split, size))
         if kept is None:
-            kept = fill_up(self.of(device, split), size).to(self._where)
+            kept = torch.from_numpy(fill_up(self.of(device, split), size)).to(self._where)
             self._kept[device, split, size] = kept
         return kept
 
 
-def fill_up(rows: NDArray[np.int64], size: int) -> Tensor:
+def fill_up(rows: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """Rows, then the first one again and again: a sample of the device itself, so that it is nothing unusual."""
     full = np.full(size, rows[0] if len(rows) else 0, dtype=np.int64)
     full[: len(rows)] = rows
-    return torch.from_numpy(full)
+    return full
 
 
-def sample_weights(counts: Sequence[int], size: int, where: torch.device) -> Tensor | None:
-    """1/count for the first `count` samples of each device, 0 for the rest; None where no device was filled up."""
-    if all(count == size for count in counts):
+def sample_weights(counts: NDArray[np.int64], sizes: NDArray[np.int64], where: torch.device) -> Tensor | None:
+    """1/count for the first `count` samples, 0 for the rest; None where nothing was filled up.
+
+    `counts` is (steps, devices), `sizes` the samples of each step.
+    """
+    if (counts == sizes[:, None]).all():
         return None
-    number = torch.tensor([max(count, 1) for count in counts]).to(where)[:, None]
-    real = torch.tensor(list(counts)).to(where)[:, None]
-    return (torch.arange(size, device=where) < real).to(torch.float32) / number
+    number = torch.from_numpy(counts).to(where)[..., None]
+    real = torch.arange(int(sizes.max()), device=where) < number
+    return real.to(torch.float32) / number.clamp(min=1)
 
 
 def mini_batches(
     rows: Sequence[NDArray[np.int64]], sgd: Sgd, keys: Sequence[tuple[RoundKey, int]], where: torch.device
-) -> list[Step]:
+) -> Steps:
     """The steps of devices that take equally many batches per pass: the same draws as one device alone.
 
     A last batch that is smaller than the others is filled up to the largest of the cohort.
@@ -169,13 +174,10 @@ def mini_batches(
         [own if batch is None else own[batch.numpy()] for batch in batches(len(own), sgd, key, device)]
         for own, (key, device) in zip(rows, keys, strict=True)
     ]
-    steps = []
-    for of_devices in zip(*drawn, strict=True):
-        counts = [len(batch) for batch in of_devices]
-        size = max(counts)
-        table = torch.stack([fill_up(batch, size) for batch in of_devices]).to(where)
-        steps.append(Step(table, sample_weights(counts, size, where)))
-    return steps
+    counts = np.array([[len(batch) for batch in of_step] for of_step in zip(*drawn, strict=True)])
+    sizes = counts.max(axis=1)
+    table = np.stack([[fill_up(batch, int(sizes.max())) for batch in of_step] for of_step in zip(*drawn, strict=True)])
+    return Steps(torch.from_numpy(table).to(where), sample_weights(counts, sizes, where), tuple(sizes.tolist()))
 
 
 def batches_per_pass(samples: int, sgd: Sgd) -> int:

@@ -22,6 +22,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from kfl.core.errors import ConfigError
 from kfl.engine.arithmetic import Arithmetic
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.cohort import Families, Family
@@ -85,6 +86,8 @@ class StackedEngine(Engine):
         fused: bool = True,
     ) -> None:
         """`convolution`, `graphs` and `fused` are for comparisons; the defaults are what is fastest."""
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("device", device, "cpu: PyTorch finds no GPU on this machine")
         stacked: Path = "stacked"
         paths = (stacked,) * len(models.builders)
         self.plan = Plan(device="cuda" if device == "cuda" else "cpu", precision=precision, paths=paths)
