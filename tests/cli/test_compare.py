@@ -248,3 +248,15 @@ def test_export_writes_chosen_devices_and_says_how_to_load_them(capsys):
     assert main(["run", *QUICK, "--widths", "8", "--no-baseline", "--no-models", "--out", "light"]) == 0
     assert main(["export", "light"]) == 2
     assert "did not keep its models" in capsys.readouterr().err
+
+
+def test_a_trial_that_runs_off_to_infinity_has_lost_and_no_more(capsys):
+    words = ["tune", *QUICK, "--rounds", "6", "--equal-models", "8", "--workers", "1", "--algorithms", "local"]
+    assert main([*words, "--seeds", "100", "--learning-rates", "0.05,1e12", "--out", "t"]) == 0
+    printed = capsys.readouterr()
+    assert "1 of 2 runs failed" in printed.err
+    assert "infinity" in printed.err
+    assert tomllib.loads(Path("t/tuned.toml").read_text()) == {"local": {"learning_rate": 0.05}}
+    assert lines("t/trials.jsonl")[1]["accuracy"] == [None]
+    assert main([*words, "--seeds", "100", "--learning-rates", "1e12", "--out", "u"]) == 2
+    assert "infinity" in capsys.readouterr().err

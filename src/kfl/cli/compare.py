@@ -95,6 +95,7 @@ def execute(experiments: Sequence[Experiment], folder: Path, options: CompareOpt
                 setting.keep_models,
                 data_dir=setting.data_dir,
                 device=setting.device,
+                precision=setting.precision,
             )
         except RunsFailedError as problem:
             return problem

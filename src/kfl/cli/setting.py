@@ -51,6 +51,8 @@ class Setting:
     """The cell. Auto is the paper's cell for the dataset, none is no radio."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Processor that trains: auto takes the GPU where there is one."""
+    precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
+    """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
     workers: int | None = None
     """Runs side by side, each in its own process with one thread. By default one for each core, or one on a GPU."""
     keep_models: bool = False

@@ -87,8 +87,10 @@ def main(arguments: Sequence[str]) -> int:
     print(
         f"Every trial is in {folder / 'trials.jsonl'}. Use the settings: kfl compare --settings {folder / 'tuned.toml'}"
     )
-    if problem is not None:
+    if problem is not None and len(found) < len(trials):
         raise problem
+    if problem is not None:  # a learning rate at which training runs off to infinity has lost, that is all
+        print(f"kfl: trials that failed cannot win: {problem}", file=sys.stderr)
     return 0
 
 
@@ -109,6 +111,7 @@ def execute(
                 setting.keep_models,
                 data_dir=setting.data_dir,
                 device=setting.device,
+                precision=setting.precision,
             ), None
         except RunsFailedError as problem:
             return problem.histories, problem

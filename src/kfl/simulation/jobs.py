@@ -37,6 +37,7 @@ class Job:
     dataset: Dataset | None
     data_dir: Path | None
     device: str
+    precision: str
     keep_models: bool
 
 
@@ -133,6 +134,7 @@ def attempt(job: Job, on_round: Callable[[], None]) -> str | None:
             dataset=job.dataset,
             data_dir=job.data_dir,
             device=job.device,
+            precision=job.precision,
             keep_models=job.keep_models,
             on_round=lambda _: on_round(),
         )

@@ -60,6 +60,7 @@ def run_many(
     dataset: Dataset | None = None,
     data_dir: str | Path | None = None,
     device: str = "cpu",
+    precision: str = "float32",
 ) -> list[History]:
     """Run every experiment in a run folder of its own under `folder`; histories in the order of the experiments.
 
@@ -75,6 +76,7 @@ def run_many(
         dataset: your own data instead of the one each experiment names.
         data_dir: where MNIST and CIFAR-10 lie; otherwise `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
+        precision: type of the numbers, as in `run`.
 
     A run that fails does not stop the others: `RunsFailedError` is raised at the end and carries all histories.
 
@@ -94,7 +96,7 @@ def run_many(
     paths = run_paths(experiments, Path(folder))
     unique = dict(zip(paths, experiments, strict=True))
     jobs = [
-        Job(experiment, path, dataset, where, device, keep_models)
+        Job(experiment, path, dataset, where, device, precision, keep_models)
         for path, experiment in unique.items()
         if not is_finished(path, experiment)
     ]
@@ -129,7 +131,7 @@ def _check_first(job: Job) -> None:
     """Build one world here: what is wrong for all, such as missing data, is then said once and before anything runs."""
     from kfl.simulation.world import build_world
 
-    build_world(job.experiment, dataset=job.dataset, data_dir=job.data_dir, device=job.device)
+    build_world(job.experiment, dataset=job.dataset, data_dir=job.data_dir, device=job.device, precision=job.precision)
 
 
 class _Ledger:
