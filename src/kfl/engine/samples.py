@@ -6,7 +6,6 @@ dataset itself (uint8 where it is stored so), brought there once.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from kfl.engine.local_data import LocalData
 
 Split = Literal["train", "test"]
-UPLOADED_AT_ONCE = 4096
+SCALED_AT_ONCE = 4096
 
 
 class Table(ABC):
@@ -69,41 +68,47 @@ class StoredTable(Table):
 class ResidentTable(Table):
     """A dataset in the memory of a GPU, in exactly the numbers that `Dataset` gives.
 
-    `ready`: scaled once, four bytes for each number. Otherwise as it is stored, and scaled after gathering.
+    It travels as it is stored. `ready`: scaled once, four bytes for each number. Otherwise scaled after gathering.
     """
 
     def __init__(self, dataset: Dataset, split: Split, dtype: torch.dtype, where: torch.device, *, ready: bool) -> None:
         stored = dataset.train_x if split == "train" else dataset.test_x
         self._labels = dataset.labels(split).to(where)
-        self._shape = dataset.input_shape
         self._dtype = dtype
-        self._scale = 1.0 if ready else dataset.scale
-        self._mean = None if ready else self._of_channels(dataset.mean, where)
-        self._std = None if ready else self._of_channels(dataset.std, where)
-        if not ready:
-            self._inputs = torch.from_numpy(np.array(stored)).to(where).reshape(len(stored), -1)
-            return
-        self._inputs = torch.empty(len(stored), math.prod(self._shape), device=where)
-        for start in range(0, len(stored), UPLOADED_AT_ONCE):
-            rows = np.arange(start, min(start + UPLOADED_AT_ONCE, len(stored)))
-            self._inputs[start : start + len(rows)] = dataset.inputs(split, rows).flatten(1).to(where)
-
-    def _of_channels(self, values: tuple[float, ...] | None, where: torch.device) -> Tensor | None:
-        if values is None:
-            return None
-        return torch.tensor(values, device=where).reshape(-1, *[1] * (len(self._shape) - 1))
+        self._scale = dataset.scale
+        self._mean = _of_channels(dataset.mean, dataset, where)
+        self._std = _of_channels(dataset.std, dataset, where)
+        self._inputs = torch.from_numpy(np.array(stored)).to(where)
+        self._ready = ready
+        if ready:
+            scaled = torch.empty(self._inputs.shape, device=where)
+            for place in range(0, len(scaled), SCALED_AT_ONCE):
+                scaled[place : place + SCALED_AT_ONCE] = self._scaled(self._inputs[place : place + SCALED_AT_ONCE])
+            self._inputs = scaled
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Pick rows, and scale them where that is still to do."""
         flat = rows.reshape(-1)
-        values = self._inputs.index_select(0, flat).to(torch.float32).reshape(*rows.shape, *self._shape)
+        values = self._inputs.index_select(0, flat)
+        values = (values if self._ready else self._scaled(values)).to(self._dtype)
+        return values.reshape(*rows.shape, *values.shape[1:]), self._labels.index_select(0, flat).reshape(rows.shape)
+
+    def _scaled(self, values: Tensor) -> Tensor:
+        """The same operations in the same order as in `Dataset.inputs`."""
+        values = values.to(torch.float32)
         if self._scale != 1.0:
-            values = values.mul_(self._scale)
+            values = values * self._scale
         if self._mean is not None:
-            values = values.sub_(self._mean)
+            values = values - self._mean
         if self._std is not None:
-            values = values.div_(self._std)
-        return values.to(self._dtype), self._labels.index_select(0, flat).reshape(rows.shape)
+            values = values / self._std
+        return values
+
+
+def _of_channels(values: tuple[float, ...] | None, dataset: Dataset, where: torch.device) -> Tensor | None:
+    if values is None:
+        return None
+    return torch.tensor(values, device=where).reshape(-1, *[1] * (len(dataset.input_shape) - 1))
 
 
 @dataclass(frozen=True, eq=False)
