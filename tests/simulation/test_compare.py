@@ -217,4 +217,6 @@ def test_pictures_are_written_for_every_axis(tmp_path, x):
     assert files[0].read_bytes().startswith(b"\x89PNG")
     drawn = files[1].read_text()
     assert "<svg" in drawn
+    plot_curves([*LINES, nothing, wide, big], x, files, "a title")
+    assert files[1].read_text() == drawn
     assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["a.png", "a.svg"]

@@ -133,7 +133,7 @@ def print_table(cells: dict[str, list[str]], title: str, said: Sequence[str]) ->
     ):  # a narrow terminal: first how good, then at which price
         names = list(cells)
         halves = (names[:4], [names[0], *names[4:]])
-        parts = [_table({name: cells[name] for name in half}, title) for half in halves if len(half) > 1]
+        parts = [_table({name: cells[name] for name in half}, title * (half is halves[0])) for half in halves]
     for part in parts:
         console.print()
         console.print(part)
@@ -142,7 +142,7 @@ def print_table(cells: dict[str, list[str]], title: str, said: Sequence[str]) ->
 
 
 def _table(cells: dict[str, list[str]], title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for number, name in enumerate(cells):
         table.add_column(
             _folded(name), justify="left" if number == 0 else "right", style="bold" if number == 0 else "", no_wrap=True

@@ -105,6 +105,7 @@ def _rising(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
 def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title: str) -> None:
     """Draw the comparison into files; their endings decide the formats (png, svg, pdf)."""
     try:
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as problem:
         raise MissingExtraError("matplotlib", "plot", "Plotting a comparison") from problem
@@ -119,9 +120,9 @@ def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title
     axes.set_title(title, loc="left", fontsize=10.5)
     axes.set_ylabel("accuracy over all devices, %")
     for path in files:
-        buffer = io.BytesIO()
-        kind = path.suffix.lstrip(".")
-        figure.savefig(buffer, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else {})
+        buffer, kind = io.BytesIO(), path.suffix.lstrip(".")
+        with rc_context({"svg.hashsalt": "kfl"}):  # with no date, so that the same results give the same file
+            figure.savefig(buffer, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else {})
         write_atomic(path, buffer.getvalue())
 
 
@@ -140,7 +141,7 @@ def _scale(axes: Axes, lines: Sequence[Line], x: Axis) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_xlim(0, max(ends, default=1.0))
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=x == "rounds"))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=x == "rounds"))
     if unit:
         axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
     axes.set_ylim(*y_range(lines))
