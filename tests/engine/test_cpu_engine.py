@@ -350,3 +350,16 @@ def test_inputs_in_memory_do_not_grow_with_the_fleet(monkeypatch):
         state = engine.initial(device, 0)
         engine.class_means([device], engine.train([device], [state], Supervised(), SGD, KEY))
         assert engine._cache.held_bytes <= 200_000
+
+
+def test_inputs_written_are_inputs_read():
+    draw = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    for x in (draw.integers(0, 255, (40, 3, 4, 5)).astype(np.uint8), draw.random((40, 3, 4, 5), dtype=np.float32)):
+        stored = Dataset("made up", x, y, x[:9], y[:9], 2, 1 / 255, (0.1, 0.2, 0.3), (0.5, 0.7, 0.9))
+        data = LocalData(stored, partition("iid", y, y[:9], 2, 2, 0))
+        for split in ("train", "test"):
+            expected, _ = data.read(1, split)
+            out = torch.empty(len(expected), 4, 5, 3).permute(0, 3, 1, 2)
+            data.write(1, split, out, torch.empty(expected.shape, dtype=torch.from_numpy(x).dtype))
+            assert torch.equal(out, expected)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -263,10 +264,25 @@ class CpuEngine(Engine):
         """The inputs of devices with one kind of network, as its pass wants them."""
 
         def make() -> Samples:
-            inputs = [self._data.read(device, split)[0].to(self._numbers.exact) for device in devices]
-            return self._prepared(self._net(devices[0]), inputs[0] if len(inputs) == 1 else torch.cat(inputs))
+            count, shape = sum(self._data.size(device, split) for device in devices), self._data.dataset.input_shape
+            if isinstance(self._net(devices[0]), ConvNet):
+                images, room = ImageSamples.empty(count, shape, self._numbers)
+                self._write(devices, split, room)
+                return images
+            rows = workspace().take("inputs", count, *shape, dtype=self._numbers.exact)
+            self._write(devices, split, rows)
+            return FlatSamples.of(rows, self._numbers)
 
         return self._cache.get((split, *devices), make, lambda samples: samples.size)
+
+    def _write(self, devices: Sequence[int], split: Literal["train", "test"], out: Tensor) -> None:
+        """The inputs of devices one after another. The heap sees none of it: it would be left full of holes."""
+        kind = torch.from_numpy(np.empty(0, self._data.dataset.train_x.dtype)).dtype
+        for device, part in zip(devices, out.split([self._data.size(k, split) for k in devices]), strict=True):
+            if part.dtype == torch.float32:
+                self._data.write(device, split, part, workspace().take("stored", *part.shape, dtype=kind))
+            else:  # samples are scaled in float32, whatever is computed with them
+                part.copy_(self._data.read(device, split)[0])
 
     def _labels(self, device: int, split: Literal["train", "test"]) -> Tensor:
         parts = self._data.partition.train if split == "train" else self._data.partition.test

@@ -21,7 +21,7 @@ from kfl.engine.dense import DenseLayers, Numbers, decay
 from kfl.engine.losses import Slopes
 from kfl.engine.structure import ConvNet
 from kfl.engine.vector_code import LANES
-from kfl.engine.workspace import PADDING, Workspace
+from kfl.engine.workspace import PADDING, Workspace, own_pages
 from kfl.models import State
 
 
@@ -33,13 +33,20 @@ class ImageSamples:
     count: int
 
     @staticmethod
+    def empty(count: int, shape: tuple[int, ...], numbers: Numbers) -> tuple[ImageSamples, Tensor]:
+        """Room for images, and a view of it as (samples, channels, height, width) to fill."""
+        channels, height, width = shape
+        pixels = channels * height * width
+        flat = own_pages(whole_blocks(count) * LANES * pixels + PADDING, dtype=numbers.exact)
+        images = flat[: count * pixels].view(count, height, width, channels).permute(0, 3, 1, 2)
+        return ImageSamples(flat, count), images
+
+    @staticmethod
     def of(images: Tensor, numbers: Numbers) -> ImageSamples:
         """Reorder (samples, channels, height, width)."""
-        pixels = images[0].numel()
-        flat = torch.zeros(whole_blocks(len(images)) * LANES * pixels + PADDING, dtype=numbers.exact)
-        target = flat[: images.numel()].view(len(images), *images.shape[2:], images.shape[1])
-        target.copy_(images.permute(0, 2, 3, 1))
-        return ImageSamples(flat, len(images))
+        samples, room = ImageSamples.empty(len(images), tuple(images.shape[1:]), numbers)
+        room.copy_(images)
+        return samples
 
     @property
     def size(self) -> int:

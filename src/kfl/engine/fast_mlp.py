@@ -20,7 +20,7 @@ from kfl.engine.base import Sgd
 from kfl.engine.dense import DenseLayers, Numbers
 from kfl.engine.losses import Slopes
 from kfl.engine.structure import DenseNet
-from kfl.engine.workspace import Workspace, tensor_bytes
+from kfl.engine.workspace import Workspace, own_pages, tensor_bytes
 from kfl.models import State
 
 WORTH_SKIPPING = 0.9
@@ -44,16 +44,26 @@ class FlatSamples:
         if int(used.sum()) < WORTH_SKIPPING * len(used):
             columns = used.nonzero().squeeze(1)
             rows = rows.index_select(1, columns)
-        return FlatSamples(rows.to(numbers.low).contiguous(), columns)
+        return FlatSamples(own_pages(*rows.shape, dtype=numbers.low).copy_(rows), columns)
 
     def gram(self) -> Tensor:
         """X Xᵀ + 1."""
-        return torch.mm(self.rows, self.rows.t()).add_(1.0)
+        count = len(self.rows)
+        return torch.mm(self.rows, self.rows.t(), out=own_pages(count, count, dtype=self.rows.dtype)).add_(1.0)
 
-    def weights(self, weight: Tensor) -> Tensor:
+    def narrow(self, weight: Tensor, memory: Workspace) -> Tensor:
         """The columns of a first layer's weights that these inputs meet."""
-        chosen = weight if self.columns is None else weight.index_select(1, self.columns)
-        return chosen.to(self.rows.dtype)
+        if self.columns is None:
+            return weight
+        out = memory.take("first narrow", len(weight), len(self.columns), dtype=weight.dtype)
+        return torch.index_select(weight, 1, self.columns, out=out)
+
+    def low(self, weight: Tensor, memory: Workspace) -> Tensor:
+        """Those columns in the type of the products."""
+        chosen = self.narrow(weight, memory)
+        if chosen.dtype == self.rows.dtype:
+            return chosen
+        return memory.take("first low weight", *chosen.shape, dtype=self.rows.dtype).copy_(chosen)
 
     @property
     def size(self) -> int:
@@ -84,7 +94,7 @@ def train_mlp(
         return {**_copies(state), **_train_head(state, features, slopes, sgd, numbers, memory)}
     first = net.dense[0]
     if gram is None:
-        narrow = {**state, f"{first}.weight": samples.weights(state[f"{first}.weight"]).to(numbers.exact)}
+        narrow = {**state, f"{first}.weight": samples.narrow(state[f"{first}.weight"], memory)}
         layers = DenseLayers(net.dense, narrow, sgd, numbers, memory)
         for _ in range(sgd.steps):
             logits = layers.forward(samples.rows)
@@ -115,7 +125,7 @@ def _first_layer(
     active = memory.take("first active", *shape, dtype=numbers.low)
     moving = memory.take("first moving", *shape, dtype=numbers.exact)
     total = memory.take("first total", *shape, dtype=numbers.exact)
-    _affine(before, bias, samples.rows, samples.weights(weight), memory)
+    _affine(before, bias, samples.rows, samples.low(weight, memory), memory)
     for number in range(sgd.steps):
         active.copy_(before).relu_()
         logits = layers.forward(active)
@@ -130,10 +140,12 @@ def _first_layer(
         if number < sgd.steps - 1:
             _subtract_product(before, gram, moving, sgd.body_rate, memory)
     change = memory.take("first change", len(bias), samples.rows.shape[1], dtype=numbers.low)
-    torch.mm(total.to(numbers.low).t(), samples.rows, out=change)
-    narrow = weight if samples.columns is None else weight.index_select(1, samples.columns)
+    low = total if total.dtype == numbers.low else active.copy_(total)
+    torch.mm(low.t(), samples.rows, out=change)
+    narrow = memory.take("first narrow", *change.shape, dtype=numbers.exact)
+    torch.sub(samples.narrow(weight, memory), change, alpha=sgd.body_rate, out=narrow)
     return {
-        f"{first}.weight": _widened(samples, weight, narrow.sub(change, alpha=sgd.body_rate)),
+        f"{first}.weight": _widened(samples, weight, narrow),
         f"{first}.bias": bias.sub(total.sum(0), alpha=sgd.body_rate),
     }
 
@@ -159,7 +171,7 @@ def _subtract_product(out: Tensor, gram: Tensor, moving: Tensor, rate: float, me
 
 def _widened(samples: FlatSamples, before: Tensor, narrow: Tensor) -> Tensor:
     """The whole first layer, of which only the columns that inputs meet have changed."""
-    return narrow if samples.columns is None else before.index_copy(1, samples.columns, narrow)
+    return narrow.clone() if samples.columns is None else before.index_copy(1, samples.columns, narrow)
 
 
 def _train_head(state: State, features: Tensor, slopes: Slopes, sgd: Sgd, numbers: Numbers, memory: Workspace) -> State:
@@ -175,7 +187,7 @@ def body_features(net: DenseNet, state: State, samples: FlatSamples, numbers: Nu
     out = samples.rows
     for place, name in enumerate(net.dense[:-1]):
         weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
-        low = samples.weights(weight) if place == 0 else weight.to(numbers.low)
+        low = samples.low(weight, memory) if place == 0 else weight.to(numbers.low)
         target = memory.take(f"feature {place}", len(out), len(bias), dtype=numbers.low)
         out = torch.addmm(bias.to(numbers.low), out, low.t(), out=target).relu_()
     return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
@@ -24,9 +26,7 @@ class Workspace:
 
     def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A buffer of this shape with anything in it; `PADDING` more numbers lie behind it and are finite."""
-        size = 1
-        for length in shape:
-            size *= length
+        size = math.prod(shape)
         flat = self._flat.get((name, dtype))
         if flat is None or flat.numel() < size + PADDING:
             flat = self._flat[name, dtype] = torch.zeros(size + PADDING, dtype=dtype)
@@ -64,6 +64,17 @@ class BoundedCache:
     def held_bytes(self) -> int:
         """Bytes in use."""
         return self._bytes
+
+
+def own_pages(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Zeros in pages of memory of their own, which go back to the system as soon as nobody holds them.
+
+    What a cache holds comes and goes in another order than it came; from the heap, that left holes of several
+    times the cache's size.
+    """
+    count = math.prod(shape)
+    pages = mmap.mmap(-1, max(count, 1) * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype, count=max(count, 1))[:count].view(shape)
 
 
 def tensor_bytes(*tensors: Tensor | None) -> int:
