@@ -47,12 +47,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nkfl: interrupted; what was finished is on disk, and kfl resume continues a run.", file=sys.stderr)
         return 130
-    except MemoryError:
-        return _fail("There is not enough memory for this; use fewer devices per round, or smaller models.")
     except BrokenPipeError:  # the reader of our output went away, as in `kfl ... | head`
         sys.stderr.close()
         return 0
+    except OSError as problem:  # such as a full disk where the output goes
+        where = f"{problem.filename}: " if problem.filename else ""
+        return _fail(f"The system refused: {where}{problem.strerror or problem}.")
+    except (MemoryError, RuntimeError) as problem:
+        if not _out_of_memory(problem):
+            raise
+        return _fail(
+            "There is not enough memory for this; schedule fewer devices in a round (--scheduler.count), use smaller "
+            "models (--widths), or a smaller --algorithm.batch-size. A run that has begun goes on with kfl resume."
+        )
     return status
+
+
+def _out_of_memory(problem: BaseException) -> bool:
+    """Whether memory ran out: Python's own error, or one of PyTorch's, known by its name and words."""
+    words = ("out of memory", "can't allocate memory", "Cannot allocate memory")
+    return isinstance(problem, MemoryError) or any(word in str(problem) for word in words)
 
 
 def usage() -> str:

@@ -33,8 +33,8 @@ interrupted. A finished run only shows its summary."""
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, continue, print."""
-    from kfl.simulation.folder import load_run
+    from kfl.simulation.folder import load_experiment
 
     options = parse(ResumeOptions, arguments, "kfl resume", DESCRIPTION)
-    experiment = load_run(options.folder)[0]
+    experiment = load_experiment(options.folder)
     return execute(experiment, options.folder, Job.load(options.folder, options.data_dir, options.device))

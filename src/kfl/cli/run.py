@@ -24,6 +24,7 @@ from kfl.cli.options import (
 from kfl.core.errors import StoppedError
 from kfl.core.files import write_json
 from kfl.simulation.experiment import Experiment, common_settings
+from kfl.simulation.folder import cannot_write
 
 if TYPE_CHECKING:
     from kfl.simulation.world import World
@@ -56,6 +57,8 @@ class RunOptions:
     """Processor that trains: auto takes the GPU where there is one."""
     precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
     """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
+    deterministic: bool = False
+    """On a GPU, use only algorithms that give the same result every time; slower. A CPU always does."""
     no_baseline: bool = False
     """Skip the local-only run that shows what sharing adds."""
     no_models: bool = False
@@ -81,6 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         options.data_dir,
         options.device,
         options.precision,
+        deterministic=options.deterministic,
         baseline=not options.no_baseline,
         models=not options.no_models,
     )
@@ -94,19 +98,25 @@ class Job:
     data_dir: Path | None
     device: str
     precision: str = "float32"
+    deterministic: bool = False
     baseline: bool = True
     models: bool = True
 
     def save(self, folder: Path) -> None:
         """Leave a note in the run folder for `kfl resume`."""
-        write_json(folder / "job.json", {"baseline": self.baseline, "models": self.models})
+        note = {"baseline": self.baseline, "models": self.models, "deterministic": self.deterministic}
+        try:
+            write_json(folder / "job.json", note)
+        except OSError as problem:
+            raise cannot_write(folder, problem) from problem
 
     @staticmethod
     def load(folder: Path, data_dir: Path | None, device: str) -> Job:
         """Read the note; a run that was not started by `kfl run` has none, and gets no baseline."""
         try:
             note = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-            return Job(data_dir, device, baseline=bool(note["baseline"]), models=bool(note["models"]))
+            baseline, models, deterministic = (bool(note[name]) for name in ("baseline", "models", "deterministic"))
+            return Job(data_dir, device, deterministic=deterministic, baseline=baseline, models=models)
         except (OSError, ValueError, KeyError, TypeError):
             return Job(data_dir, device, baseline=False)
 
@@ -129,6 +139,7 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
             data_dir=job.data_dir,
             device=job.device,
             precision=job.precision,
+            deterministic=job.deterministic,
             keep_models=job.models,
             on_start=on_start,
             on_round=display.on_round,
@@ -144,6 +155,7 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
                     data_dir=job.data_dir,
                     device=job.device,
                     precision=job.precision,
+                    deterministic=job.deterministic,
                     keep_models=False,
                     on_round=display.on_round,
                     should_stop=stop,

@@ -45,6 +45,11 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     _sync_folder(path.parent)
 
 
+def is_part(path: Path) -> bool:
+    """Whether a file is one that `atomic_file` was writing; left behind, its process was killed."""
+    return path.name.startswith(".") and path.name.endswith(".part")
+
+
 def _sync_folder(folder: Path) -> None:
     """Flush the new name itself, where the system lets us (Windows does not)."""
     with contextlib.suppress(OSError):

@@ -52,6 +52,8 @@ class Checkpoints:
 
     folder: Path
     clock: Callable[[], float] = time.monotonic
+    interval_s: float | None = None
+    """Work between two checkpoints: 0 for one after every round, infinity for none; None for as often as is cheap."""
     _rows: dict[int, str] = field(default_factory=dict)
     """For each device, the file that holds its newest row."""
     _written: dict[int, State] = field(default_factory=dict)
@@ -67,7 +69,8 @@ class Checkpoints:
     def due(self) -> bool:
         """Whether enough work has been done since the last checkpoint to make another worth its time."""
         since = self.clock() - self._last
-        return since >= min(LONGEST_S, self._took / COST_SHARE)
+        cheap = min(LONGEST_S, self._took / COST_SHARE)
+        return since >= (cheap if self.interval_s is None else self.interval_s)
 
     def write(self, state: RunState, plan: dict[str, Any] | None = None) -> None:
         """Write a checkpoint: the rows that changed, everything else, and then the file that makes it count."""

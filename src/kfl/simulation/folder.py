@@ -15,6 +15,7 @@ Every file is written whole or not at all; a line of rounds.jsonl is written in 
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -29,7 +30,7 @@ import numpy as np
 
 from kfl.core.config import differences
 from kfl.core.errors import RunFolderError
-from kfl.core.files import write_atomic, write_json
+from kfl.core.files import is_part, write_atomic, write_json
 from kfl.core.lock import LockedError, only_one
 from kfl.engine.plan import Plan
 from kfl.simulation.experiment import Experiment
@@ -55,12 +56,13 @@ class RunFolder:
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                strangers = any(path.name != LOCK for path in self.path.iterdir())
+                strangers = any(path.name != LOCK and not is_part(path) for path in self.path.iterdir())
                 if strangers and not (self.path / "config.toml").exists():
                     raise RunFolderError(
                         f"The folder {self.path} is not empty and is no run folder; choose another with --out."
                     )
                 stack.enter_context(only_one(self.path / LOCK))
+                self._sweep()
             except LockedError:
                 raise RunFolderError(
                     f"The run folder {self.path} is in use by another process; wait, or choose another with --out."
@@ -68,6 +70,13 @@ class RunFolder:
             except OSError as problem:
                 raise cannot_write(self.path, problem) from problem
             yield
+
+    def _sweep(self) -> None:
+        """Remove what a process that was killed had begun to write; nobody else writes here while we hold the lock."""
+        for folder in (self.path, self.path / "state", self.path / "models"):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                if is_part(path):
+                    path.unlink(missing_ok=True)
 
     def prepare(self, experiment: Experiment) -> Literal["new", "unfinished", "finished"]:
         """Make the folder ready for this experiment, and say what it already holds of it.
@@ -80,8 +89,9 @@ class RunFolder:
             if existing.exists():
                 self._refuse_other(experiment, existing)
                 return "finished" if (self.path / "summary.json").exists() else "unfinished"
-            write_atomic(self.path / "rounds.jsonl", b"")
+            # The config first: it makes this a run folder, and a folder that holds anything else but no config is not.
             write_atomic(existing, experiment.to_toml().encode())
+            write_atomic(self.path / "rounds.jsonl", b"")
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
         return "new"
@@ -148,7 +158,8 @@ class RunFolder:
         try:
             descriptor = os.open(self.path / "rounds.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                os.write(descriptor, line.encode())
+                if os.write(descriptor, line.encode()) < len(line.encode()):  # a disk that is full takes a part
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(descriptor)
         except OSError as problem:
@@ -177,11 +188,16 @@ class RunFolder:
             raise cannot_write(self.path, problem) from problem
 
 
-def load_run(path: Path) -> tuple[Experiment, History]:
-    """Read a run folder: its experiment and what happened so far."""
+def load_experiment(path: Path) -> Experiment:
+    """The experiment of a run folder."""
     if not (path / "config.toml").exists():
         raise RunFolderError(f"{path} is no run folder: it has no config.toml.")
-    experiment = Experiment.load(path / "config.toml")
+    return Experiment.load(path / "config.toml")
+
+
+def load_run(path: Path) -> tuple[Experiment, History]:
+    """Read a run folder: its experiment and what happened so far."""
+    experiment = load_experiment(path)
     rounds = []
     for number, line in enumerate(_lines(path / "rounds.jsonl")):
         rounds.append(_log(path / "rounds.jsonl", number, line))

@@ -13,10 +13,11 @@ from typing import Any
 from kfl.core.errors import KflError, StoppedError
 from kfl.data import Dataset
 from kfl.simulation.checkpoint import Checkpoints
+from kfl.simulation.determinism import deterministic_algorithms
 from kfl.simulation.energy import energy_facts
 from kfl.simulation.environment import describe_environment
 from kfl.simulation.experiment import Experiment
-from kfl.simulation.folder import RunFolder, cannot_write, load_run
+from kfl.simulation.folder import RunFolder, cannot_write, load_experiment, load_run
 from kfl.simulation.history import History, RoundLog, totals
 from kfl.simulation.kept_models import require_safetensors
 from kfl.simulation.round import RunState, begin, play_round
@@ -34,7 +35,9 @@ def run(
     data_dir: str | Path | None = None,
     device: str = "cpu",
     precision: str = "float32",
+    deterministic: bool = False,
     keep_models: bool = True,
+    checkpoint_s: float | None = None,
     on_start: Callable[[World], None] | None = None,
     on_round: Callable[[RoundLog], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -50,7 +53,10 @@ def run(
         data_dir: where MNIST and CIFAR-10 lie; otherwise `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
         precision: type of the numbers: float32, tf32 (GPU), bf16 products with float32 weights, or float64.
+        deterministic: on a GPU, only algorithms that give the same result every time; slower. A CPU always does.
         keep_models: write the devices' models into the run folder, for `kfl export` and `load_model`.
+        checkpoint_s: seconds of work between two checkpoints: 0 for one after every round, infinity for none; None
+            for as often as costs little.
         on_start: called once with the world, before the first round.
         on_round: called after every round with its log, for progress displays.
         should_stop: asked after every round of a run with a folder; if it says yes, a checkpoint is written and
@@ -69,21 +75,30 @@ def run(
     """
     where = None if data_dir is None else Path(data_dir)
     plan = None if folder is None else RunFolder(Path(folder)).plan()
-    world = build_world(
-        experiment, dataset=dataset, models=models, data_dir=where, device=device, precision=precision, plan=plan
-    )
-    if folder is None:
-        return _play(world, None, on_start=on_start, on_round=on_round, should_stop=should_stop)
-    if keep_models:
-        require_safetensors()  # now, rather than after hours of training
-    target = RunFolder(Path(folder))
-    with target.locked():
-        if target.prepare(experiment) == "finished":
-            return load_run(target.path)[1]
-        target.write_environment({**describe_environment(), **describe_world(world)})
-        return _play(
-            world, target, keep_models=keep_models, on_start=on_start, on_round=on_round, should_stop=should_stop
+    with deterministic_algorithms(deterministic):
+        world = build_world(
+            experiment, dataset=dataset, models=models, data_dir=where, device=device, precision=precision, plan=plan
         )
+        if folder is None:
+            return _play(world, None, None, on_start=on_start, on_round=on_round, should_stop=should_stop)
+        if keep_models:
+            require_safetensors()  # now, rather than after hours of training
+        target = RunFolder(Path(folder))
+        with target.locked():
+            if target.prepare(experiment) == "finished":
+                shutil.rmtree(target.path / "state", ignore_errors=True)  # a kill may have come just before that
+                return load_run(target.path)[1]
+            facts = {**describe_environment(), **describe_world(world), "deterministic": deterministic}
+            target.write_environment(facts)
+            return _play(
+                world,
+                target,
+                Checkpoints(target.path / "state", interval_s=checkpoint_s),
+                keep_models=keep_models,
+                on_start=on_start,
+                on_round=on_round,
+                should_stop=should_stop,
+            )
 
 
 def resume(folder: str | Path, **options: Any) -> History:
@@ -92,12 +107,13 @@ def resume(folder: str | Path, **options: Any) -> History:
     The result is bit for bit the run that was never interrupted (same machine, same kind of processor). A finished
     run is only read. `options` are those of `run` except the experiment, which is the folder's own.
     """
-    return run(load_run(Path(folder))[0], folder, **options)
+    return run(load_experiment(Path(folder)), folder, **options)
 
 
 def _play(
     world: World,
     target: RunFolder | None,
+    checkpoints: Checkpoints | None,
     *,
     keep_models: bool = False,
     on_start: Callable[[World], None] | None,
@@ -108,7 +124,6 @@ def _play(
     started = time.perf_counter()
     if on_start is not None:
         on_start(world)
-    checkpoints = None if target is None else Checkpoints(target.path / "state")
     state, logs = _beginning(world, target, checkpoints)
     for log in logs if on_round is not None else []:
         on_round(log)  # type: ignore[misc]  # mypy does not see that it is not None here
