@@ -34,21 +34,58 @@ def average_weights(server: State, uploads: Sequence[Upload]) -> tuple[State, li
     """
     import torch
 
-    rejected, total_weight = [], 0.0
-    # Sums in float64, so that the order of the devices does not matter beyond rounding of the result.
-    total = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in server.items()}
+    good, rejected = usable_weights(server, uploads)
+    if not good:
+        return server, rejected
+    samples = torch.stack([upload.arrays[SAMPLES].double().cpu() for upload in good])
+    if float(samples.sum()) == 0:
+        return server, rejected
+    share = samples / samples.sum()
+    averaged = {}
+    for name, like in server.items():
+        stacked = torch.stack([upload.arrays[name] for upload in good])
+        # Sums in float64, so that the order of the devices does not matter beyond rounding of the result.
+        mean = torch.tensordot(share.to(stacked.device), stacked.double(), dims=1)
+        averaged[name] = _stored(mean, like)
+    return averaged, rejected
+
+
+def usable_weights(server: State, uploads: Sequence[Upload]) -> tuple[list[Upload], list[Rejection]]:
+    """The uploads that can stand for the server's arrays, and why each of the others cannot.
+
+    All are looked at together first: on a GPU every single look waits for the device. Only if something is wrong
+    is each looked at alone.
+    """
+    if _all_sound(server, uploads):
+        return list(uploads), []
+    good, rejected = [], []
     for upload in uploads:
         reason = refuse_arrays(upload, server) or refuse_count(upload, SAMPLES, ())
         if reason:
             rejected.append(Rejection(upload.device, reason))
-            continue
-        samples = float(upload.arrays[SAMPLES])
-        total_weight += samples
-        for name in total:
-            total[name] += samples * upload.arrays[name].double().cpu()
-    if total_weight == 0:
-        return server, rejected
-    return {name: _stored(value / total_weight, server[name]) for name, value in total.items()}, rejected
+        else:
+            good.append(upload)
+    return good, rejected
+
+
+def _all_sound(server: State, uploads: Sequence[Upload]) -> bool:
+    """Whether nothing is wrong with any upload; False also where that takes a closer look."""
+    import torch
+
+    arrays = []
+    for upload in uploads:
+        if refuse_count(upload, SAMPLES, ()):
+            return False
+        for name, like in server.items():
+            found = upload.arrays.get(name)
+            if not isinstance(found, torch.Tensor) or found.shape != like.shape or found.dtype != like.dtype:
+                return False
+            if found.is_floating_point() and found.numel():
+                arrays.append(found)
+    if len({(array.dtype, array.device) for array in arrays}) > 1:
+        return False
+    largest = list(torch._foreach_norm(arrays, float("inf"))) if arrays else []
+    return not largest or bool(torch.isfinite(torch.stack(largest)).all())
 
 
 def _stored(value: Tensor, like: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -65,11 +66,23 @@ class FleetModels:
         start = self.starts[which]
         if start is not None:
             return {name: value.clone() for name, value in start.items()}
-        name = torch_seed(seed, "initial model") if common else torch_seed(seed, "initial model", device)
-        with torch.random.fork_rng(devices=[]):
-            torch.random.manual_seed(name)
-            module = self.builders[which]()
-        return {name: value.detach() for name, value in module.state_dict().items()}
+        if common:
+            return dict(_common_start(self, which, seed))
+        return _drawn(self.builders[which], torch_seed(seed, "initial model", device))
+
+
+@lru_cache(maxsize=8)
+def _common_start(models: FleetModels, which: int, seed: int) -> State:
+    """One start for all devices of an architecture. Kept, because every device asks for it; states are never changed."""
+    return _drawn(models.builders[which], torch_seed(seed, "initial model"))
+
+
+def _drawn(builder: Callable[[], nn.Module], name: int) -> State:
+    """Weights as PyTorch initialises them, from a random state of that name."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(name)  # the CPU's alone: a GPU's random state is left as it is
+        module = builder()
+    return {name: value.detach() for name, value in module.state_dict().items()}
 
 
 def fleet_from_name(
