@@ -142,6 +142,7 @@ def _play(
         if on_round is not None:
             on_round(log)
 
+    phases.debug("phase end, round %d", state.round)
     summary = summarise(world, logs, time.perf_counter() - started)
     history = History(tuple(logs), summary, device_records(world, state), None if target is None else str(target.path))
     if target is not None:
