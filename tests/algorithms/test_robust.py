@@ -1,0 +1,168 @@
+"""Robust aggregation: by hand, and what a minority of poisoned reports can never do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfl.algorithms import Kfl, Upload
+from kfl.algorithms.robust import clipped_mean, coordinate_median, trimmed_mean
+from kfl.core.errors import ConfigError
+
+RULES = ("mean", "clip", "median", "trimmed")
+numbers = st.floats(-1e6, 1e6, width=32)
+
+
+def report(device, means, counts):
+    return Upload(device, {"means": torch.tensor(means), "counts": torch.tensor(counts)})
+
+
+def server(knowledge, known):
+    return {"knowledge": torch.tensor(knowledge), "known": torch.tensor(known)}
+
+
+UPLOADS = [
+    report(0, [[1.0, 0.0], [math.nan, 7.0]], [10, 0]),
+    report(1, [[2.0, 4.0], [5.0, 5.0]], [30, 2]),
+    report(2, [[60.0, -80.0], [0.0, 0.0]], [1000, 0]),
+]
+FRESH = server([[0.0, 0.0], [9.0, 9.0]], [False, True])
+
+
+def test_by_hand():
+    """Class 0 has three reports, class 1 one (whose holder alone is asked)."""
+    expected = {
+        # Median (2, 0); distances 1, 4, √(58² + 80²) > 4, so the radius is 4; counts 10, 30 and no more than 30.
+        "clip": [
+            2 + (10 * -1 + 0 + 30 * 4 * 58 / math.hypot(58, 80)) / 70,
+            (30 * 4 - 30 * 4 * 80 / math.hypot(58, 80)) / 70,
+        ],
+        "median": [2.0, 0.0],
+        "trimmed": [2.0, 0.0],
+        "mean": [(10 + 60 + 60000) / 1040, (120 - 80000) / 1040],
+    }
+    for rule, value in expected.items():
+        after, rejected = Kfl(aggregation=rule).aggregate(FRESH, UPLOADS)
+        assert rejected == []
+        torch.testing.assert_close(after["knowledge"], torch.tensor([value, after["knowledge"][1].tolist()]))
+        assert after["known"].all()
+        if rule != "clip":
+            assert after["knowledge"][1].tolist() == [5.0, 5.0]
+    # The centre of class 1 is what was known, and of one report the distance is the median distance.
+    assert Kfl(aggregation="clip").aggregate(FRESH, UPLOADS)[0]["knowledge"][1].tolist() == [5.0, 5.0]
+
+
+def test_an_even_number_of_reports_takes_the_middle_two():
+    reports = torch.tensor([[1.0], [2.0], [4.0], [100.0]])
+    assert coordinate_median(reports).item() == 3.0
+    assert trimmed_mean(reports, 0.25).item() == 3.0
+    assert trimmed_mean(reports, 0.0).item() == 26.75
+    assert trimmed_mean(reports[:2], 0.49).item() == 1.5
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_equal_reports_are_the_result_and_memory_is_kept(rule):
+    same = [report(k, [[3.0, -1.0], [0.0, 0.0], [0.0, 0.0]], [k + 1, 0, 0]) for k in range(4)]
+    before = server([[9.0, 9.0], [8.0, 8.0], [0.0, 0.0]], [True, True, False])
+    after, _ = Kfl(aggregation=rule).aggregate(before, same)
+    torch.testing.assert_close(after["knowledge"], torch.tensor([[3.0, -1.0], [8.0, 8.0], [0.0, 0.0]]))
+    assert after["known"].tolist() == [True, True, False]
+    forgets, _ = Kfl(aggregation=rule, memory=False).aggregate(before, same)
+    assert forgets["known"].tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_bad_uploads_are_refused_and_the_rest_is_used(rule):
+    algorithm = Kfl(aggregation=rule)
+    good = [report(k, [[float(k), 1.0], [2.0, k * 3.0]], [k + 1, 2]) for k in range(3)]
+    bad = report(9, [[math.nan, 1.0], [2.0, 3.0]], [1, 1])
+    after, rejected = algorithm.aggregate(FRESH, [good[0], bad, *good[1:]])
+    assert [r.device for r in rejected] == [9]
+    torch.testing.assert_close(after, algorithm.aggregate(FRESH, good)[0])
+    assert algorithm.aggregate(FRESH, [bad])[0] is FRESH
+    torch.testing.assert_close(after, algorithm.aggregate(FRESH, [*good[::-1], bad])[0])
+
+
+@st.composite
+def poisoned_reports(draw, most):
+    """Honest reports, and at most `most(n)` others that may say anything, in a random order."""
+    n = draw(st.integers(1, 9))
+    bad = draw(st.integers(0, most(n)))
+    size = st.lists(numbers, min_size=2, max_size=2)
+    honest = [draw(size) for _ in range(n - bad)]
+    wild = st.floats(-(2.0**100), 2.0**100, width=32)
+    liars = [draw(st.lists(wild, min_size=2, max_size=2)) for _ in range(bad)]
+    order = draw(st.permutations(range(n)))
+    everything = [*honest, *liars]
+    return torch.tensor(honest).double(), torch.tensor([everything[i] for i in order]).double()
+
+
+def within(value, honest):
+    slack = 1e-9 * (1 + honest.abs().max())
+    return bool(((value >= honest.min(dim=0).values - slack) & (value <= honest.max(dim=0).values + slack)).all())
+
+
+@given(poisoned_reports(lambda n: (n - 1) // 2))
+@settings(max_examples=150, deadline=None)
+def test_the_median_stays_within_the_honest_range_below_one_half(case):
+    honest, reports = case
+    assert within(coordinate_median(reports), honest)
+
+
+@given(
+    st.sampled_from([0.1, 0.25, 0.35, 0.49]).flatmap(
+        lambda trim: st.tuples(st.just(trim), poisoned_reports(lambda n: min(math.ceil(trim * n), (n - 1) // 2)))
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_the_trimmed_mean_stays_within_the_honest_range_up_to_its_share(case):
+    trim, (honest, reports) = case
+    assert within(trimmed_mean(reports, trim), honest)
+
+
+@given(poisoned_reports(lambda n: (n - 1) // 2), st.lists(numbers, min_size=2, max_size=2), st.floats(1, 1e12))
+@settings(max_examples=150, deadline=None)
+def test_a_clipped_mean_moves_no_further_than_an_honest_report_below_one_half(case, centre, claim):
+    """Whatever the liars say, and however many samples they claim."""
+    honest, reports = case
+    middle = torch.tensor(centre).double()
+    weights = torch.linspace(1, claim, len(reports)).double()
+    moved = (clipped_mean(reports, weights, middle) - middle).norm()
+    assert moved <= (honest - middle).norm(dim=1).max() * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize("rule", ["clip", "median", "trimmed"])
+def test_one_liar_in_five_moves_the_mean_and_not_the_robust_rules(rule):
+    honest = [report(k, [[1.0 + k / 10, 2.0]], [20]) for k in range(4)]
+    liar = report(4, [[1e9, -1e9]], [10**9])
+    before = server([[1.0, 2.0]], [True])
+    plain = Kfl().aggregate(before, [*honest, liar])[0]["knowledge"]
+    robust = Kfl(aggregation=rule).aggregate(before, [*honest, liar])[0]["knowledge"]
+    assert plain.abs().max() > 1e8
+    assert (robust - torch.tensor([[1.15, 2.0]])).abs().max() < 0.3
+
+
+def test_options_are_checked():
+    for trim in (-0.1, 0.5, math.nan):
+        with pytest.raises(ConfigError, match="trim"):
+            Kfl(trim=trim).validate()
+    with pytest.raises(ConfigError, match="aggregation is 'mode'"):
+        Kfl(aggregation="mode").validate()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_it_learns_with_every_rule(rule, toy, play):
+    devices = list(range(5))
+    algorithm = Kfl(aggregation=rule)
+    after = play(algorithm, toy, [devices] * 10)
+    assert all(not rejected for rejected in after.rejections)
+    assert torch.isfinite(after.server["knowledge"]).all() and after.server["known"].all()
+    x, y = toy.train(0)
+    start = algorithm.device_init(toy.engine, 0, toy.seed)
+    fresh, trained = toy.engine.logits([0, 0], [start, after.devices[0]], x)
+    entropy = torch.nn.functional.cross_entropy
+    assert entropy(trained, y) < 0.7 * entropy(fresh, y)
