@@ -7,9 +7,10 @@ the n devices that hold it.
 - `clip` (Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019; around the last aggregate
   as in Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021):
   Ω_c = m + Σ w_k (x_k − m) min(1, r/‖x_k − m‖) / Σ w_k. The centre m is the last knowledge of the class, or the
-  coordinate median of the reports where there is none; the radius r is the median of the distances ‖x_k − m‖, so
-  nobody has to choose it. While fewer than half of the reports are poisoned, ‖Ω_c − m‖ is at most the largest
-  distance of an honest report.
+  coordinate median of the reports where there is none. Nobody has to choose the radius r: it is the median of the
+  distances ‖x_k − m‖, and at most ‖m‖ where m is known knowledge, so that even a round in which the poisoned are
+  a majority cannot move knowledge by more than its own length. While fewer than half of the reports are poisoned,
+  ‖Ω_c − m‖ is at most the largest distance of an honest report.
 - `median` (Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018, Definition 1): each
   coordinate is the median of that coordinate over the reports; of an even number, the mean of the middle two. While
   fewer than half are poisoned, each coordinate lies within the range of the honest ones.
@@ -67,11 +68,11 @@ def robust_knowledge(
 
 
 def clipped_mean(reports: Tensor, weights: Tensor, centre: Tensor | None = None) -> Tensor:
-    """The weighted mean of reports (n × p) drawn to within the median distance of a centre.
+    """The weighted mean of reports (n × p) drawn to within the median distance of a centre, or its length if shorter.
 
     >>> import torch
-    >>> clipped_mean(torch.tensor([[1.0], [2.0], [90.0]]), torch.ones(3), torch.zeros(1))
-    tensor([1.6667])
+    >>> clipped_mean(torch.tensor([[4.0], [5.0], [90.0]]), torch.ones(3), torch.tensor([3.0]))
+    tensor([4.6667])
     """
     import torch
 
@@ -79,7 +80,10 @@ def clipped_mean(reports: Tensor, weights: Tensor, centre: Tensor | None = None)
     away = reports - middle
     distance = away.norm(dim=1)
     # torch.median is the smaller of the middle two, so that of two reports the nearer one sets the radius.
-    shrink = torch.where(distance > 0, (distance.median() / distance).clamp(max=1.0), 1.0)
+    radius = distance.median()
+    if centre is not None and centre.any():  # knowledge of length zero must be able to grow
+        radius = radius.minimum(centre.norm())
+    shrink = torch.where(distance > 0, (radius / distance).clamp(max=1.0), 1.0)
     weight = weights.clamp(max=float(weights.median()))
     return middle + (weight * shrink) @ away / weight.sum()
 
