@@ -173,7 +173,7 @@ def test_only_rows_that_changed_are_written_and_waste_is_cleared(data, tmp_path)
         largest = max(largest, sum(path.stat().st_size for path in tmp_path.glob("rows-*")))
         assert newest.name == f"rows-{state.round:06d}.safetensors"
         assert len(sorted(tmp_path.glob("point-*"))) <= 2
-        back, _ = Checkpoints(tmp_path).read(lines=state.round)
+        back = Checkpoints(tmp_path).read(lines=state.round)
         assert back.round == state.round
         for device, row in state.devices.items():
             assert all(torch.equal(row[name], back.devices[device][name]) for name in row)

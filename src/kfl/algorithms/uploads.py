@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MOST_SAMPLES = 2**53
+"""Counts above this are not exact in float64, and a few of them would overflow a weighted sum."""
+
+
 def refuse_arrays(upload: Upload, like: Mapping[str, Tensor]) -> str | None:
     """Why an upload cannot stand for arrays of these names, shapes and types; None where it can."""
     import torch
@@ -44,6 +48,8 @@ def refuse_count(upload: Upload, name: str, shape: Sequence[int]) -> str | None:
         return f"its {name} has a value that is infinite or not a number"
     if bool((found < 0).any()):
         return f"its {name} has a negative number of samples"
+    if bool((found > MOST_SAMPLES).any()):
+        return f"its {name} has more samples than a device can hold"
     return None
 
 

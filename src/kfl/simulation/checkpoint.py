@@ -52,6 +52,8 @@ class Checkpoints:
 
     folder: Path
     clock: Callable[[], float] = time.monotonic
+    identity: str = ""
+    """What run this is: a checkpoint of another configuration, plan or dataset is refused, not continued."""
     interval_s: float | None = None
     """Work between two checkpoints: 0 for one after every round, infinity for none; None for as often as is cheap."""
     _rows: dict[int, str] = field(default_factory=dict)
@@ -72,8 +74,11 @@ class Checkpoints:
         cheap = min(LONGEST_S, self._took / COST_SHARE)
         return since >= (cheap if self.interval_s is None else self.interval_s)
 
-    def write(self, state: RunState, plan: dict[str, Any] | None = None) -> None:
-        """Write a checkpoint: the rows that changed, everything else, and then the file that makes it count."""
+    def write(self, state: RunState, history: str = "") -> None:
+        """Write a checkpoint: the rows that changed, everything else, and then the file that makes it count.
+
+        `history` is the checksum of the history up to here.
+        """
         started = self.clock()
         self.folder.mkdir(parents=True, exist_ok=True)
         changed = {d: row for d, row in state.devices.items() if self._written.get(d) is not row}
@@ -91,7 +96,8 @@ class Checkpoints:
             "rest": f"rest-{number}.npz",
             "rows": {str(device): name for device, name in sorted(self._rows.items())},
             "sums": {name: self._sums[name] for name in sorted({*self._rows.values(), f"rest-{number}.npz"})},
-            "plan": plan or {},
+            "identity": self.identity,
+            "history": history,
         }
         body = json.dumps(point, sort_keys=True)
         write_atomic(
@@ -102,17 +108,19 @@ class Checkpoints:
         self._last = self.clock()
         self._took = self._last - started
 
-    def read(self, lines: int) -> tuple[RunState, dict[str, Any]] | None:
+    def read(self, lines: int, history: Callable[[int], str] | None = None) -> RunState | None:
         """The newest checkpoint that is whole and whose rounds are all in the history; None if there is none.
 
-        `lines` is how many rounds the history file holds. A damaged checkpoint is reported and the one before it
-        used instead.
+        `lines` is how many rounds the history file holds, `history` the checksum of its first so many. A damaged
+        checkpoint, or one with another history, is reported and the one before it used instead.
         """
         for path in reversed(self._points()):
             try:
                 point = _read_point(path)
                 if point["round"] > lines:
                     raise _DamagedError(f"the history holds {lines} rounds, the checkpoint {point['round']}")
+                if history is not None and point["history"] != history(point["round"]):
+                    raise _DamagedError("the history is not the one it was written with")
                 state = self._load(point)
             except _DamagedError as problem:
                 log.warning("The checkpoint %s is damaged (%s); the one before it is used.", path.name, problem)
@@ -121,7 +129,12 @@ class Checkpoints:
             self._sums = dict(point["sums"])
             self._sizes = {name: (self.folder / name).stat().st_size for name in self._sums}
             self._written = dict(state.devices)
-            return state, point["plan"]
+            if point["identity"] != self.identity:
+                raise RunFolderError(
+                    f"The checkpoint {path} belongs to another configuration, plan or dataset than this run, so that "
+                    "going on from it would mix two; put back what was changed, or run anew in another folder."
+                )
+            return state
         return None
 
     def _load(self, point: dict[str, Any]) -> RunState:

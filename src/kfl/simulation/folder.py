@@ -16,12 +16,13 @@ Every file is written whole or not at all; a line of rounds.jsonl is written in 
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import math
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,6 +50,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._history = _hash()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -99,14 +101,16 @@ class RunFolder:
     def plan(self) -> Plan | None:
         """How an unfinished run of this folder executed, so that it goes on the same way; None for a new one."""
         environment = _read_json(self.path / "environment.json", {})
-        if (self.path / "summary.json").exists() or not isinstance(environment, dict) or "plan" not in environment:
+        plan = environment.get("plan") if isinstance(environment, dict) else None
+        if (self.path / "summary.json").exists() or not isinstance(plan, dict):
             return None
-        return Plan.read(environment["plan"])
+        return Plan.read(plan)
 
     def rewind(self, rounds: int) -> tuple[RoundLog, ...]:
         """Cut the history back to its first `rounds` rounds, so that the next can follow, and return them."""
         path = self.path / "rounds.jsonl"
         kept = _lines(path)[:rounds]
+        self._history = _hash(kept)
         try:
             write_atomic(path, "".join(line + "\n" for line in kept).encode())
         except OSError as problem:
@@ -126,13 +130,21 @@ class RunFolder:
             count += 1
         return count
 
-    def sync(self) -> None:
-        """Make sure that the rounds so far are on the disk, so that a checkpoint never knows more than the history."""
+    def history_sum(self, rounds: int) -> str:
+        """Checksum of the first `rounds` rounds in the file."""
+        return _hash(_lines(self.path / "rounds.jsonl")[:rounds]).hexdigest()
+
+    def sync(self) -> str:
+        """Make sure that the rounds so far are on the disk, so that a checkpoint never knows more than the history.
+
+        Returns the checksum of these rounds, as `history_sum` would from the file.
+        """
         try:
             with (self.path / "rounds.jsonl").open("ab") as file:
                 os.fsync(file.fileno())
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
+        return self._history.hexdigest()
 
     def _refuse_other(self, experiment: Experiment, existing: Path) -> None:
         try:
@@ -162,6 +174,7 @@ class RunFolder:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(descriptor)
+            self._history.update(line.encode())
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
 
@@ -219,6 +232,14 @@ def _lines(path: Path) -> list[str]:
         return []
     text = path.read_text(encoding="utf-8", errors="replace")
     return text.split("\n")[:-1]
+
+
+def _hash(lines: Iterable[str] = ()) -> hashlib.blake2b:
+    """Checksum of a history, round after round."""
+    digest = hashlib.blake2b(digest_size=16)
+    for line in lines:
+        digest.update(f"{line}\n".encode())
+    return digest
 
 
 def _read_json(path: Path, missing: Any) -> Any:

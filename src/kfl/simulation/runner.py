@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def run(
             return _play(
                 world,
                 target,
-                Checkpoints(target.path / "state", interval_s=checkpoint_s),
+                Checkpoints(target.path / "state", identity=identity(world), interval_s=checkpoint_s),
                 keep_models=keep_models,
                 on_start=on_start,
                 on_round=on_round,
@@ -157,11 +158,10 @@ def _beginning(
     """Where to start: at the last good checkpoint of the folder, or before round 0."""
     if target is None or checkpoints is None:
         return begin(world), []
-    found = checkpoints.read(target.whole_rounds())
-    if found is None:
+    state = checkpoints.read(target.whole_rounds(), target.history_sum)
+    if state is None:
         target.rewind(0)
         return begin(world), []
-    state, _ = found
     place = world.engine.place
     state = replace(state, devices={device: place(row) for device, row in state.devices.items()})
     return state, list(target.rewind(state.round))
@@ -169,11 +169,17 @@ def _beginning(
 
 def _checkpoint(target: RunFolder, checkpoints: Checkpoints, state: RunState) -> None:
     phases.debug("phase checkpoint, round %d", state.round)
-    target.sync()
+    history = target.sync()
     try:
-        checkpoints.write(state)
+        checkpoints.write(state, history)
     except OSError as problem:
         raise cannot_write(target.path, problem) from problem
+
+
+def identity(world: World) -> str:
+    """What run a checkpoint belongs to: the configuration, the plan it is executed by, and the data."""
+    facts = [world.experiment.to_toml(), repr(sorted(world.engine.plan.table().items())), world.dataset.fingerprint()]
+    return blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
 
 
 def refuse_divergence(logs: list[RoundLog]) -> None:
