@@ -41,6 +41,7 @@ def experiments(options: argparse.Namespace) -> list[tuple[str, kfl.Experiment]]
                         seed=seed,
                         widths=MIXED if models == "mixed" else EQUAL[dataset],
                         algorithm=ALGORITHMS[name](),
+                        radio="none",  # sections V-A and V-B of the paper: no limit on energy or band
                         evaluate_every=10,
                     )
                     found.append((models, experiment))
