@@ -236,3 +236,61 @@ def test_models_whose_features_differ_are_refused_before_anything_runs(data, tmp
     with pytest.raises(ModelError, match=r"device 7.*length 9.*8"):
         play(SMALL, data, models=build, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_whole_resource_blocks(data):
+    history = play(replace(SMALL, radio=kfl.Radio(resource_blocks=7)), data)
+    for log in history.rounds:
+        assert len(log.devices) == 3
+        assert all(abs(share * 7 - round(share * 7)) < 1e-9 and share > 0 for share in log.share)
+        assert sum(log.share) <= 1 + 1e-12
+    free = play(SMALL, data)
+    assert sum(sum(log.upload_energy_j) for log in history.rounds) >= sum(
+        sum(log.upload_energy_j) for log in free.rounds
+    )
+
+
+def test_a_server_that_knows_the_channel_badly_loses_uploads(data):
+    history = play(replace(SMALL, radio=kfl.Radio(channel_error=0.3), rounds=20), data)
+    lost = sum(len(log.lost) for log in history.rounds)
+    assert 0 < lost == history.summary["lost_uploads"]
+    careful = kfl.Radio(channel_error=0.3, channel_margin_db=30.0)
+    assert play(replace(SMALL, radio=careful, rounds=20), data).summary["lost_uploads"] < lost
+
+
+def test_a_broadcast_that_is_counted_takes_time(data):
+    free = play(SMALL, data)
+    # So weak a server that its 8,192 bits take a noticeable part of the second.
+    counted = play(replace(SMALL, radio=kfl.Radio(downlink_power_dbm=-35.0)), data)
+    assert all(log.time_s <= 1 + 1e-9 for log in counted.rounds)
+    assert [log.devices for log in counted.rounds] == [log.devices for log in free.rounds]
+    assert sum(sum(log.upload_energy_j) for log in counted.rounds) > sum(
+        sum(log.upload_energy_j) for log in free.rounds
+    )
+
+
+def test_an_own_scheduler_and_algorithm_by_name(data, tmp_path, monkeypatch):
+    (tmp_path / "my_ideas.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from typing import ClassVar\n"
+        "import numpy as np\n"
+        "import kfl\n"
+        "from kfl.scheduling import Scheduler, serve\n"
+        "@dataclass(frozen=True)\n"
+        "class Nearest(Scheduler):\n"
+        "    name: ClassVar[str] = 'nearest'\n"
+        "    count: int = 2\n"
+        "    def decide(self, state, observation):\n"
+        "        chosen = np.zeros(len(observation.samples), dtype=bool)\n"
+        "        chosen[np.argsort(-observation.uplink.gain)[: self.count]] = True\n"
+        "        return serve(observation, chosen, np.ones(len(chosen)))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    table = {**SMALL.to_table(), "scheduler": {"name": "my_ideas:Nearest", "count": 4}}
+    experiment = kfl.Experiment.from_table(table)
+    assert kfl.Experiment.from_toml(experiment.to_toml()) == experiment
+    history = play(experiment, data, folder=tmp_path / "run")
+    assert all(len(log.devices) == 4 for log in history.rounds)
+    assert "my_ideas:Nearest" in json.loads((tmp_path / "run" / "environment.json").read_text())["sources"]
+    with pytest.raises(ConfigError, match="derives from Scheduler"):
+        kfl.Experiment.from_table({"scheduler": "math:sqrt"})

@@ -29,6 +29,7 @@ import numpy as np
 
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
+from kfl.core.parse import parse_json
 from kfl.scheduling import SchedulerState
 from kfl.wireless import Fading
 
@@ -194,11 +195,11 @@ def _sum(data: bytes) -> str:
 
 def _read_point(path: Path) -> dict[str, Any]:
     try:
-        outer = json.loads(path.read_text(encoding="utf-8"))
+        outer = parse_json(path.read_text(encoding="utf-8"))
         body = outer["point"]
         if _sum(body.encode()) != outer["sum"]:
             raise _DamagedError("its checksum is wrong")
-        point: dict[str, Any] = json.loads(body)
+        point: dict[str, Any] = parse_json(body)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise _DamagedError(f"it cannot be read, {problem}") from problem
     if point.get("format_version") != FORMAT_VERSION:

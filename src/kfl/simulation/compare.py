@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from kfl.algorithms import ALGORITHMS, Algorithm
 from kfl.core.config import from_table
 from kfl.core.errors import ConfigError, ModelError
+from kfl.core.parse import parse_toml
 from kfl.simulation.experiment import Experiment, common_settings
 from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, Spread, paired_difference, spread
@@ -95,8 +95,8 @@ def configured(
 def read_settings(path: Path) -> dict[str, dict[str, Any]]:
     """Hyper-parameters from a TOML file with one table per algorithm, as `kfl tune` writes it."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        tables = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
         raise ConfigError("settings", str(path), f"a readable TOML file ({problem})") from problem
     for name, table in tables.items():
         if name not in ALGORITHMS or not isinstance(table, dict):

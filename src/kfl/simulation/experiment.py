@@ -5,7 +5,7 @@ Nothing here imports PyTorch, so help texts and checks of a configuration answer
 
 from __future__ import annotations
 
-import tomllib
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
 from kfl.core.config import Table, dump_toml, from_table, to_table
 from kfl.core.errors import ConfigError
+from kfl.core.parse import parse_toml
 from kfl.core.randomness import stream
 from kfl.data import DATASETS, Dataset, Partition, partition
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
@@ -141,8 +142,8 @@ class Experiment(DataSettings):
     def to_table(self) -> Table:
         """The configuration as plain values, with names for the algorithm and the scheduler."""
         table = to_table(self.resolved())
-        table["algorithm"] = {"name": self.algorithm.name, **table["algorithm"]}
-        table["scheduler"] = {"name": self.scheduler.name, **table["scheduler"]}
+        table["algorithm"] = {"name": _name_of(ALGORITHMS, self.algorithm), **table["algorithm"]}
+        table["scheduler"] = {"name": _name_of(SCHEDULERS, self.scheduler), **table["scheduler"]}
         return table
 
     def to_toml(self) -> str:
@@ -157,6 +158,7 @@ class Experiment(DataSettings):
         algorithm = _named(ALGORITHMS, rest.pop("algorithm", None), "algorithm", base.algorithm)
         scheduler = _named(SCHEDULERS, rest.pop("scheduler", None), "scheduler", base.scheduler)
         radio = rest.pop("radio", base.radio)
+        radio = None if radio == "none" else radio
         if isinstance(radio, Mapping):
             own = dict(radio)
             preset = replace(base, radio=own.pop("preset", "paper-mnist")).cell
@@ -170,9 +172,10 @@ class Experiment(DataSettings):
     def from_toml(text: str) -> Experiment:
         """Read what `to_toml` wrote."""
         try:
-            return Experiment.from_table(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as problem:
+            table = parse_toml(text)
+        except ValueError as problem:
             raise ConfigError("config", "a file", f"valid TOML ({problem})") from problem
+        return Experiment.from_table(table)
 
     @staticmethod
     def load(path: Path) -> Experiment:
@@ -185,6 +188,7 @@ class Experiment(DataSettings):
 
 
 N = TypeVar("N", Algorithm, Scheduler)
+KINDS: dict[str, type] = {"algorithm": Algorithm, "scheduler": Scheduler}
 
 
 def _named(registry: Mapping[str, type[N]], value: Any, field: str, base: N) -> N:
@@ -192,11 +196,32 @@ def _named(registry: Mapping[str, type[N]], value: Any, field: str, base: N) -> 
     if value is None:
         return base
     table = {"name": value} if isinstance(value, str) else dict(value)
-    name = table.pop("name", base.name)
-    if name not in registry:
-        raise ConfigError(field, name, f"one of {', '.join(registry)}")
-    start = base if name == base.name else registry[name]()
-    return from_table(registry[name], table, f"{field}.", start)
+    name = table.pop("name", _name_of(registry, base))
+    cls = registry[name] if name in registry else _imported(name, field, registry)
+    start = base if type(base) is cls else cls()
+    return from_table(cls, table, f"{field}.", start)
+
+
+def _name_of(registry: Mapping[str, type[N]], thing: N) -> str:
+    """The word that selects an algorithm or scheduler; for one that is not registered, where to import it from."""
+    kind = type(thing)
+    return thing.name if registry.get(thing.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _imported(name: str, field: str, registry: Mapping[str, type[N]]) -> type[N]:
+    """A user's own class, named as package.module:Class."""
+    expected = f"one of {', '.join(registry)}, or package.module:Class for your own"
+    module, _, attribute = str(name).partition(":")
+    if not module or not attribute:
+        raise ConfigError(field, name, expected)
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as problem:
+        raise ConfigError(field, name, f"{expected} ({problem})") from problem
+    kind: type = KINDS[field]
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        raise ConfigError(field, name, f"a class that derives from {kind.__name__}")
+    return found  # type: ignore[return-value]  # just checked
 
 
 def common_settings(source: Algorithm, target: type[Algorithm]) -> Algorithm:

@@ -24,7 +24,7 @@ from kfl.engine import LocalData
 from kfl.engine.sequential import SequentialEngine
 from kfl.models import FleetModels, State, fleet_from_name
 from kfl.simulation.experiment import Experiment
-from kfl.simulation.folder import load_run
+from kfl.simulation.folder import load_run, read_environment
 from kfl.simulation.history import History
 from kfl.simulation.kept_models import FOLDER, as_safetensors, device_name, read_state
 
@@ -52,7 +52,7 @@ class FinishedRun:
                 f"The run in {path} did not keep its models; run it again without --no-models, into another folder: "
                 f"kfl run --config {path / 'config.toml'}"
             )
-        environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+        environment = read_environment(path)
         # "no: dataset and models were given as Python objects; …"
         given = str(environment["repeatable"]).partition(";")[0]
         return FinishedRun(path, experiment, history, environment["dataset"], "models" not in given)

@@ -21,7 +21,6 @@ import io
 import json
 import math
 import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -33,6 +32,7 @@ from kfl.core.config import differences
 from kfl.core.errors import RunFolderError
 from kfl.core.files import is_part, write_atomic, write_json
 from kfl.core.lock import LockedError, only_one
+from kfl.core.parse import parse_json, parse_toml
 from kfl.engine.plan import Plan
 from kfl.simulation.experiment import Experiment
 from kfl.simulation.history import History, RoundLog
@@ -148,12 +148,12 @@ class RunFolder:
 
     def _refuse_other(self, experiment: Experiment, existing: Path) -> None:
         try:
-            before = tomllib.loads(existing.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+            before = parse_toml(existing.read_text(encoding="utf-8"))
+        except ValueError as problem:
             raise RunFolderError(
                 f"The configuration {existing} is damaged ({problem}); choose another folder."
             ) from problem
-        changed = differences(before, tomllib.loads(experiment.to_toml()))
+        changed = differences(before, parse_toml(experiment.to_toml()))
         if changed:
             raise RunFolderError(
                 f"The run folder {self.path} belongs to another configuration ({'; '.join(changed)}); "
@@ -221,7 +221,7 @@ def load_run(path: Path) -> tuple[Experiment, History]:
 
 def _log(path: Path, number: int, line: str) -> RoundLog:
     try:
-        return RoundLog.from_dict(json.loads(line))
+        return RoundLog.from_dict(parse_json(line))
     except (ValueError, TypeError, AttributeError) as problem:
         raise RunFolderError(f"Line {number + 1} of {path} is damaged ({problem}).") from problem
 
@@ -242,11 +242,19 @@ def _hash(lines: Iterable[str] = ()) -> hashlib.blake2b:
     return digest
 
 
+def read_environment(path: Path) -> dict[str, Any]:
+    """What a run ran on: the environment.json of its folder, with the facts that others ask for."""
+    found = _read_json(path / "environment.json", {})
+    if isinstance(found, dict) and isinstance(found.get("dataset"), dict) and "note" in found["dataset"]:
+        return {"repeatable": "yes", **found}
+    raise RunFolderError(f"{path / 'environment.json'} is missing or damaged: it does not say which data was used.")
+
+
 def _read_json(path: Path, missing: Any) -> Any:
     if not path.exists():
         return missing
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except ValueError as problem:
         raise RunFolderError(f"{path} is damaged ({problem}).") from problem
 

@@ -12,7 +12,9 @@ from typing import Any
 from kfl._version import __version__
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
+from kfl.core.parse import parse_json
 from kfl.simulation.experiment import Experiment
+from kfl.simulation.folder import read_environment
 from kfl.simulation.history import History, RoundLog
 from kfl.simulation.run_names import digest
 
@@ -84,8 +86,7 @@ def _commonest(sentences: Iterable[str]) -> str:
 
 def data_note(run: Path) -> str:
     """What a reader must know about the copy of the data that a run used."""
-    environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
-    return str(environment["dataset"]["note"])
+    return str(read_environment(run)["dataset"]["note"])
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
@@ -97,7 +98,7 @@ def read_records(path: Path) -> list[Record]:
     """Read what `write_records` wrote; a folder stands for its results.jsonl."""
     file = path / "results.jsonl" if path.is_dir() else path
     try:
-        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [parse_json(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, ValueError) as problem:
         raise RunFolderError(f"{file} holds no results of kfl compare ({problem}).") from problem
     if not lines or not all(isinstance(line, dict) and {"curve", "digest"} <= line.keys() for line in lines):

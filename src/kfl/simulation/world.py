@@ -112,10 +112,14 @@ def _repeatable(dataset: Dataset | None, models: Models | None) -> str:
 def source_hashes(experiment: Experiment) -> dict[str, str]:
     """A hash of the source file of every module the user named, so that a later reader can tell it is the same."""
     hashes = {}
-    for name in (experiment.model, experiment.dataset):
+    table = experiment.to_table()
+    for name in (experiment.model, experiment.dataset, table["algorithm"]["name"], table["scheduler"]["name"]):
         module_name, colon, _ = name.partition(":")
         if colon:
-            source = inspect.getsourcefile(importlib.import_module(module_name))
+            try:
+                source = inspect.getsourcefile(importlib.import_module(module_name))
+            except (ImportError, TypeError):  # a class made on the spot, in a notebook or a script
+                source = None
             if source is not None:
                 hashes[name] = blake2b(Path(source).read_bytes(), digest_size=16).hexdigest()
     return hashes
