@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,6 +22,7 @@ from kfl.cli.options import (
 )
 from kfl.core.errors import StoppedError
 from kfl.core.files import write_json
+from kfl.core.parse import parse_json
 from kfl.simulation.experiment import Experiment, common_settings
 from kfl.simulation.folder import cannot_write
 
@@ -114,7 +114,7 @@ class Job:
     def load(folder: Path, data_dir: Path | None, device: str) -> Job:
         """Read the note; a run that was not started by `kfl run` has none, and gets no baseline."""
         try:
-            note = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+            note = parse_json((folder / "job.json").read_text(encoding="utf-8"))
             baseline, models, deterministic = (bool(note[name]) for name in ("baseline", "models", "deterministic"))
             return Job(data_dir, device, deterministic=deterministic, baseline=baseline, models=models)
         except (OSError, ValueError, KeyError, TypeError):

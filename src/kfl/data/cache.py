@@ -9,7 +9,6 @@ cannot be written means no cache, never a failure.
 from __future__ import annotations
 
 import hashlib
-import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.files import atomic_file, write_json
+from kfl.core.parse import parse_json
 
 CACHE_VERSION = 1
 """Raise this when a decoder changes what it returns."""
@@ -56,7 +56,7 @@ def _key(sources: Sequence[Path]) -> str:
 def _read(entry: Path) -> Decoded | None:
     """The entry, or None where it is absent or damaged in any way."""
     try:
-        index = json.loads((entry / "index.json").read_text())
+        index = parse_json((entry / "index.json").read_text())
         arrays = {}
         for name, checksum in index["crc32"].items():
             array = np.load(entry / f"{name}.npy", mmap_mode="r", allow_pickle=False)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
+from kfl.core.parse import parse_json
 from kfl.scheduling.base import BoolArray, FloatArray
 from kfl.scheduling.problem_draft import Column, Draft, check_top
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, EACH_ROUND, ProblemError, refuse_unknown
@@ -93,7 +94,7 @@ def _literal(text: str) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         pass
     try:

@@ -1,0 +1,33 @@
+"""TOML and JSON from strangers: whatever is wrong with a text is a ValueError, a text nested without end included."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import Any
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table in a TOML text.
+
+    >>> parse_toml("a = 1")
+    {'a': 1}
+    """
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value in a JSON text.
+
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ...
+    ValueError: it is nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
