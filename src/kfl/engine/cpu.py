@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.dense import Numbers
-from kfl.engine.fast_cnn import ImageSamples, conv_features, train_cnn
+from kfl.engine.fast_cnn import ImageSamples, compile_kernels, conv_features, train_cnn
 from kfl.engine.fast_mlp import FlatSamples, body_features, gram_pays, train_mlp
 from kfl.engine.local_data import LocalData
 from kfl.engine.losses import Slopes, is_known
@@ -52,6 +52,9 @@ class CpuEngine(Engine):
         self._nets: dict[int, DenseNet | ConvNet | None] = {}
         self._cache = BoundedCache(CACHE_BYTES)
         self._said: set[str] = set()
+        for which in np.flatnonzero([path == "cnn" for path in plan.paths]):
+            if (members := np.flatnonzero(models.architecture == which)).size:
+                self._net(int(members[0]))
 
     def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Bring a message to the processor that computes."""
@@ -208,6 +211,8 @@ class CpuEngine(Engine):
             net = None
             if self.plan.paths[which] != "plain":
                 net = recognise(self._plain.template(device), self._data.dataset.input_shape)
+            if isinstance(net, ConvNet):
+                compile_kernels(net, self._numbers)
             self._nets[which] = net
         return self._nets[which]
 

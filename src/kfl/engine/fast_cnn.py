@@ -9,7 +9,6 @@ dense layers are shortened.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -96,6 +95,25 @@ class Convolution:
         return self.rows[:, :, : self._used].reshape(shape.outputs, shape.kernel, shape.kernel, shape.channels)
 
 
+def stride_of(net: ConvNet) -> int:
+    """Numbers from one sample of the first convolution's output to the next: room for whole vectors."""
+    return (net.shapes[0].pooled // LANES + 2) * LANES
+
+
+def compile_kernels(net: ConvNet, numbers: Numbers) -> None:
+    """Compile now what a network will need, half a second for the paper's, so that no round waits for it."""
+    one, two = net.shapes
+    number, stride = str(numbers.exact).removeprefix("torch."), stride_of(net)
+    conv_kernels.to_blocks_kernel(one.pixels, number)
+    conv_kernels.forward_kernel(one, number, True)
+    conv_kernels.forward_kernel(two, number, False)
+    for rows, distance in ((one.pooled, stride), (two.pooled, two.pooled)):
+        conv_kernels.to_samples_kernel(rows, distance, number)
+        conv_kernels.to_samples_kernel(rows, distance, None)
+    conv_kernels.backward_kernel(two, number, (stride, stride))
+    conv_kernels.weight_gradient_kernel(one, number, (one.pixels, stride))
+
+
 class ConvPass:
     """Both convolutions over one set of images, with all buffers between them."""
 
@@ -106,15 +124,11 @@ class ConvPass:
         self._exact = numbers.exact
         self._memory = memory
         self._blocks = whole_blocks(images.count)
+        self._stride = stride_of(net)
         shape = net.shapes[0]
         self._in_blocks = self._take("conv blocks", self._blocks, shape.pixels, LANES)
         kernel = conv_kernels.to_blocks_kernel(shape.pixels, self._number)
         kernel(images.flat.data_ptr(), self._in_blocks.data_ptr(), self._blocks)
-
-    @cached_property
-    def _stride(self) -> int:
-        """Numbers from one sample of the first convolution's output to the next: room for whole vectors."""
-        return (self._net.shapes[0].pooled // LANES + 2) * LANES
 
     def forward(self, first: Convolution, second: Convolution) -> Tensor:
         """What the dense layers see: (samples, pooled), channels first as PyTorch flattens it."""
