@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     """What the server sends to the chosen devices."""
 
 
+LARGEST = 1e30
+"""No step or weight of a loss may be larger: models are float32, which ends at 3e38."""
 BITS_PER_VALUE = 32
 """Bits of one number on the air, the paper's q: float32."""
 
@@ -85,10 +87,10 @@ class Algorithm(ABC):
     def validate(self) -> None:
         """Raise ConfigError for a value that cannot work. An algorithm's own fields are checked by `check`."""
         require(self.local_steps >= 1, "local_steps", self.local_steps, "1 or more")
-        require(0 < self.learning_rate < float("inf"), "learning_rate", self.learning_rate, "a number above 0")
+        require(0 < self.learning_rate <= LARGEST, "learning_rate", self.learning_rate, "a number above 0")
         require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
         head, size = self.head_learning_rate, self.batch_size
-        require(head is None or 0 < head < float("inf"), "head_learning_rate", head, "a number above 0, or none")
+        require(head is None or 0 < head <= LARGEST, "head_learning_rate", head, "a number above 0, or none")
         require(size is None or size >= 1, "batch_size", size, "1 or more, or none for all samples")
         self.check()
 

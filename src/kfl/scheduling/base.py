@@ -109,6 +109,10 @@ class SchedulerState:
     """Anything else one scheduler needs, by name."""
 
 
+LARGEST_WEIGHT = 1e30
+"""Weights in what schedulers minimise are no larger: products with samples and joules must stay finite."""
+
+
 @dataclass(frozen=True)
 class Scheduler(ABC):
     """Decides each round who takes part, with which share of the band and which transmit power."""

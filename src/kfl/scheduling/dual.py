@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling import curve
-from kfl.scheduling.base import Decision, FloatArray, Observation, Scheduler, SchedulerState, Uplink
+from kfl.scheduling.base import LARGEST_WEIGHT, Decision, FloatArray, Observation, Scheduler, SchedulerState, Uplink
 from kfl.scheduling.drift import drift_objective, typical_allowance_j
 from kfl.scheduling.gamma import data_weight
 from kfl.scheduling.relaxation import Devices, band_log_price, critical_log_prices, fitted_shares, relax
@@ -44,8 +44,8 @@ class Dual(Scheduler):
     def __post_init__(self) -> None:
         for name in ("v", "epsilon"):
             value = getattr(self, name)
-            if not (np.isfinite(value) and value >= 0):
-                raise ConfigError(f"scheduler.{name}", value, "a finite number, 0 or more")
+            if not (0 <= value <= LARGEST_WEIGHT):
+                raise ConfigError(f"scheduler.{name}", value, f"a number from 0 to {LARGEST_WEIGHT:g}")
         data_weight(self.gamma, 0)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:

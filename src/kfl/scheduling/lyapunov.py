@@ -22,7 +22,6 @@ Where we leave the paper:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -32,7 +31,7 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.scheduling.allocation import allocate
 from kfl.scheduling.as_printed import printed_rule
-from kfl.scheduling.base import BoolArray, Decision, FloatArray, Observation, Scheduler, SchedulerState
+from kfl.scheduling.base import LARGEST_WEIGHT, BoolArray, Decision, FloatArray, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import energy_scale, log_upload_energy, required_exponent
 from kfl.scheduling.drift import drift_objective, typical_allowance_j
 from kfl.scheduling.gamma import data_weight
@@ -75,8 +74,8 @@ class Lyapunov(Scheduler):
     def __post_init__(self) -> None:
         """Reject values that cannot work before a run starts."""
         for field, value in (("v", self.v), ("epsilon", self.epsilon)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"scheduler.{field}", value, "a finite number, 0 or more")
+            if not (0 <= value <= LARGEST_WEIGHT):
+                raise ConfigError(f"scheduler.{field}", value, f"a number from 0 to {LARGEST_WEIGHT:g}")
         data_weight(self.gamma, 0)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:

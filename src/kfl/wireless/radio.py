@@ -16,6 +16,9 @@ from typing import Literal
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
 
+LARGEST = 1e12
+"""No band, distance or clock is larger than this, or smaller than its inverse: beyond, squares and powers overflow."""
+
 
 @dataclass(frozen=True)
 class Radio:
@@ -72,10 +75,10 @@ class Radio:
         """Raise a `ConfigError` that names the first field that cannot work."""
         self._validate_numbers()
         self._validate_channel()
-        if not self.cpu_frequencies_hz or not all(math.isfinite(f) and f > 0 for f in self.cpu_frequencies_hz):
+        if not self.cpu_frequencies_hz or not all(1 / LARGEST <= f <= LARGEST for f in self.cpu_frequencies_hz):
             raise ConfigError("cpu_frequencies_hz", self.cpu_frequencies_hz, "one or more positive frequencies")
-        if self.resource_blocks is not None and self.resource_blocks < 1:
-            raise ConfigError("resource_blocks", self.resource_blocks, "at least 1, or left out")
+        if self.resource_blocks is not None and not 1 <= self.resource_blocks <= 10**9:
+            raise ConfigError("resource_blocks", self.resource_blocks, "at least 1 and at most a billion, or left out")
 
     def _validate_numbers(self) -> None:
         positive = {
@@ -89,6 +92,8 @@ class Radio:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(name, value, f"a positive number of {unit}")
+            if not 1 / LARGEST <= value <= LARGEST:
+                raise ConfigError(name, value, f"between {1 / LARGEST:g} and {LARGEST:g} {unit}")
         decibels = ["noise_dbm_per_hz", "reference_gain_db", "max_power_dbm"]
         decibels += ["downlink_power_dbm"] if self.downlink_power_dbm is not None else []
         for name in decibels:
@@ -99,6 +104,8 @@ class Radio:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(name, value, "zero or a positive number")
+            if value > 400:
+                raise ConfigError(name, value, "at most 400")
         if not self.budget_j_per_round > 0:
             raise ConfigError("budget_j_per_round", self.budget_j_per_round, "a positive number of joules")
         if self.min_distance_m > self.radius_m:
