@@ -1,0 +1,1 @@
+"""The workloads of `benchmarks.engine` in other people's simulators."""
