@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from kfl.algorithms.base import Rejection, Upload
-from kfl.algorithms.uploads import refuse_arrays, refuse_count
+from kfl.algorithms.uploads import MOST_SAMPLES, is_plain, refuse_arrays, refuse_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +82,7 @@ def all_sound(uploads: Sequence[Upload], before: Tensor) -> bool:
 
     for upload in uploads:
         means, counts = upload.arrays.get("means"), upload.arrays.get("counts")
-        if not isinstance(means, torch.Tensor) or not isinstance(counts, torch.Tensor):
+        if not (is_plain(means) and is_plain(counts)):
             return False
         if means.shape != before.shape or counts.shape != before.shape[:1]:
             return False
@@ -92,7 +92,7 @@ def all_sound(uploads: Sequence[Upload], before: Tensor) -> bool:
         return True
     means, counts = stack(uploads)
     fine = torch.isfinite(means).all(2) | (counts == 0)
-    return bool((fine & torch.isfinite(counts) & (counts >= 0)).all())
+    return bool((fine & torch.isfinite(counts) & (counts >= 0) & (counts <= MOST_SAMPLES)).all())
 
 
 def renewed(server: State, mean: Tensor, reported: Tensor, *, memory: bool) -> State:
@@ -108,11 +108,10 @@ def renewed(server: State, mean: Tensor, reported: Tensor, *, memory: bool) -> S
 
 def refuse_knowledge(upload: Upload, before: Tensor) -> str | None:
     """Why an upload of class means cannot be used; None where it can. A class of count 0 may hold anything."""
-    import torch
 
     reason = refuse_count(upload, "counts", (len(before),))
     means = upload.arrays.get("means")
-    if reason or not isinstance(means, torch.Tensor) or means.shape != before.shape:
+    if reason or not is_plain(means) or means.shape != before.shape:
         return reason or refuse_arrays(upload, {"means": before})
     held = (upload.arrays["counts"] > 0).to(means.device)
     return refuse_arrays(Upload(upload.device, {"means": means[held]}), {"means": before[held.to(before.device)]})

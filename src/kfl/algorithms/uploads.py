@@ -6,7 +6,7 @@ A radio link or a stranger's device can deliver anything. Whatever a server aver
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from kfl.algorithms.base import Rejection, Upload
 
@@ -18,13 +18,22 @@ MOST_SAMPLES = 2**53
 """Counts above this are not exact in float64, and a few of them would overflow a weighted sum."""
 
 
+def is_plain(found: object) -> TypeGuard[Tensor]:
+    """Whether this is an array with a value in every place: a tensor that is not sparse, quantised or without data."""
+    import torch
+
+    if not isinstance(found, torch.Tensor):
+        return False
+    return found.layout == torch.strided and not found.is_meta and not found.is_quantized
+
+
 def refuse_arrays(upload: Upload, like: Mapping[str, Tensor]) -> str | None:
     """Why an upload cannot stand for arrays of these names, shapes and types; None where it can."""
     import torch
 
     for name, model in like.items():
         found = upload.arrays.get(name)
-        if not isinstance(found, torch.Tensor):
+        if not is_plain(found):
             return f"it has no array {name}"
         if found.shape != model.shape:
             return f"its {name} has the shape {tuple(found.shape)}, not {tuple(model.shape)}"
@@ -40,7 +49,7 @@ def refuse_count(upload: Upload, name: str, shape: Sequence[int]) -> str | None:
     import torch
 
     found = upload.arrays.get(name)
-    if not isinstance(found, torch.Tensor):
+    if not is_plain(found):
         return f"it has no array {name}"
     if tuple(found.shape) != tuple(shape):
         return f"its {name} has the shape {tuple(found.shape)}, not {tuple(shape)}"

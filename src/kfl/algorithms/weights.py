@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kfl.algorithms.base import Rejection, Upload
-from kfl.algorithms.uploads import refuse_arrays, refuse_count
+from kfl.algorithms.uploads import is_plain, refuse_arrays, refuse_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,7 +78,7 @@ def _all_sound(server: State, uploads: Sequence[Upload]) -> bool:
             return False
         for name, like in server.items():
             found = upload.arrays.get(name)
-            if not isinstance(found, torch.Tensor) or found.shape != like.shape or found.dtype != like.dtype:
+            if not is_plain(found) or found.shape != like.shape or found.dtype != like.dtype:
                 return False
             if found.is_floating_point() and found.numel():
                 arrays.append(found)

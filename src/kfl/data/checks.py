@@ -25,7 +25,10 @@ def as_inputs(name: str, values: ArrayLike) -> NDArray[Any]:
 
 def as_labels(name: str, values: ArrayLike) -> IntArray:
     """`values` as int64. Whole numbers stored as floats are accepted, anything else is not rounded."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{name} is not one array of labels: its entries differ in shape.") from error
     if array.ndim != 1:
         raise DataError(f"{name} has shape {array.shape}, but must be one label per sample: (samples,).")
     if array.dtype.kind == "f":

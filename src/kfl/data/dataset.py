@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "test"]
 
+MOST_CLASSES = 100_000
+"""Memory grows with the classes, and they are counted from the largest label, which may be a mistake."""
 FINGERPRINT_ROWS = 256
 """Samples of each set that enter the fingerprint; labels enter completely."""
 
@@ -57,8 +59,8 @@ class Dataset:
     """What a reader of results must know about this copy of the data; shown wherever results are."""
 
     def __post_init__(self) -> None:
-        if self.classes < 1:
-            raise DataError(f"classes is {self.classes}, but must be at least 1.")
+        if not 1 <= self.classes <= MOST_CLASSES:
+            raise DataError(f"classes is {self.classes}, but must be at least 1 and at most {MOST_CLASSES}.")
         check_split("train", self.train_x, self.train_y, self.classes)
         check_split("test", self.test_x, self.test_y, self.classes)
         if self.train_x.shape[1:] != self.test_x.shape[1:]:

@@ -72,5 +72,5 @@ def _pixels(path: Path, row: int, data: bytes, size: int) -> NDArray[np.uint8]:
                 return np.asarray(image.convert("RGB"))
             width, height = image.size
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}, row {row}: the image cannot be decoded ({error}).") from error
+        raise DataError(f"{path}, row {row}: the image cannot be decoded ({str(error).partition(' <')[0]}).") from error
     raise DataError(f"{path}, row {row}: the image has {width}×{height} pixels, but must have {size}×{size}.")

@@ -1,0 +1,150 @@
+"""Data files with one thing wrong: read as they were meant, or refused in one sentence; never as something else."""
+
+import gzip
+import hashlib
+import io
+import json
+import random
+
+import numpy as np
+import pytest
+
+from kfl.core.errors import DataError, KflError
+from kfl.data import Dataset, idx
+from kfl.data.cache import Decoded, cached
+from kfl.data.image_table import read_images
+from kfl.data.mnist5k import _csv_path
+
+CASES = 300
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Real digits, as an IDX file of the right size and checksum."""
+    rows = gzip.decompress(_csv_path().read_bytes()).split(b"\n")[:20]
+    values = np.array([row.split(b",")[:-1] for row in rows], dtype=np.uint8)
+    values = values.reshape(20, 28, 28)
+    file = idx.IdxFile("digits", (20, 28, 28), "")
+    content = file.header + values.tobytes()
+    return idx.IdxFile("digits", (20, 28, 28), hashlib.md5(content).hexdigest()), content, values
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzip"])
+def test_idx_files(digits, zipped, mutated, judged, tmp_path):
+    file, content, values = digits
+    whole = gzip.compress(content) if zipped else content
+    path = tmp_path / ("digits.gz" if zipped else "digits")
+    draw = random.Random(6)
+    refused = 0
+    for _ in range(CASES):
+        path.write_bytes(broken := mutated(whole, draw))
+        found = judged(lambda: idx.read(path, file))
+        refused += isinstance(found, DataError)
+        assert isinstance(found, DataError) or np.array_equal(found, values)
+        assert path.read_bytes() == broken
+    assert refused > CASES / 2
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Thirty small images in a parquet file, half of them JPEG."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    image = pytest.importorskip("PIL.Image")
+    draw = np.random.default_rng(0)
+    cells = []
+    for number in range(30):
+        buffer = io.BytesIO()
+        pixels = draw.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        image.fromarray(pixels).save(buffer, format="JPEG" if number % 2 else "PNG")
+        cells.append({"bytes": buffer.getvalue(), "path": None})
+    path = tmp_path_factory.mktemp("pictures") / "train.parquet"
+    parquet.write_table(arrow.table({"img": cells, "label": list(range(30))}), path)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore")  # pillow warns of odd images, which are refused or not
+def test_parquet_files(pictures, mutated, judged, tmp_path):
+    draw, whole = random.Random(7), pictures.read_bytes()
+    path = tmp_path / "train.parquet"
+    refused = 0
+    for _ in range(CASES):
+        path.write_bytes(broken := mutated(whole, draw))
+        found = judged(lambda: read_images(path, 30, 8))
+        refused += isinstance(found, KflError)
+        if not isinstance(found, KflError):
+            images, labels, _ = found
+            assert images.shape == (30, 3, 8, 8) and images.dtype == np.uint8 and labels.shape == (30,)
+        assert path.read_bytes() == broken
+    assert refused > CASES / 10
+
+
+def test_a_damaged_cache_is_made_again(mutated, judged, tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    arrays = {"x": np.arange(60, dtype=np.uint8).reshape(5, 3, 4), "y": np.arange(5)}
+    decoded = Decoded(arrays, "a note")
+
+    def read():
+        return cached("toy", [source], lambda: decoded, tmp_path / "cache")
+
+    read()
+    draw = random.Random(8)
+    for _ in range(CASES):
+        path = draw.choice(sorted((tmp_path / "cache").rglob("*.*")))
+        path.write_bytes(mutated(path.read_bytes(), draw))
+        found = judged(read)
+        assert all(np.array_equal(found.arrays[name], arrays[name]) for name in arrays)
+        assert {name: value.dtype for name, value in found.arrays.items()} == {n: v.dtype for n, v in arrays.items()}
+        del found
+        for leftover in (tmp_path / "cache").rglob("*"):
+            if leftover.is_file():
+                leftover.unlink()
+        read()
+
+
+STRANGE = (np.nan, np.inf, -1, 3.5, 10**18, "a", None, b"x", 1j, np.datetime64("2020"), [], [1, 2], {})
+
+
+def test_arrays_of_all_kinds(judged):
+    draw = random.Random(9)
+    made = 0
+    for _ in range(CASES):
+        x = np.arange(40.0).reshape(20, 2).tolist()
+        y = [k % 3 for k in range(20)]
+        way = draw.randrange(4)
+        if way == 0:
+            x[draw.randrange(20)][draw.randrange(2)] = draw.choice(STRANGE)
+        elif way == 1:
+            y[draw.randrange(20)] = draw.choice(STRANGE)
+        elif way == 2:
+            x[draw.randrange(20)] = draw.choice(STRANGE)
+        else:
+            del (x if draw.random() < 0.5 else y)[draw.randrange(20) :]
+        found = judged(lambda x=x, y=y: Dataset.from_arrays(x, y))
+        if not isinstance(found, KflError):
+            made += 1
+            assert np.isfinite(found.train_x).all() and found.train_y.min() >= 0
+    assert made > 5
+
+
+def test_json_beside_the_arrays_may_be_anything(judged, tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    decoded = Decoded({"x": np.arange(4)}, "")
+
+    def read():
+        return cached("toy", [source], lambda: decoded, tmp_path / "cache")
+
+    read()
+    index = next((tmp_path / "cache").rglob("index.json"))
+    for value in (
+        1,
+        [],
+        {},
+        None,
+        {"crc32": 3},
+        {"crc32": {"../../x": 1}, "note": ""},
+        {"crc32": {"x": "a"}, "note": ""},
+    ):
+        index.write_text(json.dumps(value))
+        assert np.array_equal(judged(read).arrays["x"], np.arange(4))
