@@ -59,6 +59,8 @@ def _read(entry: Path) -> Decoded | None:
         index = parse_json((entry / "index.json").read_text())
         arrays = {}
         for name, checksum in index["crc32"].items():
+            if Path(name).name != name:
+                return None  # it leads out of the folder
             array = np.load(entry / f"{name}.npy", mmap_mode="r", allow_pickle=False)
             if _crc32(array) != checksum:
                 return None

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfl.core.arrays import read_npz
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json
@@ -268,8 +269,7 @@ def _unpack_rest(data: bytes, number: int, devices: dict[int, State]) -> RunStat
 
     from kfl.simulation.round import RunState
 
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = read_npz(data)
 
     def part(prefix: str) -> dict[str, Any]:
         return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}

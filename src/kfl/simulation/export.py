@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from kfl._version import __version__
+from kfl.core.arrays import read_npz
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_atomic, write_json
 from kfl.data import Dataset, Partition
@@ -84,8 +85,11 @@ class FinishedRun:
             state = algorithm.device_init(_bare_engine(self.models()), device, self.experiment.seed)
             if state and self.history.devices[device]["rounds"] > 0:
                 raise RunFolderError(f"{self.path / FOLDER} has no file for device {device}, though it trained.")
-        with np.load(self.path / "knowledge.npz", allow_pickle=False) as arrays:
-            server = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        knowledge = self.path / "knowledge.npz"
+        try:
+            server = {name: torch.from_numpy(value) for name, value in read_npz(knowledge.read_bytes()).items()}
+        except (OSError, ValueError, TypeError) as problem:
+            raise RunFolderError(f"The file {knowledge} is missing or damaged ({problem}).") from problem
         return algorithm.predictor(server, state)
 
     def describe(self, device: int) -> dict[str, Any]:
