@@ -19,6 +19,7 @@ COMMANDS = {
     "tune": ("kfl.cli.tune", "Give every algorithm the same small search on development seeds."),
     "export": ("kfl.cli.export", "Write the trained models of chosen devices as safetensors."),
     "schedule": ("kfl.cli.schedule", "Decide who sends, with which share and power, for devices in a file."),
+    "bound": ("kfl.cli.bound", "Evaluate the paper's guarantees for a run or for given constants."),
     "resume": ("kfl.cli.resume", "Continue a run that was interrupted."),
     "data": ("kfl.cli.data", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
 }
