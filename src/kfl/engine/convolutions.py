@@ -99,7 +99,8 @@ def grouped_block(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     side_by_side = images.transpose(0, 1).reshape(samples, devices * channels, height, width)
     out = functional.conv2d(side_by_side, weight.flatten(0, 1), bias.flatten(), groups=devices)
     pooled: Tensor = functional.max_pool2d(out.relu(), 2)
-    return pooled.unflatten(1, (devices, -1)).transpose(0, 1)
+    apart: Tensor = pooled.unflatten(1, (devices, -1)).transpose(0, 1)
+    return apart
 
 
 def column_block(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -111,7 +112,8 @@ def column_block(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     out = torch.baddbmm(bias.unsqueeze(1), columns, weight.flatten(2).transpose(1, 2))
     picture = out.reshape(devices * samples, height, width, -1).permute(0, 3, 1, 2)
     pooled: Tensor = functional.max_pool2d(picture.relu(), 2)
-    return pooled.unflatten(0, (devices, samples))
+    apart: Tensor = pooled.unflatten(0, (devices, samples))
+    return apart
 
 
 def choose_convolutions(
