@@ -32,7 +32,6 @@ from kfl.engine import Engine, RoundKey
 from kfl.engine.factory import make_engine
 from kfl.engine.plan import Plan
 from kfl.engine.workers import torch_threads
-from kfl.models import State
 
 ALGORITHMS: dict[str, Algorithm] = {"fedavg": FedAvg(), "prototypes": Kfl()}
 CHECKED_ROUNDS = 3
@@ -50,7 +49,8 @@ class EngineRun:
         self.engine, self.algorithm, self.seed = engine, algorithm, seed
         self.tests_all = tests_all or not algorithm.predicts_alone
         self.server = algorithm.server_init(engine, seed)
-        self.devices: dict[int, State] = {}
+        # Models exist before the first timed round, as the loop's do.
+        self.devices = {k: algorithm.device_init(engine, k, seed) for k in range(DEVICES)}
         self.right = dict.fromkeys(range(DEVICES), 0)
         self.round = 0
 
@@ -62,7 +62,7 @@ class EngineRun:
 
     def _play(self, chosen: list[int]) -> int:
         message = self.engine.place(self.algorithm.broadcast(self.server))
-        before = [self._device(k) for k in chosen]
+        before = [self.devices[k] for k in chosen]
         after, uploads = self.algorithm.local_update(
             message, chosen, before, self.engine, RoundKey(self.seed, self.round)
         )
@@ -70,18 +70,13 @@ class EngineRun:
         self.devices.update(zip(chosen, after, strict=True))
         self.round += 1
         tested = list(self.right) if self.tests_all else chosen
-        states = [self.algorithm.predictor(self.server, self._device(k)) for k in tested]
+        states = [self.algorithm.predictor(self.server, self.devices[k]) for k in tested]
         self.right.update(zip(tested, self.engine.correct(tested, states), strict=True))
         return sum(self.right.values())
 
     def state(self, device: int) -> dict[str, Tensor]:
         """A device's model."""
-        return self.algorithm.predictor(self.server, self._device(device))
-
-    def _device(self, device: int) -> State:
-        if device not in self.devices:
-            return self.algorithm.device_init(self.engine, device, self.seed)
-        return self.devices[device]
+        return self.algorithm.predictor(self.server, self.devices[device])
 
 
 @dataclass

@@ -15,7 +15,9 @@ from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.data import Dataset, partition
 from kfl.engine import LocalData, Mixture, RoundKey, Sgd, Supervised, factory
 from kfl.engine.cpu import CpuEngine
+from kfl.engine.dense import Numbers
 from kfl.engine.factory import check_device, make_engine, make_plan
+from kfl.engine.fast_cnn import ImageSamples
 from kfl.engine.plan import Plan
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.structure import ConvNet, DenseNet, recognise
@@ -363,3 +365,10 @@ def test_inputs_written_are_inputs_read():
             out = torch.empty(len(expected), 4, 5, 3).permute(0, 3, 1, 2)
             data.write(1, split, out, torch.empty(expected.shape, dtype=torch.from_numpy(x).dtype))
             assert torch.equal(out, expected)
+            if (table := data.byte_table()) is not None and importlib.util.find_spec("llvmlite"):
+                indices = (data.partition.train if split == "train" else data.partition.test)[1]
+                images, room = ImageSamples.empty(len(indices), (3, 4, 5), Numbers())
+                images.read(x if split == "train" else x[:9], table, indices)
+                assert torch.equal(room, expected)
+                with pytest.raises(IndexError):
+                    images.read(x[:1], table, indices)

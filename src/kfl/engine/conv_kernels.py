@@ -139,6 +139,26 @@ def _winner(code: Code, values: list[Value]) -> tuple[Value, Value]:
 
 
 @functools.cache
+def read_kernel(channels: int, plane: int, number: str) -> Kernel:
+    """(stored bytes, table, indices, samples out, number of indices): images of bytes by index, channels last.
+
+    Stored images are (channels, plane); the table says which number each of the 256 bytes is in each channel.
+    """
+    code = Code("read", 4, number)
+    stored, table, indices, out, count = code.arguments
+    size = channels * plane
+    with code.loop(count) as place:
+        image = code.times(code.look_up(indices, place), size)
+        target = code.times(place, size)
+        with code.loop(plane) as pixel:
+            for channel in range(channels):
+                byte = code.load_byte(stored, code.plus(image, channel * plane, pixel))
+                value = code.load_one(table, code.plus(byte, channel * 256))
+                code.store_one(value, out, code.plus(target, code.times(pixel, channels), channel))
+    return code.compile()
+
+
+@functools.cache
 def to_samples_kernel(rows: int, stride: int, number: str | None) -> Kernel:
     """(blocks in, samples out, number of blocks): from blocks to one sample after another.
 

@@ -8,9 +8,12 @@ dense layers are shortened.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kfl.engine import conv_kernels
@@ -46,6 +49,15 @@ class ImageSamples:
         samples, room = ImageSamples.empty(len(images), tuple(images.shape[1:]), numbers)
         room.copy_(images)
         return samples
+
+    def read(self, stored: NDArray[np.uint8], table: Tensor, indices: NDArray[np.int64]) -> None:
+        """Fill with stored images of bytes, each byte replaced by the number the table has for it."""
+        channels, *plane = stored.shape[1:]
+        if len(indices) != self.count or (len(indices) and not 0 <= indices.min() <= indices.max() < len(stored)):
+            raise IndexError(f"Indices go from {indices.min()} to {indices.max()}, of {len(stored)} samples.")
+        kernel = conv_kernels.read_kernel(channels, math.prod(plane), str(table.dtype).removeprefix("torch."))
+        stored, indices = np.ascontiguousarray(stored), np.ascontiguousarray(indices)
+        kernel(stored.ctypes.data, table.data_ptr(), indices.ctypes.data, self.flat.data_ptr(), self.count)
 
     @property
     def size(self) -> int:
@@ -104,6 +116,7 @@ def compile_kernels(net: ConvNet, numbers: Numbers) -> None:
     """Compile now what a network will need, half a second for the paper's, so that no round waits for it."""
     one, two = net.shapes
     number, stride = str(numbers.exact).removeprefix("torch."), stride_of(net)
+    conv_kernels.read_kernel(one.channels, one.height * one.width, number)
     conv_kernels.to_blocks_kernel(one.pixels, number)
     conv_kernels.forward_kernel(one, number, True)
     conv_kernels.forward_kernel(two, number, False)

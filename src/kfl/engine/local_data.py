@@ -50,6 +50,23 @@ class LocalData:
         if data.std is not None:
             out.div_(torch.tensor(data.std).reshape(channel))
 
+    def byte_table(self) -> Tensor | None:
+        """The number each of the 256 bytes stands for in each channel, float32.
+
+        None where samples are not bytes that lie one after another.
+        """
+        import torch
+
+        data = self.dataset
+        if not all(x.dtype == np.uint8 and x.flags.c_contiguous for x in (data.train_x, data.test_x)):
+            return None
+        values = torch.arange(256, dtype=torch.float32).expand(data.input_shape[0], 256) * data.scale
+        if data.mean is not None:
+            values = values - torch.tensor(data.mean)[:, None]
+        if data.std is not None:
+            values = values / torch.tensor(data.std)[:, None]
+        return values.contiguous()
+
     def size(self, device: int, split: Literal["train", "test"]) -> int:
         """Number of samples of a device."""
         return len((self.partition.train if split == "train" else self.partition.test)[device])

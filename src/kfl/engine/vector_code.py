@@ -131,6 +131,10 @@ class Code:
         """One number."""
         return self.builder.load(self.at(array, offset), typ=self.scalar)
 
+    def store_one(self, value: Value, array: Value, offset: Value) -> None:
+        """Write one number."""
+        self.builder.store(value, self.at(array, offset))
+
     def load_byte(self, array: Value, offset: Value) -> Value:
         """One byte as a whole number."""
         return self.builder.zext(self.builder.load(self.at(array, offset, self.byte), typ=self.byte), self.index)
