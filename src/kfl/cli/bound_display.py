@@ -40,7 +40,7 @@ def print_constants_bound(constants: Constants, bounds: Mapping[str, Bound]) -> 
     # Captured and written in one piece: rich itself would end the program with status 1 under `| head`.
     with console.capture() as page:
         console.print(_terms("Theorem 1, as printed", bounds))
-        _say(console, _conditions(constants, next(iter(bounds.values()))))
+        _say(console, ["", *_conditions(constants, next(iter(bounds.values()))), *_vacuous(bounds.values()), ""])
         _gaps(console)
     sys.stdout.write(page.get())
 
@@ -55,15 +55,17 @@ def print_run_bound(run: Path, found: RunBound) -> None:
             [f"{run}: {asked.algorithm.name} on {asked.dataset}, {asked.devices} devices, {asked.rounds} rounds."],
         )
         if found.estimate is not None and found.bound is not None and found.best_bound is not None:
-            console.print(_constants(found.estimate.constants))
+            console.print("", _constants(found.estimate.constants), "")
             bounds = {"at the run's rates": found.bound, "at the best rates": found.best_bound}
             console.print(_terms("Theorem 1, as printed, with estimated constants", bounds))
-            _say(console, _conditions(found.estimate.constants, found.bound))
+            said = [*_conditions(found.estimate.constants, found.bound), *_vacuous(bounds.values())]
+            _say(console, ["", *said])
             if found.estimate.later_loss is not None:
                 start, end = found.estimate.initial_loss, found.estimate.later_loss
                 _say(console, [f"Measured on these devices: F = {start:.4g} at the start, {end:.4g} at the end."])
-            _say(console, found.estimate.notes)
+            _say(console, [*found.estimate.notes, ""])
             _gaps(console)
+            _say(console, [""])
         _say(console, [str(one) for one in (found.energy, found.volume) if one is not None])
         _say(console, found.notes)
     sys.stdout.write(page.get())
@@ -120,6 +122,13 @@ def _conditions(constants: Constants, bound: Bound) -> list[str]:
             f"{bound.rounds - 2}, the last that enters. Remark 1 says the reverse."
         )
     return said
+
+
+def _vacuous(bounds: Iterable[Bound]) -> list[str]:
+    for bound in bounds:
+        if bound.verdict == "vacuous":
+            return [f"Vacuous: no smaller than the gap at the start, {bound.initial_gap:.4g}; it promises no progress."]
+    return []
 
 
 def _gaps(console: Console) -> None:

@@ -204,7 +204,7 @@ class Bound:
         """In words: whether the bound applies, and whether it says anything."""
         if not self.within_assumptions:
             return "outside its assumptions"
-        return "vacuous: no smaller than the gap at the start" if self.vacuous else "below the gap at the start"
+        return "vacuous" if self.vacuous else "below the gap at the start"
 
 
 def theorem1(constants: Constants, counts: NDArray[np.generic], schedule: NDArray[np.generic]) -> Bound:
