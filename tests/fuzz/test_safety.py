@@ -29,6 +29,7 @@ from kfl.data.cache import Decoded, cached
 from kfl.data.image_table import read_images
 from kfl.simulation.export import FinishedRun
 from kfl.simulation.kept_models import read_state
+from kfl.simulation.state_rows import rows_sum
 
 SOURCE = Path(kfl.__file__).parent
 TINY = replace(SMALL, rounds=6, devices=4)
@@ -85,7 +86,8 @@ def replace_in_checkpoints(folder: Path, kind: str, content: bytes) -> None:
     for path in state.glob("point-*"):
         point = json.loads(json.loads(path.read_text())["point"])
         names = [name for name in point["sums"] if name.startswith(kind)]
-        point["sums"] |= dict.fromkeys(names, hashlib.blake2b(content, digest_size=16).hexdigest())
+        total = rows_sum(content) if kind == "rows" else hashlib.blake2b(content, digest_size=16).hexdigest()
+        point["sums"] |= dict.fromkeys(names, total)
         body = json.dumps(point, sort_keys=True)
         path.write_text(json.dumps({"sum": hashlib.blake2b(body.encode(), digest_size=16).hexdigest(), "point": body}))
 

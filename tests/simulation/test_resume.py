@@ -16,6 +16,7 @@ from kfl.simulation import build_world
 from kfl.simulation.checkpoint import Checkpoints
 from kfl.simulation.faults import Faults
 from kfl.simulation.round import begin, play_round
+from kfl.simulation.state_rows import read_rows, rows_sum, write_rows
 
 SMALL = kfl.Experiment(devices=8, rounds=9, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 SAME = ("config.toml", "rounds.jsonl", "devices.json", "knowledge.npz")
@@ -219,3 +220,24 @@ def test_a_device_that_diverges_keeps_its_model_and_the_run_goes_on(data):
 def test_a_run_in_which_most_devices_diverge_stops_and_says_what_to_do(data):
     with pytest.raises(KflError, match=r"lower --algorithm\.learning-rate"):
         kfl.run(replace(SMALL, algorithm=kfl.Kfl(learning_rate=1e6)), dataset=data)
+
+
+def test_rows_are_written_as_safetensors_of_any_type_and_shape(tmp_path):
+    rows = {
+        3: {"a": torch.randn(4, 3).T, "b": torch.tensor(2.5), "empty": torch.zeros(0, 2), "flag": torch.tensor([True])},
+        11: {
+            "a": torch.arange(5),
+            "half": torch.randn(3).half(),
+            "brain": torch.randn(3).bfloat16(),
+            "é": torch.ones(1),
+        },
+    }
+    total, size = write_rows(tmp_path / "rows", rows)
+    content = (tmp_path / "rows").read_bytes()
+    assert rows_sum(content) == total and len(content) == size
+    back = read_rows(content)
+    assert back.keys() == rows.keys()
+    for device, row in rows.items():
+        assert back[device].keys() == row.keys()
+        for name, value in row.items():
+            assert back[device][name].dtype == value.dtype and torch.equal(back[device][name], value)

@@ -32,6 +32,7 @@ from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json
 from kfl.scheduling import SchedulerState
+from kfl.simulation.state_rows import read_rows, rows_sum, write_rows
 from kfl.wireless import Fading
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Checkpoints:
         number = f"{state.round:06d}"
         if changed:
             name = f"rows-{number}.safetensors"
-            self._put(name, _pack_rows(changed))
+            self._sums[name], self._sizes[name] = write_rows(self.folder / name, changed)
             self._rows.update(dict.fromkeys(changed, name))
         self._put(f"rest-{number}.npz", _pack_rest(state))
         point = {
@@ -145,7 +146,10 @@ class Checkpoints:
             content[name] = _read_checked(self.folder, name, expected)
         rows: dict[str, dict[int, State]] = {}
         for name in set(point["rows"].values()):
-            rows[name] = _unpack_rows(content[name])
+            try:
+                rows[name] = read_rows(content[name])
+            except ValueError as problem:
+                raise _DamagedError(f"{problem}") from problem
         try:
             devices = {int(device): rows[name][int(device)] for device, name in point["rows"].items()}
             return _unpack_rest(content[point["rest"]], point["round"], devices)
@@ -219,30 +223,9 @@ def _read_checked(folder: Path, name: str, expected: str) -> bytes:
         data = (folder / name).read_bytes()
     except OSError as problem:
         raise _DamagedError(f"{name} cannot be read, {problem.strerror}") from problem
-    if _sum(data) != expected:
+    if (rows_sum(data) if name.startswith("rows-") else _sum(data)) != expected:
         raise _DamagedError(f"the checksum of {name} is wrong")
     return data
-
-
-def _pack_rows(rows: dict[int, State]) -> bytes:
-    from safetensors.torch import save
-
-    return save(
-        {f"{device}/{name}": value.contiguous().cpu() for device, row in rows.items() for name, value in row.items()}
-    )
-
-
-def _unpack_rows(data: bytes) -> dict[int, State]:
-    from safetensors.torch import load
-
-    rows: dict[int, State] = {}
-    try:
-        for key, value in load(data).items():
-            device, _, name = key.partition("/")
-            rows.setdefault(int(device), {})[name] = value
-    except Exception as problem:  # safetensors raises its own errors for content that is not safetensors
-        raise _DamagedError(f"rows cannot be read, {problem}") from problem
-    return rows
 
 
 def _pack_rest(state: RunState) -> bytes:
