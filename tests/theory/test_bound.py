@@ -154,6 +154,18 @@ def test_rates_that_are_too_large_are_said_and_the_terms_computed_all_the_same()
     assert endless.vacuous
 
 
+def test_the_largest_constants_end_in_infinities_not_in_errors():
+    largest = Constants(*[1e30] * 9, local_steps=10**30, knowledge_weight=1e30, initial_gap=1e30)
+    schedule = np.ones((50, 4), bool)
+    schedule[::2] = False
+    bound = theorem1(largest, equal_counts(4, 2, 1, 10), schedule)
+    assert len(bound.violations) == 2
+    assert bound.start_term == math.inf
+    assert bound.scheduling_term == -math.inf
+    with pytest.raises(ConfigError, match="initial_gap is inf"):
+        replace(largest, initial_gap=math.inf)
+
+
 def test_without_knowledge_nothing_of_knowledge_is_left():
     bound = theorem1(replace(SMALL, knowledge_weight=0.0), equal_counts(4, 2, 1, 10), np.ones((4000, 4), bool))
     assert (bound.knowledge, bound.heterogeneity_term, bound.scheduling_term) == (0, 0, 0)

@@ -8,7 +8,7 @@ import pytest
 
 import kfl
 from kfl.algorithms import FedAvg, Local
-from kfl.core.errors import ConfigError, RunFolderError
+from kfl.core.errors import ConfigError, ModelError, RunFolderError
 from kfl.simulation import build_world, load_model
 from kfl.theory import bound_of_run, estimate_constants, measure_model, theorem1
 from kfl.theory.finished import reported
@@ -72,6 +72,12 @@ def test_without_kept_models_only_the_starting_models_count(finished, tmp_path):
     found = bound_of_run(folder, devices=2, iterations=1)
     assert (found.estimate.points, found.estimate.later_loss) == (2, None)
     assert any("kept no models" in note for note in found.notes)
+
+
+def test_weights_of_another_model_are_refused():
+    world = build_world(EXPERIMENT)
+    with pytest.raises(ModelError, match="weights of device 2 do not fit"):
+        estimate_constants(world, {2: {}}, devices=[2], iterations=1)
 
 
 def test_local_training_is_kfl_without_knowledge():

@@ -23,6 +23,8 @@ from kfl.core.errors import ConfigError
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+LARGEST = 1e30
+"""No constant may be larger, so that no power of one is beyond all numbers."""
 RATE_TOLERANCE = 1e-9
 """Rates that exceed their limit by less than this part of it count as equal to it."""
 
@@ -71,8 +73,8 @@ class Constants:
         for field in fields(self):
             value = getattr(self, field.name)
             least = 1 if field.name == "local_steps" else 0
-            if not least <= value < math.inf:
-                raise ConfigError(field.name, value, f"a finite number, {least} or more")
+            if not least <= value <= LARGEST:
+                raise ConfigError(field.name, value, f"a number from {least} to {LARGEST:g}")
 
     @property
     def largest_body_rate(self) -> float:
@@ -227,7 +229,9 @@ def theorem1(constants: Constants, counts: NDArray[np.generic], schedule: NDArra
     with np.errstate(over="ignore"):
         weights = round_weights(constants.contraction, rounds)
         power = float(np.exp(rounds * np.log1p(-constants.progress)))
-        scheduled = float(weights @ (chosen @ samples.sum(axis=1)))
+        data = chosen @ samples.sum(axis=1)
+        busy = data > 0  # a weight beyond all numbers times no data is no data
+        scheduled = float(weights[busy] @ data[busy])
         return Bound(
             rounds=rounds,
             drift=constants.drift,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kfl.algorithms import Algorithm, Kfl, Local
-from kfl.core.errors import ConfigError
+from kfl.core.errors import ConfigError, ModelError
 from kfl.core.randomness import stream
 from kfl.theory.bound import Constants
 
@@ -138,7 +138,10 @@ def _module(world: World, device: int, state: State) -> nn.Module:
 
     with torch.random.fork_rng(devices=[]):
         module = world.models.builders[int(world.models.architecture[device])]()
-    module.load_state_dict(state)
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as problem:
+        raise ModelError(f"The weights of device {device} do not fit its model {type(module).__name__}.") from problem
     return module
 
 
