@@ -157,10 +157,10 @@ def test_devices_join_and_leave_at_random_rounds_for_good():
     "scheduler", [kfl.Uniform(count=4), RoundRobin(count=3), Lyapunov(v=0.1)], ids=lambda s: s.name
 )
 @settings(max_examples=6, deadline=None)
-@given(chances=st.lists(st.floats(0, 0.5), min_size=6, max_size=6), seed=st.integers(0, 99), budget=st.floats(1e-6, 2))
+@given(chances=st.lists(st.floats(0, 0.5), min_size=6, max_size=6), seed=st.integers(0, 99), budget=st.floats(0.1, 3))
 def test_a_hard_budget_is_never_overdrawn_and_the_accounts_add_up(data, scheduler, chances, seed, budget):
-    """Budgets of a few rounds' worth: a round of these small models costs microjoules."""
-    radio = kfl.Radio(budget_j_per_round=budget * 1e-5)
+    """Budgets of none to a few rounds' worth: a round of these small models costs about a millijoule."""
+    radio = kfl.Radio(budget_j_per_round=budget * 1e-3)
     faults = Faults(**dict(zip(IN_ROUND, chances, strict=True)), join=0.2, leave=0.2)
     experiment = replace(SMALL, seed=seed, rounds=8, scheduler=scheduler, radio=radio, hard_budget=True, faults=faults)
     world, states, logs = rounds_of(experiment, data, 8)
@@ -173,6 +173,18 @@ def test_a_hard_budget_is_never_overdrawn_and_the_accounts_add_up(data, schedule
         assert set(log.lost) <= set(log.devices)
         assert {r["device"] for r in log.rejected} <= set(log.devices) - set(log.lost)
         assert all(torch.isfinite(value).all() for value in state.server.values() if value.is_floating_point())
+
+
+def test_a_hard_budget_binds(data):
+    """The budgets above are such that, unless they are hard, they are overdrawn."""
+    radio = kfl.Radio(budget_j_per_round=2e-4)
+    faults = Faults(late=0.3, battery_empty=0.3)
+    used = {}
+    for hard in (False, True):
+        experiment = replace(SMALL, scheduler=kfl.Uniform(count=4), radio=radio, hard_budget=hard, faults=faults)
+        world, states, _ = rounds_of(experiment, data, 6)
+        used[hard] = float((_total(states[-1]) / world.fleet.budget_j).max())
+    assert used[False] > 1.2 and 0.3 < used[True] <= 1
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
