@@ -181,6 +181,7 @@ def link(name: str) -> tarfile.TarInfo:
         (b"no archive at all", "not the expected archive"),
         (archive((tarfile.TarInfo("bin/one"), b"1" * 10))[:-40], "not the expected archive"),
     ],
+    ids=["too short", "a link", "another name", "no archive", "cut"],  # the bytes hold the time: not for a name
 )
 def test_an_archive_that_is_not_as_expected_leaves_nothing(tmp_path, server: Server, content, sentence) -> None:
     server.content = {"t": content}
