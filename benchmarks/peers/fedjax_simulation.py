@@ -72,6 +72,15 @@ def client_data(workload: str) -> tuple[dict[bytes, dict[str, Any]], dict[bytes,
     return of("train", split.train), of("test", split.test)
 
 
+def full_batches(train: Any, size: int) -> Any:
+    """As many full batches as all others take steps; checked, because FedJAX stops after one pass by default."""
+    found = fedjax.ShuffleRepeatBatchHParams(batch_size=size, num_epochs=STEPS)
+    for _, client in train.clients():
+        if [len(batch["y"]) for batch in client.shuffle_repeat_batch(found)] != [size] * STEPS:
+            raise RuntimeError(f"A client does not take {STEPS} full-batch steps: the comparison would not be fair.")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=("W1", "W2"), default="W1")
@@ -86,7 +95,7 @@ def main() -> None:
         fedjax.model_grad(model),
         client_optimizer=fedjax.optimizers.sgd(learning_rate=RATE, momentum=MOMENTUM),
         server_optimizer=fedjax.optimizers.sgd(learning_rate=1.0),
-        client_batch_hparams=fedjax.ShuffleRepeatBatchHParams(batch_size=size, num_steps=STEPS),
+        client_batch_hparams=full_batches(train, size),
     )
     state = algorithm.init(model.init(jax.random.PRNGKey(0)))
     ids, seconds, accuracy = list(train.client_ids()), [], 0.0

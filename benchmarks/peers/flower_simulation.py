@@ -6,8 +6,8 @@ Flower needs an environment of its own; kfl is only read from the source tree:
     /tmp/peers-flower/bin/pip install 'flwr[simulation]==1.41.0' torch==2.13.0 scipy
     PYTHONPATH=src:. /tmp/peers-flower/bin/python -m benchmarks.peers.flower_simulation [--workload W1] [--rounds 5]
 
-One actor per core, each with one PyTorch thread: the fastest of the settings we tried. Every actor keeps the data it
-has read. In federated averaging a model travels to 10 clients and back and then to all 100 for the test; with
+One actor per core, each with one PyTorch thread, which is Flower's usual setting; no other was tried. Every actor
+keeps the data it has read. In federated averaging a model travels to 10 clients and back and then to all 100 for the test; with
 prototypes a client keeps its model in `context.state`, as Flower intends.
 """
 
