@@ -4,8 +4,8 @@
 
 What a good researcher writes on a free afternoon, and not slower than it must be: data converted once and kept as
 float32 tensors, one module per device, fused `torch.optim.SGD`, PyTorch's own threads (on 2 cores two threads made
-1.3 to 1.45 rounds per second of W1, one thread 0.9 to 1.0; see --threads), no work that is not asked for. After every round all devices are
-tested, as these loops do.
+1.3 to 1.45 rounds per second of W1, one thread 0.9 to 1.0; see --threads), no work that is not asked for.
+After every round all devices are tested, as these loops do.
 
 The workloads W1 and W2 are in `benchmarks.workloads`. Algorithms:
 

@@ -7,8 +7,8 @@ Flower needs an environment of its own; kfl is only read from the source tree:
     PYTHONPATH=src:. /tmp/peers-flower/bin/python -m benchmarks.peers.flower_simulation [--workload W1] [--rounds 5]
 
 One actor per core, each with one PyTorch thread, which is Flower's usual setting; no other was tried. Every actor
-keeps the data it has read. In federated averaging a model travels to 10 clients and back and then to all 100 for the test; with
-prototypes a client keeps its model in `context.state`, as Flower intends.
+keeps the data it has read. In federated averaging a model travels to 10 clients and back and then to all 100 for
+the test; with prototypes a client keeps its model in `context.state`, as Flower intends.
 """
 
 from __future__ import annotations
