@@ -195,9 +195,11 @@ def _named(registry: Mapping[str, type[N]], value: Any, field: str, base: N) -> 
     """An algorithm or scheduler from a name, or from a table with a name and its parameters."""
     if value is None:
         return base
+    if not isinstance(value, str | Mapping):
+        raise ConfigError(field, value, f"a table of fields or one of {', '.join(registry)}")
     table = {"name": value} if isinstance(value, str) else dict(value)
     name = table.pop("name", _name_of(registry, base))
-    cls = registry[name] if name in registry else _imported(name, field, registry)
+    cls = registry[name] if isinstance(name, str) and name in registry else _imported(name, field, registry)
     start = base if type(base) is cls else cls()
     return from_table(cls, table, f"{field}.", start)
 
@@ -216,7 +218,7 @@ def _imported(name: str, field: str, registry: Mapping[str, type[N]]) -> type[N]
         raise ConfigError(field, name, expected)
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as problem:
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as problem:
         raise ConfigError(field, name, f"{expected} ({problem})") from problem
     kind: type = KINDS[field]
     if not (isinstance(found, type) and issubclass(found, kind)):
