@@ -6,6 +6,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from kfl.core.errors import KflError, StoppedError
 from kfl.data import Dataset
+from kfl.engine.workers import torch_threads
 from kfl.simulation.checkpoint import Checkpoints
 from kfl.simulation.determinism import deterministic_algorithms
 from kfl.simulation.energy import energy_facts
@@ -122,6 +124,30 @@ def _play(
     should_stop: Callable[[], bool] | None,
 ) -> History:
     """Play the rounds that are left, with checkpoints on the way, and close the books."""
+    # The engine spreads devices over threads itself. Between its calls there are only small operations, and PyTorch
+    # sharing those out over threads, and being told otherwise and back in every call, took half of a small run's time.
+    with torch_threads(1) if world.engine.plan.device == "cpu" else nullcontext():
+        return _play_all(
+            world,
+            target,
+            checkpoints,
+            keep_models=keep_models,
+            on_start=on_start,
+            on_round=on_round,
+            should_stop=should_stop,
+        )
+
+
+def _play_all(
+    world: World,
+    target: RunFolder | None,
+    checkpoints: Checkpoints | None,
+    *,
+    keep_models: bool,
+    on_start: Callable[[World], None] | None,
+    on_round: Callable[[RoundLog], None] | None,
+    should_stop: Callable[[], bool] | None,
+) -> History:
     started = time.perf_counter()
     if on_start is not None:
         on_start(world)
