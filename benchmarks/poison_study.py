@@ -55,12 +55,12 @@ def experiments(options: argparse.Namespace) -> dict[str, kfl.Experiment]:
     for seed, count in itertools.product(options.seeds, options.counts):
         base = replace(base, seed=seed, scheduler=kfl.Uniform(count=count))
         found[f"{count}, local-only, none, -, seed {seed}"] = replace(base, algorithm=Local())
-        for rule in RULES:
-            algorithm = kfl.Kfl(aggregation=rule)  # type: ignore[arg-type]  # RULES are its words
+        for rule in options.rules:
+            algorithm = kfl.Kfl(aggregation=rule)
             found[f"{count}, {rule}, none, -, seed {seed}"] = replace(base, algorithm=algorithm)
             for name, share in SHARES.items():
-                for poison in POISONS if share else ():
-                    faults = Faults(poisoned=share, poison=poison)  # type: ignore[arg-type]  # POISONS are its words
+                for poison in options.poisons if share else ():
+                    faults = Faults(poisoned=share, poison=poison)
                     key = f"{count}, {rule}, {name}, {poison}, seed {seed}"
                     found[key] = replace(base, algorithm=algorithm, faults=faults)
     return found
@@ -96,6 +96,8 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[32, 48, 64, 80, 96])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--rules", nargs="+", default=list(RULES), choices=RULES)
+    parser.add_argument("--poisons", nargs="+", default=list(POISONS), choices=[*POISONS, "noise"])
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     import torch
