@@ -1,0 +1,1 @@
+"""The same algorithm on real machines, over Flower."""
