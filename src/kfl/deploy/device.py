@@ -1,0 +1,153 @@
+"""What a person writes for a device: one function that returns its data and its model.
+
+    # my_fleet/device.py
+    from kfl.deploy import DeviceSetup
+
+    def device(partition: int, config: Mapping[str, Any]) -> DeviceSetup:
+        x, y = load_my_images(config["folder"])
+        return DeviceSetup(model=build_my_model, train_x=x, train_y=y, classes=10)
+
+`partition` is the device's number in the fleet, from 0; `config` what its own TOML file says (empty without one). The
+function is called in a fresh process for every message, so it should read data from disk, not download it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike
+
+from kfl.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from kfl.data import Dataset
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the server's scheduler decided for one device in one round."""
+
+    round: int
+    share: float
+    """Fraction of the band."""
+    power_w: float
+    """Transmit power."""
+    upload_time_s: float
+    """Time the upload may take at that share and power."""
+    compute_energy_j: float
+    """What the paper's formula says the local work costs this device: κ τ D C f² / n."""
+    upload_energy_j: float
+    """What the upload costs: power × time."""
+    deadline_s: float
+    """Seconds of real time until the server stops waiting."""
+
+
+Apply = Callable[[Advice], None]
+"""A device's own way to set its radio: called before the upload with share and power."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSetup:
+    """A device: its model, its data, and what its hardware can do.
+
+    >>> import numpy as np
+    >>> from kfl.models import mlp
+    >>> x, y = np.zeros((20, 1, 8, 8), dtype=np.float32), np.arange(20) % 2
+    >>> setup = DeviceSetup(lambda: mlp(input_shape=(1, 8, 8), classes=2, width=16), x, y, classes=2)
+    >>> setup.dataset().input_shape
+    (1, 8, 8)
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    """A module with `body` and `head`, or a function that builds one. A function's model starts from weights drawn by
+    the run's seed and the device's number, as in the simulator; a module starts with the weights it has."""
+    train_x: ArrayLike
+    """(samples, *input_shape), uint8 or float."""
+    train_y: ArrayLike
+    test_x: ArrayLike | None = None
+    """Without a test set, a fifth of the training samples is set aside."""
+    test_y: ArrayLike | None = None
+    classes: int | None = None
+    """Classes of the whole fleet; by default the largest label plus one, which is right only if this device holds it."""
+    scale: float = 1.0
+    """Inputs are (x · scale − mean) / std."""
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    cpu_hz: float | None = None
+    """Clock; None takes the one the server's cell gives this device."""
+    flops_per_cycle: float | None = None
+    power_coefficient: float | None = None
+    """κ of the chip, joule · second² per cycle³."""
+    max_power_w: float | None = None
+    """Largest transmit power; None for the cell's."""
+    budget_j: float | None = None
+    """Energy for the whole run; None for the cell's, infinity for none."""
+    gain: float | None = None
+    """Channel gain as the device measures it now, linear; used when the server's channel is `reported`."""
+    apply: Apply | None = None
+    """Called with the server's advice before the upload, so that the radio can use its share and power."""
+    name: str = "device"
+
+    def dataset(self) -> Dataset:
+        """The samples as kfl reads them."""
+        from kfl.data import Dataset
+
+        return Dataset.from_arrays(
+            self.train_x,
+            self.train_y,
+            self.test_x,
+            self.test_y,
+            name=self.name,
+            classes=self.classes,
+            scale=self.scale,
+            mean=self.mean,
+            std=self.std,
+        )
+
+    def validate(self) -> None:
+        """Raise ConfigError for a number that hardware cannot have."""
+        for field in ("cpu_hz", "flops_per_cycle", "max_power_w", "gain"):
+            value = getattr(self, field)
+            if value is not None and not (isfinite(value) and value > 0):
+                raise ConfigError(field, value, "a positive number, or none")
+        if self.power_coefficient is not None and not 0 <= self.power_coefficient < inf:
+            raise ConfigError("power_coefficient", self.power_coefficient, "0 or more, or none")
+        if self.budget_j is not None and not self.budget_j > 0:
+            raise ConfigError("budget_j", self.budget_j, "a positive number of joules, or none")
+
+
+DeviceFunction = Callable[[int, Mapping[str, Any]], DeviceSetup]
+
+
+def device_function(address: str) -> DeviceFunction:
+    """The function that `package.module:function` names.
+
+    >>> device_function("kfl.deploy.demo:device").__name__
+    'device'
+    """
+    module_name, _, attribute = address.partition(":")
+    if not module_name or not attribute:
+        raise ConfigError("device", address, "package.module:function")
+    try:
+        found: Any = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, SyntaxError) as problem:
+        raise ConfigError("device", address, f"a function that can be imported ({problem})") from problem
+    if not callable(found):
+        raise ConfigError("device", address, "a function of the device's number and its config")
+    function: DeviceFunction = found
+    return function
+
+
+def make_setup(address: str, partition: int, config: Mapping[str, Any]) -> DeviceSetup:
+    """Call a person's device function and check what it returns."""
+    setup = device_function(address)(partition, config)
+    if not isinstance(setup, DeviceSetup):
+        raise ConfigError("device", address, f"a function that returns a DeviceSetup, not {type(setup).__name__}")
+    setup.validate()
+    return setup

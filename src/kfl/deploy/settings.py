@@ -1,0 +1,156 @@
+"""The server's configuration file: an experiment, as `kfl run --config` takes it, with one more table `[fleet]`.
+
+    rounds = 200
+    devices = 12
+    seed = 0
+    [algorithm]
+    name = "kfl"
+    [scheduler]
+    name = "lyapunov"
+    [radio]
+    bandwidth_hz = 1e6
+    [fleet]
+    deadline_s = 60.0
+    quorum = 0.5
+    channel = "simulated"
+
+What devices hold is not in it: data and models are theirs. Of the experiment, a fleet uses `devices`, `rounds`,
+`seed`, `algorithm`, `scheduler`, `radio`, `hard_budget` and `real_work`; the fields that describe simulated data and
+models (`dataset`, `split`, `widths`, ...) only matter for simulated devices (`kfl.deploy.demo`). Nothing here imports
+PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any, Literal
+
+from kfl.core.config import Table, dump_toml, from_table, to_table
+from kfl.core.errors import ConfigError
+from kfl.core.parse import parse_toml
+from kfl.simulation.experiment import Experiment
+
+ChannelKind = Literal["simulated", "measured", "reported"]
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """How a server runs a fleet of real devices: real time, real ports, real channels.
+
+    >>> FleetSettings(deadline_s=30).validate()
+    >>> FleetSettings(quorum=2.0).validate()
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: fleet.quorum is 2.0, but must be from 0 to 1.
+    """
+
+    deadline_s: float = 120.0
+    """Seconds of real time in which a chosen device must answer; later answers are not used. The radio's own
+    deadline_s is another thing: the T_max of the paper's cost model, by which shares and powers are computed."""
+    poll_s: float = 0.2
+    """Seconds between two looks for answers."""
+    quorum: float = 0.5
+    """Share of the chosen devices whose upload must be usable; with fewer the round passes without a change."""
+    min_devices: int = 1
+    """Devices that must be there before a round begins; the server waits for them."""
+    join_deadline_s: float = 60.0
+    """Before the first round, wait this long for all devices; then go on as soon as min_devices are there."""
+    profile_deadline_s: float = 60.0
+    """Seconds in which a device that appears must say what it has."""
+    pause_s: float = 0.0
+    """Seconds of rest between two rounds."""
+    channel: ChannelKind = "simulated"
+    """Channel gains: drawn by the seed as the simulator does, measured (from the file gains), or reported by devices
+    with every answer."""
+    gains: str | None = None
+    """File of measured gains, CSV with the columns round, device, gain, or JSON lines with those keys."""
+    max_compute_power_w: float = 100.0
+    """No device draws more than this while it computes: reported energy above this times deadline_s is no energy."""
+    metrics_port: int | None = None
+    """Port on 127.0.0.1 for Prometheus; 0 takes a free one, none serves nothing."""
+
+    def validate(self) -> None:
+        """Raise ConfigError for the first field that cannot work."""
+        for name in ("deadline_s", "poll_s", "profile_deadline_s", "max_compute_power_w"):
+            _require(0 < getattr(self, name) < inf, name, getattr(self, name), "a positive number")
+        for name in ("join_deadline_s", "pause_s"):
+            _require(0 <= getattr(self, name) < inf, name, getattr(self, name), "0 or more")
+        _require(0 <= self.quorum <= 1, "quorum", self.quorum, "from 0 to 1")
+        _require(self.min_devices >= 1, "min_devices", self.min_devices, "1 or more")
+        port = self.metrics_port
+        _require(port is None or 0 <= port < 2**16, "metrics_port", port, "a port from 0 to 65535, or none")
+        if (self.channel == "measured") != (self.gains is not None):
+            raise ConfigError("fleet.gains", self.gains, "a file when fleet.channel is 'measured', and none otherwise")
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the server of a fleet is to do.
+
+    >>> config = ServerConfig(Experiment(devices=3, rounds=2), FleetSettings(quorum=0.0))
+    >>> ServerConfig.from_toml(config.to_toml()) == ServerConfig(config.experiment.resolved(), config.fleet)
+    True
+    """
+
+    experiment: Experiment
+    fleet: FleetSettings = field(default_factory=FleetSettings)
+
+    def validate(self) -> None:
+        """Raise ConfigError for the first field that cannot work in a fleet."""
+        self.experiment.validate()
+        self.fleet.validate()
+        if self.experiment.algorithm.proxy_per_class > 0:
+            raise ConfigError(
+                "algorithm.name",
+                self.experiment.algorithm.name,
+                "one whose devices need no common samples: in a fleet every device has only its own",
+            )
+        if self.experiment.cell is None and self.fleet.channel != "simulated":
+            raise ConfigError("radio", "none", f"a cell when fleet.channel is {self.fleet.channel!r}")
+        if self.fleet.min_devices > self.experiment.devices:
+            raise ConfigError(
+                "fleet.min_devices", self.fleet.min_devices, f"at most devices, {self.experiment.devices}"
+            )
+
+    def to_table(self) -> Table:
+        """As plain values, for a file."""
+        return {**self.experiment.to_table(), "fleet": to_table(self.fleet)}
+
+    def to_toml(self) -> str:
+        """A file that `ServerConfig.load` reads."""
+        return dump_toml(self.to_table())
+
+    @staticmethod
+    def from_table(table: Mapping[str, Any]) -> ServerConfig:
+        """From plain values; what is not given keeps its default."""
+        rest = dict(table)
+        fleet = rest.pop("fleet", {})
+        if not isinstance(fleet, Mapping):
+            raise ConfigError("fleet", fleet, "a table of fields")
+        return ServerConfig(Experiment.from_table(rest), from_table(FleetSettings, fleet, "fleet."))
+
+    @staticmethod
+    def from_toml(text: str) -> ServerConfig:
+        """Read what `to_toml` wrote, or a person."""
+        try:
+            table = parse_toml(text)
+        except ValueError as problem:
+            raise ConfigError("config", "a file", f"valid TOML ({problem})") from problem
+        return ServerConfig.from_table(table)
+
+    @staticmethod
+    def load(path: Path) -> ServerConfig:
+        """Read a TOML file."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as problem:
+            raise ConfigError("config", str(path), f"a readable TOML file ({problem})") from problem
+        return ServerConfig.from_toml(text)
+
+
+def _require(condition: bool, name: str, value: object, expected: str) -> None:
+    if not condition:
+        raise ConfigError(f"fleet.{name}", value, expected)
