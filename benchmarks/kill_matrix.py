@@ -37,7 +37,7 @@ from kfl.scheduling import Lyapunov
 from kfl.simulation.faults import Faults
 
 PHASES = ("training", "aggregation", "evaluation", "history", "checkpoint")
-SAME = ("config.toml", "rounds.jsonl", "devices.json", "knowledge.npz")
+SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "knowledge.npz")
 """Files that must be equal to the byte; environment.json and summary.json hold times."""
 KILLS_PER_RUN = 15
 AT_START = 0.1

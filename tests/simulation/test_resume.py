@@ -19,7 +19,7 @@ from kfl.simulation.round import begin, play_round
 from kfl.simulation.state_rows import read_rows, rows_sum, write_rows
 
 SMALL = kfl.Experiment(devices=8, rounds=9, widths=(8, 12), scheduler=kfl.Uniform(count=3))
-SAME = ("config.toml", "rounds.jsonl", "devices.json", "knowledge.npz")
+SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "knowledge.npz")
 
 
 @pytest.fixture(scope="module")

@@ -150,6 +150,7 @@ def test_a_run_folder_holds_everything_and_can_be_read_back(data, tmp_path):
         "knowledge.npz",
         "models",
         "summary.json",
+        "trail.jsonl",
     }
     experiment, loaded = kfl.load_run(tmp_path / "run")
     assert experiment == SMALL.resolved()

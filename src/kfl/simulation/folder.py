@@ -3,14 +3,15 @@
     config.toml        the exact configuration; `kfl run --config config.toml` repeats the run
     environment.json   schema version, versions of kfl, Python and PyTorch, commit, hardware, data
     rounds.jsonl       one line per round, appended as it happens
+    trail.jsonl        knowledge and every device's accuracy after at most fifty of the rounds (kfl.simulation.trail)
     state/             while it runs: checkpoints, from which `kfl resume` continues
     devices.json       per device: rounds, energy, budget, accuracy, model, samples
     knowledge.npz      the server's arrays at the end (for KFL the knowledge and which classes it covers)
     models/            what each device that ever trained holds at the end, one safetensors file per device
     summary.json       totals and final accuracy; its presence means the run is finished
 
-Every file is written whole or not at all; a line of rounds.jsonl is written in one piece, and a torn last line
-(power loss) is ignored when it is read.
+Every file is written whole or not at all; a line of rounds.jsonl or trail.jsonl is written in one piece, and a torn
+last line (power loss) is ignored when it is read.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from kfl.engine.plan import Plan
 from kfl.simulation.experiment import Experiment
 from kfl.simulation.history import History, RoundLog
 from kfl.simulation.kept_models import write_states
+from kfl.simulation.trail import Snapshot, round_of
 
 if TYPE_CHECKING:
     from kfl.models import State
@@ -51,6 +53,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._history = _hash()
+        self._trail = _hash()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -110,9 +113,11 @@ class RunFolder:
         """Cut the history back to its first `rounds` rounds, so that the next can follow, and return them."""
         path = self.path / "rounds.jsonl"
         kept = _lines(path)[:rounds]
-        self._history = _hash(kept)
+        trail = self._trail_before(rounds)
+        self._history, self._trail = _hash(kept), _hash(trail)
         try:
             write_atomic(path, "".join(line + "\n" for line in kept).encode())
+            write_atomic(self.path / "trail.jsonl", "".join(line + "\n" for line in trail).encode())
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
         return tuple(_log(path, number, line) for number, line in enumerate(kept))
@@ -131,8 +136,8 @@ class RunFolder:
         return count
 
     def history_sum(self, rounds: int) -> str:
-        """Checksum of the first `rounds` rounds in the file."""
-        return _hash(_lines(self.path / "rounds.jsonl")[:rounds]).hexdigest()
+        """Checksum of the first `rounds` rounds in the file, and of the trail up to there."""
+        return _sums(_hash(_lines(self.path / "rounds.jsonl")[:rounds]), _hash(self._trail_before(rounds)))
 
     def sync(self) -> str:
         """Make sure that the rounds so far are on the disk, so that a checkpoint never knows more than the history.
@@ -140,11 +145,22 @@ class RunFolder:
         Returns the checksum of these rounds, as `history_sum` would from the file.
         """
         try:
-            with (self.path / "rounds.jsonl").open("ab") as file:
-                os.fsync(file.fileno())
+            for name in ("rounds.jsonl", "trail.jsonl"):
+                with (self.path / name).open("ab") as file:
+                    os.fsync(file.fileno())
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
-        return self._history.hexdigest()
+        return _sums(self._history, self._trail)
+
+    def _trail_before(self, rounds: int) -> list[str]:
+        """The lines of the trail before a round, up to the first that is damaged."""
+        kept: list[str] = []
+        for line in _lines(self.path / "trail.jsonl"):
+            number = round_of(line)
+            if number is None or number >= rounds:
+                break
+            kept.append(line)
+        return kept
 
     def _refuse_other(self, experiment: Experiment, existing: Path) -> None:
         try:
@@ -167,14 +183,23 @@ class RunFolder:
     def append(self, log: RoundLog) -> None:
         """Add one round: one write of one whole line."""
         line = json.dumps(_finite(log.to_dict()), allow_nan=False) + "\n"
+        self._append("rounds.jsonl", line.encode())
+        self._history.update(line.encode())
+
+    def append_snapshot(self, snapshot: Snapshot) -> None:
+        """Add to the trail: one write of one whole line."""
+        line = snapshot.to_line() + "\n"
+        self._append("trail.jsonl", line.encode())
+        self._trail.update(line.encode())
+
+    def _append(self, name: str, line: bytes) -> None:
         try:
-            descriptor = os.open(self.path / "rounds.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                if os.write(descriptor, line.encode()) < len(line.encode()):  # a disk that is full takes a part
+                if os.write(descriptor, line) < len(line):  # a disk that is full takes a part
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(descriptor)
-            self._history.update(line.encode())
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
 
@@ -240,6 +265,13 @@ def _hash(lines: Iterable[str] = ()) -> hashlib.blake2b:
     for line in lines:
         digest.update(f"{line}\n".encode())
     return digest
+
+
+def _sums(history: hashlib.blake2b, trail: hashlib.blake2b) -> str:
+    """Both checksums in one text; an empty trail adds nothing, as in folders from before there were trails."""
+    if trail.digest() == _hash().digest():
+        return history.hexdigest()
+    return f"{history.hexdigest()}-{trail.hexdigest()}"
 
 
 def read_environment(path: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from kfl.simulation.folder import RunFolder, cannot_write, load_experiment, load
 from kfl.simulation.history import History, RoundLog, totals
 from kfl.simulation.kept_models import require_safetensors
 from kfl.simulation.round import RunState, begin, play_round
+from kfl.simulation.trail import snapshot
 from kfl.simulation.world import Models, World, build_world, source_hashes
 
 phases = logging.getLogger("kfl.phases")
@@ -161,6 +162,9 @@ def _play_all(
         if target is not None and checkpoints is not None:
             phases.debug("phase history, round %d", log.round)
             target.append(log)
+            seen = snapshot(world, state, log)
+            if seen is not None:
+                target.append_snapshot(seen)
             stop = should_stop is not None and should_stop() and state.round < world.experiment.rounds
             if stop or checkpoints.due():
                 _checkpoint(target, checkpoints, state)

@@ -1,0 +1,152 @@
+"""What a run looked like on its way: the knowledge and every device's accuracy, after at most fifty of its rounds.
+
+    trail.jsonl        one line per kept round, appended as it happens
+
+Which rounds are kept depends on their number alone, so a run that was killed and resumed keeps the same ones. Arrays
+are base64 of little-endian numbers: knowledge as float16 of its largest magnitude, which is finer than any plot, and
+accuracy as float32. A line of a hundred devices and ten classes of 64 numbers takes about two kilobytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.core.parse import parse_json
+
+if TYPE_CHECKING:
+    from kfl.models import State
+    from kfl.simulation.history import RoundLog
+    from kfl.simulation.round import RunState
+    from kfl.simulation.world import World
+
+MOST_SNAPSHOTS = 50
+MOST_DEVICES = 10_000
+"""Larger fleets keep no accuracy per device on the way; at the end it is in devices.json."""
+MOST_VALUES = 200_000
+"""Knowledge of more numbers than this is not kept on the way."""
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The state after one round, as far as a reader wants to see it.
+
+    >>> snapshot = Snapshot(3, np.array([[1.0, -2.0]]), np.array([True]), np.array([0.5, np.nan]))
+    >>> again = Snapshot.from_line(snapshot.to_line())
+    >>> again.round, again.knowledge.tolist(), again.accuracy.tolist()
+    (3, [[1.0, -2.0]], [0.5, nan])
+    """
+
+    round: int
+    """Counted from 0; this is how things were after it."""
+    knowledge: FloatArray | None = None
+    """One row per class; None for an algorithm without knowledge."""
+    known: NDArray[np.bool_] | None = None
+    """Which classes the knowledge covers."""
+    accuracy: FloatArray | None = None
+    """Per device; NaN for one without test samples. None in a round without a test."""
+
+    def to_line(self) -> str:
+        """One line of JSON, without its end."""
+        values: dict[str, Any] = {"round": self.round}
+        if self.knowledge is not None and self.known is not None:
+            scale = float(np.abs(self.knowledge).max(initial=0.0)) or 1.0
+            values["knowledge"] = _pack(self.knowledge / scale, "<f2")
+            values["scale"] = scale
+            values["known"] = [int(flag) for flag in self.known]
+        if self.accuracy is not None:
+            values["accuracy"] = _pack(self.accuracy, "<f4")
+        return json.dumps(values)
+
+    @staticmethod
+    def from_line(line: str) -> Snapshot:
+        """Read what `to_line` wrote; ValueError for anything else."""
+        values = parse_json(line)
+        if not isinstance(values, dict) or type(values.get("round")) is not int:
+            raise ValueError("it is no snapshot with a round")
+        knowledge, known = None, None
+        if "knowledge" in values:
+            known = np.array(values.get("known"), dtype=bool)
+            scale = values.get("scale")
+            if known.ndim != 1 or not known.size or not isinstance(scale, float | int):
+                raise ValueError("it does not say which classes are known")
+            flat = _unpack(values["knowledge"], "<f2") * scale
+            if flat.size % known.size or not np.isfinite(flat).all():
+                raise ValueError(f"its knowledge of {known.size} classes has {flat.size} numbers, or not finite ones")
+            knowledge = flat.reshape(known.size, -1)
+        accuracy = _unpack(values["accuracy"], "<f4") if "accuracy" in values else None
+        return Snapshot(values["round"], knowledge, known, accuracy)
+
+
+def read_trail(folder: Path) -> list[Snapshot]:
+    """The snapshots of a run folder, up to the first that is damaged; empty for a run of an older kfl."""
+    try:
+        text = (folder / "trail.jsonl").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    found: list[Snapshot] = []
+    for line in text.split("\n")[:-1]:
+        try:
+            found.append(Snapshot.from_line(line))
+        except ValueError:
+            break
+    return found
+
+
+def snapshot(world: World, state: RunState, log: RoundLog) -> Snapshot | None:
+    """The state after a round, if it is one of those that are kept."""
+    if log.round not in kept_rounds(world.experiment.rounds):
+        return None
+    accuracy = None
+    if log.accuracy is not None and world.devices <= MOST_DEVICES:
+        tests = np.array([world.engine.test_samples(device) for device in range(world.devices)])
+        accuracy = np.where(tests > 0, state.correct / np.maximum(tests, 1), np.nan)
+    return Snapshot(log.round, *_knowledge(state.server), accuracy)
+
+
+def _knowledge(server: State) -> tuple[FloatArray | None, NDArray[np.bool_] | None]:
+    """The server's knowledge and which classes it covers, where it has any that can be kept."""
+    knowledge, known = server.get("knowledge"), server.get("known")
+    if knowledge is None or known is None or knowledge.ndim != 2 or not 0 < knowledge.numel() <= MOST_VALUES:
+        return None, None
+    values = knowledge.cpu().numpy().astype(np.float64)
+    return (values, known.cpu().numpy()) if np.isfinite(values).all() else (None, None)
+
+
+@lru_cache(maxsize=8)
+def kept_rounds(rounds: int) -> frozenset[int]:
+    """Which of so many rounds are kept: all up to fifty, else fifty evenly spread, the first and last among them.
+
+    >>> sorted(kept_rounds(3)), len(kept_rounds(1000)), {0, 999} <= kept_rounds(1000)
+    ([0, 1, 2], 50, True)
+    """
+    count = min(rounds, MOST_SNAPSHOTS)
+    return frozenset(int(place) for place in np.rint(np.linspace(0, rounds - 1, count)))
+
+
+def round_of(line: str) -> int | None:
+    """The round a line is about; None for a damaged one."""
+    try:
+        return Snapshot.from_line(line).round
+    except ValueError:
+        return None
+
+
+def _pack(values: FloatArray, kind: str) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode()
+
+
+def _unpack(text: object, kind: str) -> FloatArray:
+    if not isinstance(text, str):
+        raise ValueError("it holds no array")
+    raw = base64.b64decode(text.encode(), validate=True)
+    return np.frombuffer(raw, kind).astype(np.float64)
