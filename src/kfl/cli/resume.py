@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from kfl.cli.options import parse
-from kfl.cli.run import Job, execute
+from kfl.cli.run import TRACK, Job, execute
+from kfl.report.trackers import tracker_names
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class ResumeOptions:
     """Where MNIST and CIFAR-10 lie. By default the environment variable KFL_DATA_DIR."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Processor that trains; the same as before gives bit for bit the same run."""
+    track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()
+    """Trackers (tensorboard, mlflow, wandb), or none. By default those the run was started with."""
 
 
 DESCRIPTION = """Continue a run that was interrupted by Ctrl-C, a crash, a full disk or a power cut.
@@ -37,4 +40,8 @@ def main(arguments: Sequence[str]) -> int:
 
     options = parse(ResumeOptions, arguments, "kfl resume", DESCRIPTION)
     experiment = load_experiment(options.folder)
-    return execute(experiment, options.folder, Job.load(options.folder, options.data_dir, options.device))
+    job = Job.load(options.folder, options.data_dir, options.device)
+    if options.track:
+        wanted = () if options.track == ("none",) else tracker_names(options.track)
+        job = replace(job, track=wanted)
+    return execute(experiment, options.folder, job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,13 +21,15 @@ from kfl.cli.options import (
     starting_point,
     with_radio_fields,
 )
-from kfl.core.errors import StoppedError
+from kfl.core.errors import ConfigError, StoppedError
 from kfl.core.files import write_json
 from kfl.core.parse import parse_json
+from kfl.report.trackers import Tracking, tracker_names
 from kfl.simulation.experiment import Experiment, common_settings
 from kfl.simulation.folder import cannot_write
 
 if TYPE_CHECKING:
+    from kfl.simulation.history import RoundLog
     from kfl.simulation.world import World
 
 DESCRIPTION = """Run an experiment: federated learning on a fleet of simulated devices.
@@ -34,6 +37,9 @@ DESCRIPTION = """Run an experiment: federated learning on a fleet of simulated d
 Without options, fifty devices with different networks learn five thousand real digits by sharing knowledge.
 The options of the chosen algorithm, scheduler and radio are listed below; choose others with --algorithm,
 --scheduler or --radio and ask for help again to see theirs."""
+
+TRACK = tyro.conf.arg(metavar="NAME[,NAME]", help_behavior_hint="")
+"""How --track is shown; it may also be given several times."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class RunOptions:
     """Skip the local-only run that shows what sharing adds."""
     no_models: bool = False
     """Do not keep the devices' models in the run folder. Then kfl export cannot write them."""
+    track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()
+    """Show the run in tensorboard, mlflow or wandb too; several with commas. Each needs kfl's extra of that name."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,6 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         deterministic=options.deterministic,
         baseline=not options.no_baseline,
         models=not options.no_models,
+        track=tracker_names(options.track),
     )
     return execute(experiment, folder, job)
 
@@ -101,10 +110,16 @@ class Job:
     deterministic: bool = False
     baseline: bool = True
     models: bool = True
+    track: tuple[str, ...] = ()
 
     def save(self, folder: Path) -> None:
         """Leave a note in the run folder for `kfl resume`."""
-        note = {"baseline": self.baseline, "models": self.models, "deterministic": self.deterministic}
+        note = {
+            "baseline": self.baseline,
+            "models": self.models,
+            "deterministic": self.deterministic,
+            "track": self.track,
+        }
         try:
             write_json(folder / "job.json", note)
         except OSError as problem:
@@ -116,8 +131,9 @@ class Job:
         try:
             note = parse_json((folder / "job.json").read_text(encoding="utf-8"))
             baseline, models, deterministic = (bool(note[name]) for name in ("baseline", "models", "deterministic"))
-            return Job(data_dir, device, deterministic=deterministic, baseline=baseline, models=models)
-        except (OSError, ValueError, KeyError, TypeError):
+            track = tracker_names(str(name) for name in note.get("track", ()))
+            return Job(data_dir, device, deterministic=deterministic, baseline=baseline, models=models, track=track)
+        except (OSError, ValueError, KeyError, TypeError, ConfigError):
             return Job(data_dir, device, baseline=False)
 
 
@@ -127,11 +143,18 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
     from kfl.simulation.runner import run
 
     twin = None
-    with GentleStop() as stop, RunDisplay(experiment.rounds, experiment.algorithm.name) as display:
+    tracking = Tracking(job.track, folder, tell=lambda sentence: print(sentence, file=sys.stderr, flush=True))
+    label = experiment.algorithm.name
+    with GentleStop() as stop, RunDisplay(experiment.rounds, label) as display, tracking:
 
         def on_start(world: World) -> None:
             job.save(folder)
             display.on_start(world)
+            tracking.on_start(world)
+
+        def on_round(log: RoundLog) -> None:
+            display.on_round(log)
+            tracking.on_round(log)
 
         history = run(
             experiment,
@@ -142,9 +165,10 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
             deterministic=job.deterministic,
             keep_models=job.models,
             on_start=on_start,
-            on_round=display.on_round,
+            on_round=on_round,
             should_stop=stop,
         )
+        tracking.finish(experiment, history)
     if job.baseline and not isinstance(experiment.algorithm, Local):
         alone = replace(experiment, algorithm=common_settings(experiment.algorithm, Local))
         with GentleStop() as stop, RunDisplay(experiment.rounds, "local-only") as display:
