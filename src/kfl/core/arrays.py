@@ -1,4 +1,4 @@
-"""Arrays in an npz file from a stranger: no pickles, and no memory taken that the file itself does not fill.
+"""Arrays in an npz or npy file from a stranger: no pickles, and no memory taken that the file itself does not fill.
 
 NumPy believes the header of an array and allocates before it reads; here header, archive and file must agree first.
 """
@@ -38,14 +38,34 @@ def read_npz(data: bytes) -> dict[str, NDArray[Any]]:
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> NDArray[Any]:
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > most:
         raise ValueError(f"{info.filename} is larger unpacked than packed")
-    content = io.BytesIO(archive.read(info))
+    return _array(archive.read(info), info.filename)
+
+
+def read_npy(data: bytes) -> NDArray[Any]:
+    """The array that `numpy.save` wrote; ValueError for anything else.
+
+    >>> buffer = io.BytesIO()
+    >>> np.save(buffer, np.arange(3))
+    >>> read_npy(buffer.getvalue())
+    array([0, 1, 2])
+    """
+    try:
+        return _array(data, "it")
+    except ValueError:
+        raise
+    except Exception as problem:  # NumPy's header parser raises anything from KeyError to TokenError
+        raise ValueError(f"it is no npy file ({problem})") from problem
+
+
+def _array(data: bytes, name: str) -> NDArray[Any]:
+    content = io.BytesIO(data)
     version = np.lib.format.read_magic(content)
     if version not in READERS:
-        raise ValueError(f"{info.filename} has an unknown version")
+        raise ValueError(f"{name} has an unknown version")
     shape, fortran, dtype = READERS[version](content)
     if dtype.hasobject:
-        raise ValueError(f"{info.filename} holds Python objects, not numbers")
+        raise ValueError(f"{name} holds Python objects, not numbers")
     rest = content.read()
     if math.prod(shape) * dtype.itemsize != len(rest):
-        raise ValueError(f"{info.filename} promises {shape} and holds {len(rest)} bytes")
+        raise ValueError(f"{name} promises {shape} and holds {len(rest)} bytes")
     return np.frombuffer(rest, dtype).reshape(shape, order="F" if fortran else "C").copy(order="C")

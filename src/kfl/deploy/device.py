@@ -74,7 +74,7 @@ class DeviceSetup:
     """Without a test set, a fifth of the training samples is set aside."""
     test_y: ArrayLike | None = None
     classes: int | None = None
-    """Classes of the whole fleet; by default the largest label plus one, which is right only if this device holds it."""
+    """Classes of the whole fleet; by default the largest label plus one, right only if this device holds that class."""
     scale: float = 1.0
     """Inputs are (x · scale − mean) / std."""
     mean: tuple[float, ...] | None = None

@@ -3,19 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kfl.scheduling import Decision, Observation, Uplink
-from kfl.wireless import LinkState, round_to_blocks, transmit_power
+from kfl.scheduling import Decision, Fleet, Observation, Uplink
+from kfl.wireless import Cell, LinkState, round_to_blocks, transmit_power
 
 if TYPE_CHECKING:
+    from kfl.simulation.experiment import Experiment
     from kfl.simulation.round import RunState
-    from kfl.simulation.world import World
 
 
-def listen(world: World, state: RunState) -> LinkState | None:
+class Site(Protocol):
+    """What a round needs to know of its devices, simulated or real; one entry per device."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """What was asked for."""
+
+    @property
+    def cell(self) -> Cell | None:
+        """The radio with its devices; None without one."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """Samples and budgets."""
+
+    @property
+    def flops(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Work of each device in a round."""
+
+    @property
+    def bits_up(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """What each device uploads."""
+
+    @property
+    def bits_down(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """What each device receives."""
+
+    @property
+    def devices(self) -> int:
+        """The number of devices K."""
+
+
+def listen(world: Site, state: RunState) -> LinkState | None:
     """The channel of this round; None without a radio."""
     if world.cell is None:
         return None
@@ -23,7 +55,7 @@ def listen(world: World, state: RunState) -> LinkState | None:
     return world.cell.observe(state.round, world.flops, world.bits_up, state.fading, broadcast_bits=down)
 
 
-def observe(world: World, state: RunState, link: LinkState | None) -> Observation:
+def observe(world: Site, state: RunState, link: LinkState | None) -> Observation:
     """What the server knows when the round starts."""
     count = world.devices
     uplink = None
@@ -47,6 +79,15 @@ def observe(world: World, state: RunState, link: LinkState | None) -> Observatio
         hard_budget=world.experiment.hard_budget,
         uplink=uplink,
     )
+
+
+def decide(world: Site, state: RunState, link: LinkState | None, observation: Observation) -> Decision:
+    """The scheduler's decision, in whole resource blocks where the cell has them."""
+    decision = world.experiment.scheduler.decide(state.scheduler, observation)
+    blocks = None if world.cell is None else world.cell.radio.resource_blocks
+    if link is None or blocks is None:
+        return decision
+    return in_blocks(decision, link, blocks, observation)
 
 
 def in_blocks(decision: Decision, link: LinkState, blocks: int, observation: Observation) -> Decision:
@@ -87,7 +128,7 @@ def in_blocks(decision: Decision, link: LinkState, blocks: int, observation: Obs
     )
 
 
-def duration(world: World, observation: Observation, decision: Decision, link: LinkState | None) -> float:
+def duration(world: Site, observation: Observation, decision: Decision, link: LinkState | None) -> float:
     """Simulated seconds: broadcast, then the slowest device's computation and upload."""
     if link is None or world.cell is None or not decision.chosen.any():
         return 0.0

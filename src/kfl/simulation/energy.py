@@ -11,7 +11,7 @@ from kfl.scheduling import EnergyAccount, Scheduler, data_weight, proposition2_e
 from kfl.simulation.history import RoundLog
 
 if TYPE_CHECKING:
-    from kfl.simulation.world import World
+    from kfl.simulation.air import Site
 
 MOST_ENTRIES = 20_000_000
 """Rounds × devices up to which the whole account is laid out; larger runs skip Proposition 2."""
@@ -26,7 +26,7 @@ def energy_account(logs: Sequence[RoundLog], budget_j: np.ndarray[Any, np.dtype[
     return EnergyAccount(compute, upload, budget_j)
 
 
-def energy_facts(world: World, logs: Sequence[RoundLog]) -> dict[str, Any]:
+def energy_facts(world: Site, logs: Sequence[RoundLog]) -> dict[str, Any]:
     """What the summary says about energy; empty without a radio."""
     if world.cell is None or len(logs) * world.devices > MOST_ENTRIES:
         return {}

@@ -15,7 +15,7 @@ import numpy as np
 
 from kfl.engine import RoundKey
 from kfl.scheduling import Decision, Observation, SchedulerState
-from kfl.simulation.air import duration, in_blocks, listen, observe
+from kfl.simulation.air import decide, duration, listen, observe
 from kfl.simulation.faults import NOT_TRAINED, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
 from kfl.simulation.history import RoundLog
 from kfl.wireless import Fading
@@ -81,9 +81,7 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
     experiment, algorithm = world.experiment, world.experiment.algorithm
     link = listen(world, state)
     observation = observe(world, state, link)
-    decision = experiment.scheduler.decide(state.scheduler, observation)
-    if link is not None and experiment.cell is not None and experiment.cell.resource_blocks is not None:
-        decision = in_blocks(decision, link, experiment.cell.resource_blocks, observation)
+    decision = decide(world, state, link, observation)
     chosen = [int(device) for device in np.flatnonzero(decision.chosen)]
     struck = experiment.faults.strike(experiment.seed, state.round, chosen, world.devices)
 
@@ -111,24 +109,36 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
     changed = list(trained) if algorithm.predicts_alone else None
     following = replace(following, correct=_tested(world, following, changed))
     sent = [device for device in chosen if struck.get(device) not in (*NOT_TRAINED, "drop_after")]
-    return following, RoundLog(
-        round=state.round,
+    return following, replace(
+        log_decision(state.round, decision, compute, upload),
         accuracy=accuracy(world, following),
-        devices=tuple(chosen),
-        share=_of(decision.share, chosen),
-        power_w=_of(decision.power_w, chosen),
-        compute_energy_j=_of(compute, chosen),
-        upload_energy_j=_of(upload, chosen),
         time_s=duration(world, observation, decision, link),
         bits_up=float(world.bits_up[sent].sum()),
         bits_down=float(world.bits_down[chosen].sum()),
-        objective=_number(decision.objective),
-        lower_bound=_number(decision.lower_bound),
-        status=decision.status,
         lost=tuple(sorted(lost)),
         rejected=tuple({"device": r.device, "reason": r.reason} for r in rejected),
         faults=tally(struck),
         diverged=tuple(diverged),
+    )
+
+
+def log_decision(round_index: int, decision: Decision, compute_j: FloatArray, upload_j: FloatArray) -> RoundLog:
+    """The part of a round's log that follows from who was chosen and what each device spent."""
+    chosen = [int(device) for device in np.flatnonzero(decision.chosen)]
+    return RoundLog(
+        round=round_index,
+        accuracy=None,
+        devices=tuple(chosen),
+        share=_of(decision.share, chosen),
+        power_w=_of(decision.power_w, chosen),
+        compute_energy_j=_of(compute_j, chosen),
+        upload_energy_j=_of(upload_j, chosen),
+        time_s=0.0,
+        bits_up=0.0,
+        bits_down=0.0,
+        objective=_number(decision.objective),
+        lower_bound=_number(decision.lower_bound),
+        status=decision.status,
     )
 
 

@@ -1,0 +1,140 @@
+"""What a device says about itself once: enough to schedule it and to judge what it sends later."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
+
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, number, whole, word
+
+if TYPE_CHECKING:
+    from kfl.engine import DeviceProfile
+
+MOST_SAMPLES = 2**53
+MOST_CLASSES = 100_000
+MOST_FEATURES = 1_000_000
+MOST_PARAMETERS = 10**13
+OPTIONAL = {
+    "cpu_hz": (0.0, 1e12),
+    "flops_per_cycle": (0.0, 1e12),
+    "power_coefficient": (-1.0, 1.0),
+    "max_power_w": (0.0, 1e6),
+    "budget_j": (0.0, inf),
+    "gain": (0.0, 1e6),
+}
+"""Numbers a device may leave to the server's cell, each with what it must be above and at most."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One device's data, model and hardware.
+
+    >>> profile = Profile(0, 2, 64, 1000, 900, 2000, 1900, (8,), 30, (10, 20), 5, 3)
+    >>> Profile.read(profile.values()) == profile
+    True
+    """
+
+    device: int
+    """Its number in the fleet, its partition."""
+    classes: int
+    features: int
+    parameters: int
+    body_parameters: int
+    flops: int
+    """Of one forward pass of one sample."""
+    body_flops: int
+    input_shape: tuple[int, ...]
+    samples: int
+    samples_per_class: tuple[int, ...]
+    """Empty where the algorithm hides counts (`noise_counts`)."""
+    test_samples: int
+    correct: int
+    """Right test predictions of its model now."""
+    model: str = "model"
+    meter: str = "formula"
+    cpu_hz: float | None = None
+    flops_per_cycle: float | None = None
+    power_coefficient: float | None = None
+    max_power_w: float | None = None
+    budget_j: float | None = None
+    gain: float | None = None
+
+    def values(self) -> Values:
+        """As a table for a message; what is None is left out."""
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items() if v is not None}
+        return {"protocol": PROTOCOL_VERSION, "kind": "profile", **plain}
+
+    def digest(self) -> str:
+        """A short name for what a device has: it changes when its data, model or hardware do, not when it learns."""
+        lasting = {name: v for name, v in asdict(self).items() if name not in ("correct", "gain")}
+        return hashlib.blake2b(json.dumps(lasting, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+    def for_engine(self) -> DeviceProfile:
+        """The same as algorithms know it when they say what a round costs."""
+        from kfl.engine import DeviceProfile
+        from kfl.models import ModelProfile
+
+        model = ModelProfile(
+            self.features, self.classes, self.parameters, self.body_parameters, self.flops, self.body_flops
+        )
+        return DeviceProfile(model, self.samples)
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> Profile:
+        """What a device sent, checked; RefusedError says what is wrong with it."""
+        classes = whole(values, "classes", 1, MOST_CLASSES)
+        samples = whole(values, "samples", 1, MOST_SAMPLES)
+        tests = whole(values, "test_samples", 0, MOST_SAMPLES)
+        parameters = whole(values, "parameters", 1, MOST_PARAMETERS)
+        flops = whole(values, "flops", 1, MOST_SAMPLES)
+        per_class = _wholes(values, "samples_per_class")
+        if per_class and (len(per_class) != classes or sum(per_class) != samples):
+            raise RefusedError(f"its samples_per_class do not add up to {samples} samples of {classes} classes")
+        shape = _wholes(values, "input_shape")
+        if not 1 <= len(shape) <= 8 or min(shape) < 1:
+            raise RefusedError("its input_shape is no shape")
+        return Profile(
+            device=whole(values, "device", 0, MOST_SAMPLES),
+            classes=classes,
+            features=whole(values, "features", 1, MOST_FEATURES),
+            parameters=parameters,
+            body_parameters=whole(values, "body_parameters", 0, parameters),
+            flops=flops,
+            body_flops=whole(values, "body_flops", 0, flops),
+            input_shape=shape,
+            samples=samples,
+            samples_per_class=per_class,
+            test_samples=tests,
+            correct=whole(values, "correct", 0, tests),
+            model=word(values, "model"),
+            meter=word(values, "meter"),
+            **{name: _optional(values, name) for name in OPTIONAL},
+        )
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Profile:
+        """Read what `values` gave and a file kept."""
+        known = {field.name for field in fields(Profile)}
+        return Profile.read({name: value for name, value in values.items() if name in known})
+
+
+def _optional(values: Mapping[str, Any], name: str) -> float | None:
+    if values.get(name) is None:
+        return None
+    value, (above, most) = number(values, name), OPTIONAL[name]
+    if not above < value <= most or not (isfinite(value) or most == inf):
+        raise RefusedError(f"its {name} is {value:g}, not above {max(above, 0.0):g} and at most {most:g}")
+    return max(value, 0.0)
+
+
+def _wholes(values: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    found = values.get(name)
+    if not isinstance(found, list | tuple) or len(found) > MOST_CLASSES:
+        raise RefusedError(f"its {name} is no list of whole numbers")
+    if any(isinstance(v, bool) or not isinstance(v, int) or not 0 <= v <= MOST_SAMPLES for v in found):
+        raise RefusedError(f"its {name} has an entry that is no number of samples")
+    return tuple(found)

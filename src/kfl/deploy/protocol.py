@@ -1,0 +1,108 @@
+"""What server and devices say to each other: small tables and arrays, with a version on every message.
+
+    server → device   kind = "profile"   what do you have?
+    device → server   kind = "profile"   samples, model, processor (`kfl.deploy.profile`)
+    server → device   kind = "round"     the algorithm, the knowledge, and advice on share and power
+    device → server   kind = "round"     the upload, the energy spent, right test predictions
+
+A side that hears a version it does not speak answers, or notes, one sentence and goes on. Whatever comes from the other
+side is a stranger's: it is checked before it is used, and its texts are scrubbed before anybody reads them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kfl.core.errors import KflError
+
+PROTOCOL_VERSION = 1
+RECORD = "kfl"
+"""Name of the table in a message."""
+ARRAYS = "arrays"
+"""Name of the arrays in a message."""
+LONGEST_TEXT = 200
+"""A sentence from the other side is cut after so many characters."""
+
+Values = dict[str, Any]
+
+
+class RefusedError(KflError):
+    """What the other side sent cannot be used; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class RawArray:
+    """An array as it came over the wire: what the sender says it is, and the bytes of a npy file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    kind: str
+    """How it is stored; only numpy.ndarray is read."""
+    data: bytes
+
+
+def check_version(values: Mapping[str, Any]) -> None:
+    """Refuse a message in another version of the protocol.
+
+    >>> check_version({"protocol": 1})
+    >>> check_version({"protocol": 7})
+    Traceback (most recent call last):
+    ...
+    kfl.deploy.protocol.RefusedError: it speaks version 7 of the fleet protocol, and this side speaks version 1
+    """
+    version = values.get("protocol")
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        said = version if type(version) is int else "an unknown one"
+        raise RefusedError(
+            f"it speaks version {said} of the fleet protocol, and this side speaks version {PROTOCOL_VERSION}"
+        )
+
+
+def scrub(text: object, longest: int = LONGEST_TEXT) -> str:
+    """A stranger's text as one harmless line: no control characters, no paths, not long.
+
+    Terminals obey escape sequences and people believe line breaks, so both go; paths tell about a machine what nobody
+    needs to know.
+
+    >>> scrub("No file\\n/home/me/secret.py \\x1b[31mhere")
+    'No file … here'
+    """
+    plain = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", str(text)[: 20 * longest])
+    kept = "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in plain)
+    words = ["…" if "/" in word or "\\" in word else word for word in kept.split()]
+    line = " ".join(words)
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def number(values: Mapping[str, Any], name: str) -> float:
+    """A field that must be a real number, finite or not; whole numbers and booleans of the wire are told apart."""
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RefusedError(f"its {name} is no number")
+    return float(value)
+
+
+def whole(values: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """A field that must be a whole number between two bounds.
+
+    >>> whole({"round": 3}, "round", 0, 9)
+    3
+    """
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RefusedError(f"its {name} is no whole number")
+    if not least <= value <= most:
+        raise RefusedError(f"its {name} is {value}, not from {least} to {most}")
+    return value
+
+
+def word(values: Mapping[str, Any], name: str) -> str:
+    """A field that must be a text, scrubbed."""
+    value = values.get(name)
+    if not isinstance(value, str):
+        raise RefusedError(f"its {name} is no text")
+    return scrub(value)
