@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from kfl.core.errors import ConfigError
@@ -94,15 +95,21 @@ class DeviceSetup:
     """Called with the server's advice before the upload, so that the radio can use its share and power."""
     name: str = "device"
 
+    @property
+    def has_no_test(self) -> bool:
+        """Whether the device says that it has no test samples: empty arrays, not None."""
+        return self.test_y is not None and len(np.asarray(self.test_y)) == 0
+
     def dataset(self) -> Dataset:
-        """The samples as kfl reads them."""
+        """The samples as kfl reads them. A dataset needs a test set; a device without one is never tested on it."""
         from kfl.data import Dataset
 
+        stand_in = self.has_no_test
         return Dataset.from_arrays(
             self.train_x,
             self.train_y,
-            self.test_x,
-            self.test_y,
+            np.asarray(self.train_x)[:1] if stand_in else self.test_x,
+            np.asarray(self.train_y)[:1] if stand_in else self.test_y,
             name=self.name,
             classes=self.classes,
             scale=self.scale,

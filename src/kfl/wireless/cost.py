@@ -18,16 +18,18 @@ def _array(value: ArrayLike) -> FloatArray:
     return np.asarray(value, dtype=np.float64)
 
 
-def compute_time(flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: float) -> FloatArray:
+def compute_time(flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: ArrayLike) -> FloatArray:
     """T_L = τ D C / (f n), equation (10). `flops` is the whole work of a round, τ D C."""
     with np.errstate(over="ignore"):  # a clock beyond all bounds is infinitely fast
-        return np.divide(_array(flops), _array(cpu_hz) * flops_per_cycle)
+        return np.divide(_array(flops), _array(cpu_hz) * _array(flops_per_cycle))
 
 
-def compute_energy(flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: float, power_coefficient: float) -> FloatArray:
+def compute_energy(
+    flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: ArrayLike, power_coefficient: ArrayLike
+) -> FloatArray:
     """E_L = κ τ D C f² / n, equation (11). `flops` is the whole work of a round, τ D C."""
     with np.errstate(over="ignore"):  # and costs infinitely much
-        return np.asarray(power_coefficient * _array(flops) * _array(cpu_hz) ** 2 / flops_per_cycle)
+        return np.asarray(_array(power_coefficient) * _array(flops) * _array(cpu_hz) ** 2 / _array(flops_per_cycle))
 
 
 def uplink_rate(

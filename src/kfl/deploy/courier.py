@@ -1,0 +1,138 @@
+"""Messages to devices and back over Flower's grid: asked, waited for, and matched by the message they answer.
+
+A message lives exactly as long as the server waits for its answer, so no device works through old rounds. An answer is
+matched by the id of the message it replies to, never by who seems to have sent it: Flower's own error replies all seem
+to come from node 1. A SuperLink that goes away and comes back is waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kfl.deploy.protocol import RawArray, RefusedError, Values, scrub
+from kfl.deploy.records import from_record, size_bytes
+
+if TYPE_CHECKING:
+    from flwr.app import Message, RecordDict
+    from flwr.serverapp import Grid
+
+log = logging.getLogger("kfl")
+T = TypeVar("T")
+
+GONE = (3, 4, 5)
+"""Flower's error codes for a message that expired, a reply that is lost and a node that is offline."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a device said."""
+
+    values: Values
+    arrays: Mapping[str, RawArray]
+    seconds: float
+    """From the message's departure to the answer's arrival."""
+    bytes: int
+    """Content of the answer."""
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Why there is no answer that could be used."""
+
+    kind: str
+    """late, gone, error, garbled or unsent."""
+    reason: str
+    seconds: float = 0.0
+
+
+@dataclass
+class Courier:
+    """Carries messages between the server and its devices."""
+
+    grid: Grid
+    poll_s: float = 0.2
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    sent_bytes: int = 0
+    """Content of all messages so far."""
+    _complained: float = field(default=-1e9)
+
+    def nodes(self) -> dict[int, str]:
+        """The nodes that are there now, each with the name it was registered under."""
+        found: Any = self._try(lambda: list(self.grid.get_nodes()))
+        if found is None:
+            return {}
+        return {int(node.node_id): str(getattr(node, "name", "") or "") for node in found if _online(node)}
+
+    def ask(
+        self, contents: Mapping[int, tuple[int, RecordDict]], kind: str, group: str, deadline_s: float
+    ) -> dict[int, Answer | Silence]:
+        """Send each device (node, content), and wait until all have answered or the deadline has passed."""
+        started = self.clock()
+        waiting = self._push(contents, kind, group, deadline_s, started)
+        answers: dict[int, Answer | Silence] = {
+            device: Silence("unsent", "the message could not be sent") for device in contents
+        }
+        answers |= {
+            device: Silence("late", f"no answer in {deadline_s:g} s", deadline_s) for device in waiting.values()
+        }
+        while waiting and self.clock() - started < deadline_s:
+            pending = list(waiting)
+            for reply in self._try(lambda ids=pending: list(self.grid.pull_messages(ids))) or ():  # type: ignore[misc]
+                device = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if device is not None:
+                    answers[device] = _open(reply, self.clock() - started)
+            if waiting:
+                self.sleep(self.poll_s)
+        return answers
+
+    def _push(
+        self, contents: Mapping[int, tuple[int, RecordDict]], kind: str, group: str, deadline_s: float, started: float
+    ) -> dict[str, int]:
+        """Send messages; the device behind each message id. Tried again until the deadline if the SuperLink is away."""
+        from flwr.app import Message
+
+        while contents and self.clock() - started < deadline_s:
+            left_s = deadline_s - (self.clock() - started)
+            # A new message for each try: the id of a message that was sent before would be refused.
+            messages = [Message(content, node, kind, ttl=left_s, group_id=group) for node, content in contents.values()]
+            ids = self._try(lambda ready=messages: list(self.grid.push_messages(ready)))  # type: ignore[misc]
+            if ids:
+                self.sent_bytes += sum(size_bytes(content) for _, content in contents.values())
+                return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}
+            self.sleep(self.poll_s)
+        return {}
+
+    def _try(self, call: Callable[[], T]) -> T | None:
+        """The result of a call to the SuperLink; None while it does not answer, said at most once a minute."""
+        try:
+            return call()
+        except Exception as problem:  # httpx, and what Flower makes of its errors: all mean "not now"
+            if self.clock() - self._complained > 60:
+                self._complained = self.clock()
+                log.warning(
+                    "The SuperLink does not answer (%s: %s); trying on.", type(problem).__name__, scrub(problem)
+                )
+            return None
+
+
+def _open(reply: Message, seconds: float) -> Answer | Silence:
+    """What a reply says, checked as far as a table and arrays go."""
+    if reply.has_error():
+        code, reason = reply.error.code, scrub(reply.error.reason or "it gave no reason")
+        return Silence("gone" if code in GONE else "error", reason, seconds)
+    try:
+        values, arrays = from_record(reply.content)
+    except RefusedError as problem:
+        return Silence("garbled", str(problem), seconds)
+    except Exception as problem:  # Flower reads records lazily, and a record may be anything
+        return Silence("garbled", f"it cannot be read ({type(problem).__name__})", seconds)
+    return Answer(values, arrays, seconds, size_bytes(reply.content))
+
+
+def _online(node: Any) -> bool:
+    return str(getattr(node, "status", "online") or "online") == "online"

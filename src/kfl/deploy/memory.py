@@ -1,0 +1,105 @@
+"""What a device keeps on its disk: its personal model and its last answer, together in one file, whole or not at all.
+
+    <state folder>/<run>/device-00003.safetensors
+
+The file is written after training and before the answer is sent. A device that dies in between answers the same round
+again with what lies there, instead of training twice; one that dies earlier has lost nothing but time. Every run of a
+server has a name of its own, so a new run starts from new models. Safetensors are plain arrays: reading one executes
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfl.core.errors import KflError
+from kfl.core.files import is_part, write_atomic
+from kfl.core.lock import LockedError, only_one
+from kfl.core.parse import parse_json
+from kfl.deploy.protocol import RefusedError
+from kfl.simulation.kept_models import as_safetensors, device_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kfl.models import State
+
+STATE, UPLOAD = "state/", "upload/"
+RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What lies on the disk."""
+
+    round: int
+    """The last round that was done; −1 before the first."""
+    state: State
+    """The personal model."""
+    upload: Mapping[str, Tensor]
+    """The last answer's arrays."""
+    answer: Mapping[str, Any]
+    """The last answer's table."""
+
+
+class Memory:
+    """The file of one device in one run."""
+
+    def __init__(self, folder: Path, run: str, device: int) -> None:
+        if not RUN_NAME.fullmatch(run):
+            raise RefusedError("the name of its run is not one that kfl gives")
+        self.path = folder / run / f"{device_name(device)}.safetensors"
+
+    def load(self) -> Kept | None:
+        """What lies there; None where this device has not yet taken part in this run."""
+        from safetensors import safe_open
+
+        if not self.path.exists():
+            return None
+        try:
+            with safe_open(self.path, "pt") as file:
+                facts = parse_json((file.metadata() or {})["kfl"])
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+            answer, done = facts["answer"], int(facts["round"])
+        except Exception as problem:  # safetensors raises its own errors for content that is not safetensors
+            raise KflError(
+                f"The device's model {self.path} is damaged ({problem}); remove it to start this device anew."
+            ) from problem
+        return Kept(done, _part(arrays, STATE), _part(arrays, UPLOAD), answer)
+
+    def save(self, kept: Kept) -> None:
+        """Write it, replacing what was there in one step."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for left in self.path.parent.iterdir():
+            if is_part(left) and self.path.name in left.name:  # a process was killed while it wrote
+                left.unlink(missing_ok=True)
+        arrays = {f"{STATE}{name}": value for name, value in kept.state.items()}
+        arrays |= {f"{UPLOAD}{name}": value for name, value in kept.upload.items()}
+        facts = json.dumps({"round": kept.round, "answer": dict(kept.answer)})
+        write_atomic(self.path, as_safetensors(arrays, {"kfl": facts}))
+
+    @contextmanager
+    def locked(self, patience_s: float) -> Iterator[None]:
+        """Keep another process of the same device out, waiting at most so long for it to finish."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        end = time.monotonic() + patience_s
+        while True:
+            try:
+                with only_one(self.path.with_suffix(".lock")):
+                    yield
+                    return
+            except LockedError:
+                if time.monotonic() > end:
+                    raise RefusedError("it is still busy with an earlier round") from None
+                time.sleep(0.1)
+
+
+def _part(arrays: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}

@@ -1,0 +1,219 @@
+"""A device's part of a round, without Flower: a table and arrays in, a table and arrays out.
+
+The device trains by the very `Algorithm.local_update` the simulator calls, as a cohort of one: the engine holds one
+device's data under the device's own number, so every draw by name (first weights, mini-batches, noise) is the same as
+in a simulation of the whole fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfl.core.parse import parse_json
+from kfl.deploy.device import Advice, DeviceSetup
+from kfl.deploy.memory import Kept, Memory
+from kfl.deploy.meters import Meter
+from kfl.deploy.profile import MOST_SAMPLES, Profile
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version, number, whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kfl.algorithms import Algorithm
+    from kfl.engine import Engine
+    from kfl.models import FleetModels, State
+
+Arrays = Mapping[str, "Tensor"]
+
+
+@dataclass
+class Worker:
+    """One device: what it has, where it keeps it, and how it measures."""
+
+    device: int
+    setup: DeviceSetup
+    folder: Path
+    meter: Meter
+
+    def __post_init__(self) -> None:
+        self.engine, self.model_name = one_device_engine(self.setup, self.device)
+
+    def answer(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
+        """Answer one message. What cannot be answered is refused in a sentence, which is an answer too."""
+        try:
+            check_version(values)
+            kind = values.get("kind")
+            if kind == "profile":
+                return self._profile(values).values(), {}
+            if kind == "round":
+                return self._round(values, arrays)
+            raise RefusedError("it asks for something this device does not know")
+        except RefusedError as problem:
+            return self._answer("refused", whole_or(values, "round"), reason=str(problem)), {}
+
+    def _profile(self, values: Mapping[str, Any]) -> Profile:
+        algorithm, seed = _algorithm(values), whole(values, "seed", -MOST_SAMPLES, MOST_SAMPLES)
+        memory = Memory(self.folder, str(values.get("run")), self.device)
+        with memory.locked(number(values, "deadline_s")):
+            kept = memory.load()
+            if kept is None:  # kept from now on: a module may start with other weights every time it is built
+                state = algorithm.device_init(self.engine, self.device, seed)
+                memory.save(Kept(-1, state, {}, {}))
+            else:
+                state = kept.state
+        return self.describe(algorithm, self._correct(algorithm, {}, state))
+
+    def describe(self, algorithm: Algorithm, correct: int) -> Profile:
+        """What this device has. Counts per class are not told where the algorithm hides them."""
+        profile, setup = self.engine.profile(self.device), self.setup
+        hidden = bool(getattr(algorithm, "noise_counts", False))
+        data = setup.dataset()
+        counts = np.bincount(data.train_y, minlength=data.classes)
+        return Profile(
+            device=self.device,
+            classes=profile.model.classes,
+            features=profile.model.features,
+            parameters=profile.model.parameters,
+            body_parameters=profile.model.body_parameters,
+            flops=profile.model.flops,
+            body_flops=profile.model.body_flops,
+            input_shape=data.input_shape,
+            samples=profile.samples,
+            samples_per_class=() if hidden else tuple(int(count) for count in counts),
+            test_samples=self.engine.test_samples(self.device),
+            correct=correct,
+            model=self.model_name,
+            meter=self.meter.name,
+            cpu_hz=setup.cpu_hz,
+            flops_per_cycle=setup.flops_per_cycle,
+            power_coefficient=setup.power_coefficient,
+            max_power_w=setup.max_power_w,
+            budget_j=setup.budget_j,
+            gain=setup.gain,
+        )
+
+    def _round(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
+        advice, algorithm = _advice(values), _algorithm(values)
+        memory = Memory(self.folder, str(values.get("run")), self.device)
+        with memory.locked(advice.deadline_s):
+            kept = memory.load()
+            if kept is not None and kept.round > advice.round:
+                raise RefusedError(f"it has done round {kept.round} already")
+            if kept is None or kept.round < advice.round:
+                kept = self._train(values, arrays, advice, algorithm, kept)
+                memory.save(kept)
+        if self.setup.apply is not None:
+            self.setup.apply(advice)
+        gain = {} if self.setup.gain is None else {"gain": self.setup.gain}
+        return {**kept.answer, **gain}, kept.upload
+
+    def _train(
+        self, values: Mapping[str, Any], arrays: Arrays, advice: Advice, algorithm: Algorithm, kept: Kept | None
+    ) -> Kept:
+        """Train once, and make the answer. A model that ran off to infinity is not kept, nor is its upload sent."""
+        from kfl.engine import RoundKey
+        from kfl.simulation.round import finite
+
+        seed, engine = whole(values, "seed", -MOST_SAMPLES, MOST_SAMPLES), self.engine
+        before = algorithm.device_init(engine, self.device, seed) if kept is None else kept.state
+        self.meter.start()
+        message = engine.place(arrays)
+        after, uploads = algorithm.local_update(message, [self.device], [before], engine, RoundKey(seed, advice.round))
+        compute_j = self.meter.stop(advice.compute_energy_j)
+        fine = finite(after)[0]
+        state = after[0] if fine else before
+        correct = self._correct(algorithm, arrays, state)
+        answer = self._answer(
+            "ok" if fine else "diverged",
+            advice.round,
+            compute_energy_j=float(compute_j),
+            upload_energy_j=float(advice.upload_energy_j) if fine else 0.0,
+            correct=correct,
+            digest=self.describe(algorithm, correct).digest(),
+        )
+        return Kept(advice.round, state, uploads[0].arrays if fine and uploads else {}, answer)
+
+    def _correct(self, algorithm: Algorithm, server: Arrays, state: State) -> int:
+        """Right test predictions. Where a device predicts with a model of the server's, with the last it was sent."""
+        if not algorithm.predicts_alone and not server:
+            return 0
+        return self.engine.correct([self.device], [algorithm.predictor(dict(server), state)])[0]
+
+    def _answer(self, status: str, round_index: int, **more: Any) -> Values:
+        return {
+            "protocol": PROTOCOL_VERSION,
+            "kind": "round",
+            "status": status,
+            "round": round_index,
+            "device": self.device,
+            **more,
+        }
+
+
+def one_device_engine(setup: DeviceSetup, device: int) -> tuple[Engine, str]:
+    """An engine that holds one device's data and model under that device's number, and the model's name."""
+    from kfl.data import Partition
+    from kfl.engine import LocalData
+    from kfl.engine.factory import make_engine
+
+    data = setup.dataset()
+    none = np.zeros(0, dtype=np.int64)
+    tests = none if setup.has_no_test else np.arange(len(data.test_y))
+    counts = np.zeros((device + 1, data.classes), dtype=np.int64)
+    split = Partition(
+        train=(*[none] * device, np.arange(len(data.train_y))),
+        test=(*[none] * device, tests),
+        train_counts=counts,
+        test_counts=counts,
+    )
+    models = one_device_models(setup, device, data.input_shape, data.classes)
+    return make_engine(LocalData(data, split), models), models.names[0]
+
+
+def one_device_models(setup: DeviceSetup, device: int, input_shape: tuple[int, ...], classes: int) -> FleetModels:
+    """The device's network as an engine wants it. A module keeps its weights; a function's are drawn by name."""
+    from torch import nn
+
+    from kfl.models import FleetModels, inspect_model
+
+    given = setup.model
+    module = given if isinstance(given, nn.Module) else given()
+    profile = inspect_model(module, input_shape, classes, f"The model of device {device}")
+    start = None
+    if isinstance(given, nn.Module):
+        start = {name: value.detach().clone() for name, value in given.state_dict().items()}
+    return FleetModels(
+        builders=(lambda: module,) if isinstance(given, nn.Module) else (given,),
+        architecture=np.zeros(device + 1, dtype=np.int64),
+        profiles=(profile,),
+        starts=(start,),
+        names=(type(module).__name__,),
+    )
+
+
+def whole_or(values: Mapping[str, Any], name: str, otherwise: int = -1) -> int:
+    """A whole number of a message that may be no message of ours at all."""
+    found = values.get(name)
+    return found if isinstance(found, int) and not isinstance(found, bool) else otherwise
+
+
+def _algorithm(values: Mapping[str, Any]) -> Algorithm:
+    from kfl.core.errors import ConfigError
+    from kfl.simulation.experiment import Experiment
+
+    try:
+        algorithm = Experiment.from_table({"algorithm": parse_json(str(values.get("algorithm")))}).algorithm
+        algorithm.validate()
+    except (ValueError, ConfigError) as problem:
+        raise RefusedError(f"its algorithm is not one of this device's kfl: {problem}") from problem
+    return algorithm
+
+
+def _advice(values: Mapping[str, Any]) -> Advice:
+    names = ("share", "power_w", "upload_time_s", "compute_energy_j", "upload_energy_j", "deadline_s")
+    return Advice(round=whole(values, "round", 0, MOST_SAMPLES), **{name: number(values, name) for name in names})
