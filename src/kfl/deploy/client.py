@@ -19,13 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message
-from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-
 from kfl.core.errors import ConfigError
 from kfl.core.parse import parse_toml
 from kfl.deploy.device import make_setup
+from kfl.deploy.flower import ClientApp, Context, Error, ErrorCode, Message
 from kfl.deploy.meters import make_meter
 from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version, scrub
 from kfl.deploy.records import from_record, to_record, to_tensors

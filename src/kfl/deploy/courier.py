@@ -17,8 +17,7 @@ from kfl.deploy.protocol import RawArray, RefusedError, Values, scrub
 from kfl.deploy.records import from_record, size_bytes
 
 if TYPE_CHECKING:
-    from flwr.app import Message, RecordDict
-    from flwr.serverapp import Grid
+    from kfl.deploy.flower import Grid, Message, RecordDict
 
 log = logging.getLogger("kfl")
 T = TypeVar("T")
@@ -94,7 +93,7 @@ class Courier:
         self, contents: Mapping[int, tuple[int, RecordDict]], kind: str, group: str, deadline_s: float, started: float
     ) -> dict[str, int]:
         """Send messages; the device behind each message id. Tried again until the deadline if the SuperLink is away."""
-        from flwr.app import Message
+        from kfl.deploy.flower import Message
 
         while contents and self.clock() - started < deadline_s:
             left_s = deadline_s - (self.clock() - started)

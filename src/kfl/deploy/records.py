@@ -12,15 +12,16 @@ from kfl.core.arrays import read_npy
 from kfl.deploy.protocol import ARRAYS, RECORD, RawArray, RefusedError, Values
 
 if TYPE_CHECKING:
-    from flwr.app import RecordDict
     from torch import Tensor
+
+    from kfl.deploy.flower import RecordDict
 
 KIND = "numpy.ndarray"
 
 
 def to_record(values: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> RecordDict:
     """A message's content."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+    from kfl.deploy.flower import Array, ArrayRecord, ConfigRecord, RecordDict
 
     record = RecordDict({RECORD: ConfigRecord(dict(values))})
     if arrays:

@@ -1,0 +1,148 @@
+"""Who is in the fleet: devices introduce themselves once, and each number belongs to one node at a time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfl.core.errors import ConfigError
+from kfl.deploy.courier import Answer, Courier, Silence
+from kfl.deploy.profile import Profile
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version, scrub
+from kfl.deploy.records import to_record
+from kfl.deploy.settings import ServerConfig
+
+log = logging.getLogger("kfl")
+
+NAMED = re.compile(r"device-(\d{1,9})")
+"""A node registered under such a name (`flwr supernode register --name device-3`) can only be that device."""
+FIRST_PATIENCE_S = 30.0
+LONGEST_PATIENCE_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Member:
+    """A device that has introduced itself."""
+
+    profile: Profile
+    node: int
+
+
+@dataclass
+class Roster:
+    """The devices of a fleet, and the nodes that were refused."""
+
+    config: ServerConfig
+    run: str
+    members: dict[int, Member] = field(default_factory=dict)
+    refused: dict[int, tuple[str, float, float]] = field(default_factory=dict)
+    """By node: why, when to ask again, and how long to wait after that."""
+    clock: Callable[[], float] = time.monotonic
+
+    def muster(self, courier: Courier, nodes: Mapping[int, str]) -> list[int]:
+        """Ask every node that is there and not known what it has; the devices that joined."""
+        known = {member.node for member in self.members.values()}
+        strangers = [n for n in nodes if n not in known and self._may_ask(n)]
+        if not strangers:
+            return []
+        deadline_s = self.config.fleet.profile_deadline_s
+        experiment = self.config.experiment
+        question = {
+            "protocol": PROTOCOL_VERSION,
+            "kind": "profile",
+            "run": self.run,
+            "seed": experiment.seed,
+            "algorithm": json.dumps(experiment.to_table()["algorithm"]),
+            "deadline_s": deadline_s,
+        }
+        contents = {node: (node, to_record(question, {})) for node in strangers}
+        joined = []
+        for node, answer in courier.ask(contents, "query", "profile", deadline_s).items():
+            try:
+                joined.append(self._admit(node, nodes, answer))
+            except RefusedError as problem:
+                self._refuse(node, str(problem))
+        return joined
+
+    def forget(self, device: int) -> None:
+        """A device whose data or model changed must introduce itself again."""
+        self.members.pop(device, None)
+
+    def present(self, nodes: Mapping[int, str]) -> dict[int, Member]:
+        """The devices that are there."""
+        return {device: member for device, member in sorted(self.members.items()) if member.node in nodes}
+
+    def _admit(self, node: int, nodes: Mapping[int, str], answer: Answer | Silence) -> int:
+        if isinstance(answer, Silence):
+            raise RefusedError(answer.reason)
+        check_version(answer.values)
+        if answer.values.get("kind") != "profile":
+            raise RefusedError(scrub(answer.values.get("reason", "it did not say what it has")))
+        if answer.arrays:
+            raise RefusedError("it sent arrays where none were asked for")
+        profile = Profile.read(answer.values)
+        device, count = profile.device, self.config.experiment.devices
+        if device >= count:
+            raise RefusedError(f"it says it is device {device}, but there are only devices 0 to {count - 1}")
+        registered = NAMED.fullmatch(nodes[node])
+        if registered and int(registered[1]) != device:
+            raise RefusedError(f"it says it is device {device}, but is registered as {registered[0]}")
+        other = self.members.get(device)
+        if other is not None and other.node in nodes and other.node != node:
+            raise RefusedError(f"it says it is device {device}, which another node is")
+        self._agree(profile)
+        self.members[device] = Member(profile, node)
+        self.refused.pop(node, None)
+        log.info("Device %d joined: %d samples, %s.", device, profile.samples, profile.model)
+        return device
+
+    def _agree(self, profile: Profile) -> None:
+        """Knowledge can only be shared where classes and feature vectors have the same sizes."""
+        for other in self.members.values():
+            mine, theirs = profile, other.profile
+            if other.profile.device != profile.device and (mine.classes, mine.features) != (
+                theirs.classes,
+                theirs.features,
+            ):
+                raise RefusedError(
+                    f"it has {mine.classes} classes and {mine.features} features, the others "
+                    f"{theirs.classes} and {theirs.features}"
+                )
+        equal = self.config.experiment.algorithm.needs_equal_models
+        if equal and any(m.profile.parameters != profile.parameters for m in self.members.values()):
+            raise RefusedError("its model is another than the others', which this algorithm cannot average")
+
+    def _may_ask(self, node: int) -> bool:
+        return node not in self.refused or self.clock() >= self.refused[node][1]
+
+    def _refuse(self, node: int, reason: str) -> None:
+        """Note why, and ask again later, each time after twice as long: it may be repaired or restarted."""
+        patience = min(self.refused[node][2] * 2, LONGEST_PATIENCE_S) if node in self.refused else FIRST_PATIENCE_S
+        self.refused[node] = (reason, self.clock() + patience, patience)
+        log.warning("Node %d cannot join: %s.", node, reason)
+
+    def table(self) -> dict[str, Any]:
+        """As plain values, for the run folder."""
+        return {
+            "devices": {
+                str(device): {"node": str(member.node), "profile": member.profile.values()}
+                for device, member in sorted(self.members.items())
+            },
+            "refused": {str(node): reason for node, (reason, _, _) in self.refused.items()},
+        }
+
+
+def check_fits(server: Mapping[str, Any], profile: Profile) -> None:
+    """Raise ConfigError where a resumed run's knowledge has other sizes than the devices that are there now."""
+    knowledge = server.get("knowledge")
+    if knowledge is not None and tuple(knowledge.shape) != (profile.classes, profile.features):
+        raise ConfigError(
+            "folder",
+            tuple(knowledge.shape),
+            f"that of a run with {profile.classes} classes and {profile.features} features, as the devices have",
+        )

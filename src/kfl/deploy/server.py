@@ -1,0 +1,311 @@
+"""The server app that Flower runs: `kfl.deploy.server:app`.
+
+Its configuration in the Flower run: `config`, the path of the server's TOML file (`kfl.deploy.settings`), and `folder`,
+its run folder. A new Flower run with the same folder goes on with the round after the last one that was finished.
+
+The run folder is the simulator's (config.toml, rounds.jsonl, state/, knowledge.npz, summary.json), with two more files:
+
+    fleet.json      the run's name, who is in the fleet, who was refused, where the metrics are
+    fleet.jsonl     one line per round: real times, bytes, how long each device took
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.core.errors import ConfigError
+from kfl.core.files import write_json
+from kfl.core.parse import parse_json
+from kfl.deploy.channel import Measurements, read_gains
+from kfl.deploy.courier import Courier
+from kfl.deploy.flower import Context, Grid, ServerApp
+from kfl.deploy.metrics import Metrics
+from kfl.deploy.roster import Roster, check_fits
+from kfl.deploy.rounds import Played, play_round
+from kfl.deploy.settings import ServerConfig
+from kfl.deploy.site import FleetSite, build_site, server_engine
+from kfl.simulation.checkpoint import Checkpoints
+from kfl.simulation.energy import energy_facts
+from kfl.simulation.environment import describe_environment
+from kfl.simulation.folder import RunFolder
+from kfl.simulation.history import History, RoundLog, totals
+from kfl.simulation.round import RunState
+
+log = logging.getLogger("kfl")
+app = ServerApp()
+
+WAIT_S = 1.0
+"""Between two looks for devices when too few are there."""
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the fleet from where it is to its last round."""
+    logging.basicConfig(level=logging.INFO, format="kfl: %(message)s")
+    paths = {name: str(context.run_config.get(name) or "") for name in ("config", "folder")}
+    for name, path in paths.items():
+        if not path:
+            raise ConfigError(name, path, "a path in the configuration of the Flower run (flwr run -c)")
+    serve(grid, ServerConfig.load(Path(paths["config"])), Path(paths["folder"]))
+
+
+def serve(grid: Grid, config: ServerConfig, folder: Path) -> None:
+    """Run a fleet into a run folder; a finished one is left as it is."""
+    config.validate()
+    experiment = config.experiment
+    target = RunFolder(folder)
+    with target.locked():
+        if target.prepare(experiment) == "finished":
+            log.info("The run in %s is finished.", folder.name)
+            return
+        target.write_environment(_environment(config))
+        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+        server.start()
+        while server.state.round < experiment.rounds:
+            server.step()
+        server.finish()
+
+
+@dataclass
+class FleetServer:
+    """A fleet's server between two rounds: its state is a checkpoint, the roster, and the history."""
+
+    config: ServerConfig
+    target: RunFolder
+    courier: Courier
+    state: RunState = field(init=False)
+    site: FleetSite = field(init=False)
+    logs: list[RoundLog] = field(default_factory=list)
+    gains: dict[int, float] = field(default_factory=dict)
+    """What devices last reported of their channel."""
+
+    def __post_init__(self) -> None:
+        fleet, path = self.config.fleet, self.target.path
+        self.metrics = Metrics()
+        self.port = None if fleet.metrics_port is None else self.metrics.serve(fleet.metrics_port)
+        self.measured: Measurements | None = None if fleet.gains is None else read_gains(Path(fleet.gains))
+        self.roster = Roster(self.config, run_name(path))
+        identity = blake2b(self.config.experiment.to_toml().encode(), digest_size=16).hexdigest()
+        self.checkpoints = Checkpoints(path / "state", identity=identity, interval_s=0.0)
+        self.started = time.monotonic()
+        self._sync()
+
+    def start(self) -> None:
+        """Wait for the fleet, then take up the last checkpoint or begin before round 0."""
+        self._gather()
+        kept = self.checkpoints.read(self.target.whole_rounds(), self.target.history_sum)
+        self.logs = list(self.target.rewind(0 if kept is None else kept.round))
+        profiles = {device: member.profile for device, member in self.roster.members.items()}
+        self.site = build_site(self.config.experiment, profiles)
+        if kept is None:
+            self.state = self._begin()
+            return
+        check_fits(kept.server, next(iter(profiles.values())))
+        self.state = kept
+        log.info("The run goes on with round %d.", kept.round)
+
+    def _begin(self) -> RunState:
+        experiment, count = self.config.experiment, self.config.experiment.devices
+        engine = server_engine(experiment, next(iter(self.roster.members.values())).profile)
+        correct = np.zeros(count, dtype=np.int64)
+        for device, member in self.roster.members.items():
+            correct[device] = member.profile.correct
+        return RunState(
+            round=0,
+            server=experiment.algorithm.server_init(engine, experiment.seed),
+            devices={},
+            scheduler=experiment.scheduler.init(self.site.fleet, experiment.rounds),
+            compute_energy_j=np.zeros(count),
+            upload_energy_j=np.zeros(count),
+            taken=np.zeros(count, dtype=np.int64),
+            correct=correct,
+            fading=None,
+        )
+
+    def _gather(self) -> None:
+        """Before the first round: wait for all devices, or after a while for as many as are needed."""
+        end = time.monotonic() + self.config.fleet.join_deadline_s
+        while True:
+            nodes = self._nodes()
+            here = len(self.roster.present(nodes))
+            if here >= self.config.experiment.devices:
+                return
+            if here >= self.config.fleet.min_devices and time.monotonic() >= end:
+                log.info("%d of %d devices are here; the run begins.", here, self.config.experiment.devices)
+                return
+            time.sleep(WAIT_S)
+
+    def _nodes(self) -> dict[int, str]:
+        """The nodes that are there; those not seen before are asked what they have."""
+        nodes = self.courier.nodes()
+        joined = self.roster.muster(self.courier, nodes)
+        if joined:
+            self._sync()
+            self._welcome(joined)
+        self.metrics.fleet(len(self.roster.members), len(self.roster.present(nodes)))
+        return nodes
+
+    def _welcome(self, joined: list[int]) -> None:
+        """Count late joiners in: their samples, their budget per round, and how well their model does."""
+        if not hasattr(self, "state"):
+            return
+        profiles = {device: member.profile for device, member in self.roster.members.items()}
+        self.site = build_site(self.config.experiment, profiles)
+        scheduler, correct = self.state.scheduler, self.state.correct.copy()
+        correct[joined] = [profiles[device].correct for device in joined]
+        allowance = self.site.fleet.budget_j / max(scheduler.horizon, 1)
+        self.state = replace(self.state, scheduler=replace(scheduler, allowance_j=allowance), correct=correct)
+
+    def step(self) -> None:
+        """Play one round, once enough devices are there, and make it last."""
+        nodes = self._nodes()
+        complained = time.monotonic()
+        while len(self.roster.present(nodes)) < self.config.fleet.min_devices:
+            if time.monotonic() - complained > 60:
+                complained = time.monotonic()
+                log.warning("Round %d waits: too few devices are here.", self.state.round)
+            time.sleep(WAIT_S)
+            nodes = self._nodes()
+        played = play_round(self.roster, self.site, self.courier, self.state, nodes, self._gains())
+        self._keep(played)
+        for device in played.verdicts.changed:
+            self.roster.forget(device)
+        self.gains |= played.verdicts.gains
+        if self.state.round < self.config.experiment.rounds:
+            time.sleep(self.config.fleet.pause_s)
+
+    def _gains(self) -> NDArray[np.float64] | None:
+        """Channel gains of the next round; None for the simulated channel."""
+        count, kind = self.config.experiment.devices, self.config.fleet.channel
+        if self.measured is not None:
+            return self.measured.at(self.state.round, count)
+        if kind == "simulated":
+            return None
+        gains = np.full(count, np.nan)
+        for device, member in self.roster.members.items():
+            gain = self.gains.get(device, member.profile.gain)
+            gains[device] = np.nan if gain is None else gain
+        return gains
+
+    def _keep(self, played: Played) -> None:
+        """History first, then the checkpoint that counts on it; a kill in between repeats the round."""
+        began = time.perf_counter()
+        self.target.append(played.entry)
+        self.checkpoints.write(played.state, self.target.sync())
+        self.state = played.state
+        self.logs.append(played.entry)
+        self.metrics.round(played.entry)
+        _append(self.target.path / "fleet.jsonl", {**played.facts, "keep_s": time.perf_counter() - began})
+        log.info("%s", sentence(played.entry, self.config.experiment.rounds))
+
+    def _sync(self) -> None:
+        write_json(
+            self.target.path / "fleet.json", {"run": self.roster.run, "metrics_port": self.port, **self.roster.table()}
+        )
+
+    def finish(self) -> None:
+        """Close the books as the simulator does; the devices' models stay with the devices."""
+        history = History(tuple(self.logs), self._summary(), self._records(), str(self.target.path))
+        self.target.finish(history, self.state.server)
+        shutil.rmtree(self.target.path / "state", ignore_errors=True)
+        self._sync()
+        log.info("The run is finished after %d rounds.", self.state.round)
+
+    def _summary(self) -> dict[str, Any]:
+        logs = self.logs
+        accuracies = [entry.accuracy for entry in logs if entry.accuracy is not None]
+        return {
+            "algorithm": self.config.experiment.algorithm.name,
+            "accuracy": accuracies[-1] if accuracies else None,
+            "best_accuracy": max(accuracies) if accuracies else None,
+            "rounds": len(logs),
+            **totals(logs),
+            "fedavg_bits_up": float(sum(self.site.model_bits[list(entry.devices)].sum() for entry in logs)),
+            "rejected_uploads": sum(len(entry.rejected) for entry in logs),
+            "lost_uploads": sum(len(entry.lost) for entry in logs),
+            "faults": sum(len(entry.faults) for entry in logs),
+            "diverged": sum(len(entry.diverged) for entry in logs),
+            **energy_facts(self.site, logs),
+            "wall_s": round(time.monotonic() - self.started, 3),
+        }
+
+    def _records(self) -> tuple[dict[str, Any], ...]:
+        records = []
+        for device, member in sorted(self.roster.members.items()):
+            profile, tests = member.profile, member.profile.test_samples
+            records.append(
+                {
+                    "device": device,
+                    "model": profile.model,
+                    "parameters": profile.parameters,
+                    "samples": profile.samples,
+                    "classes": [c for c, count in enumerate(profile.samples_per_class) if count],
+                    "rounds": int(self.state.taken[device]),
+                    "compute_energy_j": float(self.state.compute_energy_j[device]),
+                    "upload_energy_j": float(self.state.upload_energy_j[device]),
+                    "budget_j": float(self.site.fleet.budget_j[device]),
+                    "queue_j": float(self.state.scheduler.queue_j[device]),
+                    "accuracy": int(self.state.correct[device]) / tests if tests else None,
+                    "test_samples": tests,
+                }
+            )
+        return tuple(records)
+
+
+def run_name(folder: Path) -> str:
+    """The name of a run, by which devices know their models: made once, kept in the run folder."""
+    try:
+        name = parse_json((folder / "fleet.json").read_text(encoding="utf-8"))["run"]
+        if isinstance(name, str) and name:
+            return name
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return uuid.uuid4().hex
+
+
+def sentence(entry: RoundLog, rounds: int) -> str:
+    """One line about a round, for a person who watches.
+
+    >>> from kfl.simulation import RoundLog
+    >>> sentence(RoundLog(0, 0.5, (1, 2), (), (), (), (), 4.2, 0, 0, None, None, "ok", lost=(2,)), 3)
+    'round 1 of 3: 2 chosen, 1 used, 1 lost, accuracy 50.0 %, 4.2 s'
+    """
+    refused = {int(r["device"]) for r in entry.rejected}
+    used = len(set(entry.devices) - set(entry.lost) - refused - set(entry.diverged))
+    parts = [f"{len(entry.devices)} chosen", f"{used} used"]
+    parts += [f"{len(entry.lost)} lost"] if entry.lost else []
+    parts += [f"{len(refused)} refused"] if refused else []
+    parts += [f"accuracy {entry.accuracy:.1%}".replace("%", " %")] if entry.accuracy is not None else []
+    return f"round {entry.round + 1} of {rounds}: {', '.join(parts)}, {entry.time_s:.1f} s"
+
+
+def _append(path: Path, value: Mapping[str, Any]) -> None:
+    with path.open("ab") as file:
+        file.write(json.dumps(value).encode() + b"\n")
+
+
+def _environment(config: ServerConfig) -> dict[str, Any]:
+    return {
+        **describe_environment(),
+        "command": [],  # Flower's, with its tokens in it
+        "process": os.getpid(),
+        "dataset": {"name": "fleet", "note": "Each device of a real fleet has its own data."},
+        "repeatable": "no: devices of a real fleet hold their own data and models",
+        "fleet": config.to_table()["fleet"],
+    }
+
+
+__all__ = ["FleetServer", "app", "run_name", "sentence", "serve"]
