@@ -1,0 +1,239 @@
+"""A whole fleet on this machine, on loopback: TLS, authenticated devices, a database, processes of their own.
+
+    <folder>/
+      server.toml        the server's configuration
+      run/               the server's run folder
+      app/               the Flower app
+      keys/              authority, server certificate, device keys
+      devices/device-0/  what device 0 keeps: its model, its configuration, its Flower home
+      flower/            Flower's own home (FLWR_HOME) for the server's side
+      logs/              what every process printed
+      superlink.db       Flower's database
+
+Nothing outside the folder is touched, ports are free ones, and when it ends no process is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kfl.core.config import dump_toml
+from kfl.core.errors import KflError
+from kfl.core.files import write_atomic
+from kfl.core.lock import LockedError, only_one
+from kfl.core.parse import parse_json
+from kfl.deploy.app_folder import ENVIRONMENT, write_app, write_connection
+from kfl.deploy.certificates import Pair, make_authority, make_device_key, make_server_certificate
+from kfl.deploy.processes import ProcessGroup, free_ports, listening
+from kfl.deploy.settings import ServerConfig
+from kfl.simulation.history import RoundLog
+
+CONNECTION = "fleet"
+START_S = 60.0
+"""How long the SuperLink may take to answer."""
+SILENT_S = 20.0
+"""A server that has let go of its run folder for so long is dead, and its run is started anew."""
+
+
+@dataclass
+class LocalFleet:
+    """A fleet of processes on this machine. Use it as a context manager: it ends with the block."""
+
+    folder: Path
+    config: ServerConfig
+    device: str = "kfl.deploy.demo:device"
+    """The device function of all devices."""
+    device_config: Mapping[str, Any] | None = None
+    """Contents of every device's own TOML file; by default the path of the server's."""
+    device_extra: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """More for the files of single devices."""
+    node_config: str = ""
+    """More words for every device's node configuration, such as meter="rapl"."""
+    python_path: Sequence[Path] = ()
+    """Where devices find modules of yours."""
+
+    def __post_init__(self) -> None:
+        self.config.validate()
+        if "flwr" not in sys.modules:
+            import kfl.deploy.flower  # noqa: F401  # says in a sentence if it is missing
+        self.folder = self.folder.resolve()
+        paths = ":".join(str(path) for path in self.python_path)
+        environment = {**ENVIRONMENT, "FLWR_HOME": str(self.folder / "flower"), "OMP_NUM_THREADS": "1"}
+        if paths:
+            environment["PYTHONPATH"] = paths
+        self.processes = ProcessGroup(self.folder / "logs", environment)
+        self.port, *self.node_ports = free_ports(1 + self.config.experiment.devices)
+        self.run_folder = self.folder / "run"
+        self.runs = 0
+
+    def __enter__(self) -> LocalFleet:
+        try:
+            self.prepare()
+            self.start_superlink()
+            self.start_superexec()
+            self.register(range(self.config.experiment.devices))
+            for device in range(self.config.experiment.devices):
+                self.start_device(device)
+            self.submit()
+        except BaseException:
+            self.processes.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.processes.end()
+
+    def prepare(self) -> None:
+        """Write everything a fleet needs before its first process; what is there already is kept."""
+        keys, devices = self.folder / "keys", range(self.config.experiment.devices)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.folder / "server.toml", self.config.to_toml().encode())
+        if not (keys / "ca.crt").exists():
+            make_server_certificate(keys, make_authority(keys))
+        write_app(self.folder / "app", "local-fleet", self.device, self.folder / "server.toml", self.run_folder)
+        write_connection(self.folder / "flower", CONNECTION, self.address, keys / "ca.crt")
+        for device in devices:
+            if not (keys / f"device-{device}").exists():
+                make_device_key(keys, device)
+            home = self.device_folder(device)
+            home.mkdir(parents=True, exist_ok=True)
+            own = self.device_config or {"experiment": str(self.folder / "server.toml")}
+            table = {**own, **self.device_extra.get(device, {})}
+            write_atomic(home / "device.toml", dump_toml(table).encode())
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate devices trust."""
+        return self.folder / "keys" / "ca.crt"
+
+    def device_folder(self, device: int) -> Path:
+        """Where a device keeps what is its own."""
+        return self.folder / "devices" / f"device-{device}"
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and wait until it answers."""
+        keys = self.folder / "keys"
+        self.processes.start(
+            "superlink",
+            [
+                program("flower-superlink"),
+                *("--host", "127.0.0.1", "--port", str(self.port)),
+                *("--ssl-ca-certfile", str(keys / "ca.crt")),
+                *("--ssl-certfile", str(keys / "server.crt"), "--ssl-keyfile", str(keys / "server.key")),
+                "--enable-supernode-auth",
+                *("--isolation", "process", "--database", str(self.folder / "superlink.db")),
+            ],
+        )
+        end = time.monotonic() + START_S
+        while not listening(self.port):
+            if time.monotonic() > end or not self.processes.alive("superlink"):
+                raise KflError(f"The SuperLink did not start; see {self.folder / 'logs' / 'superlink.log'}.")
+            time.sleep(0.1)
+
+    def start_superexec(self) -> None:
+        """Start the process that runs server apps."""
+        command = [program("flower-superexec"), "--runtime-api-address", self.address]
+        self.processes.start("superexec", [*command, "--root-certificates", str(self.authority)])
+
+    def register(self, devices: Sequence[int], keys: Mapping[int, Pair] | None = None) -> None:
+        """Tell the SuperLink the public keys of devices, each under its name."""
+        for device in devices:
+            public = keys[device].public if keys else self.folder / "keys" / f"device-{device}.pub"
+            self.flwr("supernode", "register", str(public), CONNECTION, "--name", f"device-{device}", accept="already")
+
+    def flwr(self, *words: str, accept: str | None = None) -> str:
+        """Run Flower's own command line against this fleet; what it printed."""
+        status, text = self.processes.run([program("flwr"), *words])
+        if status != 0 and not (accept and accept in text):
+            raise KflError(f"flwr {' '.join(words[:2])} failed: {text.strip()[-300:]}")
+        return text
+
+    def start_device(self, device: int, key: Path | None = None, superlink: str | None = None) -> None:
+        """Start a device, or start it again."""
+        home = self.device_folder(device)
+        config = f'partition-id={device} state="{home / "state"}" config="{home / "device.toml"}" {self.node_config}'
+        self.processes.start(
+            f"device-{device}",
+            [
+                program("flower-supernode"),
+                *("--root-certificates", str(self.authority), "--superlink", superlink or self.address),
+                *("--host", "127.0.0.1", "--port", str(self.node_ports[device])),
+                *("--auth-supernode-private-key", str(key or self.folder / "keys" / f"device-{device}")),
+                *("--node-config", config.strip()),
+            ],
+            folder=home,
+            FLWR_HOME=str(home / "flower"),
+        )
+
+    def submit(self) -> None:
+        """Start a Flower run: the server app, which goes on where the run folder ends."""
+        self.runs += 1
+        self.flwr("run", str(self.folder / "app"), CONNECTION)
+        self._submitted = time.monotonic()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the server has closed its books."""
+        return (self.run_folder / "summary.json").exists()
+
+    @property
+    def serving(self) -> bool:
+        """Whether a server app holds the run folder."""
+        try:
+            with only_one(self.run_folder / ".lock"):
+                return False
+        except LockedError:
+            return True
+        except OSError:
+            return False
+
+    def rounds(self, patience_s: float = 600.0, restart: bool = True) -> Iterator[RoundLog]:
+        """The rounds as they are finished, until the last. A server that died is started anew, if wanted.
+
+        KflError if nothing happens for `patience_s` seconds.
+        """
+        seen, last, held = 0, time.monotonic(), time.monotonic()
+        while True:
+            ended = self.finished  # asked before the history is read, so that no round is missed
+            for entry in self.history()[seen:]:
+                seen, last = seen + 1, time.monotonic()
+                yield entry
+            if ended:
+                return
+            now = time.monotonic()
+            if self.serving:
+                held = now
+            elif restart and now - max(held, self._submitted) > SILENT_S:
+                self.submit()
+                held = now
+            if now - last > patience_s:
+                raise KflError(f"The fleet has done nothing for {patience_s:g} s; see {self.folder / 'logs'}.")
+            time.sleep(0.2)
+
+    def history(self) -> list[RoundLog]:
+        """The rounds that are done."""
+        path = self.run_folder / "rounds.jsonl"
+        with contextlib.suppress(OSError):
+            return [RoundLog.from_dict(parse_json(line)) for line in path.read_text().split("\n")[:-1]]
+        return []
+
+
+def program(name: str) -> str:
+    """A program of Flower, beside this Python or on the path."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise KflError(f"The program {name} is not installed: pip install 'kfl[flower]'.")
+    return found
