@@ -9,6 +9,7 @@
 torch.Size([20, 4])
 """
 
+from kfl.data.adjust import add_new_class, limit_samples
 from kfl.data.dataset import DATASETS, Dataset, load_dataset
 from kfl.data.download import download
 from kfl.data.folders import resolve_data_dir
@@ -19,7 +20,9 @@ __all__ = [
     "DATASETS",
     "Dataset",
     "Partition",
+    "add_new_class",
     "download",
+    "limit_samples",
     "load_dataset",
     "partition",
     "plot_split",

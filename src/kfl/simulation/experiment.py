@@ -19,7 +19,7 @@ from kfl.core.config import Table, dump_toml, from_table, to_table
 from kfl.core.errors import ConfigError
 from kfl.core.parse import parse_toml
 from kfl.core.randomness import stream
-from kfl.data import DATASETS, Dataset, Partition, partition
+from kfl.data import DATASETS, Dataset, Partition, add_new_class, limit_samples, partition
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
 from kfl.simulation.faults import Faults
 from kfl.wireless import PRESETS, Radio
@@ -46,6 +46,11 @@ class DataSettings:
     """Forbid a device to draw the same class twice. As the paper prints it, it may."""
     dirichlet_alpha: float = 0.5
     """Concentration of the Dirichlet split: small is uneven."""
+    samples_per_device: int | None = None
+    """At most this many training samples on each device; none for all that the split gives it."""
+    new_class_samples: int = 0
+    """Give each device this many training samples of one class more, one it does not hold, and test it on that class
+    alone: does what others know help with a class that has just been met?"""
 
     def partition(self, data: Dataset, proxy: NDArray[np.int64] | None = None) -> Partition:
         """Who holds which samples; proxy samples belong to nobody."""
@@ -61,6 +66,10 @@ class DataSettings:
             distinct=self.distinct_classes,
             alpha=self.dirichlet_alpha,
         )
+        if self.samples_per_device is not None:
+            found = limit_samples(found, data.train_y[mine], self.samples_per_device, self.seed)
+        if self.new_class_samples:
+            found = add_new_class(found, data.train_y[mine], data.test_y, self.new_class_samples, self.seed)
         return replace(found, train=tuple(mine[indices] for indices in found.train))
 
     def proxy(self, data: Dataset, per_class: int) -> NDArray[np.int64] | None:
@@ -130,6 +139,10 @@ class Experiment(DataSettings):
         for name in ("devices", "rounds", "classes_per_device", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, getattr(self, name), "1 or more")
+        if self.samples_per_device is not None and self.samples_per_device < 1:
+            raise ConfigError("samples_per_device", self.samples_per_device, "1 or more, or none")
+        if self.new_class_samples < 0:
+            raise ConfigError("new_class_samples", self.new_class_samples, "0 or more")
         if not 0 < self.dirichlet_alpha < float("inf"):
             raise ConfigError("dirichlet_alpha", self.dirichlet_alpha, "a number above 0")
         if not self.widths or min(self.widths) < 1:

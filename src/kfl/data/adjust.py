@@ -1,0 +1,74 @@
+"""Changes to a finished split: fewer samples per device, or a few samples of a class a device has never met."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from kfl.core.errors import ConfigError
+from kfl.core.randomness import stream
+from kfl.data.checks import IntArray
+from kfl.data.partition import Partition
+
+
+def limit_samples(split: Partition, train_y: IntArray, most: int, seed: int) -> Partition:
+    """At most `most` training samples on each device, its classes taken in turn, so that none it holds is lost.
+
+    >>> from kfl.data import partition
+    >>> labels = np.arange(100) % 10
+    >>> split = partition("shards", labels, labels, classes=10, devices=10, seed=0, distinct=True)
+    >>> limit_samples(split, labels, 4, seed=0).train_counts.max(axis=1).tolist()
+    [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    """
+    if most < 1:
+        raise ConfigError("samples_per_device", most, "1 or more")
+    train, counts = [], split.train_counts.copy()
+    for device, held in enumerate(split.train):
+        order = stream(seed, "sample limit", device).permutation(held)
+        turns = np.argsort(_turn_within_class(train_y[order]), kind="stable")
+        train.append(np.sort(order[turns[:most]]))
+        counts[device] = np.bincount(train_y[train[-1]], minlength=split.classes)
+    return replace(split, train=tuple(train), train_counts=counts)
+
+
+def add_new_class(split: Partition, train_y: IntArray, test_y: IntArray, count: int, seed: int) -> Partition:
+    """Give each device `count` training samples of one class it does not hold, and test it on that class alone.
+
+    The class is drawn for each device. Samples are drawn from all of that class, so devices may share them; as many
+    test samples are drawn as the device had before.
+
+    >>> from kfl.data import partition
+    >>> labels = np.arange(100) % 10
+    >>> split = partition("shards", labels, labels, classes=10, devices=10, seed=0, distinct=True)
+    >>> new = add_new_class(split, labels, labels, 3, seed=0)
+    >>> (new.train_counts > 0).sum(axis=1).tolist(), (new.test_counts > 0).sum(axis=1).tolist()
+    ([3, 3, 3, 3, 3, 3, 3, 3, 3, 3], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1])
+    """
+    if count < 1:
+        raise ConfigError("new_class_samples", count, "1 or more")
+    train, test = [], []
+    train_counts, test_counts = split.train_counts.copy(), np.zeros_like(split.test_counts)
+    for device, held in enumerate(split.train):
+        draw = stream(seed, "new class", device)
+        unknown = np.flatnonzero(split.train_counts[device] == 0)
+        if not len(unknown):
+            raise ConfigError("new_class_samples", count, f"0: device {device} holds every class already")
+        label = int(draw.choice(unknown))
+        samples, tests = np.flatnonzero(train_y == label), np.flatnonzero(test_y == label)
+        if len(samples) < count:
+            raise ConfigError("new_class_samples", count, f"at most {len(samples)}, class {label} has no more")
+        train.append(np.union1d(held, draw.choice(samples, count, replace=False)))
+        test.append(np.sort(draw.choice(tests, min(len(tests), max(len(split.test[device]), 1)), replace=False)))
+        train_counts[device, label] += count
+        test_counts[device, label] = len(test[-1])
+    return Partition(tuple(train), tuple(test), train_counts, test_counts)
+
+
+def _turn_within_class(labels: IntArray) -> IntArray:
+    """For each sample, how many of its class stand before it."""
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], labels[order])
+    turns = np.empty(len(labels), dtype=np.int64)
+    turns[order] = np.arange(len(labels)) - starts
+    return turns
