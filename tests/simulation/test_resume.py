@@ -183,18 +183,31 @@ def test_only_rows_that_changed_are_written_and_waste_is_cleared(data, tmp_path)
     assert largest < 6 * live
 
 
-def test_checkpoints_come_as_often_as_they_are_cheap():
+def test_checkpoints_come_as_often_as_they_are_cheap(data):
     now = [0.0]
+    state = begin(build_world(SMALL, dataset=data))
     checkpoints = Checkpoints(Path("unused"), clock=lambda: now[0])
     checkpoints._took = 0.1
     now[0] = 4.9
-    assert not checkpoints.due()
+    assert not checkpoints.due(state)
     now[0] = 5.1
-    assert checkpoints.due()
+    assert checkpoints.due(state)
     checkpoints._took = 100.0
-    assert not checkpoints.due()
+    assert not checkpoints.due(state)
     now[0] = 30.0
-    assert checkpoints.due()
+    assert checkpoints.due(state)
+
+
+def test_a_checkpoint_of_many_rows_is_expected_to_take_longer_than_the_last_of_few(data):
+    now = [0.0]
+    state = begin(build_world(SMALL, dataset=data))
+    changed = replace(state, devices={device: {} for device in range(10)})
+    checkpoints = Checkpoints(Path("unused"), clock=lambda: now[0])
+    checkpoints._took, checkpoints._rows_written = 0.1, 2
+    now[0] = 5.1
+    assert checkpoints.due(state) and not checkpoints.due(changed)
+    now[0] = 25.1
+    assert checkpoints.due(changed)
 
 
 def test_a_device_that_diverges_keeps_its_model_and_the_run_goes_on(data):

@@ -9,8 +9,9 @@ they need, so that one that turns out damaged can be replaced by the one before.
 are left in their files until more than half of what lies there is such waste; then the living rows are written
 together into one new file.
 
-How often: as often as costs little. A checkpoint is due when the work since the last one is fifty times what a
-checkpoint takes, and at the latest after thirty seconds or one round, whichever is longer.
+How often: as often as costs little. A checkpoint is due when the work since the last one is fifty times what the next
+one will take, by the rows that have changed and what the last one took, and at the latest after thirty seconds or
+one round, whichever is longer.
 """
 
 from __future__ import annotations
@@ -67,15 +68,21 @@ class Checkpoints:
     _sizes: dict[str, int] = field(default_factory=dict)
     _last: float = 0.0
     _took: float = 0.0
+    _rows_written: int = 1
+    """By the last checkpoint, at least 1."""
 
     def __post_init__(self) -> None:
         self._last = self.clock()
 
-    def due(self) -> bool:
+    def due(self, state: RunState) -> bool:
         """Whether enough work has been done since the last checkpoint to make another worth its time."""
         since = self.clock() - self._last
-        cheap = min(LONGEST_S, self._took / COST_SHARE)
-        return since >= (cheap if self.interval_s is None else self.interval_s)
+        if self.interval_s is not None:
+            return since >= self.interval_s
+        # The first checkpoint of a run holds a few devices, a later one may hold them all.
+        rows = sum(self._written.get(device) is not row for device, row in state.devices.items())
+        expected = self._took * max(1.0, rows / self._rows_written)
+        return since >= min(LONGEST_S, expected / COST_SHARE)
 
     def write(self, state: RunState, history: str = "") -> None:
         """Write a checkpoint: the rows that changed, everything else, and then the file that makes it count.
@@ -110,6 +117,7 @@ class Checkpoints:
         self._clean()
         self._last = self.clock()
         self._took = self._last - started
+        self._rows_written = max(1, len(changed))
 
     def read(self, lines: int, history: Callable[[int], str] | None = None) -> RunState | None:
         """The newest checkpoint that is whole and whose rounds are all in the history; None if there is none.

@@ -166,7 +166,7 @@ def _play_all(
             if seen is not None:
                 target.append_snapshot(seen)
             stop = should_stop is not None and should_stop() and state.round < world.experiment.rounds
-            if stop or checkpoints.due():
+            if stop or checkpoints.due(state):
                 _checkpoint(target, checkpoints, state)
             if stop:
                 raise StoppedError(target.path, state.round)
