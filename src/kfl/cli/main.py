@@ -22,6 +22,7 @@ COMMANDS = {
     "bound": ("kfl.cli.bound", "Evaluate the paper's guarantees for a run or for given constants."),
     "resume": ("kfl.cli.resume", "Continue a run that was interrupted."),
     "doctor": ("kfl.cli.doctor", "Say what is installed, where data was found, and what to do about the rest."),
+    "completion": ("kfl.cli.completion", "Print a script that makes the Tab key know kfl, for bash, zsh or fish."),
     "data": ("kfl.cli.data", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
 }
 """Subcommands: the module whose `main(arguments)` serves each, and one line of help."""

@@ -6,7 +6,9 @@ file, are read first; then every field is offered with the values so far as defa
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +21,17 @@ from kfl.wireless import PRESETS, Radio
 
 T = TypeVar("T")
 
+only_parser: ContextVar[bool] = ContextVar("only_parser", default=False)
+"""Set by `kfl completion`, which asks every command for its options: `parse` then raises `ParserFound`."""
+
+
+class ParserFound(Exception):  # noqa: N818  # it carries an answer, it is no error
+    """The parser of a command, handed out in place of parsing."""
+
+    def __init__(self, parser: Any) -> None:
+        super().__init__()
+        self.parser: Any = parser  # argparse's, or tyro's copy of it
+
 
 def parse(cls: type[T], arguments: Sequence[str], prog: str, description: str, default: T | None = None) -> T:
     """Parse arguments into a dataclass with tyro; a wrong flag is answered with the right one."""
@@ -27,14 +40,13 @@ def parse(cls: type[T], arguments: Sequence[str], prog: str, description: str, d
     except ImportError as problem:
         raise MissingExtraError("tyro", "cli", "The command line") from problem
     extra: dict[str, Any] = {} if default is None else {"default": default}
-    parsed: T = tyro.cli(
-        cls,
-        args=list(arguments),
-        prog=prog,
-        description=description,
-        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff),
-        **extra,
-    )
+    extra |= {"prog": prog, "description": description}
+    config = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff)
+    if only_parser.get():
+        with warnings.catch_warnings():  # tyro would rather keep it to itself, but offers nothing else to list options
+            warnings.simplefilter("ignore", DeprecationWarning)
+            raise ParserFound(tyro.extras.get_parser(cls, config=config, **extra))
+    parsed: T = tyro.cli(cls, args=list(arguments), config=config, **extra)
     return parsed
 
 
