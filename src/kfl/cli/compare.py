@@ -96,6 +96,7 @@ def execute(experiments: Sequence[Experiment], folder: Path, options: CompareOpt
                 data_dir=setting.data_dir,
                 device=setting.device,
                 precision=setting.precision,
+                ray=setting.ray,
             )
         except RunsFailedError as problem:
             return problem

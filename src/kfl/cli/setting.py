@@ -55,6 +55,8 @@ class Setting:
     """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
     workers: int | None = None
     """Runs side by side, each in its own process with one thread. By default one for each core, or one on a GPU."""
+    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or local."""
     keep_models: bool = False
     """Keep the devices' models in the run folders, for kfl export."""
 

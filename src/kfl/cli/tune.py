@@ -112,6 +112,7 @@ def execute(
                 data_dir=setting.data_dir,
                 device=setting.device,
                 precision=setting.precision,
+                ray=setting.ray,
             ), None
         except RunsFailedError as problem:
             return problem.histories, problem

@@ -1,4 +1,4 @@
-"""Many independent runs: each in its own run folder, over local processes, none repeated that is finished."""
+"""Many independent runs: each in its own run folder, over processes or a cluster, none repeated that is finished."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def run_many(
     data_dir: str | Path | None = None,
     device: str = "cpu",
     precision: str = "float32",
+    ray: str | None = None,
 ) -> list[History]:
     """Run every experiment in a run folder of its own under `folder`; histories in the order of the experiments.
 
@@ -77,6 +78,9 @@ def run_many(
         data_dir: where MNIST and CIFAR-10 lie; otherwise `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
         precision: type of the numbers, as in `run`.
+        ray: address of a Ray cluster that runs them instead of processes here: `HOST:PORT`, `ray://HOST:PORT`, `auto`
+            for the one that this machine belongs to, or `local` for one of this machine alone with room for `workers`
+            runs. The results are the same; nodes need kfl, your own modules, and the data.
 
     A run that fails does not stop the others: `RunsFailedError` is raised at the end and carries all histories.
 
@@ -101,9 +105,13 @@ def run_many(
         if not is_finished(path, experiment)
     ]
     ledger = _Ledger(unique, {job.path for job in jobs}, on_progress)
-    if len(jobs) > 1:
+    if len(jobs) > 1 and ray is None:  # the machines of a cluster have what this one may not
         _check_first(jobs[0])
-    if min(workers, len(jobs)) > 1:
+    if ray is not None:
+        from kfl.simulation.ray_jobs import play_on_ray
+
+        play_on_ray(jobs, ray, threads, ledger.tell, workers=workers)
+    elif min(workers, len(jobs)) > 1:
         play_in_processes(jobs, workers, threads, ledger.tell)
     else:
         play_here(jobs, threads, ledger.tell)

@@ -1,0 +1,294 @@
+"""Runs on a Ray cluster: one task per run, and Ray decides where and when.
+
+A run goes into its own run folder where the node sees it (one machine, or a disk that the nodes share). Elsewhere the
+node plays it in a folder of its own and sends the finished files here, where they are written whole, the summary last.
+A worker or node that dies costs time, not the run: Ray starts it again, and it goes on from its last checkpoint where
+that can still be read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kfl._version import __version__
+from kfl.core.errors import ConfigError, KflError, MissingExtraError
+from kfl.core.files import is_part, write_atomic
+from kfl.simulation.folder import LOCK, RunFolder, cannot_write
+from kfl.simulation.jobs import Job, Tell, attempt
+from kfl.simulation.ray_address import check_address
+
+RETRIES = 3
+"""How often a run is started again whose worker died."""
+LOOK_S = 0.3
+"""Between two looks at how far the runs are."""
+GOODBYE_S = 10.0
+"""What interrupted runs are given to end by themselves."""
+
+Files = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What all tasks of one sweep share."""
+
+    beacon: str
+    """Name of a file beside the run folders: who sees it sees the folders."""
+    shared: bool
+    """Whether to look for the beacon at all."""
+    threads: int
+    version: str
+    command: tuple[str, ...]
+    data_dir: str | None
+    """KFL_DATA_DIR here, for nodes that have none."""
+
+
+def play_on_ray(
+    jobs: Sequence[Job], address: str, threads: int, tell: Tell, *, workers: int | None = None, shared: bool = True
+) -> None:
+    """All jobs as tasks of the Ray cluster at `address`. Interrupted, it ends them all.
+
+    `local` is a cluster of this machine alone, with room for `workers` runs side by side, that ends with the call;
+    `auto` is the one that runs here already. `shared=False` treats all nodes as if they could not see the run folders.
+    """
+    if not jobs:
+        return
+    with _connected(address, None if workers is None else workers * threads) as ray:
+        _check_room(ray, jobs, address, threads)
+        with _beacon(jobs) as beacon:
+            where = os.environ.get("KFL_DATA_DIR")
+            sweep = Sweep(beacon, shared, threads, __version__, tuple(sys.argv), where)
+            _play_all(ray, [_absolute(job) for job in jobs], sweep, lambda place, *news: tell(jobs[place], *news))
+
+
+def _play_all(ray: Any, jobs: list[Job], sweep: Sweep, tell: Callable[[int, bool, str | None], None]) -> None:
+    """Hand out every job and follow them to their ends."""
+    board = _board(ray)
+    # A worker that has used a GPU is not used again: PyTorch would stay with the first one it saw.
+    share = {"num_cpus": sweep.threads, "max_retries": RETRIES}
+    play = {0: ray.remote(**share)(play_there), 1: ray.remote(num_gpus=1, max_calls=1, **share)(play_there)}
+    datasets: dict[int, Any] = {}
+    tasks: dict[Any, int] = {}
+    told = [0] * len(jobs)
+    try:
+        for place, job in enumerate(jobs):
+            if id(job.dataset) not in datasets:  # the same data for hundreds of runs travels once
+                datasets[id(job.dataset)] = ray.put(job.dataset)
+            given = (replace(job, dataset=None), datasets[id(job.dataset)], sweep, place, board)
+            tasks[play[_gpus(ray, job)].options(name=job.path.name).remote(*given)] = place
+        while tasks:
+            done, _ = ray.wait(list(tasks), num_returns=1, timeout=LOOK_S)
+            for place, rounds in _look(ray, board).items():
+                while told[place] < rounds and place in tasks.values():
+                    told[place] += 1
+                    tell(place, False, None)
+            for task in done:
+                place = tasks.pop(task)
+                tell(place, True, _result(ray, task, jobs[place]))
+    finally:
+        _stop(ray, list(tasks))
+
+
+def play_there(job: Job, data: Any, sweep: Sweep, place: int, board: Any) -> tuple[str | None, Files]:
+    """The task, on some node: a sentence if the run failed, and the files of a folder that only the node sees."""
+    import torch
+
+    if sweep.version != __version__:
+        return f"A node of the cluster has kfl {__version__}, but this is {sweep.version}; install the same.", {}
+    torch.set_num_threads(sweep.threads)
+    sys.argv = list(sweep.command)  # for the run folder, which records the command
+    if sweep.data_dir is not None:
+        os.environ.setdefault("KFL_DATA_DIR", sweep.data_dir)
+    job = replace(job, dataset=data)
+    report = _Reporter(board, place)
+    if sweep.shared and (job.path.parent / sweep.beacon).exists():
+        return attempt(job, report), {}
+    # A name that a second attempt on the same node finds again, and no other sweep.
+    scratch = Path(tempfile.gettempdir()) / f"kfl{sweep.beacon}-{place}"
+    there = replace(job, path=scratch / job.path.name)
+    try:
+        problem = attempt(there, report)
+        files = read_files(scratch, finished=problem is None)
+    finally:  # unless the process is killed, when another attempt goes on from here
+        shutil.rmtree(scratch, ignore_errors=True)
+    return None if problem is None else problem.replace(str(there.path), str(job.path)), files
+
+
+class _Reporter:
+    """Counts the rounds of one run and tells the board now and then; called after every round."""
+
+    def __init__(self, board: Any, place: int) -> None:
+        self._board, self._place = board, place
+        self._rounds, self._last = 0, 0.0
+
+    def __call__(self) -> None:
+        self._rounds += 1
+        if time.monotonic() - self._last > LOOK_S:
+            self._last = time.monotonic()
+            self._board.write.remote(self._place, self._rounds)
+
+
+class Board:
+    """Where tasks write how many rounds they have played; lives as an actor beside the caller."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, int] = {}
+
+    def write(self, place: int, rounds: int) -> None:
+        """Rounds only grow: a run that was started again does not count its rounds twice."""
+        self._rounds[place] = max(rounds, self._rounds.get(place, 0))
+
+    def read(self) -> dict[int, int]:
+        """Rounds by the place of the job."""
+        return self._rounds
+
+
+def _board(ray: Any) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    return ray.remote(Board).options(num_cpus=0, scheduling_strategy=here, max_restarts=-1).remote()
+
+
+def _look(ray: Any, board: Any) -> dict[int, int]:
+    """How far the runs are. It is for people to watch, so that a board that does not answer stops nothing."""
+    try:
+        rounds: dict[int, int] = ray.get(board.read.remote(), timeout=GOODBYE_S)
+    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+        return {}
+    return rounds
+
+
+def _result(ray: Any, task: Any, job: Job) -> str | None:
+    """How a task ended: its files are written here, and what failed comes as a sentence."""
+    try:
+        problem, files = ray.get(task)
+        write_files(job.path, files)
+    except KflError as failure:
+        return str(failure)
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError):
+        return f"Its Ray worker died {RETRIES + 1} times; memory may have run out."
+    except ray.exceptions.RayError as failure:
+        said = _reason(getattr(failure, "cause", None) or failure)
+        return f"Ray could not run it ({said}); every node needs kfl {__version__} and your own modules."
+    return None if problem is None else str(problem)
+
+
+def read_files(folder: Path, finished: bool) -> Files:
+    """Files of a folder for another machine, by their relative paths: a finished run, or only why there is none."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        wanted = path.name != LOCK and not is_part(path) if finished else path.name.endswith(".error.txt")
+        if wanted and path.is_file():
+            found[str(inside)] = path.read_bytes()
+    return found
+
+
+def write_files(path: Path, files: Files) -> None:
+    """Write what a node sent for the run folder `path`: whole files, the summary last, because it says finished."""
+    inside = {name: data for name, data in files.items() if name.startswith(f"{path.name}/")}
+    try:
+        for name in files.keys() - inside.keys():  # a traceback, beside the run folder
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path.parent / name, files[name])
+        if not inside:
+            return
+        with RunFolder(path).locked():
+            for name in sorted(inside, key=_order):
+                target = path.parent / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(target, inside[name])
+            shutil.rmtree(path / "state", ignore_errors=True)  # of an attempt that was begun here
+            path.with_name(f"{path.name}.error.txt").unlink(missing_ok=True)
+    except OSError as problem:
+        raise cannot_write(path, problem) from problem
+
+
+def _order(name: str) -> int:
+    """The config first, which makes it a run folder; the summary last, which makes it a finished one."""
+    return {"config.toml": 0, "summary.json": 2}.get(name.rpartition("/")[2], 1)
+
+
+@contextmanager
+def _connected(address: str, cores: int | None) -> Iterator[Any]:
+    """Ray, connected for the block. A connection that was there before is used and left as it was."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # What Ray will do from its next release on: a task that asks for no GPU sees what its node shows.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as problem:
+        raise MissingExtraError("ray", "ray", "Running on a Ray cluster") from problem
+    if ray.is_initialized():
+        yield ray
+        return
+    check_address(address)
+    started_here: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **started_here)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+        raise KflError(f"Ray at {address!r} cannot be used ({_reason(problem)}).") from problem
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_room(ray: Any, jobs: Sequence[Job], address: str, threads: int) -> None:
+    """Ray would wait for ever for what no node has."""
+    room = ray.cluster_resources()
+    if room.get("CPU", 0) < threads:
+        raise ConfigError("threads", threads, f"at most the {room.get('CPU', 0):.0f} cores of the cluster at {address}")
+    if any(job.device == "cuda" for job in jobs) and room.get("GPU", 0) < 1:
+        raise ConfigError("device", "cuda", f"cpu, because no node of the Ray cluster at {address} has a GPU")
+
+
+def _gpus(ray: Any, job: Job) -> int:
+    return int(job.device == "cuda" or (job.device == "auto" and ray.cluster_resources().get("GPU", 0) >= 1))
+
+
+@contextmanager
+def _beacon(jobs: Sequence[Job]) -> Iterator[str]:
+    """A file beside the run folders for as long as they run: a node that sees it sees the folders too."""
+    folder, name = jobs[0].path.parent, f".{uuid.uuid4().hex[:12]}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    except OSError as problem:
+        raise cannot_write(folder, problem) from problem
+    try:
+        yield name
+    finally:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _absolute(job: Job) -> Job:
+    """A worker may stand in another folder."""
+    return replace(job, path=job.path.absolute(), data_dir=None if job.data_dir is None else job.data_dir.absolute())
+
+
+def _stop(ray: Any, tasks: list[Any]) -> None:
+    """End what still runs: gently, so that nothing is left on the nodes, then at once."""
+    for force in (False, True):
+        if tasks and ray.is_initialized():
+            for task in tasks:
+                with suppress(ray.exceptions.RayError, ValueError):
+                    ray.cancel(task, force=force)
+            _, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=GOODBYE_S)
+
+
+def _reason(problem: BaseException) -> str:
+    """The kind of a failure and the first line of what it says."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return f"{type(problem).__name__}: {(lines or [''])[0]}".rstrip(".: ")
