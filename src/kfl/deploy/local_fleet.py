@@ -16,11 +16,13 @@ Nothing outside the folder is touched, ports are free ones, and when it ends no 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,8 @@ from kfl.simulation.history import RoundLog
 CONNECTION = "fleet"
 START_S = 60.0
 """How long the SuperLink may take to answer."""
+RESTART_S = 5.0
+"""Between two attempts to start a program again."""
 SILENT_S = 20.0
 """A server that has let go of its run folder for so long is dead, and its run is started anew."""
 
@@ -66,12 +70,15 @@ class LocalFleet:
         self.folder = self.folder.resolve()
         paths = ":".join(str(path) for path in self.python_path)
         environment = {**ENVIRONMENT, "FLWR_HOME": str(self.folder / "flower"), "OMP_NUM_THREADS": "1"}
+        # Flower's programs start one another by name.
+        environment["PATH"] = f"{Path(program('flwr')).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         if paths:
             environment["PYTHONPATH"] = paths
         self.processes = ProcessGroup(self.folder / "logs", environment)
         self.port, *self.node_ports = free_ports(1 + self.config.experiment.devices)
         self.run_folder = self.folder / "run"
         self.runs = 0
+        self._restarted: dict[str, float] = {}
 
     def __enter__(self) -> LocalFleet:
         try:
@@ -218,9 +225,23 @@ class LocalFleet:
             elif restart and now - max(held, self._submitted) > SILENT_S:
                 self.submit()
                 held = now
+            if restart:
+                self.tend()
             if now - last > patience_s:
                 raise KflError(f"The fleet has done nothing for {patience_s:g} s; see {self.folder / 'logs'}.")
             time.sleep(0.2)
+
+    def tend(self) -> None:
+        """Start again what has died, each program at most every few seconds.
+
+        A device that comes back is refused as long as the server still thinks it is there, for up to a minute.
+        """
+        starts: dict[str, Callable[[], None]] = {"superlink": self.start_superlink, "superexec": self.start_superexec}
+        starts |= {f"device-{d}": partial(self.start_device, d) for d in range(self.config.experiment.devices)}
+        for name, start in starts.items():
+            if not self.processes.alive(name) and time.monotonic() - self._restarted.get(name, -RESTART_S) >= RESTART_S:
+                self._restarted[name] = time.monotonic()
+                start()
 
     def history(self) -> list[RoundLog]:
         """The rounds that are done."""
