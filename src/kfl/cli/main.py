@@ -20,6 +20,8 @@ COMMANDS = {
     "export": ("kfl.cli.export", "Write the trained models of chosen devices as safetensors."),
     "schedule": ("kfl.cli.schedule", "Decide who sends, with which share and power, for devices in a file."),
     "bound": ("kfl.cli.bound", "Evaluate the paper's guarantees for a run or for given constants."),
+    "report": ("kfl.cli.report", "Make one HTML page of one run, or of several compared."),
+    "watch": ("kfl.cli.watch", "Show a run in the web browser while it goes on."),
     "resume": ("kfl.cli.resume", "Continue a run that was interrupted."),
     "doctor": ("kfl.cli.doctor", "Say what is installed, where data was found, and what to do about the rest."),
     "completion": ("kfl.cli.completion", "Print a script that makes the Tab key know kfl, for bash, zsh or fish."),

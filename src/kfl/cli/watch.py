@@ -1,0 +1,57 @@
+"""`kfl watch`: the page of `kfl report`, live, while a run goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import tyro
+
+from kfl.cli.options import parse
+
+DESCRIPTION = """Show a run in the web browser while it goes on: the page of kfl report, renewed as rounds finish.
+
+The page is served on 127.0.0.1, for this machine only, and nothing can be changed through it. The run may not have
+begun yet, and may be killed and resumed. Ctrl-C ends the page, not the run."""
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """What `kfl watch` takes."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run folder, or where one will be; or a folder of them such as kfl compare writes."""
+    port: Annotated[int | None, tyro.conf.arg(metavar="PORT", help_behavior_hint="")] = None
+    """Port to serve on, 0 for any. By default 8378, or any free one where that is taken."""
+    open: bool = False
+    """Show it in the web browser."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, serve until interrupted."""
+    options = parse(WatchOptions, arguments, "kfl watch", DESCRIPTION)
+    from kfl.report import watch_server
+
+    with watch_server(options.run, options.port) as server:
+        print(f"Watching {options.run} at {server.url} (Ctrl-C ends the page, not the run).", flush=True)
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            if options.open:
+                import webbrowser
+
+                webbrowser.open(server.url)
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            print("\nNo longer watching.")
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """A request to end is the same as Ctrl-C."""
+    raise KeyboardInterrupt

@@ -1,0 +1,143 @@
+"""What a page is made of: charts as plain dictionaries for Plotly, each with a sentence and a table that say the same.
+
+Colours are roles, such as "@c1" or "@muted", and "@c1/0.2" with an opacity; the page turns them into the colours of
+its light or dark theme. Text from run folders is escaped where it is put into a chart, because Plotly reads some HTML.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Figure = dict[str, Any]
+"""`data` and `layout` as Plotly takes them."""
+FloatArray = NDArray[np.float64]
+
+COLOURS = ("@c1", "@c2", "@c3", "@c4", "@c5", "@c6", "@c7", "@c8")
+DASHES = ("solid", "dash", "dot", "dashdot")
+MOST_ROWS = 40
+"""Rows of a table that are shown; a table is thinned to these."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts: a heading per column, and rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    """Said under the table, such as how it was thinned."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of a page."""
+
+    name: str
+    """Its place on the page, a word for links."""
+    title: str
+    summary: str
+    """One or two sentences with what there is to see, for those who see it and those who do not. Plain text."""
+    views: dict[str, Figure] = field(default_factory=dict)
+    """By label; the first is shown, and a switch offers the others."""
+    switch: str = ""
+    """What the switch chooses, said to screen readers."""
+    table: Table | None = None
+    wide: bool = False
+    """Whether it takes the whole width of the page."""
+    tall: bool = False
+    frames: dict[str, Any] | None = None
+    """What a slider over rounds moves, where there is one."""
+
+
+def numbers(values: Iterable[float], digits: int = 5) -> list[float | None]:
+    """Numbers for JSON: as many digits as a plot shows, null for what is not finite.
+
+    >>> numbers([1 / 3, float("nan"), 2.0])
+    [0.33333, None, 2]
+    """
+    return [_short(float(value), digits) for value in values]
+
+
+def _short(value: float, digits: int) -> float | None:
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short
+
+
+def thinned(count: int, most: int) -> NDArray[np.int64]:
+    """Which of so many places to keep: all, or `most` evenly spread with both ends.
+
+    >>> thinned(5, 9).tolist(), thinned(100, 3).tolist()
+    ([0, 1, 2, 3, 4], [0, 50, 99])
+    """
+    if count <= most:
+        return np.arange(count)
+    return np.unique(np.rint(np.linspace(0, count - 1, most)).astype(np.int64))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOST_ROWS) -> Table:
+    """A table, thinned where it is long, which it then says.
+
+    >>> table(["round"], [["1"], ["2"], ["3"]], most=2)
+    Table(columns=('round',), rows=(('1',), ('3',)), note='2 of 3 rows.')
+    """
+    kept = [tuple(rows[place]) for place in thinned(len(rows), most)]
+    note = f"{len(kept):,} of {len(rows):,} rows." if len(kept) < len(rows) else ""
+    return Table(tuple(columns), tuple(kept), note)
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis with a title."""
+    return {"title": {"text": title}, **more}
+
+
+def line(name: str, x: list[Any], y: list[Any], colour: str, **more: Any) -> dict[str, Any]:
+    """A line of a chart."""
+    style = {"color": colour, "width": 2, **more.pop("line", {})}
+    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": style, **more}
+
+
+def band(name: str, x: list[Any], low: list[Any], high: list[Any], colour: str) -> list[dict[str, Any]]:
+    """The space between two lines."""
+    edge = {"width": 0, "color": colour}
+    common = {"type": "scatter", "mode": "lines", "x": x, "line": edge, "hoverinfo": "skip", "legendgroup": name}
+    return [
+        {**common, "y": low, "showlegend": False},
+        {**common, "y": high, "name": name, "fill": "tonexty", "fillcolor": f"{colour}/0.16"},
+    ]
+
+
+def level(y: float, label: str, *, colour: str = "@muted") -> dict[str, Any]:
+    """Shapes and notes for a horizontal line across a chart."""
+    return {
+        "shapes": [
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": y,
+                "y1": y,
+                "line": {"color": colour, "width": 1.5, "dash": "dash"},
+            }
+        ],
+        "annotations": [
+            {
+                "xref": "paper",
+                "x": 1,
+                "y": y,
+                "xanchor": "right",
+                "yanchor": "bottom",
+                "text": label,
+                "showarrow": False,
+                "font": {"color": colour},
+            }
+        ],
+    }

@@ -1,0 +1,167 @@
+"""The knowledge itself: one point per class, seen in the two directions in which it moves and differs most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.report.chart import COLOURS, Chart, axis, line, numbers, table
+from kfl.report.source import RunData
+from kfl.report.words import percent
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """Knowledge of all kept rounds in two dimensions; the axes are the same for all of them."""
+
+    rounds: list[int]
+    place: FloatArray
+    """(rounds, classes, 2); NaN where a class was not known yet."""
+    explained: float
+    """Share of the variance over all rounds and classes that the two axes hold."""
+    moved: FloatArray
+    """Mean distance a known class moved since the kept round before; NaN for the first."""
+    apart: FloatArray
+    """Mean distance between two known classes."""
+    nearest: FloatArray
+    """Smallest distance between two known classes."""
+
+
+def flatten(run: RunData) -> Flat | None:
+    """Principal components of the knowledge over all kept rounds and classes; None without knowledge."""
+    seen = [(s.round, s.knowledge, s.known) for s in run.trail if s.knowledge is not None and s.known is not None]
+    seen = [one for one in seen if one[1].shape == seen[0][1].shape and one[2].any()]
+    if not seen:
+        return None
+    stack, known = np.stack([one[1] for one in seen]), np.stack([one[2] for one in seen])
+    points = stack[known]
+    centre = points.mean(axis=0)
+    _, strength, directions = np.linalg.svd(points - centre, full_matrices=False)
+    axes = np.zeros((stack.shape[2], 2))
+    axes[:, : min(2, len(directions))] = directions[:2].T
+    total = float((strength**2).sum())
+    place = np.where(known[:, :, None], (stack - centre) @ axes, np.nan)
+    return Flat(
+        rounds=[one[0] for one in seen],
+        place=place,
+        explained=float((strength[:2] ** 2).sum()) / total if total > 0 else 1.0,
+        moved=_moved(stack, known),
+        apart=np.array([_apart(rows[mask], np.mean) for rows, mask in zip(stack, known, strict=True)]),
+        nearest=np.array([_apart(rows[mask], np.min) for rows, mask in zip(stack, known, strict=True)]),
+    )
+
+
+def _moved(stack: FloatArray, known: NDArray[np.bool_]) -> FloatArray:
+    found = [np.nan]
+    for place in range(1, len(stack)):
+        both = known[place] & known[place - 1]
+        step = np.linalg.norm(stack[place] - stack[place - 1], axis=1)[both]
+        found.append(float(step.mean()) if step.size else np.nan)
+    return np.array(found)
+
+
+def _apart(rows: FloatArray, how: Any) -> float:
+    if len(rows) < 2:
+        return float("nan")
+    first, second = np.triu_indices(len(rows), 1)
+    return float(how(np.linalg.norm(rows[first] - rows[second], axis=1)))
+
+
+def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
+    """A point per class with the way it came, and a slider over the rounds."""
+    flat = flatten(run)
+    if flat is None:
+        return None
+    classes = flat.place.shape[1]
+    last = flat.place[-1]
+    inks = [COLOURS[c % len(COLOURS)] for c in range(classes)]
+    paths = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "the way there",
+        "x": [],
+        "y": [],
+        "line": {"color": "@muted", "width": 1.2},
+        "opacity": 0.7,
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    points = {
+        "type": "scatter",
+        "mode": "markers+text",
+        "name": "knowledge of a class",
+        "x": numbers(last[:, 0], 4),
+        "y": numbers(last[:, 1], 4),
+        "text": [str(c) for c in range(classes)],
+        "textfont": {"color": "@panel", "size": 12},
+        "marker": {"size": 22, "color": inks, "line": {"color": "@panel", "width": 1}},
+        "hovertemplate": "class %{text}<extra></extra>",
+        "showlegend": False,
+    }
+    layout = {
+        "xaxis": axis("first principal direction", range=_range(flat.place[:, :, 0])),
+        "yaxis": axis("second principal direction", range=_range(flat.place[:, :, 1])),
+        "hovermode": "closest",
+    }
+    frames = {
+        "kind": "path",
+        "labels": [f"round {number + 1}" for number in flat.rounds],
+        "points": 1,
+        "paths": 0,
+        "x": [numbers(flat.place[:, c, 0], 4) for c in range(classes)],
+        "y": [numbers(flat.place[:, c, 1], 4) for c in range(classes)],
+    }
+    late = int(np.isfinite(last[:, 0]).sum())
+    summary = (
+        f"What the server knows of each of {classes} classes ({late} known at the end), a point per class. The axes "
+        f"are fixed and hold {percent(flat.explained, 0)} of the variance over all rounds. Move the slider, or play."
+    )
+    figure = {"data": [paths, points], "layout": layout}
+    rows = [
+        (str(c), *(("–", "–") if np.isnan(last[c, 0]) else (f"{last[c, 0]:.3g}", f"{last[c, 1]:.3g}")))
+        for c in range(classes)
+    ]
+    shown = table(("class", "first direction", "second direction"), rows)
+    title = "Knowledge in two dimensions"
+    return Chart(f"{prefix}knowledge", title, summary, {"": figure}, table=shown, tall=True, frames=frames)
+
+
+def _range(values: FloatArray) -> list[float | None]:
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    room = 0.1 * (high - low) or 1.0
+    return numbers([low - room, high + room], 4)
+
+
+def motion_chart(run: RunData, prefix: str) -> Chart | None:
+    """Whether knowledge has come to rest, and whether its classes lie apart."""
+    flat = flatten(run)
+    if flat is None or len(flat.rounds) < 2:
+        return None
+    x = [number + 1 for number in flat.rounds]
+    traces = [
+        line("between two classes, mean", x, numbers(flat.apart, 4), "@c1"),
+        line("between the two nearest", x, numbers(flat.nearest, 4), "@c3", line={"dash": "dash"}),
+        line("moved since the point before", x, numbers(flat.moved, 4), "@c2", line={"dash": "dot"}),
+    ]
+    layout = {
+        "xaxis": axis("round"),
+        "yaxis": axis("distance between features", rangemode="tozero"),
+        "hovermode": "x unified",
+    }
+    rows = [
+        (str(place), *(f"{value:.3g}" if np.isfinite(value) else "–" for value in values))
+        for place, *values in zip(x, flat.apart.tolist(), flat.nearest.tolist(), flat.moved.tolist(), strict=True)
+    ]
+    shown = table(("rounds", "between two classes, mean", "between the two nearest", "moved"), rows)
+    ratio = flat.apart[-1] / flat.moved[-1] if flat.moved[-1] > 0 else np.inf
+    summary = (
+        f"Classes lie {flat.apart[-1]:.3g} apart at the end; in the last step a class moved {flat.moved[-1]:.2g}"
+        " on average" + (f", {ratio:.0f} times less." if np.isfinite(ratio) and ratio >= 2 else ".")
+    )
+    figure = {"data": traces, "layout": layout}
+    return Chart(f"{prefix}motion", "Does knowledge come to rest?", summary, {"": figure}, table=shown, tall=True)

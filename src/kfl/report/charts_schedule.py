@@ -1,0 +1,154 @@
+"""Who was scheduled when: a heat map of devices and rounds, and how many took part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.report.chart import Chart, axis, line, numbers, table, thinned
+from kfl.report.source import RunData
+from kfl.report.words import percent, several
+
+MOST_CELLS = 60_000
+"""Devices × rounds up to which each is shown; beyond, groups of devices and of rounds are."""
+GROUPS = 200
+STATES = ("", "took part", "upload lost", "upload refused", "did not train")
+STATE_COLOURS = ("@c1", "@c5", "@ink", "@c2")
+DID_NOT_TRAIN = ("drop_before", "battery_empty", "diverged")
+LOST = ("drop_after", "late", "outage")
+
+
+def schedule_chart(run: RunData, prefix: str) -> Chart | None:
+    """Devices down, rounds across."""
+    if not run.played:
+        return None
+    taken = run.rounds.per_device(run.devices).astype(np.int64)
+    few = run.devices * run.played <= MOST_CELLS
+    views = {}
+    for label, order in _orders(run, taken).items():
+        views[label] = _cells(run, order) if few else _groups(run, order)
+    never = int((taken == 0).sum())
+    per_round = run.rounds.per_round()
+    summary = (
+        f"{per_round.mean():.1f} of {run.devices:,} devices took part in a round on average; a device took part in "
+        f"{taken.min()} to {taken.max()} of {run.played:,} rounds, {several(never, 'device')} in none."
+    )
+    if not few:
+        summary += f" Devices are shown in {min(GROUPS, run.devices)} groups of equal size."
+    counts = Counter(taken.tolist())
+    rows = [(str(rounds), f"{counts[rounds]:,}", percent(counts[rounds] / run.devices)) for rounds in sorted(counts)]
+    shown = table(("rounds taken part in", "devices", "share of devices"), rows)
+    return Chart(f"{prefix}schedule", "Who took part when", summary, views, "Devices ordered by", shown, True, True)
+
+
+def _orders(run: RunData, taken: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """Ways to sort the devices."""
+    number = np.arange(run.devices)
+    orders = {"By number": number, "By rounds": np.lexsort((number, -taken))}
+    if run.cell is not None:
+        orders["By distance"] = np.argsort(run.cell.distance_m, kind="stable")
+    return orders
+
+
+def _cells(run: RunData, order: NDArray[np.int64]) -> dict[str, Any]:
+    """One cell for each device and round, with what became of it. Rows are digits, which the page spells out."""
+    state = np.zeros((run.devices, run.played), dtype=np.int64)
+    state[run.rounds.device, run.rounds.round] = 1
+    for trouble in run.rounds.troubles:
+        state[trouble.device, trouble.round] = _state(trouble.kind)
+    rows = ["".join(map(str, row)) for row in state[order].tolist()]
+    used = sorted({1, *np.unique(state).tolist()} - {0})
+    scale = []
+    for place, kind in enumerate(used):
+        colour = STATE_COLOURS[kind - 1]
+        scale += [[place / len(used), colour], [(place + 1) / len(used), colour]]
+    trace = {
+        "type": "heatmap",
+        "z": {"digits": rows, "ranks": {str(kind): place + 1 for place, kind in enumerate(used)}},
+        "text": {"labels": list(STATES)},
+        "x0": 1,
+        "dx": 1,
+        "y": [str(device) for device in order],
+        "zmin": 0.5,
+        "zmax": len(used) + 0.5,
+        "colorscale": scale,
+        "xgap": 1 if run.played <= 120 else 0,
+        "ygap": 1 if run.devices <= 60 else 0,
+        "hovertemplate": "device %{y}, round %{x}: %{text}<extra></extra>",
+        "showscale": False,
+    }
+    return {"data": [trace, *map(_key, used)], "layout": _layout("device")}
+
+
+def _key(state: int) -> dict[str, Any]:
+    """An entry of the legend: a trace with nothing to show but its colour."""
+    mark = {"symbol": "square", "size": 11, "color": STATE_COLOURS[state - 1]}
+    return {"type": "scatter", "mode": "markers", "name": STATES[state], "x": [None], "y": [None], "marker": mark}
+
+
+def _state(kind: str) -> int:
+    if kind == "refused":
+        return 3
+    return 2 if kind in LOST else (4 if kind in DID_NOT_TRAIN else 1)
+
+
+def _groups(run: RunData, order: NDArray[np.int64]) -> dict[str, Any]:
+    """Share of a group of devices that took part, in a few rounds taken together."""
+    groups, spans = min(GROUPS, run.devices), min(GROUPS, run.played)
+    place = np.empty(run.devices, dtype=np.int64)
+    place[order] = np.arange(run.devices) * groups // run.devices
+    span = run.rounds.round * spans // run.played
+    hits = np.bincount(place[run.rounds.device] * spans + span, minlength=groups * spans).reshape(groups, spans)
+    sizes = np.bincount(place, minlength=groups)[:, None] * np.bincount(
+        np.arange(run.played) * spans // run.played, minlength=spans
+    )
+    share = hits / np.maximum(sizes, 1)
+    trace = {
+        "type": "heatmap",
+        "z": [numbers(row, 2) for row in share],
+        "x": numbers((np.arange(spans) + 0.5) * run.played / spans + 0.5),
+        "y0": 1,
+        "dy": 1,
+        "zmin": 0,
+        "colorscale": "Cividis",
+        "hovertemplate": "group %{y}, near round %{x:.0f}: %{z:.0%} took part<extra></extra>",
+        "colorbar": {"tickformat": ".0%", "thickness": 10, "title": {"text": "took part", "side": "right"}},
+    }
+    return {"data": [trace], "layout": _layout("group of devices")}
+
+
+def _layout(what: str) -> dict[str, Any]:
+    down = axis(
+        what, autorange="reversed", showgrid=False, type="category" if what == "device" else "linear", nticks=12
+    )
+    return {"xaxis": axis("round", showgrid=False), "yaxis": down, "hovermode": "closest"}
+
+
+def participants_chart(run: RunData, prefix: str) -> Chart | None:
+    """How many devices took part in each round, and how many of their uploads counted."""
+    if not run.played:
+        return None
+    chosen = run.rounds.per_round()
+    lost = np.zeros(run.played)
+    for trouble in run.rounds.troubles:
+        lost[trouble.round] += _state(trouble.kind) > 1
+    kept = thinned(run.played, 600)
+    x = [int(place) + 1 for place in kept]
+    traces = [line("chosen", x, numbers(chosen[kept]), "@c1", line={"shape": "hvh" if run.played <= 300 else "linear"})]
+    if lost.any():
+        traces.append(line("uploads that counted", x, numbers((chosen - lost)[kept]), "@c3", line={"dash": "dot"}))
+    nobody = int((chosen == 0).sum())
+    summary = f"From {chosen.min():.0f} to {chosen.max():.0f} devices were chosen in a round."
+    if nobody:
+        why = Counter(run.rounds.status[place] for place in np.flatnonzero(chosen == 0)).most_common(1)[0][0]
+        summary += f" In {several(nobody, 'round')} nobody was: {why or 'no reason was recorded'}."
+    layout = {"xaxis": axis("round"), "yaxis": axis("devices", rangemode="tozero"), "hovermode": "x unified"}
+    rows = [
+        (str(place + 1), f"{chosen[place]:.0f}", f"{chosen[place] - lost[place]:.0f}") for place in range(run.played)
+    ]
+    shown = table(("round", "chosen", "uploads that counted"), rows)
+    figure = {"data": traces, "layout": layout}
+    return Chart(f"{prefix}participants", "Devices per round", summary, {"": figure}, table=shown, wide=True)

@@ -1,0 +1,128 @@
+"""A run folder as a live page: read again when it has changed, whoever writes it and however often that one is killed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+from kfl.core.errors import KflError
+from kfl.report.loopback import Answer, LoopbackServer
+from kfl.report.page import Content, compose, finite, render
+from kfl.report.source import TWIN, RunData, find_runs, read_run
+from kfl.report.words import duration, text
+
+PORT = 8378
+"""Where the page is, unless that port is taken."""
+FILES = ("config.toml", "environment.json", "rounds.jsonl", "trail.jsonl", "devices.json", "summary.json")
+SILENT_S = 60.0
+"""A run that has written nothing for so long may have been interrupted."""
+
+
+class LiveRun:
+    """What a live page shows, kept until the folder changes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._version = ""
+        self._content = Content("kfl watch")
+        self._runs: list[RunData] = []
+        self._problem = ""
+        self._took_s = 0.0
+
+    def respond(self, path: str, query: dict[str, str]) -> Answer | None:
+        """The page, and its content as JSON for one that is already open."""
+        if path == "/":
+            version, content = self.now()
+            return Answer(render(content, version).encode())
+        if path == "/data.json":
+            return Answer(self.news(query.get("have", "")).encode(), "application/json")
+        return None
+
+    def now(self) -> tuple[str, Content]:
+        """The version of the folder's content, and the content."""
+        with self._lock:
+            version = self._stamp()
+            if version != self._version:
+                started = time.monotonic()
+                self._read()
+                self._version, self._took_s = version, time.monotonic() - started
+            return self._version, self._content
+
+    def news(self, have: str) -> str:
+        """JSON: how things stand, and the content where it is another version than the reader has."""
+        version, content = self.now()
+        # Reading again may take long for a large fleet; the reader asks so rarely that it takes a small part of the time.
+        answer = {"version": version, "news": self._state(), "wait_s": max(1.0, round(5 * self._took_s, 1))}
+        if have != version:
+            answer |= {"title": content.title, "html": content.html, "links": content.links, "figures": content.figures}
+        return json.dumps(finite(answer), allow_nan=False)
+
+    def _read(self) -> None:
+        self._problem = ""
+        try:
+            self._runs = [read_run(path) for path in find_runs([self.path])] if self._begun() else []
+            self._content = compose(self._runs) if self._runs else _waiting(self.path)
+        except KflError as problem:  # what was read before stays on the page
+            self._problem = str(problem)
+            if not self._runs:
+                self._content = _waiting(self.path)
+
+    def _begun(self) -> bool:
+        return (self.path / "config.toml").is_file() or any(self.path.glob("*/config.toml"))
+
+    def _stamp(self) -> str:
+        """What changes whenever a file does that the page is made of."""
+        folders = [self.path, self.path / TWIN]
+        if not (self.path / "config.toml").is_file():
+            folders += sorted(file.parent for file in self.path.glob("*/config.toml"))
+        stamps = []
+        for file in (folder / name for folder in folders for name in FILES):
+            try:
+                found = file.stat()
+                stamps.append(f"{found.st_ino:x}.{found.st_size:x}.{found.st_mtime_ns:x}")
+            except OSError:
+                stamps.append("")
+        return "-".join(stamps)
+
+    def _state(self) -> str:
+        """How the run stands, in words that change seldom, because they are read aloud."""
+        if self._problem:
+            return self._problem
+        if not self._runs:
+            return "Waiting for the run to begin."
+        if all(run.finished for run in self._runs):
+            return "Finished."
+        open_runs = [run for run in self._runs if not run.finished]
+        quiet_s = min(_age(run.path / "rounds.jsonl") for run in open_runs)
+        if quiet_s > SILENT_S:
+            return (
+                f"No news for {duration(60 * (quiet_s // 60))}; if it was interrupted: kfl resume {open_runs[0].path}"
+            )
+        if len(self._runs) > 1:
+            return f"Live: {len(self._runs) - len(open_runs)} of {len(self._runs)} runs finished."
+        return f"Live: round {self._runs[0].played:,} of {self._runs[0].planned:,}."
+
+
+def watch_server(path: Path, port: int | None = None) -> LoopbackServer:
+    """A server on 127.0.0.1 with the live page of a run folder, which need not be there yet."""
+    return LoopbackServer(LiveRun(path).respond, port, PORT)
+
+
+def _waiting(path: Path) -> Content:
+    where = text(path)
+    return Content(
+        f"Waiting for {path.name} · kfl",
+        f'<header class="intro-block" id="top"><p class="kicker">kfl watch</p><h1>{text(path.name)}</h1>'
+        f'<p class="lead">Nothing has been written to {where} yet. This page fills itself as soon as a run begins there, '
+        f"for example: kfl run --out {where}</p></header>",
+    )
+
+
+def _age(file: Path) -> float:
+    try:
+        return max(0.0, time.time() - file.stat().st_mtime)
+    except OSError:
+        return 0.0

@@ -1,0 +1,196 @@
+"""The top of a page: what happened in one sentence, the numbers that matter, and several runs side by side."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+import numpy as np
+
+from kfl.core.config import differences
+from kfl.report.chart import Table
+from kfl.report.measures import Totals, device_energy, fairness, totals
+from kfl.report.source import RunData
+from kfl.report.words import duration, percent, quantity, several
+
+
+def state_of(run: RunData) -> str:
+    """How far a run is, in a few words."""
+    if run.finished:
+        return f"finished, {several(run.played, 'round')}"
+    return f"round {run.played:,} of {run.planned:,}"
+
+
+def sentence(run: RunData) -> str:
+    """What happened."""
+    sums = totals(run)
+    if not run.played:
+        return (
+            f"{run.devices:,} devices are about to learn {run.dataset} with {run.algorithm}; no round is finished yet."
+        )
+    reached = "have no test samples" if sums.accuracy is None else f"reached {percent(sums.accuracy, 2)} accuracy"
+    chosen = run.rounds.per_round().mean()
+    told = (
+        f"{run.devices:,} devices learned {run.dataset} with {run.algorithm} and {reached} after "
+        f"{several(run.played, 'round')}, {chosen:.1f} of them taking part in a round"
+    )
+    if run.cell is None:
+        return told + "; energy was not counted."
+    told += f"; together they spent {quantity(sums.energy_j, 'J')}"
+    if sums.use_of_budget is not None:
+        over = several(sums.over_budget, "device")
+        told += f", {percent(sums.use_of_budget)} of their budgets, and {over} went over"
+    return told + "."
+
+
+def cards(run: RunData) -> list[tuple[str, str, str]]:
+    """The numbers on top: label, value, and what to hold it against."""
+    sums, fair = totals(run), fairness(run.accuracy)
+    found = [
+        ("Accuracy", percent(sums.accuracy, 2), f"best {percent(sums.best_accuracy, 2)}, all {run.devices:,} devices")
+    ]
+    if fair is not None:
+        found.append(("Worst tenth", percent(fair.worst_tenth), f"of devices; Jain's index {fair.jain:.3f}"))
+    if run.twin is not None and sums.accuracy is not None and (alone := totals(run.twin).accuracy) is not None:
+        points = 100 * (sums.accuracy - alone)
+        found.append(("Sharing adds", f"{points:+.2f} points", f"nothing shared: {percent(alone, 2)}"))
+    if run.cell is not None:
+        found += _energy_cards(run, sums)
+    found.append(("Uploaded", quantity(sums.bits_up, "bit"), _against_fedavg(run, sums)))
+    if run.cell is not None:
+        each = quantity(sums.time_s / run.played, "s") + " a round" if run.played else ""
+        found.append(("Time in the cell", duration(sums.time_s), each))
+    taken = run.rounds.per_device(run.devices)
+    mean = run.rounds.per_round().mean() if run.played else 0.0
+    never = int((taken == 0).sum())
+    rest = f"{several(never, 'device')} never" if never else "each at least once"
+    found.append(("Took part", f"{mean:.1f}", f"devices a round; {rest}"))
+    if run.rounds.troubles:
+        share = len(run.rounds.troubles) / max(1, sums.uploads)
+        found.append(("Faults", f"{len(run.rounds.troubles):,}", f"{percent(share)} of the times a device was chosen"))
+    return found
+
+
+def _energy_cards(run: RunData, sums: Totals) -> list[tuple[str, str, str]]:
+    sending = sums.upload_energy_j / sums.energy_j if sums.energy_j > 0 else 0.0
+    some = "less than 0.1 %" if 0 < sending < 0.001 else percent(sending)
+    found = [("Energy", quantity(sums.energy_j, "J"), f"all devices; {some} of it sending")]
+    if sums.use_of_budget is not None:
+        most = float(device_energy(run).max(initial=0.0)) / run.budget_j
+        state = "kept" if sums.over_budget == 0 else f"{several(sums.over_budget, 'device')} over"
+        found.append(("Budgets", state, f"{percent(sums.use_of_budget)} used; at most {percent(most)}"))
+    return found
+
+
+def _against_fedavg(run: RunData, sums: Totals) -> str:
+    models = run.summary.get("fedavg_bits_up")
+    if run.algorithm == "fedavg" or not isinstance(models, float | int) or not models > 0:
+        return f"by {several(sums.uploads, 'upload')}"
+    return f"{percent(sums.bits_up / models, 2)} of what whole models take"
+
+
+def comparison(runs: list[RunData], names: list[str]) -> Table:
+    """Several runs, one row each."""
+    rows = []
+    for run, name in zip(runs, names, strict=True):
+        sums, fair = totals(run), fairness(run.accuracy)
+        radio = run.cell is not None
+        over = "–" if sums.use_of_budget is None else f"{sums.over_budget:,}"
+        rows.append(
+            (
+                name,
+                run.algorithm,
+                run.scheduler,
+                state_of(run),
+                percent(sums.accuracy, 2),
+                percent(None if fair is None else fair.worst_tenth),
+                "–" if fair is None else f"{fair.jain:.3f}",
+                quantity(sums.energy_j, "J") if radio else "–",
+                over,
+                duration(sums.time_s) if radio else "–",
+                quantity(sums.bits_up, "bit"),
+            )
+        )
+    columns = ("run", "algorithm", "scheduler", "state", "accuracy", "worst tenth", "Jain's index", "energy")
+    return Table((*columns, "over budget", "time in the cell", "uploaded"), tuple(rows))
+
+
+def comparison_sentence(runs: list[RunData], names: list[str]) -> str:
+    """What the comparison says."""
+    sums = [totals(run) for run in runs]
+    tested = [place for place, one in enumerate(sums) if one.accuracy is not None]
+    told = f"{len(runs)} runs side by side."
+    if tested:
+        best = max(tested, key=lambda place: sums[place].accuracy or 0.0)
+        told += f" {names[best]} is the most accurate with {percent(sums[best].accuracy, 2)}"
+        spent = [place for place in tested if sums[place].energy_j > 0]
+        if spent:
+            least = min(spent, key=lambda place: sums[place].energy_j)
+            told += f"; {names[least]} spent the least energy, {quantity(sums[least].energy_j, 'J')}"
+        told += "."
+    return told
+
+
+def names_of(runs: list[RunData]) -> list[str]:
+    """A name for each run: its folder's, with as many folders before it as it takes to tell them apart.
+
+    The number at the end tells apart what is the very same folder given twice in different words.
+    """
+    for depth in range(1, 5):
+        names = ["/".join(run.path.resolve().parts[-depth:]) for run in runs]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{name} ({place + 1})" for place, name in enumerate(names)]
+
+
+def colours_of(runs: list[RunData]) -> list[int]:
+    """A colour for each run: its own, or where there are too many, one for each algorithm and scheduler."""
+    if len(runs) <= 8:
+        return list(range(len(runs)))
+    kinds = list(dict.fromkeys((run.algorithm, run.scheduler) for run in runs))
+    return [kinds.index((run.algorithm, run.scheduler)) for run in runs]
+
+
+def what_differs(runs: list[RunData], names: list[str]) -> Table:
+    """How each configuration differs from the first."""
+    rows = [(names[0], "the others are compared with it")]
+    for run, name in zip(runs[1:], names[1:], strict=True):
+        changed = [line for line in differences(runs[0].config, run.config) if len(line) < 300]
+        rows.append((name, "; ".join(changed) or "the same configuration"))
+    return Table(("run", "configuration"), tuple(rows))
+
+
+def commands(run: RunData) -> str:
+    """How to do it again."""
+    where = shlex.quote(str(run.path))
+    again = f"kfl run --config {shlex.quote(str(run.path / 'config.toml'))}"
+    lines = [again] if run.finished else [f"kfl resume {where}", f"kfl watch {where}"]
+    return "\n".join([*lines, f"kfl report {where}"])
+
+
+def facts(run: RunData) -> dict[str, str]:
+    """What a run ran on."""
+    found, environment = {"Folder": str(run.path)}, run.environment
+    words = {"kfl": "kfl", "commit": "Commit", "started": "Started", "python": "Python", "processor": "Processor"}
+    for key, label in {**words, "gpu": "GPU", "platform": "Platform", "repeatable": "Repeatable"}.items():
+        if isinstance(environment.get(key), str | int | float):
+            found[label] = str(environment[key])
+    packages = environment.get("packages")
+    if isinstance(packages, dict):
+        found["Packages"] = ", ".join(f"{name} {version}" for name, version in packages.items())
+    data = environment.get("dataset")
+    if isinstance(data, dict):
+        found["Data"] = f"{data.get('name', '?')}, fingerprint {data.get('fingerprint', '?')}"
+        if data.get("note"):
+            found["Note on the data"] = str(data["note"])
+    regime = run.summary.get("regime")
+    if isinstance(regime, str):
+        found["What decides the energy"] = regime
+    bound = run.summary.get("proposition2")
+    if isinstance(bound, str):
+        found["Proposition 2"] = bound
+    wall = run.summary.get("wall_s")
+    if isinstance(wall, float | int) and math.isfinite(wall):
+        found["It took"] = duration(float(wall))
+    unheard = run.played and np.isnan(run.rounds.accuracy).all()
+    return found | ({"Tests": "no round was tested"} if unheard else {})

@@ -1,0 +1,226 @@
+"""The page of one run, or of several compared: sections with their charts, in one file that asks nobody for more."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kfl._version import __version__
+from kfl.core.errors import RunFolderError
+from kfl.core.files import write_atomic
+from kfl.report.chart import Chart
+from kfl.report.charts_accuracy import accuracy_chart
+from kfl.report.charts_devices import distribution_chart, fairness_chart
+from kfl.report.charts_energy import budget_chart, pace_chart
+from kfl.report.charts_faults import faults_chart
+from kfl.report.charts_knowledge import knowledge_chart, motion_chart
+from kfl.report.charts_radio import cell_chart, shares_chart
+from kfl.report.charts_schedule import participants_chart, schedule_chart
+from kfl.report.markup import absent_html, cards_html, chart_html, code_html, facts_html, section_html, table_html
+from kfl.report.overview import (
+    cards,
+    colours_of,
+    commands,
+    comparison,
+    comparison_sentence,
+    facts,
+    names_of,
+    sentence,
+    state_of,
+    what_differs,
+)
+from kfl.report.source import RunData, find_runs, read_run
+from kfl.report.words import text
+
+OLD = "This run folder has no trail of its rounds (trail.jsonl), which kfl writes as a run goes on: it is older."
+
+
+@dataclass
+class Content:
+    """What stands on a page: its HTML and the figures that belong into it."""
+
+    title: str
+    html: str = ""
+    links: list[tuple[str, str]] = field(default_factory=list)
+    """Sections for the menu: name and title."""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def section(self, name: str, title: str, inner: str, intro: str = "", *, linked: bool = True) -> None:
+        """Add a section."""
+        self.html += section_html(name, title, inner, intro)
+        if linked:
+            self.links.append((name, title))
+
+    def charts(self, found: list[Chart | None], absent: str) -> str:
+        """HTML of charts in a grid; the sentence where there is none of them."""
+        drawn = [chart for chart in found if chart is not None]
+        for chart in drawn:
+            self.figures[chart.name] = {"views": chart.views, "frames": chart.frames}
+        return f'<div class="grid">{"".join(map(chart_html, drawn))}</div>' if drawn else absent_html(absent)
+
+
+def build_report(paths: list[Path], out: Path | None = None) -> Path:
+    """Write the page of run folders, finished or not, and return where it is.
+
+    A folder of run folders stands for those in it. By default the page of one run is its report.html, and that of
+    several is report.html in the current folder.
+    """
+    found = find_runs(paths)
+    target = out or (found[0] / "report.html" if len(found) == 1 else Path("report.html"))
+    page = render(compose([read_run(path) for path in found]))
+    try:
+        write_atomic(target, page.encode())
+    except OSError as problem:
+        raise RunFolderError(
+            f"The page {target} cannot be written ({problem.strerror or problem}); choose another file with --out."
+        ) from problem
+    return target
+
+
+def compose(runs: list[RunData]) -> Content:
+    """The content of the page of one run or several."""
+    names = names_of(runs)
+    content = Content(f"{names[0]} · kfl" if len(runs) == 1 else f"{len(runs)} runs compared · kfl")
+    if len(runs) == 1:
+        _top(content, runs[0], names[0])
+        _common(content, runs, [runs[0].algorithm])
+        _details(content, runs[0], "")
+    else:
+        _compared(content, runs, names)
+        _common(content, runs, names)
+        _all_details(content, runs, names)
+    return content
+
+
+def _top(content: Content, run: RunData, name: str) -> None:
+    state = f'<span class="badge{" done" if run.finished else ""}">{text(state_of(run))}</span>'
+    notes = "".join(absent_html(note) for note in run.notes)
+    content.html += (
+        f'<header class="intro-block" id="top"><p class="kicker">{text(run.algorithm)} · {text(run.scheduler)} · '
+        f"{text(run.dataset)} · seed {text(run.config.get('seed', '?'))} {state}</p><h1>{text(name)}</h1>"
+        f'<p class="lead">{text(sentence(run))}</p>{cards_html(cards(run))}{notes}</header>'
+    )
+
+
+def _compared(content: Content, runs: list[RunData], names: list[str]) -> None:
+    content.html += (
+        f'<header class="intro-block" id="top"><p class="kicker">Comparison</p><h1>{len(runs)} runs compared</h1>'
+        f'<p class="lead">{text(comparison_sentence(runs, names))}</p>'
+        f"{table_html(comparison(runs, names), 'Runs side by side')}</header>"
+    )
+
+
+def _common(content: Content, runs: list[RunData], names: list[str]) -> None:
+    """Sections that show all runs in the same charts."""
+    colours = colours_of(runs)
+    played = any(run.played for run in runs)
+    charts = [accuracy_chart(runs, names, colours) if played else None]
+    content.section("learning", "Accuracy", content.charts(charts, "No round is finished yet."))
+    charts = [distribution_chart(runs, names, colours), fairness_chart(runs, names, colours)]
+    content.section("by-device", "Device by device", content.charts(charts, "No device has been tested yet."))
+    charts = [budget_chart(runs, names, colours), pace_chart(runs, names, colours)] if played else []
+    no_radio = all(run.cell is None for run in runs)
+    why = "Energy is not counted without a radio." if no_radio else "No round is finished yet."
+    content.section("by-budget", "Energy", content.charts(charts, why))
+
+
+def _details(content: Content, run: RunData, prefix: str) -> None:
+    """Sections about one run alone."""
+    alone = prefix == ""
+
+    def add(name: str, title: str, found: list[Chart | None], absent: str) -> None:
+        content.section(f"{prefix}{name}", title, content.charts(found, absent), linked=alone)
+
+    not_yet = "No round is finished yet."
+    add("who", "Scheduling", [schedule_chart(run, prefix), participants_chart(run, prefix)], not_yet)
+    no_radio = "This run has no radio: nobody has a place, a share of a band or a power."
+    radio = [shares_chart(run, prefix), cell_chart(run, prefix)]
+    add("radio", "Radio and cell", radio, no_radio)
+    has_trail = bool(run.trail) or not run.played
+    without = f"{run.algorithm} shares no knowledge: its server keeps something else, or nothing."
+    knowledge = [knowledge_chart(run, prefix), motion_chart(run, prefix)]
+    absent = without if run.trail else (OLD if not has_trail else not_yet)
+    add("classes", "Knowledge", knowledge, absent)
+    add("wrong", "Faults", [faults_chart(run, prefix)], "Nothing went wrong: no fault, no upload lost or refused.")
+    inner = code_html(commands(run), "Commands", f"{prefix}commands") + facts_html(facts(run))
+    inner += f'<details id="{prefix}config-box"><summary>config.toml</summary>'
+    inner += code_html(run.config_text, "Configuration", f"{prefix}config") + "</details>"
+    content.section(f"{prefix}again", "Repeat it", inner, linked=alone)
+
+
+def _all_details(content: Content, runs: list[RunData], names: list[str]) -> None:
+    options = "".join(f'<option value="{place}">{text(name)}</option>' for place, name in enumerate(names))
+    content.html += (
+        '<section id="each" aria-labelledby="each-title"><h2 id="each-title">Run by run</h2>'
+        f'<label class="chooser" for="run-choice">Run <select id="run-choice">{options}</select></label></section>'
+    )
+    content.links.append(("each", "Run by run"))
+    for place, run in enumerate(runs):
+        content.html += f'<div class="run" data-run="{place}"{"" if place == 0 else " hidden"}>'
+        _details(content, run, f"r{place}-")
+        content.html += "</div>"
+    shown = table_html(what_differs(runs, names), "What differs between the configurations")
+    content.section("differences", "What differs", shown)
+
+
+def data_of(content: Content) -> str:
+    """The figures as JSON that may stand in HTML."""
+    raw = json.dumps(finite(content.figures), separators=(",", ":"), allow_nan=False)
+    return raw.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def finite(value: Any) -> Any:
+    """NaN and infinity have no place in JSON: they become null."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@cache
+def asset(name: str) -> str:
+    """A file that belongs to the page."""
+    return (files("kfl.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def render(content: Content, live: str | None = None) -> str:
+    """The whole page; for a live one, with the version of its content.
+
+    Only the scripts that are kfl's own may run in it, known by their hash, and it may ask nobody for anything, except
+    a live page its own server.
+    """
+    scripts = [asset("plotly-cartesian.min.js"), asset("report.js")]
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    connect = "'none'" if live is None else "'self'"
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
+    )
+    mark = "" if live is None else f' data-live="{text(live)}"'
+    links = "".join(f'<a href="#{text(name)}">{text(title)}</a>' for name, title in content.links)
+    return (
+        '<!doctype html>\n<html lang="en" data-theme="auto">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{text(content.title)}</title>\n<style>{asset('report.css')}</style>\n</head>\n"
+        f'<body{mark}>\n<a class="skip" href="#main">Skip to the results</a>\n'
+        f'<div class="bar"><span class="brand">kfl</span><nav id="menu" aria-label="Sections">{links}</nav>'
+        '<span id="news" role="status"></span>'
+        '<button type="button" id="theme" aria-label="Theme: automatic">Auto</button></div>\n'
+        f'<main id="main" tabindex="-1">{content.html}</main>\n'
+        f"<footer>Made by kfl {__version__}. {'' if live else 'This page is complete: it works without a network.'}"
+        "</footer>\n"
+        '<noscript><p class="absent">The charts need JavaScript; the tables under them do not.</p></noscript>\n'
+        f'<script type="application/json" id="figures">{data_of(content)}</script>\n'
+        + "".join(f"<script>{script}</script>\n" for script in scripts)
+        + "</body>\n</html>\n"
+    )
