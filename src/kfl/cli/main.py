@@ -25,6 +25,7 @@ COMMANDS = {
     "resume": ("kfl.cli.resume", "Continue a run that was interrupted."),
     "doctor": ("kfl.cli.doctor", "Say what is installed, where data was found, and what to do about the rest."),
     "completion": ("kfl.cli.completion", "Print a script that makes the Tab key know kfl, for bash, zsh or fish."),
+    "deploy": ("kfl.cli.deploy", "Run on real devices over Flower: start, watch and try out a fleet."),
     "data": ("kfl.cli.data", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
 }
 """Subcommands: the module whose `main(arguments)` serves each, and one line of help."""

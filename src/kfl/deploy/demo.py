@@ -42,4 +42,5 @@ def device(partition: int, config: Mapping[str, Any]) -> DeviceSetup:
         mean=data.mean,
         std=data.std,
         name=data.name,
+        model_name=fleet.names[int(fleet.architecture[partition])],
     )

@@ -94,6 +94,9 @@ class DeviceSetup:
     apply: Apply | None = None
     """Called with the server's advice before the upload, so that the radio can use its share and power."""
     name: str = "device"
+    """Of the data, for logs."""
+    model_name: str | None = None
+    """Of the model, for tables; None for the name of its class."""
 
     @property
     def has_no_test(self) -> bool:

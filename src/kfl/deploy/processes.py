@@ -1,23 +1,28 @@
 """Processes of a fleet on this machine: started in groups of their own, marked, and ended to the last one.
 
 Flower's programs start others, which start others. Each program gets its own session, so that a group can be signalled
-at once, and every process inherits a mark in its environment, by which those that left their group are found.
+at once, and every process inherits a mark in its environment, by which those that left their group are found. On Linux
+they also end when the process that started them is killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 MARK = "KFL_FLEET"
+PR_SET_PDEATHSIG = 1
 GRACE_S = 8.0
 """How long a process may take to end when it is asked to; then it is killed."""
 
@@ -47,6 +52,7 @@ class ProcessGroup:
             env={**self.environment, **environment},
             cwd=folder,
             start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
         self._programs[name] = program
         return program
@@ -86,7 +92,11 @@ class ProcessGroup:
         return marked(self.mark)
 
     def end(self) -> None:
-        """Ask all to end, wait a little, and kill what is left."""
+        """Ask all to end, wait a little, and kill what is left. Ctrl-C does not stop this."""
+        with _undisturbed():
+            self._end()
+
+    def _end(self) -> None:
         self._signal(signal.SIGTERM)
         end = time.monotonic() + GRACE_S
         while time.monotonic() < end and self._living():
@@ -117,6 +127,26 @@ class ProcessGroup:
                 os.kill(process, number)
                 count += 1
         return count
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process when its parent is gone, however that went; elsewhere nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignore Ctrl-C and termination while the block runs; only the main thread may decide that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def marked(mark: str) -> list[int]:

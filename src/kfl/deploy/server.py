@@ -35,6 +35,7 @@ from kfl.deploy.flower import Context, Grid, ServerApp
 from kfl.deploy.metrics import Metrics
 from kfl.deploy.roster import Roster, check_fits
 from kfl.deploy.rounds import Played, play_round
+from kfl.deploy.sentences import round_sentence
 from kfl.deploy.settings import ServerConfig
 from kfl.deploy.site import FleetSite, build_site, server_engine
 from kfl.simulation.checkpoint import Checkpoints
@@ -209,7 +210,7 @@ class FleetServer:
         self.logs.append(played.entry)
         self.metrics.round(played.entry)
         _append(self.target.path / "fleet.jsonl", {**played.facts, "keep_s": time.perf_counter() - began})
-        log.info("%s", sentence(played.entry, self.config.experiment.rounds))
+        log.info("%s", round_sentence(played.entry, self.config.experiment.rounds))
 
     def _sync(self) -> None:
         write_json(
@@ -276,22 +277,6 @@ def run_name(folder: Path) -> str:
     return uuid.uuid4().hex
 
 
-def sentence(entry: RoundLog, rounds: int) -> str:
-    """One line about a round, for a person who watches.
-
-    >>> from kfl.simulation import RoundLog
-    >>> sentence(RoundLog(0, 0.5, (1, 2), (), (), (), (), 4.2, 0, 0, None, None, "ok", lost=(2,)), 3)
-    'round 1 of 3: 2 chosen, 1 used, 1 lost, accuracy 50.0 %, 4.2 s'
-    """
-    refused = {int(r["device"]) for r in entry.rejected}
-    used = len(set(entry.devices) - set(entry.lost) - refused - set(entry.diverged))
-    parts = [f"{len(entry.devices)} chosen", f"{used} used"]
-    parts += [f"{len(entry.lost)} lost"] if entry.lost else []
-    parts += [f"{len(refused)} refused"] if refused else []
-    parts += [f"accuracy {entry.accuracy:.1%}".replace("%", " %")] if entry.accuracy is not None else []
-    return f"round {entry.round + 1} of {rounds}: {', '.join(parts)}, {entry.time_s:.1f} s"
-
-
 def _append(path: Path, value: Mapping[str, Any]) -> None:
     with path.open("ab") as file:
         file.write(json.dumps(value).encode() + b"\n")
@@ -308,4 +293,4 @@ def _environment(config: ServerConfig) -> dict[str, Any]:
     }
 
 
-__all__ = ["FleetServer", "app", "run_name", "sentence", "serve"]
+__all__ = ["FleetServer", "app", "run_name", "serve"]

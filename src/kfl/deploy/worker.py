@@ -192,7 +192,7 @@ def one_device_models(setup: DeviceSetup, device: int, input_shape: tuple[int, .
         architecture=np.zeros(device + 1, dtype=np.int64),
         profiles=(profile,),
         starts=(start,),
-        names=(type(module).__name__,),
+        names=(setup.model_name or type(module).__name__,),
     )
 
 

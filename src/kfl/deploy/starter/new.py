@@ -1,0 +1,84 @@
+"""Write a new project for a fleet: files from `template/`, with names and addresses filled in."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from kfl._version import __version__
+from kfl.core.errors import ConfigError, KflError
+from kfl.core.files import write_atomic
+from kfl.deploy.app_folder import write_app
+from kfl.deploy.starter.project import Project
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
+HOME = re.compile(r"(/[A-Za-z0-9._-]+)+")
+
+
+def write_project(folder: Path, devices: int = 3, host: str = "fleet.example.org", home: str | None = None) -> Project:
+    """Write a project into a new folder, whose name becomes the fleet's.
+
+    Args:
+        folder: where; it must not hold anything yet.
+        devices: how many there will be.
+        host: name or address by which devices reach the server.
+        home: where the project will lie on server and devices, for the systemd units; by default /opt and its name.
+    """
+    folder = folder.resolve()
+    name = folder.name
+    _check(name, devices, host, home := home or f"/opt/{name}")
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise KflError(f"{folder} is there already and not empty; choose another name.")
+        words = {
+            "name": name,
+            "package": name.replace("-", "_"),
+            "devices": str(devices),
+            "last": str(devices - 1),
+            "host": host,
+            "home": home,
+            "version": __version__,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        write_app(folder / "app", name, f"{words['package']}.device:device")
+        _copy(files("kfl.deploy.starter") / "template", folder, words)
+    except OSError as problem:
+        raise KflError(f"{folder} cannot be written ({problem.strerror or problem}).") from problem
+    return Project(folder)
+
+
+def _copy(source: Traversable, target: Path, words: dict[str, str]) -> None:
+    """Copy a tree with its words filled in; `.in` at the end of a name is for our own tools and goes away."""
+    target.mkdir(exist_ok=True)
+    for entry in source.iterdir():
+        name = _fill(entry.name.removesuffix(".in"), words)
+        if entry.is_dir():
+            _copy(entry, target / name, words)
+        else:
+            write_atomic(target / name, _fill(entry.read_text(encoding="utf-8"), words).encode())
+            if name.endswith(".sh"):
+                (target / name).chmod(0o755)
+
+
+def _fill(text: str, words: dict[str, str]) -> str:
+    return re.sub(r"@@([a-z]+)@@", lambda found: words[found[1]], text)
+
+
+def _check(name: str, devices: int, host: str, home: str) -> None:
+    package = name.replace("-", "_")
+    if not NAME.fullmatch(name) or len(name) > 40:
+        raise ConfigError("name", name, "small letters, digits and single hyphens, such as my-fleet")
+    taken = importlib.util.find_spec(package)
+    if keyword.iskeyword(package) or (taken is not None and taken.origin is not None):
+        raise ConfigError("name", name, f"another: {package!r} is the name of a Python package already")
+    if not 1 <= devices <= 9999:
+        raise ConfigError("devices", devices, "from 1 to 9999")
+    if not HOST.fullmatch(host):
+        raise ConfigError("host", host, "a name or an address, such as fleet.example.org or 10.0.0.5")
+    if not HOME.fullmatch(home):
+        raise ConfigError("home", home, "an absolute path of letters, digits, dots and hyphens, such as /opt/my-fleet")
