@@ -96,6 +96,8 @@
     const data = figure.data.map((trace) => barFits(painted(spelledOut(trace))));
     if (chart.frames) moveTo(data, chart.frames, place(name, chart.frames));
     await Plotly.react(plot, data, layoutOf(figure, view), { ...config, displayModeBar: !narrow.matches });
+    // A page that was opened out of sight had no size when it was first drawn.
+    if (Math.abs(plot._fullLayout.width - plot.clientWidth) > 1) await Plotly.Plots.resize(plot);
     plot.dataset.drawn = view || "only";
   }
 
@@ -147,6 +149,7 @@
   const plots = () => Array.from(document.querySelectorAll(".plot")).filter((plot) => !plot.closest("[hidden]"));
   async function drawAll() {
     delete document.body.dataset.ready;
+    await new Promise((done) => requestAnimationFrame(done));
     readPalette();
     for (const plot of plots()) {
       await draw(plot);
@@ -258,6 +261,8 @@
     }
     setTimeout(poll, wait);
   }
+
+  window.kfl = { renew }; // for pages that ask for their content themselves, such as the playground
 
   let stored = "auto";
   try { stored = localStorage.getItem("kfl-theme") || "auto"; } catch { /* as above */ }
