@@ -2,6 +2,7 @@
 
 >>> import tempfile, kfl, numpy as np
 >>> from pathlib import Path
+>>> from kfl.report import build_report
 >>> y = np.arange(200) % 4
 >>> data = kfl.Dataset.from_arrays(np.random.default_rng(0).random((200, 6)) + y[:, None], y)
 >>> folder = Path(tempfile.mkdtemp()) / "run"

@@ -94,7 +94,7 @@ def _sentence(run: RunData) -> str:
     sums = totals(run)
     if sums.accuracy is None:
         return "no round has been tested yet."
-    told = f"it stands at {percent(sums.accuracy, 2)} after {run.played} rounds (best {percent(sums.best_accuracy, 2)})"
+    told = f"{percent(sums.accuracy, 2)} after {run.played:,} rounds (best {percent(sums.best_accuracy, 2)})"
     if run.twin is not None and (alone := totals(run.twin).accuracy) is not None:
         points = 100 * (sums.accuracy - alone)
         told += f", {abs(points):.2f} points {'above' if points >= 0 else 'below'} the same devices with nothing shared"

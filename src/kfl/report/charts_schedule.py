@@ -32,9 +32,10 @@ def schedule_chart(run: RunData, prefix: str) -> Chart | None:
         views[label] = _cells(run, order) if few else _groups(run, order)
     never = int((taken == 0).sum())
     per_round = run.rounds.per_round()
+    none = f", {several(never, 'device')} in none" if never else ""
     summary = (
         f"{per_round.mean():.1f} of {run.devices:,} devices took part in a round on average; a device took part in "
-        f"{taken.min()} to {taken.max()} of {run.played:,} rounds, {several(never, 'device')} in none."
+        f"{taken.min()} to {taken.max()} of {run.played:,} rounds{none}."
     )
     if not few:
         summary += f" Devices are shown in {min(GROUPS, run.devices)} groups of equal size."

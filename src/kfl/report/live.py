@@ -1,4 +1,4 @@
-"""A run folder as a live page: read again when it has changed, whoever writes it and however often that one is killed."""
+"""A run folder as a live page: read again when it has changed, however often the run is killed and resumed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LiveRun:
     def news(self, have: str) -> str:
         """JSON: how things stand, and the content where it is another version than the reader has."""
         version, content = self.now()
-        # Reading again may take long for a large fleet; the reader asks so rarely that it takes a small part of the time.
+        # Reading again takes long for a large fleet; then the page asks so rarely that it is a small part of the time.
         answer = {"version": version, "news": self._state(), "wait_s": max(1.0, round(5 * self._took_s, 1))}
         if have != version:
             answer |= {"title": content.title, "html": content.html, "links": content.links, "figures": content.figures}
@@ -116,8 +116,8 @@ def _waiting(path: Path) -> Content:
     return Content(
         f"Waiting for {path.name} · kfl",
         f'<header class="intro-block" id="top"><p class="kicker">kfl watch</p><h1>{text(path.name)}</h1>'
-        f'<p class="lead">Nothing has been written to {where} yet. This page fills itself as soon as a run begins there, '
-        f"for example: kfl run --out {where}</p></header>",
+        f'<p class="lead">Nothing has been written to {where} yet. This page fills itself as soon as a run begins '
+        f"there, for example: kfl run --out {where}</p></header>",
     )
 
 

@@ -79,14 +79,22 @@ class _Handler(BaseHTTPRequestHandler):
         found = self.server.respond(parts.path, dict(parse_qsl(parts.query)))
         self._send(found or Answer(b"There is nothing here.\n", "text/plain", HTTPStatus.NOT_FOUND))
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        """The same without its body."""
+        self.do_GET()
 
     def do_POST(self) -> None:
         """Nothing can be changed."""
         self.close_connection = True
         self._send(Answer(b"This server is read-only.\n", "text/plain", HTTPStatus.METHOD_NOT_ALLOWED))
 
-    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_POST
+    def do_PUT(self) -> None:
+        """Nor in this way."""
+        self.do_POST()
+
+    def do_DELETE(self) -> None:
+        """Nor in this."""
+        self.do_POST()
 
     def _is_for_us(self) -> bool:
         """Whether the Host header names this machine's own loopback, and our port where it names one."""

@@ -91,6 +91,7 @@ def _against_fedavg(run: RunData, sums: Totals) -> str:
 
 def comparison(runs: list[RunData], names: list[str]) -> Table:
     """Several runs, one row each."""
+    finished = all(run.finished for run in runs)
     rows = []
     for run, name in zip(runs, names, strict=True):
         sums, fair = totals(run), fairness(run.accuracy)
@@ -99,9 +100,8 @@ def comparison(runs: list[RunData], names: list[str]) -> Table:
         rows.append(
             (
                 name,
-                run.algorithm,
-                run.scheduler,
-                state_of(run),
+                f"{run.algorithm}, {run.scheduler}",
+                *([] if finished else [state_of(run)]),
                 percent(sums.accuracy, 2),
                 percent(None if fair is None else fair.worst_tenth),
                 "–" if fair is None else f"{fair.jain:.3f}",
@@ -111,8 +111,9 @@ def comparison(runs: list[RunData], names: list[str]) -> Table:
                 quantity(sums.bits_up, "bit"),
             )
         )
-    columns = ("run", "algorithm", "scheduler", "state", "accuracy", "worst tenth", "Jain's index", "energy")
-    return Table((*columns, "over budget", "time in the cell", "uploaded"), tuple(rows))
+    columns = ["run", "algorithm, scheduler", *([] if finished else ["state"]), "accuracy", "worst tenth"]
+    columns += ["Jain's index", "energy", "over budget", "time in the cell", "uploaded"]
+    return Table(tuple(columns), tuple(rows))
 
 
 def comparison_sentence(runs: list[RunData], names: list[str]) -> str:
