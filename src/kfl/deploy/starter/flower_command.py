@@ -1,0 +1,99 @@
+"""Flower's own command line, pointed at the SuperLink of a project: which devices may connect, which runs there are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from kfl.core.errors import KflError
+from kfl.core.parse import parse_json
+from kfl.deploy.app_folder import ENVIRONMENT
+from kfl.deploy.local_fleet import program
+from kfl.deploy.protocol import scrub
+from kfl.deploy.starter.project import CONNECTION, Project
+
+PATIENCE_S = 120.0
+ENDED = "finished"
+"""What the status of a run that is over begins with: finished:completed, finished:failed, finished:stopped."""
+
+
+class UnreachableError(KflError):
+    """The SuperLink does not answer, or refuses."""
+
+
+@dataclass(frozen=True)
+class FlowerCommand:
+    """`flwr ... fleet`, for one project."""
+
+    project: Project
+
+    def __call__(self, *words: str) -> dict[str, Any]:
+        """Run a command and return the JSON it prints; UnreachableError with Flower's reason if it fails."""
+        environment = {**os.environ, **ENVIRONMENT, "FLWR_HOME": str(self.project.flower_home)}
+        command = [program("flwr"), *words, "--format", "json"]
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UnreachableError(f"The SuperLink at {self.project.address} does not answer.") from None
+        found = _json(done.stdout)
+        if done.returncode != 0 or not found.get("success", True):
+            reason = found.get("error-message") or done.stderr or done.stdout
+            raise UnreachableError(
+                f"The SuperLink at {self.project.address} did not do it: {scrub(reason) or 'it gave no reason'}"
+            )
+        return found
+
+    def register(self, device: int) -> bool:
+        """Let a device in by its public key, under its number; False if it was let in before."""
+        public = self.project.keys / f"device-{device}.pub"
+        try:
+            self("supernode", "register", str(public), CONNECTION, "--name", f"device-{device}")
+        except UnreachableError as problem:
+            if "already" in str(problem):
+                return False
+            raise
+        return True
+
+    def unregister(self, device: int) -> int:
+        """Shut a device out, whatever keys it had; how many there were."""
+        nodes = [node for node in self.nodes() if node.get("name") == f"device-{device}"]
+        for node in nodes:
+            self("supernode", "unregister", str(node["node-id"]), CONNECTION)
+        return len(nodes)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The devices that are let in."""
+        return list(self("supernode", "list", CONNECTION).get("nodes", []))
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The Flower runs so far."""
+        return list(self("list", CONNECTION).get("runs", []))
+
+    def submit(self) -> None:
+        """Start a Flower run: the server app, which goes on where the run folder ends."""
+        project = self.project
+        for name, path in (("config", project.server_file), ("folder", project.run_folder)):
+            if '"' in str(path):
+                raise KflError(f"The path of {name}, {path}, has a quotation mark, which Flower cannot take.")
+        given = f'config="{project.server_file}" folder="{project.run_folder}"'
+        self("run", str(project.app), CONNECTION, "--run-config", given)
+
+
+def _json(text: str) -> dict[str, Any]:
+    """The JSON in what a command printed; Flower may print other lines before it."""
+    start = text.find("{")
+    try:
+        found = parse_json(text[start:]) if start >= 0 else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
