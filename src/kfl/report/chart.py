@@ -104,6 +104,16 @@ def line(name: str, x: list[Any], y: list[Any], colour: str, **more: Any) -> dic
     return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": style, **more}
 
 
+def ink(index: int) -> str:
+    """The colour of a run in a comparison."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def stroke(index: int) -> dict[str, str]:
+    """The kind of line of a run in a comparison, so that lines can be told apart without colours."""
+    return {"dash": DASHES[index % len(DASHES)]}
+
+
 def band(name: str, x: list[Any], low: list[Any], high: list[Any], colour: str) -> list[dict[str, Any]]:
     """The space between two lines."""
     edge = {"width": 0, "color": colour}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kfl.report.chart import COLOURS, DASHES, Chart, Figure, axis, band, line, numbers, table, thinned
+from kfl.report.chart import Chart, Figure, axis, band, ink, line, numbers, stroke, table, thinned
 from kfl.report.measures import spent_curves, totals, trail_accuracy
 from kfl.report.source import RunData
 from kfl.report.words import about, percent, quantity, shortened, text
@@ -28,7 +28,7 @@ def accuracy_chart(runs: list[RunData], names: list[str], colours: list[int]) ->
             continue
         traces: list[Any] = []
         for place, run in enumerate(runs):
-            traces += _traces(run, names[place], unit, colours[place], place, alone=len(runs) == 1)
+            traces += _traces(run, names[place], unit, colours[place], alone=len(runs) == 1)
         views[label] = _figure(traces, axis(title, rangemode="tozero", **style))
     return Chart(
         "accuracy",
@@ -49,13 +49,9 @@ def _figure(traces: list[Any], x: dict[str, Any]) -> Figure:
     return {"data": traces, "layout": layout}
 
 
-def _traces(run: RunData, name: str, unit: str, colour: int, place: int, *, alone: bool) -> list[Any]:
-    ink = COLOURS[colour % len(COLOURS)]
-    traces = []
-    if alone:
-        traces += _spread(run, unit, ink)
-    dash = DASHES[(place if colour == place else colour) // len(COLOURS) % len(DASHES)]
-    traces.append(_curve(run, name, unit, ink, {"dash": dash, "width": 2.5 if alone else 2}))
+def _traces(run: RunData, name: str, unit: str, colour: int, *, alone: bool) -> list[Any]:
+    traces = _spread(run, unit, ink(colour)) if alone else []
+    traces.append(_curve(run, name, unit, ink(colour), {**stroke(colour), "width": 2.5 if alone else 2}))
     if alone and run.twin is not None and run.twin.played:
         traces.append(_curve(run.twin, "nothing shared (local-only)", unit, "@muted", {"dash": "dash"}))
     return traces

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kfl.report.chart import COLOURS, Chart, axis, band, line, numbers, table, thinned
+from kfl.report.chart import Chart, axis, band, ink, line, numbers, stroke, table, thinned
 from kfl.report.measures import fairness, trail_accuracy
 from kfl.report.source import RunData
 from kfl.report.words import about, percent, shortened, text
@@ -24,9 +24,9 @@ def distribution_chart(runs: list[RunData], names: list[str], colours: list[int]
     for name, values, colour in zip(names, known, colours, strict=True):
         kept = thinned(values.size, MOST_POINTS)
         share = (kept + 0.5) / max(values.size, 1)
-        style = {"shape": "hvh" if values.size <= MOST_POINTS else "linear"}
-        x, y, ink = numbers(share, 4), numbers(values[kept], 4), COLOURS[colour % len(COLOURS)]
-        traces.append(line(text(shortened(name)), x, y, ink, line=style, hovertemplate="%{y:.1%}"))
+        style = {**stroke(colour), "shape": "hvh" if values.size <= MOST_POINTS else "linear"}
+        x, y = numbers(share, 4), numbers(values[kept], 4)
+        traces.append(line(text(shortened(name)), x, y, ink(colour), line=style, hovertemplate="%{y:.1%}"))
     worst = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": 0.1, "y0": 0, "y1": 1}
     layout = {
         "xaxis": axis("devices, from the worst to the best", tickformat=".0%", range=[0, 1]),
@@ -66,9 +66,9 @@ def _histogram(values: Any) -> dict[str, Any]:
             "x1": x,
             "y0": 0,
             "y1": 1,
-            "line": {"color": ink, "width": 1.5, "dash": "dash"},
+            "line": {"color": shade, "width": 1.5, "dash": "dash"},
         }
-        for _, x, ink in marks
+        for _, x, shade in marks
     ]
     notes = [
         {
@@ -79,11 +79,11 @@ def _histogram(values: Any) -> dict[str, Any]:
             "showarrow": False,
             "xanchor": "right",
             "yanchor": "top",
-            "font": {"color": ink},
+            "font": {"color": shade},
             "yshift": -18 * place,
             "xshift": -4,
         }
-        for place, (label, x, ink) in enumerate(marks)
+        for place, (label, x, shade) in enumerate(marks)
     ]
     bars = {
         "type": "bar",
@@ -133,8 +133,8 @@ def fairness_chart(runs: list[RunData], names: list[str], colours: list[int]) ->
         for (rounds, accuracy), name, colour in zip(trails, names, colours, strict=True):
             found = [fairness(row) for row in accuracy]
             y = numbers([getattr(one, what) for one in found if one is not None])
-            ink = COLOURS[colour % len(COLOURS)]
-            traces.append(line(text(shortened(name)), [int(r) + 1 for r in rounds], y, ink))
+            x = [int(number) + 1 for number in rounds]
+            traces.append(line(text(shortened(name)), x, y, ink(colour), line=stroke(colour)))
         layout = {"xaxis": axis("round"), "yaxis": axis(label.lower(), tickformat=style), "showlegend": len(runs) > 1}
         views[label] = {"data": traces, "layout": {**layout, "hovermode": "x unified"}}
     first = [fairness(accuracy[0]) for _, accuracy in trails if len(accuracy)]

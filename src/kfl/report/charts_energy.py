@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.report.chart import COLOURS, Chart, axis, band, level, line, numbers, table, thinned
+from kfl.report.chart import Chart, axis, band, ink, level, line, numbers, stroke, table, thinned
 from kfl.report.measures import device_energy, totals
 from kfl.report.source import RunData
 from kfl.report.words import about, percent, quantity, several, shortened, text
@@ -48,7 +48,7 @@ def _sorted_energy(runs: list[RunData], names: list[str], colours: list[int], *,
         }
     else:
         traces = [
-            _curve(run, name, COLOURS[colour % len(COLOURS)], run.budget_j if relative else 1.0)
+            _curve(run, name, colour, run.budget_j if relative else 1.0)
             for run, name, colour in zip(runs, names, colours, strict=True)
             if run.cell is not None
         ]
@@ -79,11 +79,11 @@ def _bars(run: RunData, scale: float) -> list[Any]:
     ]
 
 
-def _curve(run: RunData, name: str, colour: str, scale: float) -> dict[str, Any]:
+def _curve(run: RunData, name: str, colour: int, scale: float) -> dict[str, Any]:
     spent = np.sort(device_energy(run))[::-1] / scale
     kept = thinned(run.devices, MOST_POINTS)
     share = (kept + 0.5) / run.devices
-    return line(text(shortened(name)), numbers(share, 4), numbers(spent[kept]), colour)
+    return line(text(shortened(name)), numbers(share, 4), numbers(spent[kept]), ink(colour), line=stroke(colour))
 
 
 def _sentence(run: RunData) -> str:
@@ -123,10 +123,11 @@ def pace_chart(runs: list[RunData], names: list[str], colours: list[int]) -> Cha
     rows = []
     for run, name, colour in runs_with:
         rounds, least, mean, most = _running(run)
-        x, ink = [int(number) + 1 for number in rounds], COLOURS[colour % len(COLOURS)]
+        x = [int(number) + 1 for number in rounds]
         if len(runs) == 1:
-            traces += band("all devices", x, numbers(least), numbers(most), ink)
-        traces.append(line(text(shortened(name)) if len(runs) > 1 else "mean device", x, numbers(mean), ink))
+            traces += band("all devices", x, numbers(least), numbers(most), ink(colour))
+        label = text(shortened(name)) if len(runs) > 1 else "mean device"
+        traces.append(line(label, x, numbers(mean), ink(colour), line=stroke(colour)))
         rows += [
             (name, str(place), quantity(a, "J"), quantity(b, "J"))
             for place, a, b in zip(x, mean.tolist(), most.tolist(), strict=True)

@@ -34,7 +34,7 @@ def schedule_chart(run: RunData, prefix: str) -> Chart | None:
     per_round = run.rounds.per_round()
     none = f", {several(never, 'device')} in none" if never else ""
     summary = (
-        f"{per_round.mean():.1f} of {run.devices:,} devices took part in a round on average; a device took part in "
+        f"{per_round.mean():,.1f} of {run.devices:,} devices took part in a round on average; a device took part in "
         f"{taken.min()} to {taken.max()} of {run.played:,} rounds{none}."
     )
     if not few:
@@ -142,7 +142,9 @@ def participants_chart(run: RunData, prefix: str) -> Chart | None:
     if lost.any():
         traces.append(line("uploads that counted", x, numbers((chosen - lost)[kept]), "@c3", line={"dash": "dot"}))
     nobody = int((chosen == 0).sum())
-    summary = f"From {chosen.min():.0f} to {chosen.max():.0f} devices were chosen in a round."
+    most, least = int(chosen.max()), int(chosen.min())
+    among = f"{least:,} devices were chosen in every round." if most == least else ""
+    summary = among or f"From {least:,} to {most:,} devices were chosen in a round."
     if nobody:
         why = Counter(run.rounds.status[place] for place in np.flatnonzero(chosen == 0)).most_common(1)[0][0]
         summary += f" In {several(nobody, 'round')} nobody was: {why or 'no reason was recorded'}."

@@ -32,7 +32,7 @@ def sentence(run: RunData) -> str:
     chosen = run.rounds.per_round().mean()
     told = (
         f"{run.devices:,} devices learned {run.dataset} with {run.algorithm} and {reached} after "
-        f"{several(run.played, 'round')}, {chosen:.1f} of them taking part in a round"
+        f"{several(run.played, 'round')}, {chosen:,.1f} of them taking part in a round"
     )
     if run.cell is None:
         return told + "; energy was not counted."
@@ -64,7 +64,7 @@ def cards(run: RunData) -> list[tuple[str, str, str]]:
     mean = run.rounds.per_round().mean() if run.played else 0.0
     never = int((taken == 0).sum())
     rest = f"{several(never, 'device')} never" if never else "each at least once"
-    found.append(("Took part", f"{mean:.1f}", f"devices a round; {rest}"))
+    found.append(("Took part", f"{mean:,.1f}", f"devices a round; {rest}"))
     if run.rounds.troubles:
         share = len(run.rounds.troubles) / max(1, sums.uploads)
         found.append(("Faults", f"{len(run.rounds.troubles):,}", f"{percent(share)} of the times a device was chosen"))
@@ -157,6 +157,8 @@ def what_differs(runs: list[RunData], names: list[str]) -> Table:
     rows = [(names[0], "the others are compared with it")]
     for run, name in zip(runs[1:], names[1:], strict=True):
         changed = [line for line in differences(runs[0].config, run.config) if len(line) < 300]
+        # Settings that only one of two algorithms has say no more than the algorithm's name.
+        changed = [line for line in changed if "(absent)" not in line] or changed
         rows.append((name, "; ".join(changed) or "the same configuration"))
     return Table(("run", "configuration"), tuple(rows))
 
