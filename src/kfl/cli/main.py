@@ -19,6 +19,7 @@ COMMANDS = {
     "tune": ("kfl.cli.tune", "Give every algorithm the same small search on development seeds."),
     "export": ("kfl.cli.export", "Write the trained models of chosen devices as safetensors."),
     "schedule": ("kfl.cli.schedule", "Decide who sends, with which share and power, for devices in a file."),
+    "playground": ("kfl.cli.playground", "Learn the scheduler: a page to move V, budgets, band and payload."),
     "bound": ("kfl.cli.bound", "Evaluate the paper's guarantees for a run or for given constants."),
     "report": ("kfl.cli.report", "Make one HTML page of one run, or of several compared."),
     "watch": ("kfl.cli.watch", "Show a run in the web browser while it goes on."),
@@ -26,6 +27,7 @@ COMMANDS = {
     "doctor": ("kfl.cli.doctor", "Say what is installed, where data was found, and what to do about the rest."),
     "completion": ("kfl.cli.completion", "Print a script that makes the Tab key know kfl, for bash, zsh or fish."),
     "deploy": ("kfl.cli.deploy", "Run on real devices over Flower: start, watch and try out a fleet."),
+    "paper": ("kfl.cli.paper", "Reproduce the paper: its figures, its claims, and what sharing adds."),
     "data": ("kfl.cli.data", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
 }
 """Subcommands: the module whose `main(arguments)` serves each, and one line of help."""

@@ -1,1 +1,31 @@
-"""The paper, figure by figure: experiments, tables, plots and the verdict on every claim."""
+"""The paper, figure by figure: experiments, tables, plots and the verdict on every claim.
+
+>>> figure = FIGURES["fig2a"]()
+>>> figure.title, len(list(runs(figure, FULL)))
+('MNIST, equal models, m = 2', 100)
+"""
+
+from kfl.paper.catalogue import FIGURES, GROUPS, chosen
+from kfl.paper.claim import Claim, Finding
+from kfl.paper.claims import claims
+from kfl.paper.setting import FULL, QUICK, Figure, Line, Panel, Scale, runs
+from kfl.paper.store import Store
+from kfl.paper.verdict import Verdict
+
+__all__ = [
+    "FIGURES",
+    "FULL",
+    "GROUPS",
+    "QUICK",
+    "Claim",
+    "Figure",
+    "Finding",
+    "Line",
+    "Panel",
+    "Scale",
+    "Store",
+    "Verdict",
+    "chosen",
+    "claims",
+    "runs",
+]

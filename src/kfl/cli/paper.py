@@ -1,0 +1,195 @@
+"""`kfl paper`: the paper's figures and claims, run again with one command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from kfl.cli.options import parse
+from kfl.core.errors import ConfigError, MissingExtraError
+from kfl.core.files import write_atomic
+
+if TYPE_CHECKING:
+    from kfl.paper import Figure, Scale, Store
+
+DESCRIPTION = """Reproduce the paper: run its experiments, draw its figures, judge its claims.
+
+  kfl paper list                 every figure, its runs, and how long they take on this machine
+  kfl paper fig2a                run what is missing of one figure, then its table and its picture (PNG, SVG, PDF)
+  kfl paper m2 | m3 | all        all figures for two classes per device, for three, or everything
+  kfl paper claims               every claim of the paper: its number, ours, and the verdict
+  kfl paper sharing              what does sharing knowledge add over training with a pull alone?
+  kfl paper energy               all algorithms with the same battery and the same band
+
+Finished runs are never repeated, so an interrupted command goes on where it was. MNIST and CIFAR-10 are needed: kfl
+data download fetches them. --quick takes minutes on a laptop, marks everything it writes, and judges nothing."""
+
+
+@dataclass(frozen=True)
+class PaperOptions:
+    """What `kfl paper` takes."""
+
+    what: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")] = ("list",)
+    """list, claims, or figures: fig2a … fig4d, fig2a-m3 … fig4d-m3, m2, m3, sharing, energy, all."""
+    quick: bool = False
+    """A small version: 40 rounds, few samples, two seeds. Nothing it shows is a result."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("paper")
+    """Folder for results, tables and figures."""
+    shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = "1/1"
+    """Do only part i of n, for several machines or sittings; put the results*.jsonl of all into one folder."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Where MNIST and CIFAR-10 lie. By default the environment variable KFL_DATA_DIR."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Processor that trains: auto takes the GPU where there is one."""
+    precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
+    """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
+    workers: int | None = None
+    """Runs side by side. By default one for each core."""
+    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or local."""
+    keep_runs: bool = False
+    """Keep the run folders too, not only their results."""
+
+    def worker_count(self) -> int:
+        """How many processes to use."""
+        return self.workers if self.workers is not None else os.cpu_count() or 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, then list, judge, or run and draw."""
+    options = parse(PaperOptions, arguments, "kfl paper", DESCRIPTION)
+    from kfl.paper import FULL, QUICK
+
+    scale = QUICK if options.quick else FULL
+    words = list(options.what)
+    alone = [word for word in words if word in ("list", "claims")]
+    if alone and len(words) > 1:
+        raise ConfigError("WHAT", " ".join(words), f"{alone[0]} alone, or figures only")
+    if words == ["list"]:
+        return show_list(options, scale)
+    if words == ["claims"]:
+        return show_claims(options, scale)
+    return make(options, scale, words)
+
+
+def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
+    """Run what is missing, then write the tables and the pictures."""
+    from kfl.cli.many_display import ManyDisplay
+    from kfl.paper import Store, chosen
+    from kfl.paper.execute import Shard, execute
+    from kfl.simulation.many import RunsFailedError
+
+    figures, shard = chosen(words), Shard.parse(options.shard)
+    problem: RunsFailedError | None = None
+    try:
+        with ManyDisplay("paper") as display:
+            store = execute(
+                figures,
+                scale,
+                options.out,
+                shard=shard,
+                workers=options.worker_count(),
+                device=options.device,
+                precision=options.precision,
+                data_dir=options.data_dir,
+                ray=options.ray,
+                keep_runs=options.keep_runs,
+                on_progress=display.on_progress,
+            )
+    except KeyboardInterrupt:
+        print(
+            "\nkfl: interrupted; finished runs are kept, and the same command goes on with the rest.", file=sys.stderr
+        )
+        return 130
+    except RunsFailedError as failed:
+        problem, store = failed, Store.open(options.out)
+    for figure in figures:
+        show_figure(figure, store, scale, options.out)
+    if problem is not None:
+        raise problem
+    return 0
+
+
+def show_figure(figure: Figure, store: Store, scale: Scale, folder: Path) -> None:
+    """Write the table and the picture of what there is; print the table."""
+    from kfl.paper.plots import draw
+    from kfl.paper.tables import figure_table
+
+    text = figure_table(figure, store, scale)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / f"{figure.name}{'-quick' * scale.quick}.md", text.encode())
+    print(f"\n{text}")
+    missing = store.missing(figure.lines(scale), scale)
+    if missing:
+        print(f"{missing} runs of {figure.name} are missing.")
+    try:
+        files = draw(figure, store, scale, folder)
+    except MissingExtraError as problem:
+        print(problem, file=sys.stderr)
+        return
+    if files:
+        print(f"The picture is {files[0]} (and {', '.join(path.suffix.lstrip('.') for path in files[1:])}).")
+
+
+def show_claims(options: PaperOptions, scale: Scale) -> int:
+    """The table of claims, from whatever results there are."""
+    from kfl.paper import Store, claims
+    from kfl.paper.tables import claims_table
+
+    text = claims_table(claims(), Store.open(options.out), scale)
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / f"claims{'-quick' * scale.quick}.md"
+    write_atomic(path, text.encode())
+    print(text)
+    print(f"Results: {options.out}. This table: {path}")
+    return 0
+
+
+def show_list(options: PaperOptions, scale: Scale) -> int:
+    """Every figure with its runs, those done, and the time the rest takes here."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from kfl.paper import FIGURES, Store, claims, runs
+    from kfl.paper.estimate import seconds_of, seconds_per_device
+    from kfl.paper.setting import DATASETS
+    from kfl.simulation.run_names import digest
+
+    store, workers = Store.open(options.out), options.worker_count()
+    where = options.device if options.device == "cpu" else "gpu"
+    print(f"Timing a few rounds on this machine ({where}, {workers} runs side by side) …", file=sys.stderr)
+    rates = {d: seconds_per_device(d, options.device, options.precision, options.data_dir) for d in DATASETS}
+    table = Table("figure", "what", "runs", "done", "left, about", box=SIMPLE_HEAD)
+    left: dict[str, float] = {}
+    for name, build in FIGURES.items():
+        figure = build()
+        every = dict(runs(figure, scale))
+        todo = {run: one for run, one in every.items() if not store.has(run, digest(one))}
+        seconds = seconds_of(todo.values(), rates, workers if where == "cpu" else 1)
+        left |= {run: seconds / max(len(todo), 1) for run in todo}
+        table.add_row(name, figure.title, str(len(every)), str(len(every) - len(todo)), span(seconds))
+    table.add_section()
+    table.add_row("all", "each run once, however many figures show it", "", "", span(sum(left.values())))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    print(f"{len(claims())} claims: kfl paper claims judges them from the results in {options.out}.")
+    return 0
+
+
+def span(seconds: float) -> str:
+    """A time in words.
+
+    >>> span(0), span(42), span(600), span(7300)
+    ('–', '42 s', '10 min', '2.0 h')
+    """
+    if seconds <= 0:
+        return "–"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,54 @@
+"""What is read off finished runs: accuracy at the end and early, energy against the budget, numbers per upload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kfl.paper.setting import Scale
+from kfl.paper.store import Store
+from kfl.simulation.records import Record
+from kfl.simulation.statistics import Difference, paired_difference
+
+Measure = Callable[[Record], float]
+
+
+def final(row: Record) -> float:
+    """Accuracy at the end, per cent."""
+    return 100 * float(row["accuracy"])
+
+
+def early(row: Record) -> float:
+    """Speed of learning: the mean accuracy over the first quarter of the rounds, per cent."""
+    rounds, accuracy = np.array(row["curve"]["rounds"]), np.array(row["curve"]["accuracy"])
+    return 100 * float(accuracy[rounds <= row["rounds"] / 4].mean())
+
+
+def used(row: Record, at: float = 1.0) -> float:
+    """Energy spent by all devices up to a part of the rounds, as a share of their budgets for the whole run."""
+    rounds, joules = np.array(row["curve"]["rounds"]), np.array(row["curve"]["joules"])
+    return float(np.interp(at * row["rounds"], np.append(0, rounds), np.append(0, joules))) / float(row["budget_j"])
+
+
+def numbers_per_upload(row: Record) -> float:
+    """Numbers that one device sends in one round."""
+    uploads = row["devices_per_round"] * row["rounds"]
+    return float(row["bits_up"] / 32 / uploads) if uploads else 0.0
+
+
+def gap(store: Store, scale: Scale, ours: str, theirs: str, measure: Measure = final) -> Difference | None:
+    """Ours minus theirs, paired by seed."""
+    one = {seed: measure(row) for seed, row in store.seeds(ours, scale).items()}
+    other = {seed: measure(row) for seed, row in store.seeds(theirs, scale).items()}
+    return paired_difference(one, other)
+
+
+def told(difference: Difference | None, digits: int = 2) -> str:
+    """A difference with its interval, or that there is none."""
+    if difference is None:
+        return "not run"
+    mean = f"{difference.mean:+.{digits}f}"
+    if difference.low is None or difference.high is None:
+        return f"{mean} (one seed)".replace("-", "−")
+    return f"{mean} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]".replace("-", "−")

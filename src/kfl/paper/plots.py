@@ -1,0 +1,165 @@
+"""Figures in the style of a journal: small panels, bands over seeds, names at the lines, readable in grey."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfl.core.errors import MissingExtraError
+from kfl.core.files import write_atomic
+from kfl.paper.measures import gap
+from kfl.paper.setting import Figure, Panel, Scale
+from kfl.paper.store import Store
+from kfl.simulation.curves import STYLES, lines_of, spread_out, y_range
+from kfl.simulation.curves import Line as Curve
+from kfl.simulation.records import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+MORE_STYLES: dict[str, tuple[str, Any, float]] = {
+    "descend": ("#0b3d91", "-", 2.2),
+    "uniform": ("#b07d00", (0, (5, 2)), 1.8),
+    "ascend": ("#00805a", (0, (1, 1.2)), 2.0),
+    "v0.1": ("#0b3d91", "-", 2.2),
+    "v0.01": ("#3a9bd9", (0, (7, 1.5)), 2.0),
+    "round-robin": ("#b07d00", (0, (4, 1, 1, 1)), 1.8),
+    "myopic": ("#333333", (0, (1, 1.2)), 1.8),
+}
+PANEL_IN = (3.7, 2.75)
+"""Width and height of one panel with its margins, in inches."""
+DOT_ROWS_IN = 0.42
+KINDS = ("png", "svg", "pdf")
+
+
+def draw(figure: Figure, store: Store, scale: Scale, folder: Path) -> list[Path]:
+    """Draw what there is of a figure as PNG, SVG and PDF; the files."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure as Drawing
+    except ImportError as problem:
+        raise MissingExtraError("matplotlib", "plot", "Drawing the figures") from problem
+    panels = [panel for panel in figure.panels if any(store.seeds(line, scale) for line in panel.lines)]
+    if not panels:
+        return []
+    with rc_context({"font.size": 8.5, "axes.titlesize": 8.5, "svg.hashsalt": "kfl", "font.family": "DejaVu Sans"}):
+        drawing = Drawing(layout="constrained")
+        if figure.shows == "difference":
+            _dots(drawing, panels, store, scale)
+        else:
+            _grid(drawing, figure, panels, store, scale)
+        mark = f"\n{scale.mark}" if scale.mark else ""
+        drawing.suptitle(
+            figure.title + mark, fontsize=10, x=0.01, ha="left", color="#a02020" if scale.quick else "black"
+        )
+        return [_save(drawing, folder / f"{figure.name}{'-quick' * scale.quick}.{kind}") for kind in KINDS]
+
+
+def _save(drawing: Drawing, path: Path) -> Path:
+    buffer, kind = io.BytesIO(), path.suffix.lstrip(".")
+    # With no date, so that the same results give the same file.
+    metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+    drawing.savefig(buffer, format=kind, dpi=170, metadata=metadata)
+    write_atomic(path, buffer.getvalue())
+    return path
+
+
+def _grid(drawing: Drawing, figure: Figure, panels: Sequence[Panel], store: Store, scale: Scale) -> None:
+    rows = -(-len(panels) // figure.columns)
+    drawing.set_size_inches(PANEL_IN[0] * figure.columns, PANEL_IN[1] * rows + 0.45)
+    axes = drawing.subplots(rows, figure.columns, squeeze=False)
+    for place, spot in enumerate(axes.flat):
+        if place < len(panels):
+            _panel(spot, panels[place], figure, store, scale)
+        else:
+            spot.set_visible(False)
+
+
+def _panel(axes: Axes, panel: Panel, figure: Figure, store: Store, scale: Scale) -> None:
+    styles = {line.label: STYLES.get(line.style) or MORE_STYLES[line.style] for line in panel.lines}
+    rows = [
+        {**_shown(row, figure), "algorithm": line.label}
+        for line in panel.lines
+        for row in store.seeds(line, scale).values()
+    ]
+    curves = lines_of(rows, "joules" if figure.shows == "joules" else "rounds")
+    for curve in reversed(curves):  # the first line on top
+        colour, dashes, width = styles[curve.name]
+        band = curve.mean - curve.deviation, curve.mean + curve.deviation
+        axes.fill_between(curve.x, *band, color=colour, alpha=0.13, linewidth=0)
+        axes.plot(curve.x, curve.mean, color=colour, linestyle=dashes, linewidth=width)
+    axes.set_title(panel.title, loc="left")
+    energy = figure.shows == "energy"
+    axes.set_ylabel("energy used, % of the budget" if energy else "accuracy over all devices, %")
+    axes.set_xlabel("energy of all devices, J" if figure.shows == "joules" else "round")
+    top = max(100.0, *(float(curve.mean.max()) for curve in curves))
+    axes.set_ylim(*((0.0, 1.06 * top) if energy else y_range(curves)))
+    if energy:
+        axes.axhline(100, color="#888888", linewidth=0.8)
+    end = max(float(curve.x[-1]) for curve in curves) or 1.0
+    axes.set_xlim(0, end)
+    axes.grid(color="#e3e6ea", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    _names(axes, curves, styles, end)
+
+
+def _names(axes: Axes, curves: Sequence[Curve], styles: dict[str, tuple[str, Any, float]], end: float) -> None:
+    """Names right of the axes at the height of the lines' ends, moved apart where they would overlap."""
+    low, high = axes.get_ylim()
+    wanted = {curve.name: (float(np.clip(curve.mean[-1], low, high)) - low) / (high - low) for curve in curves}
+    for name, place in spread_out(wanted, 0.075).items():
+        axes.annotate(
+            name,
+            xy=(1.0, wanted[name]),
+            xytext=(1.045, place),
+            xycoords="axes fraction",
+            color=styles[name][0],
+            fontsize=8,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": styles[name][0], "linewidth": 0.6, "linestyle": ":", "shrinkB": 0},
+        )
+
+
+def _shown(row: Record, figure: Figure) -> Record:
+    """The row as the curves want it: what is drawn goes where accuracy is read."""
+    if figure.shows != "energy":
+        return row
+    share = [joules / row["budget_j"] for joules in row["curve"]["joules"]]
+    return {**row, "curve": {**row["curve"], "accuracy": share}}
+
+
+def _dots(drawing: Drawing, panels: Sequence[Panel], store: Store, scale: Scale) -> None:
+    """The first line minus each other, one row per panel, with its interval."""
+    drawing.set_size_inches(7.4, DOT_ROWS_IN * len(panels) + 1.2)
+    axes = drawing.subplots()
+    rivals = panels[0].lines[1:]
+    for row, panel in enumerate(panels):
+        for place, rival in enumerate(panel.lines[1:]):
+            found = gap(store, scale, panel.lines[0].key, rival.key)
+            if found is None:
+                continue
+            y = row + 0.24 * (place - 1)
+            colour = STYLES[rival.style][0]
+            if found.low is not None and found.high is not None:
+                axes.plot([found.low, found.high], [y, y], color=colour, linewidth=1.6)
+            marker = "so^"[place]
+            label = f"minus {rival.label}" if row == 0 else None
+            axes.plot([found.mean], [y], marker, color=colour, markersize=5, label=label)
+    axes.axvline(0, color="#555555", linewidth=0.9)
+    axes.set_yticks(range(len(panels)), [panel.title for panel in panels])
+    axes.set_ylim(len(panels) - 0.4, -0.6)
+    axes.set_xlabel(
+        f"{panels[0].lines[0].label} minus the other, points of accuracy, with the 95 % interval over seeds"
+    )
+    axes.grid(axis="x", color="#e3e6ea", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if rivals:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=len(rivals), frameon=False)

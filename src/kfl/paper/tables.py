@@ -1,0 +1,84 @@
+"""The numbers of a figure as Markdown, and the table of claims."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from kfl.paper.claim import Claim
+from kfl.paper.measures import early, final, gap, told, used
+from kfl.paper.setting import Figure, Line, Panel, Scale
+from kfl.paper.store import Store
+from kfl.paper.verdict import Verdict
+
+VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be judged")
+
+
+def figure_table(figure: Figure, store: Store, scale: Scale) -> str:
+    """Means and standard deviations over seeds, one table per panel."""
+    parts = [f"## {figure.title}", ""]
+    if scale.mark:
+        parts += [f"**{scale.mark}**", ""]
+    for panel in figure.panels:
+        shown = [line for line in panel.lines if store.seeds(line, scale)]
+        if shown:
+            parts += [f"### {panel.title}", "", *_panel_table(panel, shown, figure, store, scale), ""]
+    parts.append(f"Mean ± standard deviation over seeds. Command: `kfl paper {figure.name}{' --quick' * scale.quick}`")
+    return "\n".join(parts) + "\n"
+
+
+def _panel_table(panel: Panel, lines: Sequence[Line], figure: Figure, store: Store, scale: Scale) -> list[str]:
+    reference = lines[0]
+    head = ["", "seeds", "accuracy at the end, %", "first quarter, %", f"{reference.label} minus it [95 %], points"]
+    costs = figure.shows in ("energy", "joules") or any(line.experiment.cell is not None for line in lines)
+    if costs:
+        head += ["energy, J", "of the budget", "time, s", "uploaded, Mbit", "devices per round"]
+    rows = [head, ["---"] * len(head)]
+    for line in lines:
+        found = store.seeds(line, scale)
+        cells = [line.label, str(len(found)), _pm([final(row) for row in found.values()])]
+        cells.append(_pm([early(row) for row in found.values()]))
+        cells.append("–" if line is reference else told(gap(store, scale, reference.key, line.key)))
+        if costs:
+            share = (
+                "" if line.experiment.radio == "small-cell" else _pm([100 * used(row) for row in found.values()]) + " %"
+            )
+            cells += [
+                f"{_mean([row['energy_j'] for row in found.values()]):.4g}",
+                share,
+                f"{_mean([row['time_s'] for row in found.values()]):.4g}",
+                f"{_mean([row['bits_up'] for row in found.values()]) / 1e6:.4g}",
+                f"{_mean([row['devices_per_round'] for row in found.values()]):.3g}",
+            ]
+        rows.append(cells)
+    return [f"| {' | '.join(cells)} |" for cells in rows]
+
+
+def claims_table(claims: Sequence[Claim], store: Store, scale: Scale) -> str:
+    """One row per claim, and how many came out how."""
+    findings = [claim.finding(store, scale) for claim in claims]
+    count = Counter(found.verdict for found in findings)
+    lines = [f"**{scale.mark}**", ""] if scale.mark else []
+    lines += [
+        "; ".join(f"{count[verdict]} {verdict}" for verdict in VERDICTS) + f" (of {len(claims)}).",
+        "",
+        "| where | claim | paper | here: difference [95 %] over seeds | verdict | command |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for claim, found in zip(claims, findings, strict=True):
+        command = f"`{claim.command}{' --quick' * scale.quick}`"
+        lines.append(
+            f"| {claim.where} | {claim.says} | {claim.paper} | {found.ours} | **{found.verdict}** | {command} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _pm(values: Sequence[float]) -> str:
+    spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.2f}{spread}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
