@@ -1,0 +1,54 @@
+"""`kfl playground`: a page on this machine to learn the scheduler."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Annotated
+
+import tyro
+
+from kfl.cli.options import parse
+
+DESCRIPTION = """A page to learn the scheduler: move V, budgets, band, distance and payload, and see at once who is
+scheduled, the shares and powers, the gap to the lower bound and the energy over a simulated horizon.
+
+Every number comes from the library. The page is served on 127.0.0.1, for this machine only. Ctrl-C ends it."""
+
+
+@dataclass(frozen=True)
+class PlaygroundOptions:
+    """What `kfl playground` takes."""
+
+    port: Annotated[int | None, tyro.conf.arg(metavar="PORT", help_behavior_hint="")] = None
+    """Port to serve on, 0 for any. By default 8379, or any free one where that is taken."""
+    open: bool = False
+    """Show it in the web browser."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, serve until interrupted."""
+    options = parse(PlaygroundOptions, arguments, "kfl playground", DESCRIPTION)
+    from kfl.report.playground import playground_server
+
+    with playground_server(options.port) as server:
+        print(f"The playground is at {server.url} (Ctrl-C ends it).", flush=True)
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            if options.open:
+                import webbrowser
+
+                webbrowser.open(server.url)
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            print("\nThe playground is closed.")
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """A request to end is the same as Ctrl-C."""
+    raise KeyboardInterrupt

@@ -1,0 +1,145 @@
+"use strict";
+// The controls of the playground: what is moved goes to the library, and its answer is shown by report.js.
+(() => {
+  const form = document.getElementById("controls");
+  const main = document.getElementById("main");
+  const news = document.getElementById("news");
+  const problem = document.getElementById("problem");
+  const STEPS = 1000;
+  const controls = Array.from(form.querySelectorAll(".control[data-name]"), (box) => ({
+    box, name: box.dataset.name, scale: box.dataset.scale, least: Number(box.dataset.least), most: Number(box.dataset.most),
+    per: Number(box.dataset.per), number: box.querySelector(".number input"), slider: box.querySelector(".slider"),
+  }));
+  const byName = Object.fromEntries(controls.map((control) => [control.name, control]));
+  const unit = (control) => { const found = control.box.querySelector(".unit"); return found ? " " + found.textContent : ""; };
+
+  // ── Values: the number field holds the value, in its unit; the slider follows it. ──
+  const value = (control) => {
+    const typed = control.number.value.trim().replace(",", ".");
+    return typed === "" ? NaN : Number((Number(typed) * control.per).toPrecision(12));
+  };
+  function place(control) {
+    const { least, most, scale, slider } = control;
+    const at = value(control);
+    if (!slider || !Number.isFinite(at)) return;
+    const part = scale === "log" ? STEPS * Math.log(at / least) / Math.log(most / least) : at;
+    slider.value = scale === "log" ? Math.round(Math.min(STEPS, Math.max(0, part))) : part;
+    slider.setAttribute("aria-valuetext", control.number.value + unit(control));
+  }
+  function slid(control) {
+    const { least, most, scale } = control;
+    const at = Number(control.slider.value);
+    write(control, scale === "log" ? Number((least * (most / least) ** (at / STEPS)).toPrecision(3)) : at);
+  }
+  function write(control, at) {
+    control.number.value = String(Number((at / control.per).toPrecision(12)));
+    place(control);
+  }
+  function takes() {
+    const scheduler = document.getElementById("scheduler");
+    const chosen = scheduler.selectedOptions[0];
+    byName.count.box.hidden = !chosen.dataset.takes.split(" ").includes("count");
+    document.getElementById("scheduler-hint").textContent = chosen.title;
+  }
+  function horizon() {
+    const rounds = value(byName.rounds);
+    const { round } = byName;
+    if (!Number.isFinite(rounds) || rounds < 1) return;
+    round.most = rounds;
+    round.slider.max = rounds;
+    if (value(round) > rounds) write(round, rounds);
+    place(round);
+  }
+  function query() {
+    const words = new URLSearchParams();
+    for (const name of ["cell", "scheduler", "gamma"]) words.set(name, document.getElementById(name).value);
+    words.set("hard_budget", document.getElementById("hard_budget").checked ? "1" : "0");
+    for (const control of controls) {
+      const at = value(control);
+      words.set(control.name, Number.isFinite(at) ? String(at) : control.number.value.trim() || "nothing");
+    }
+    return words.toString();
+  }
+  function set(settings) {
+    for (const name of ["cell", "scheduler", "gamma"]) document.getElementById(name).value = settings[name];
+    document.getElementById("hard_budget").checked = settings.hard_budget;
+    for (const control of controls) {
+      if (control.name === "round") { control.most = settings.rounds; control.slider.max = settings.rounds; }
+      control.number.value = String(Number((settings[control.name] / control.per).toPrecision(12)));
+      place(control);
+    }
+    takes();
+  }
+
+  // ── Asking: the last change counts; a long horizon comes in parts. ──
+  let turn = 0;
+  let timer = 0;
+  let asking = new AbortController();
+  function soon() {
+    clearTimeout(timer);
+    main.setAttribute("aria-busy", "true");
+    delete document.body.dataset.settled;
+    timer = setTimeout(ask, 60);
+  }
+  function wrong(sentence) {
+    problem.textContent = sentence;
+    problem.hidden = !sentence;
+    for (const { box, number } of controls) {
+      const label = box.querySelector("label").textContent;
+      number.setAttribute("aria-invalid", String(sentence.startsWith(label + " is ")));
+    }
+  }
+  async function ask() {
+    const mine = ++turn;
+    asking.abort();
+    asking = new AbortController();
+    const words = query();
+    try {
+      for (;;) {
+        const reply = await fetch("answer.json?" + words, { signal: asking.signal, cache: "no-store" });
+        const answer = await reply.json();
+        if (mine !== turn) return;
+        wrong(answer.problem || "");
+        if (answer.problem) break;
+        history.replaceState(null, "", "?" + answer.query);
+        news.textContent = answer.news;
+        await window.kfl.renew(answer);
+        if (mine !== turn) return;
+        if (answer.done) break;
+      }
+    } catch (trouble) {
+      if (trouble.name === "AbortError") return;
+      wrong("The playground's server does not answer; is kfl playground still running?");
+    }
+    main.removeAttribute("aria-busy");
+    document.body.dataset.settled = "yes";
+  }
+
+  // ── Listening. ──
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", (event) => {
+    const box = event.target.closest(".control[data-name]");
+    if (box) {
+      const control = byName[box.dataset.name];
+      if (event.target === control.slider) slid(control); else place(control);
+      if (control.name === "rounds") horizon();
+    }
+    if (event.target.id === "scheduler") takes();
+    soon();
+  });
+  form.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if (button.id === "reseed") write(byName.seed, (value(byName.seed) + 1) % 1000000 || 0);
+    if (button.dataset.settings) set(JSON.parse(button.dataset.settings));
+    soon();
+  });
+  window.addEventListener("pageshow", () => { controls.forEach(place); takes(); });
+  if (matchMedia("(max-width: 760px)").matches) {
+    for (const group of form.querySelectorAll(".group")) group.open = group.id === "group-scheduler";
+  }
+  controls.forEach(place);
+  horizon();
+  takes();
+  if (main.dataset.done === "1") document.body.dataset.settled = "yes"; else ask();
+})();

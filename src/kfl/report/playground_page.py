@@ -1,0 +1,222 @@
+"""The playground as a page: controls beside results. The look and the charts' script are those of `kfl report`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import fields
+
+import numpy as np
+
+from kfl._version import __version__
+from kfl.report.chart import Chart
+from kfl.report.markup import cards_html, code_html, section_html
+from kfl.report.page import Content, asset, data_of
+from kfl.report.playground_charts import (
+    budget_chart,
+    devices_chart,
+    energy_chart,
+    gap_chart,
+    map_chart,
+    shares_chart,
+    when_chart,
+)
+from kfl.report.playground_code import command_lines, python_code
+from kfl.report.playground_model import Play
+from kfl.report.playground_settings import CONTROLS, STARTS, Control, Settings, start
+from kfl.report.words import percent, quantity, several, text
+from kfl.scheduling import SCHEDULERS, dominant
+
+GROUPS = {
+    "Scheduler": ("v", "count"),
+    "Energy": ("budget_j_per_round", "power_coefficient", "flops", "deadline_s"),
+    "Radio": ("bandwidth_hz", "payload_bits", "radius_m", "max_power_dbm"),
+    "Fleet": ("devices", "samples", "rounds", "round", "seed"),
+}
+SCHEDULER_HELP = {
+    "lyapunov": "The paper's Algorithm 3: virtual energy queues, devices taken in order of their worth.",
+    "dual": "The same objective, solved by a price for the band, with a proof of how good the answer is.",
+    "round-robin": "A few devices in turn, skipping those without the energy.",
+    "myopic": "Whoever can pay for the round out of what is left, divided by the rounds that are left.",
+    "uniform": "A few devices at random, the same number in every round.",
+    "ascend": "Random devices, more and more of them.",
+    "descend": "Random devices, fewer and fewer of them.",
+    "all": "Every device that can, in every round.",
+}
+STEPS = 1000
+"""Positions of a slider."""
+
+
+def compose_play(play: Play, settings: Settings) -> Content:
+    """What stands beside the controls for the rounds that are played."""
+    place = min(settings.round, len(play.rounds)) - 1
+    content = Content("kfl playground")
+    content.html = f'<h1 class="unseen">Playground of the scheduler</h1>{cards_html(cards(play, place))}'
+    content.html += f'<p class="lead" id="sentence">{text(sentence(play, place))}</p>'
+    charts = content.charts([map_chart(play, place), shares_chart(play, place)], "")
+    content.section("one", f"Round {place + 1}", charts)
+    over: list[Chart | None] = [energy_chart(play), budget_chart(play), gap_chart(play), devices_chart(play)]
+    so_far = several(len(play.rounds), "round") + ("" if play.done else f" of {settings.rounds}")
+    content.section("horizon", f"Over {so_far}", content.charts([*over, when_chart(play)], ""))
+    content.links = [("one", "Round"), ("horizon", "Horizon"), ("take", "Take it home")]
+    content.html += section_html("take", "Take it home", _take_home(settings))
+    return content
+
+
+def cards(play: Play, place: int) -> list[tuple[str, str, str]]:
+    """The numbers on top."""
+    one = play.rounds[place]
+    chosen = int(one.decision.chosen.sum())
+    spent = float(play.compute_j.sum() + play.upload_j.sum())
+    budget = play.settings.budget_j_per_round * play.settings.devices * len(play.rounds)
+    used = (play.compute_j + play.upload_j) / (play.settings.budget_j_per_round * len(play.rounds))
+    relative = one.gap / abs(one.lower_bound) if one.lower_bound else 0.0
+    mean = float(np.mean([other.decision.chosen.sum() for other in play.rounds]))
+    gap = "none" if relative <= 1e-6 and one.gap <= 1e-12 + 1e-6 * abs(one.lower_bound) else f"{one.gap:.3g}"
+    return [
+        (f"scheduled in round {place + 1}", f"{chosen} of {play.settings.devices}", f"{mean:.1f} on average"),
+        ("band in use", percent(float(one.decision.share.sum())), f"of {quantity(play.settings.bandwidth_hz, 'Hz')}"),
+        ("gap to the lower bound", gap, f"value {one.objective:.4g}, bound {one.lower_bound:.4g}"),
+        ("energy so far", quantity(spent, "J"), f"{percent(spent / budget)} of the budgets up to then"),
+        ("over budget", str(int((used > 1 + 1e-9).sum())), f"the most at {percent(float(used.max()), 0)}"),
+    ]
+
+
+def sentence(play: Play, place: int) -> str:
+    """What to see, in words."""
+    one = play.rounds[place]
+    said = [dominant(play.compute_j, play.upload_j)]
+    slow = int(play.problem.too_slow.sum())
+    if slow:
+        said.append(
+            f"{several(slow, 'device')} can never take part: computing alone takes past the deadline.".capitalize()
+        )
+    if one.status != "ok":
+        said.append(one.status)
+    return " ".join(said)
+
+
+def _take_home(settings: Settings) -> str:
+    query = text(settings.query())
+    return (
+        '<div class="take"><div><h3>Python</h3>' + code_html(python_code(settings), "Python program", "python")
+        + "</div><div><h3>Command line</h3>" + code_html(command_lines(settings), "Commands", "commands")
+        + f'<p class="note"><a id="file" href="cell.json?{query}" download="cell.json">Download cell.json</a>: these '
+        f'devices with their channel in every round. <a id="link" href="?{query}">Link to this state</a>: the address '
+        "of this page holds every setting.</p></div></div>"
+    )  # fmt: skip
+
+
+def answer_json(play: Play, settings: Settings) -> str:
+    """The results as the page's script takes them."""
+    content = compose_play(play, settings)
+    facts = {
+        "title": content.title,
+        "html": content.html,
+        "links": content.links,
+        "query": settings.query(),
+        "done": play.done,
+        "news": "" if play.done else f"{len(play.rounds)} of {settings.rounds} rounds played …",
+    }
+    return f'{json.dumps(facts)[:-1]}, "figures": {data_of(content)}}}'
+
+
+def render_playground(play: Play, settings: Settings, problem: str = "") -> str:
+    """The whole page, with the first results in it."""
+    content = compose_play(play, settings)
+    scripts = [asset("plotly-cartesian.min.js"), asset("report.js"), asset("playground.js")]
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'"
+    )
+    links = "".join(f'<a href="#{name}">{title}</a>' for name, title in content.links)
+    return (
+        '<!doctype html>\n<html lang="en" data-theme="auto">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>kfl playground</title>\n<style>{asset('report.css')}{asset('playground.css')}</style>\n</head>\n"
+        "<body>\n"
+        '<a class="skip" href="#main">Skip to the results</a>\n'
+        f'<div class="bar"><span class="brand">kfl playground</span><nav id="menu" aria-label="Sections">{links}</nav>'
+        '<span id="news" role="status"></span>'
+        '<button type="button" id="theme" aria-label="Theme: automatic">Auto</button></div>\n'
+        f'<div class="sides">{controls_html(settings, problem)}\n'
+        f'<main id="main" tabindex="-1" data-done="{int(play.done)}">{content.html}</main></div>\n'
+        f"<footer>kfl {__version__}, on this machine only. Every number comes from the library.</footer>\n"
+        '<noscript><p class="absent">The playground needs JavaScript.</p></noscript>\n'
+        f'<script type="application/json" id="figures">{data_of(content)}</script>\n'
+        + "".join(f"<script>{script}</script>\n" for script in scripts)
+        + "</body>\n</html>\n"
+    )
+
+
+def controls_html(settings: Settings, problem: str = "") -> str:
+    """The left side: buttons for whole cells, the scheduler, and a slider and a number for everything else."""
+    tables = {label: text(json.dumps(start(name).table())) for name, (label, _) in STARTS.items()}
+    starts = "".join(
+        f'<button type="button" class="start" data-settings="{table}">{text(label)}</button>'
+        for label, table in tables.items()
+    )
+    known = {control.name: control for control in CONTROLS}
+    parts = {name: "".join(_control(known[one], settings) for one in members) for name, members in GROUPS.items()}
+    parts["Scheduler"] = _choices(settings) + parts["Scheduler"]
+    parts["Fleet"] += '<button type="button" id="reseed">Another seed</button>'
+    groups = "".join(
+        f'<details class="group" id="group-{name.lower()}" open><summary>{name}</summary>{inner}</details>'
+        for name, inner in parts.items()
+    )
+    return (
+        '<form id="controls" aria-label="Settings" autocomplete="off">'
+        f'<p id="problem" class="problem" role="alert"{"" if problem else " hidden"}>{text(problem)}</p>'
+        f'<div class="starts" role="group" aria-label="Start from">{starts}</div>'
+        f'<input type="hidden" id="cell" name="cell" value="{text(settings.cell)}">{groups}</form>'
+    )
+
+
+def _choices(settings: Settings) -> str:
+    schedulers = "".join(
+        f'<option value="{name}" title="{text(SCHEDULER_HELP.get(name, ""))}" data-takes="{_takes(name)}"'
+        f"{' selected' if name == settings.scheduler else ''}>{name}</option>"
+        for name in SCHEDULERS
+    )
+    gammas = "".join(
+        f'<option value="{value}"{" selected" if value == settings.gamma else ""}>{label}</option>'
+        for value, label in (("inverse", "1/(t+1), as in the paper"), ("constant", "1 in every round"))
+    )
+    hard = " checked" if settings.hard_budget else ""
+    return (
+        '<div class="control choice"><label for="scheduler">Scheduler</label>'
+        f'<select id="scheduler" aria-describedby="scheduler-hint">{schedulers}</select>'
+        f'<p class="hint" id="scheduler-hint">{text(SCHEDULER_HELP.get(settings.scheduler, ""))}</p></div>'
+        f'<div class="control choice" id="of-gamma"><label for="gamma">γ, weight of round t</label>'
+        f'<select id="gamma">{gammas}</select></div>'
+        f'<div class="control check"><label><input type="checkbox" id="hard_budget"{hard}> Hard budget: nobody may '
+        "spend more than it has</label></div>"
+    )
+
+
+def _takes(scheduler: str) -> str:
+    return " ".join(field.name for field in fields(SCHEDULERS[scheduler]))
+
+
+def _control(control: Control, settings: Settings) -> str:
+    name, value = control.name, getattr(settings, control.name)
+    most = settings.rounds if name == "round" else control.most
+    shown = f"{value / control.per_unit:.12g}"
+    unit = f'<span class="unit">{text(control.unit)}</span>' if control.unit else ""
+    direct = control.scale != "log"  # then one press of an arrow key is one step of the value itself
+    step = {"whole": "1", "linear": "0.5"}.get(control.scale, "1")
+    ends = (control.least, most) if direct else (0, STEPS)
+    slider = (
+        f'<input type="range" class="slider" id="{name}-slider" min="{ends[0]:g}" max="{ends[1]:g}" step="{step}" '
+        f'aria-label="{text(control.label)}, slider">'
+    )
+    return (
+        f'<div class="control" id="of-{name}" data-name="{name}" data-scale="{control.scale}" '
+        f'data-least="{control.least!r}" data-most="{most!r}" data-per="{control.per_unit!r}">'
+        f'<label for="{name}">{text(control.label)}</label><span class="number"><input type="text" inputmode="decimal" '
+        f'id="{name}" value="{shown}" aria-describedby="{name}-hint" maxlength="24">{unit}</span>'
+        f'{"" if name == "seed" else slider}<p class="hint" id="{name}-hint">{text(control.help)}</p></div>'
+    )

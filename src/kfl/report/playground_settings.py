@@ -1,0 +1,225 @@
+"""What can be moved in the playground: a cell, its devices, a scheduler; the same in the page and in its address."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+from kfl.core.errors import ConfigError
+from kfl.scheduling import SCHEDULERS, Scheduler
+from kfl.wireless import PRESETS, Radio
+
+PAPER_FLOPS = 5 * 600 * 550_346
+"""Five steps over 600 digits with the paper's MLP, as the paper counts them: τ D C."""
+KNOWLEDGE_BITS = 640 * 32
+"""One upload of knowledge: ten classes of 64 numbers."""
+MODEL_BITS = 550_346 * 32
+"""One upload of the whole MLP."""
+MOST_DECISIONS = 100_000
+"""Devices × rounds, so that a page is never worked on for minutes."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One state of the playground, in SI units.
+
+    >>> Settings.from_query({"devices": "20", "scheduler": "dual"}).query()
+    'devices=20&scheduler=dual'
+    """
+
+    cell: str = "paper-mnist"
+    """The preset that gives noise, path loss and processors."""
+    scheduler: str = "lyapunov"
+    v: float = 0.01
+    gamma: str = "inverse"
+    count: int = 5
+    hard_budget: bool = False
+    devices: int = 50
+    rounds: int = 60
+    round: int = 1
+    """The round that is looked at, counted from 1."""
+    seed: int = 0
+    bandwidth_hz: float = 5e6
+    radius_m: float = 500.0
+    payload_bits: float = float(KNOWLEDGE_BITS)
+    max_power_dbm: float = 30.0
+    power_coefficient: float = 1e-27
+    budget_j_per_round: float = 0.1
+    deadline_s: float = 1.0
+    flops: float = float(PAPER_FLOPS)
+    samples: float = 600.0
+
+    def __post_init__(self) -> None:
+        known = {"cell": tuple(PRESETS), "scheduler": tuple(SCHEDULERS), "gamma": ("inverse", "constant")}
+        for name, words in known.items():
+            if getattr(self, name) not in words:
+                raise ConfigError(name, getattr(self, name), f"one of {', '.join(words)}")
+        for control in CONTROLS:
+            control.check(getattr(self, control.name))
+        if self.devices * self.rounds > MOST_DECISIONS:
+            right = f"at most {MOST_DECISIONS // self.devices} with {self.devices} devices"
+            raise ConfigError("rounds", self.rounds, right)
+        self.radio.validate()
+
+    @staticmethod
+    def from_query(query: Mapping[str, str]) -> Settings:
+        """Settings from the words of an address; what is not given keeps its default."""
+        kinds = {field.name: type(field.default) for field in fields(Settings)}
+        unknown = next((name for name in query if name not in kinds), None)
+        if unknown is not None:
+            raise ConfigError("setting", unknown, f"one of {', '.join(kinds)}")
+        return Settings(**{name: _read(name, kinds[name], value) for name, value in query.items()})
+
+    def query(self) -> str:
+        """The words of an address that hold these settings: those that are not the default."""
+        changed = {name: value for name, value in self.table().items() if value != getattr(_DEFAULT, name)}
+        return urlencode({name: _written(value) for name, value in changed.items()})
+
+    def table(self) -> dict[str, Any]:
+        """Every setting by its name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def radio(self) -> Radio:
+        """The preset with what was moved put on top."""
+        return replace(PRESETS[self.cell], **self.moved())
+
+    def moved(self) -> dict[str, Any]:
+        """The fields of the radio that a control sets."""
+        names = ("bandwidth_hz", "radius_m", "max_power_dbm", "power_coefficient", "budget_j_per_round", "deadline_s")
+        return {name: getattr(self, name) for name in names}
+
+    def make_scheduler(self) -> Scheduler:
+        """The chosen scheduler with those of its parameters that there are controls for."""
+        kind = SCHEDULERS[self.scheduler]
+        given = {"v": self.v, "gamma": self.gamma, "count": self.count}
+        return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
+
+
+@dataclass(frozen=True)
+class Control:
+    """A slider with a number beside it, which is shown in a unit that is easy to read."""
+
+    name: str
+    label: str
+    unit: str
+    least: float
+    """Smallest and largest value of the slider and of what may be typed, in SI units."""
+    most: float
+    scale: Literal["log", "linear", "whole"] = "log"
+    per_unit: float = 1.0
+    """SI units in one unit of the number that is shown."""
+    help: str = ""
+
+    def check(self, value: float) -> None:
+        """Refuse a value outside the range; a little room is left for rounding."""
+        inside = math.isfinite(value) and self.least * (1 - 1e-9) <= value <= self.most * (1 + 1e-9)
+        if self.scale == "linear":
+            inside = math.isfinite(value) and self.least - 1e-9 <= value <= self.most + 1e-9
+        if not inside:
+            low, high = (f"{bound / self.per_unit:g}" for bound in (self.least, self.most))
+            shown = float(f"{value / self.per_unit:.6g}")
+            unit = f" {self.unit}" if self.unit else ""
+            raise ConfigError(self.label, shown, f"from {low} to {high}{unit}")
+
+
+CONTROLS = (
+    Control(
+        "v",
+        "V",
+        "",
+        1e-6,
+        10.0,
+        help="What a data sample is worth against a joule of a device that is ahead "
+        "of its budget. Larger: more devices, more energy.",
+    ),
+    Control("count", "Devices per round", "", 1, 100, "whole", help="How many devices the scheduler asks for."),
+    Control(
+        "budget_j_per_round",
+        "Budget per round",
+        "mJ",
+        1e-5,
+        100.0,
+        per_unit=1e-3,
+        help="What each device may spend in a round, on average over the horizon: E/T.",
+    ),
+    Control("bandwidth_hz", "Band", "kHz", 1e4, 1e8, per_unit=1e3, help="The uplink band that the devices share."),
+    Control("radius_m", "Cell radius", "m", 50.0, 5000.0, help="Devices stand anywhere in a disc of this radius."),
+    Control(
+        "payload_bits",
+        "Payload",
+        "kbit",
+        1e3,
+        1e8,
+        per_unit=1e3,
+        help="What a device uploads: knowledge is 20.48 kbit, the paper's whole MLP 17,611 kbit.",
+    ),
+    Control("max_power_dbm", "Largest power", "dBm", 0.0, 40.0, "linear", help="30 dBm is 1 W, 23 dBm is 0.2 W."),
+    Control(
+        "power_coefficient",
+        "κ of the chip",
+        "",
+        1e-30,
+        1e-25,
+        help="A cycle at f hertz costs κ f² joule. 1e-27 is the commonest published value.",
+    ),
+    Control("deadline_s", "Deadline", "s", 0.1, 60.0, help="Computing and sending must be done within this time."),
+    Control("flops", "Computation", "MFLOP", 1e7, 1e11, per_unit=1e6, help="Work of a device in a round: τ D C."),
+    Control(
+        "samples", "Samples per device", "", 1, 10_000, "whole", help="D: what a device's part in a round is worth."
+    ),
+    Control("devices", "Devices", "", 1, 300, "whole", help="How many devices there are, K."),
+    Control("rounds", "Horizon", "rounds", 1, 500, "whole", help="How many rounds are simulated, T."),
+    Control("round", "Round shown", "", 1, 500, "whole", help="The round whose shares and powers are shown."),
+    Control(
+        "seed", "Seed", "", 0, 999_999, "whole", help="Places, processors and fading: the same seed, the same cell."
+    ),
+)
+
+_DEFAULT = Settings()
+
+STARTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "paper": ("The paper's cell", {}),
+    "paper-kappa": ("Paper, κ = 4e-27", {"power_coefficient": 4e-27}),
+    "nb-iot": ("NB-IoT meters", {"cell": "nb-iot"}),
+    "small-cell": ("Small cell, whole models", {"cell": "small-cell", "payload_bits": float(MODEL_BITS)}),
+}
+"""Buttons: a label, and what differs from the defaults; the rest of a cell is its preset's."""
+
+
+def start(name: str) -> Settings:
+    """The settings of a button.
+
+    >>> start("nb-iot").bandwidth_hz
+    180000.0
+    """
+    changes = STARTS[name][1]
+    preset = PRESETS[changes.get("cell", _DEFAULT.cell)]
+    from_preset = {field: getattr(preset, field) for field in _DEFAULT.moved()}
+    return replace(_DEFAULT, **{**from_preset, **changes})
+
+
+def _read(name: str, kind: type, text: str) -> Any:
+    if kind is str:
+        return text
+    if kind is bool:
+        if text not in ("0", "1", "true", "false"):
+            raise ConfigError(name, text, "1 or 0")
+        return text in ("1", "true")
+    label = next(control.label for control in CONTROLS if control.name == name)
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigError(label, text[:40], "a number") from None
+    if kind is int:
+        if not value.is_integer():
+            raise ConfigError(label, text[:40], "a whole number")
+        return int(value)
+    return value
+
+
+def _written(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else (repr(value) if isinstance(value, float) else str(value))
