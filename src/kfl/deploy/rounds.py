@@ -130,6 +130,7 @@ def play_round(
         "judge_s": ended - answered,
         "sent_bytes": courier.sent_bytes - before_bytes,
         "answers": {str(d): _facts(answer) for d, answer in answers.items()},
+        "correct": {str(d): right for d, right in verdicts.correct.items()},
         "available": int(available.sum()),
     }
     return Played(following, entry, verdicts, facts)
