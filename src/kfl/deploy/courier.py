@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("kfl")
 T = TypeVar("T")
 
-GONE = (3, 4, 5)
-"""Flower's error codes for a message that expired, a reply that is lost and a node that is offline."""
+CODES = {3: "late", 4: "late", 5: "gone"}
+"""Flower's error codes for a message that expired, a reply that did, and a node that is offline."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,17 @@ class Courier:
         answers |= {
             device: Silence("late", f"no answer in {deadline_s:g} s", deadline_s) for device in waiting.values()
         }
-        while waiting and self.clock() - started < deadline_s:
+        while waiting:
             pending = list(waiting)
             for reply in self._try(lambda ids=pending: list(self.grid.pull_messages(ids))) or ():  # type: ignore[misc]
                 device = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if device is not None:
                     answers[device] = _open(reply, self.clock() - started)
+            left_s = deadline_s - (self.clock() - started)
+            if left_s <= 0:
+                break
             if waiting:
-                self.sleep(self.poll_s)
+                self.sleep(min(self.poll_s, left_s))
         return answers
 
     def _push(
@@ -101,7 +104,7 @@ class Courier:
             messages = [Message(content, node, kind, ttl=left_s, group_id=group) for node, content in contents.values()]
             ids = self._try(lambda ready=messages: list(self.grid.push_messages(ready)))  # type: ignore[misc]
             if ids:
-                self.sent_bytes += sum(size_bytes(content) for _, content in contents.values())
+                self.sent_bytes += sum(size_bytes(*from_record(content)) for _, content in contents.values())
                 return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}
             self.sleep(self.poll_s)
         return {}
@@ -123,14 +126,14 @@ def _open(reply: Message, seconds: float) -> Answer | Silence:
     """What a reply says, checked as far as a table and arrays go."""
     if reply.has_error():
         code, reason = reply.error.code, scrub(reply.error.reason or "it gave no reason")
-        return Silence("gone" if code in GONE else "error", reason, seconds)
+        return Silence(CODES.get(code, "error"), reason, seconds)
     try:
         values, arrays = from_record(reply.content)
     except RefusedError as problem:
         return Silence("garbled", str(problem), seconds)
     except Exception as problem:  # Flower reads records lazily, and a record may be anything
         return Silence("garbled", f"it cannot be read ({type(problem).__name__})", seconds)
-    return Answer(values, arrays, seconds, size_bytes(reply.content))
+    return Answer(values, arrays, seconds, size_bytes(values, arrays))
 
 
 def _online(node: Any) -> bool:

@@ -23,6 +23,7 @@ from typing import IO
 
 MARK = "KFL_FLEET"
 PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 GRACE_S = 8.0
 """How long a process may take to end when it is asked to; then it is killed."""
 
@@ -52,7 +53,7 @@ class ProcessGroup:
             env={**self.environment, **environment},
             cwd=folder,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  # it makes one system call and touches no lock of Python's
         )
         self._programs[name] = program
         return program
@@ -131,8 +132,8 @@ class ProcessGroup:
 
 def _die_with_parent() -> None:
     """Ask Linux to end this process when its parent is gone, however that went; elsewhere nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -64,8 +64,9 @@ class Profile:
     gain: float | None = None
 
     def values(self) -> Values:
-        """As a table for a message; what is None is left out."""
-        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items() if v is not None}
+        """As a table for a message; what is None or empty is left out, since Flower has no type for an empty list."""
+        given = {name: value for name, value in asdict(self).items() if value is not None and value != ()}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
         return {"protocol": PROTOCOL_VERSION, "kind": "profile", **plain}
 
     def digest(self) -> str:
@@ -132,7 +133,7 @@ def _optional(values: Mapping[str, Any], name: str) -> float | None:
 
 
 def _wholes(values: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    found = values.get(name)
+    found = values.get(name, ())
     if not isinstance(found, list | tuple) or len(found) > MOST_CLASSES:
         raise RefusedError(f"its {name} is no list of whole numbers")
     if any(isinstance(v, bool) or not isinstance(v, int) or not 0 <= v <= MOST_SAMPLES for v in found):

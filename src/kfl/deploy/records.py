@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,6 @@ def to_tensors(raw: Mapping[str, RawArray]) -> dict[str, Tensor]:
     return tensors
 
 
-def size_bytes(content: RecordDict) -> int:
+def size_bytes(values: Mapping[str, Any], arrays: Mapping[str, RawArray]) -> int:
     """Bytes of a message's content, without what Flower, HTTP and TLS put around it."""
-    table, arrays = content.config_records.get(RECORD), content.array_records.get(ARRAYS)
-    return (0 if table is None else table.count_bytes()) + (0 if arrays is None else arrays.count_bytes())
+    return len(json.dumps(dict(values), default=str)) + sum(len(array.data) for array in arrays.values())

@@ -1,0 +1,241 @@
+"""How a fleet is doing, read from the server's run folder: while it runs, between two runs, and after the last round.
+
+Nothing here talks to the server or to Flower, so it works on a copy of the folder too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kfl.core.errors import RunFolderError
+from kfl.core.lock import LockedError, only_one
+from kfl.core.parse import parse_json
+from kfl.simulation.folder import load_run
+from kfl.simulation.history import History, RoundLog
+
+SILENT = ("late", "gone", "error", "garbled", "unsent", "outage")
+"""Faults by which a round loses a device's answer; the others, such as energy, only note something."""
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """One device, as far as the server knows it."""
+
+    device: int
+    seen: bool
+    """Whether it ever introduced itself."""
+    samples: int | None
+    model: str | None
+    meter: str | None
+    chosen: int
+    """Rounds it was asked to take part in."""
+    used: int
+    """Answers that were used."""
+    late: int
+    lost: int
+    """Other answers that did not come: gone, error, garbled, unsent, outage."""
+    rejected: int
+    diverged: int
+    energy_j: float
+    budget_j: float | None
+    """Its own budget for the run, where it gave one or the run is over."""
+    accuracy: float | None
+    """Right predictions on its own test samples, as it last reported."""
+    last_round: int | None
+    """Last round with an answer that was used, counted from 1."""
+    answer_s: float | None
+    """Seconds its last answer took."""
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """A fleet's run so far."""
+
+    folder: str
+    state: str
+    """running, finished, or stopped (nobody holds the run folder and rounds are left)."""
+    algorithm: str
+    scheduler: str
+    rounds_done: int
+    rounds: int
+    devices_seen: int
+    devices_expected: int
+    accuracy: float | None
+    """Right predictions over all test samples of all devices that joined, as they last reported."""
+    energy_j: float
+    bits_up: float
+    bits_down: float
+    round_s: float | None
+    """Mean real time of the last ten rounds."""
+    late: int
+    lost: int
+    rejected: int
+    metrics_port: int | None
+    devices: tuple[DeviceStatus, ...]
+    refused: Mapping[str, str]
+    """Flower's nodes that could not join, with the reason."""
+    problems: tuple[str, ...]
+    """The last ten things that went wrong, newest first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def read_status(folder: Path) -> FleetStatus:
+    """The status of the fleet whose server writes into `folder`.
+
+    RunFolderError if there is no such folder, or it belongs to a simulation.
+    """
+    if not (folder / "config.toml").exists():
+        raise RunFolderError(f"{folder} is no run folder of a fleet: no server has begun to write there.")
+    table = _read(folder / "fleet.json")
+    if not table:
+        raise RunFolderError(f"{folder} has no fleet.json: it is the run folder of a simulation, not of a fleet.")
+    experiment, history = load_run(folder)
+    facts = _lines(folder / "fleet.jsonl")
+    members: dict[str, Any] = table.get("devices", {})
+    final = {int(record["device"]): record for record in history.devices}
+    devices = tuple(
+        _device(device, members.get(str(device), {}), history, facts, final.get(device))
+        for device in range(experiment.devices)
+    )
+    last = history.rounds[-10:]
+    port = table.get("metrics_port")
+    state = "finished" if history.summary else ("running" if _held(folder) else "stopped")
+    return FleetStatus(
+        folder=str(folder),
+        state=state,
+        algorithm=experiment.algorithm.name,
+        scheduler=experiment.scheduler.name,
+        rounds_done=len(history.rounds),
+        rounds=experiment.rounds,
+        devices_seen=len(members),
+        devices_expected=experiment.devices,
+        accuracy=next((entry.accuracy for entry in reversed(history.rounds) if entry.accuracy is not None), None),
+        energy_j=sum(entry.energy_j for entry in history.rounds),
+        bits_up=sum(entry.bits_up for entry in history.rounds),
+        bits_down=sum(entry.bits_down for entry in history.rounds),
+        round_s=sum(entry.time_s for entry in last) / len(last) if last else None,
+        late=sum(one.late for one in devices),
+        lost=sum(one.lost for one in devices),
+        rejected=sum(one.rejected for one in devices),
+        metrics_port=port if isinstance(port, int) and state == "running" else None,
+        devices=devices,
+        refused={str(node): str(reason) for node, reason in table.get("refused", {}).items()},
+        problems=tuple(_problems(history.rounds))[:10],
+    )
+
+
+def _device(
+    device: int,
+    member: Mapping[str, Any],
+    history: History,
+    facts: list[dict[str, Any]],
+    final: Mapping[str, Any] | None,
+) -> DeviceStatus:
+    profile: Mapping[str, Any] = member.get("profile", {})
+    asked = [entry for entry in history.rounds if device in entry.devices]
+    silent = [fault for entry in asked for fault in entry.faults if _mine(fault, device) and fault["fault"] in SILENT]
+    late = sum(fault["fault"] == "late" for fault in silent)
+    used = [entry for entry in asked if _used(entry, device)]
+    answers = [answer for fact in facts if "bytes" in (answer := fact.get("answers", {}).get(str(device), {}))]
+    budget = profile.get("budget_j") if final is None else final.get("budget_j")
+    return DeviceStatus(
+        device=device,
+        seen=bool(profile),
+        samples=profile.get("samples"),
+        model=profile.get("model"),
+        meter=profile.get("meter"),
+        chosen=len(asked),
+        used=len(used),
+        late=late,
+        lost=len(silent) - late,
+        rejected=sum(_mine(one, device) for entry in asked for one in entry.rejected),
+        diverged=sum(device in entry.diverged for entry in asked),
+        energy_j=sum(_energy(entry, device) for entry in asked),
+        budget_j=budget,
+        accuracy=_accuracy(device, profile, facts, final),
+        last_round=used[-1].round + 1 if used else None,
+        answer_s=float(answers[-1]["seconds"]) if answers else None,
+    )
+
+
+def _used(entry: RoundLog, device: int) -> bool:
+    refused = any(_mine(one, device) for one in entry.rejected)
+    return not refused and device not in entry.lost and device not in entry.diverged
+
+
+def _energy(entry: RoundLog, device: int) -> float:
+    place = entry.devices.index(device)
+    return entry.compute_energy_j[place] + entry.upload_energy_j[place]
+
+
+def _accuracy(
+    device: int, profile: Mapping[str, Any], facts: list[dict[str, Any]], final: Mapping[str, Any] | None
+) -> float | None:
+    """The end's account, or the last answer, or what the device said when it joined."""
+    if final is not None:
+        found = final.get("accuracy")
+        return None if found is None else float(found)
+    tests = profile.get("test_samples")
+    if not tests:
+        return None
+    said = [fact["correct"][str(device)] for fact in facts if str(device) in fact.get("correct", {})]
+    return float((said or [profile.get("correct", 0)])[-1]) / float(tests)
+
+
+def _problems(rounds: tuple[RoundLog, ...]) -> list[str]:
+    """What went wrong, newest first, a sentence each."""
+    found = []
+    for entry in reversed(rounds):
+        where = f"Round {entry.round + 1}"
+        for one in entry.faults:
+            reason = f": {one['reason']}" if one.get("reason") else ""
+            found.append(f"{where}, device {one.get('device')}, {one.get('fault')}{reason}.")
+        found += [f"{where}, device {one.get('device')}, rejected: {one.get('reason')}." for one in entry.rejected]
+        found += [f"{where}, device {device}, its training ran off to infinity." for device in entry.diverged]
+    return found
+
+
+def _mine(entry: Mapping[str, Any], device: int) -> bool:
+    return entry.get("device") == device
+
+
+def _held(folder: Path) -> bool:
+    """Whether a server writes there now; a copy of a folder on another machine has none."""
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        with only_one(folder / ".lock"):
+            return False
+    except LockedError:
+        return True
+    except OSError:
+        return False
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as problem:
+        raise RunFolderError(f"{path} cannot be read ({problem}).") from problem
+    return found if isinstance(found, dict) else {}
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Whole lines of a file that is being written; what cannot be read is passed over."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else ():
+        try:
+            value = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found

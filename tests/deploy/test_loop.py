@@ -1,0 +1,317 @@
+"""The server and its devices in one process, with real messages: the simulator's numbers, and faults of all kinds."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kfl.algorithms import FedAvg, Kfl, Local
+from kfl.core.errors import KflError
+from kfl.deploy.courier import Courier
+from kfl.deploy.flower import Array, ConfigRecord, Message, RecordDict
+from kfl.deploy.server import FleetServer, serve
+from kfl.scheduling import SCHEDULERS
+from kfl.simulation import load_run, run
+from kfl.simulation.folder import RunFolder
+from kfl.wireless import Radio
+
+
+def knowledge(folder):
+    with np.load(folder / "knowledge.npz") as found:
+        return {name: found[name] for name in found.files}
+
+
+def round_of(message):
+    return message.content.config_records["kfl"].get("round")
+
+
+def changed(reply, **values):
+    """A reply with some of its table replaced."""
+    record = reply.content.config_records["kfl"]
+    content = RecordDict({"kfl": ConfigRecord({**dict(record), **values})})
+    if "arrays" in reply.content:
+        content["arrays"] = reply.content["arrays"]
+    reply.content = content
+    return reply
+
+
+def with_array(reply, name, array):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    reply.content["arrays"][name] = Array(str(array.dtype), array.shape, "numpy.ndarray", buffer.getvalue())
+    return reply
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"algorithm": Kfl(batch_size=100, local_steps=2, bits_per_value=4)},
+        {"algorithm": Kfl(local_steps=2, clip_norm=1.0, noise_multiplier=0.1, noise_counts=True)},
+        {"algorithm": FedAvg(local_steps=2), "widths": (32,)},
+        {"algorithm": Local(local_steps=2), "real_work": True},
+        {"radio": Radio(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
+        {"radio": None, "scheduler": SCHEDULERS["round-robin"](count=2)},
+    ],
+    ids=["lyapunov", "quantised batches", "private", "fedavg", "local", "blocks and outages", "no radio"],
+)
+def test_a_fleet_does_what_the_simulator_does(loop, serve_fleet, small, tmp_path, changes):
+    grid, config = loop(small(**changes), quorum=0.0)  # the simulator knows no quorum
+    folder = serve_fleet(grid, config)
+    twin = run(config.experiment, tmp_path / "simulated")
+    mine, theirs = knowledge(folder), knowledge(tmp_path / "simulated")
+    assert mine.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_allclose(mine[name], value, atol=1e-5)
+    _, history = load_run(folder)
+    for ours, other in zip(history.rounds, twin.rounds, strict=True):
+        assert (ours.devices, ours.share, ours.power_w) == (other.devices, other.share, other.power_w)
+        assert ours.compute_energy_j == other.compute_energy_j
+        assert ours.upload_energy_j == other.upload_energy_j
+        assert (ours.lost, ours.bits_up, ours.status) == (other.lost, other.bits_up, other.status)
+    if config.experiment.algorithm.predicts_alone:
+        assert [r.accuracy for r in history.rounds] == [r.accuracy for r in twin.rounds]
+    assert [d["queue_j"] for d in history.devices] == [d["queue_j"] for d in twin.devices]
+
+
+def test_the_standard_fleet_has_unequal_shares_and_a_device_that_sits_out(small):
+    history = run(small())
+    assert len(set(history.rounds[0].share)) == 4
+    assert any(len(log.devices) < 4 for log in history.rounds)
+    assert len({device["model"] for device in history.devices}) == 3
+
+
+MISCHIEF = {
+    "nan": (lambda r: with_array(r, "means", np.full((10, 64), np.nan, np.float32)), "not a number"),
+    "shape": (lambda r: with_array(r, "means", np.ones((10, 63), np.float32)), "shape"),
+    "counts": (lambda r: with_array(r, "counts", np.full(10, 10**9)), "more than the"),
+    "extra array": (lambda r: with_array(r, "more", np.ones(3)), "nobody asked"),
+    "protocol": (lambda r: changed(r, protocol=9), "version 9"),
+    "round": (lambda r: changed(r, round=77), "round 77"),
+    "device": (lambda r: changed(r, device=3), "of device 3"),
+    "correct": (lambda r: changed(r, correct=10**6), "correct is"),
+    "status": (lambda r: changed(r, status="\x1b[31mhaha"), "its status is haha"),
+    "data changed": (lambda r: changed(r, digest="0000"), "asked again"),
+}
+
+
+@pytest.mark.parametrize("what", MISCHIEF)
+def test_an_answer_that_cannot_be_true_is_refused_and_the_others_count(loop, small, tmp_path, what):
+    twist, said = MISCHIEF[what]
+    grid, config = loop(small(rounds=1, widths=(16,), algorithm=Kfl(local_steps=1)))
+    grid.twist = lambda device, asked, reply: twist(reply) if device == 1 and round_of(asked) == 0 else reply
+    serve(grid, config, tmp_path / "run")
+    _, history = load_run(tmp_path / "run")
+    log = history.rounds[0]
+    assert [r["device"] for r in log.rejected] == [1]
+    assert said in log.rejected[0]["reason"]
+    honest = knowledge(tmp_path / "run")
+    held = {c for d in history.devices if d["device"] != 1 for c in d["classes"]}
+    assert set(np.flatnonzero(honest["known"]).tolist()) == held
+    assert np.isfinite(honest["knowledge"]).all()
+
+
+def test_energy_that_cannot_be_true_is_charged_as_planned_and_the_upload_is_used(loop, small, tmp_path):
+    grid, config = loop(small(rounds=1, widths=(16,), algorithm=Kfl(local_steps=1)))
+    lies = {0: float("nan"), 1: -1.0, 2: 1e9, 3: 0.125}
+    grid.twist = lambda d, asked, r: changed(r, compute_energy_j=lies[d]) if round_of(asked) == 0 else r
+    serve(grid, config, tmp_path / "run")
+    log = load_run(tmp_path / "run")[1].rounds[0]
+    planned = run(config.experiment).rounds[0].compute_energy_j
+    assert log.compute_energy_j == (*planned[:3], 0.125)
+    assert [f["device"] for f in log.faults if f["fault"] == "energy"] == [0, 1, 2]
+    assert log.rejected == ()
+    assert log.bits_up == 4 * 64 * 10 * 32
+
+
+def test_reported_energy_drives_the_queues(loop, small, tmp_path):
+    grid, config = loop(small(rounds=2, widths=(16,), algorithm=Kfl(local_steps=1)))
+    grid.node_config = {device: {"meter": "fake:3.5"} for device in range(4)}
+    serve(grid, config, tmp_path / "run")
+    _, history = load_run(tmp_path / "run")
+    assert set(history.rounds[0].compute_energy_j) == {3.5}
+    allowance = config.experiment.cell.budget_j_per_round
+    upload = history.rounds[0].upload_energy_j[0]
+    for device in history.devices:
+        spent = device["compute_energy_j"] + device["upload_energy_j"]
+        if device["rounds"] == 1:
+            assert device["queue_j"] == pytest.approx(3.5 + upload - 2 * allowance, abs=1e-6)
+        assert spent == pytest.approx(3.5 * device["rounds"], abs=1e-6)
+
+
+def test_devices_that_are_silent_late_or_gone_cost_a_deadline_and_not_the_round(loop, small, tmp_path):
+    grid, config = loop(small(rounds=2, widths=(16,), algorithm=Kfl(local_steps=1), scheduler=SCHEDULERS["all"]()))
+
+    def twist(device, asked, reply):
+        if round_of(asked) is None:
+            return reply
+        if device == 0:
+            return None
+        if device == 1 and round_of(asked) == 0:
+            grid.online.pop(1001)  # dies after it answered: its node is gone in the next round
+        return reply
+
+    grid.twist = twist
+    serve(grid, config, tmp_path / "run")
+    first, second = load_run(tmp_path / "run")[1].rounds
+    assert first.devices == (0, 1, 2, 3)
+    assert first.lost == (0,)
+    assert first.faults[0]["fault"] == "late"
+    assert second.devices == (0, 2, 3)
+    assert first.compute_energy_j[0] > 0, "a silent device may have worked, and is charged as planned"
+
+
+def test_flowers_own_error_replies_are_matched_by_message_not_by_sender(loop, small, tmp_path):
+    grid, config = loop(small(rounds=1, widths=(16,), algorithm=Kfl(local_steps=1)))
+    asked_profiles = []
+
+    def twist(device, asked, reply):
+        if round_of(asked) is None:
+            asked_profiles.append(device)
+            if len(asked_profiles) == 4:
+                grid.leaving = 1002
+        elif device == 2:
+            from kfl.deploy.flower import Error
+
+            error = Message(Error(5, "Node /var/lib Unavailable\n" * 50), reply_to=asked)
+            error.metadata.__dict__["_src_node_id"] = 1
+            return error
+        return reply
+
+    grid.twist = twist
+    serve(grid, config, tmp_path / "run")
+    log = load_run(tmp_path / "run")[1].rounds[0]
+    assert log.lost == (2,)
+    assert log.faults[0]["fault"] == "gone"
+    assert "/" not in log.faults[0]["reason"]
+    assert len(log.faults[0]["reason"]) <= 200
+
+
+def test_too_few_answers_change_nothing_but_the_round_passes(loop, small, tmp_path):
+    grid, config = loop(small(rounds=2, widths=(16,), algorithm=Kfl(local_steps=1)), quorum=0.75)
+    grid.twist = lambda d, asked, r: None if d in (0, 1) and round_of(asked) == 0 else r
+    serve(grid, config, tmp_path / "run")
+    _, history = load_run(tmp_path / "run")
+    assert "fewer than the quorum" in history.rounds[0].status
+    assert [log.round for log in history.rounds] == [0, 1]
+    assert history.rounds[1].status == "ok"
+
+
+def test_a_superlink_that_goes_away_and_comes_back_is_waited_for(loop, small, tmp_path):
+    grid, config = loop(small(rounds=2, widths=(16,), algorithm=Kfl(local_steps=1)), deadline_s=5.0)
+
+    def twist(device, asked, reply):
+        if round_of(asked) == 0 and device == 3:
+            grid.away = 5
+        return reply
+
+    grid.twist = twist
+    serve(grid, config, tmp_path / "run")
+    _, history = load_run(tmp_path / "run")
+    assert [log.lost for log in history.rounds] == [(), ()]
+
+
+def test_a_killed_server_goes_on_where_its_last_round_ended_and_ends_the_same(loop, small, tmp_path):
+    grid, config = loop(small(algorithm=Kfl(local_steps=2)))
+
+    class PulledPlugError(BaseException):
+        """Ends the server without any of its own clean-up."""
+
+    trained = []
+
+    def pull_the_plug(device, asked, reply):
+        if round_of(asked) is not None:
+            trained.append((device, round_of(asked)))
+        if round_of(asked) == 1 and device == 1 and len(trained) < 7:
+            raise PulledPlugError  # devices 0 and 1 have done round 1, the server has not
+        return reply
+
+    grid.twist = pull_the_plug
+    with pytest.raises(PulledPlugError):
+        serve(grid, config, tmp_path / "run")
+    assert len(load_run(tmp_path / "run")[1].rounds) == 1
+    serve(grid, config, tmp_path / "run")
+    run(config.experiment, tmp_path / "simulated")
+    for name, value in knowledge(tmp_path / "simulated").items():
+        np.testing.assert_allclose(knowledge(tmp_path / "run")[name], value, atol=1e-5)
+    _, history = load_run(tmp_path / "run")
+    assert [log.round for log in history.rounds] == [0, 1, 2]
+    before = (tmp_path / "run" / "rounds.jsonl").read_bytes()
+    serve(grid, config, tmp_path / "run")
+    assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before, "a finished run is left alone"
+
+
+def test_two_servers_never_share_a_run_folder(loop, small, tmp_path):
+    grid, config = loop(small(rounds=1, widths=(16,)))
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(KflError, match="in use by another process"):
+        serve(grid, config, tmp_path / "run")
+
+
+def test_a_device_that_joins_late_takes_part_and_one_with_another_number_does_not(loop, small, tmp_path):
+    plain = small(rounds=3, widths=(16,), algorithm=Kfl(local_steps=1), scheduler=SCHEDULERS["all"]())
+    grid, config = loop(plain)
+    late = grid.online.pop(1003)
+    impostor = type(late)(1002, "device-0")
+    grid.online[1002] = impostor
+
+    def twist(device, asked, reply):
+        if round_of(asked) == 0:
+            grid.online[1003] = late
+        return reply
+
+    grid.twist = twist
+    serve(grid, config, tmp_path / "run")
+    _, history = load_run(tmp_path / "run")
+    assert [log.devices for log in history.rounds] == [(0, 1), (0, 1, 3), (0, 1, 3)]
+    fleet = json.loads((tmp_path / "run" / "fleet.json").read_text())
+    assert "registered as device-0" in fleet["refused"]["1002"]
+    assert sorted(fleet["devices"]) == ["0", "1", "3"]
+
+
+def test_a_number_belongs_to_one_node_until_that_node_is_gone(loop, small, tmp_path):
+    grid, config = loop(small(rounds=1, widths=(16,)))
+    target = RunFolder(tmp_path / "run")
+    target.prepare(config.experiment)
+    server = FleetServer(config, target, Courier(grid, 0.01))
+    grid.node_config[1] = {"partition-id": 0}
+    server._gather()
+    assert server.roster.members[0].node == 1000
+    assert "another node" in server.roster.refused[1001][0]
+    grid.online.pop(1000)
+    server.roster.refused.clear()
+    server._nodes()
+    assert server.roster.members[0].node == 1001
+
+
+def test_a_device_that_speaks_another_protocol_is_politely_refused(loop, small, tmp_path):
+    grid, config = loop(small(rounds=1, widths=(16,), algorithm=Kfl(local_steps=1)))
+
+    def twist(device, asked, reply):
+        return changed(reply, protocol=2) if device == 2 and round_of(asked) is None else reply
+
+    grid.twist = twist
+    serve(grid, config, tmp_path / "run")
+    assert load_run(tmp_path / "run")[1].rounds[0].devices == (0, 1, 3)
+    fleet = json.loads((tmp_path / "run" / "fleet.json").read_text())
+    assert "version 2" in fleet["refused"]["1002"]
+
+
+def test_gains_that_devices_report_decide_and_a_device_without_one_sits_out(loop, small, tmp_path):
+    plain = small(rounds=1, widths=(16,), algorithm=Kfl(local_steps=1))
+    (tmp_path / "gains.csv").write_text("round,device,gain\n0,0,1e-9\n0,1,1e-8\n0,3,1e-7\n")
+    grid, config = loop(plain, channel="measured", gains=str(tmp_path / "gains.csv"))
+    serve(grid, config, tmp_path / "run")
+    log = load_run(tmp_path / "run")[1].rounds[0]
+    assert log.devices == (0, 1, 3)
+    assert log.share[0] > log.share[1] > log.share[2], "the weaker the channel, the larger the share"
+
+
+def test_fleet_settings_can_change_between_restarts_but_the_experiment_cannot(loop, small, tmp_path):
+    grid, config = loop(small(rounds=1, widths=(16,)))
+    serve(grid, config, tmp_path / "run")
+    serve(grid, replace(config, fleet=replace(config.fleet, quorum=0.0)), tmp_path / "run")
+    other = replace(config, experiment=replace(config.experiment, seed=5))
+    with pytest.raises(KflError, match="seed"):
+        serve(grid, other, tmp_path / "run")
