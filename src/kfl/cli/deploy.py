@@ -9,6 +9,10 @@ from kfl.core.errors import KflError
 
 COMMANDS = {
     "up": ("kfl.cli.deploy_up", "Start a whole fleet on this machine, with TLS and authenticated devices."),
+    "new": ("kfl.cli.deploy_new", "Write a small working project for a fleet on several machines."),
+    "keys": ("kfl.cli.deploy_keys", "Make certificates and keys; let devices in, replace their keys, shut them out."),
+    "run": ("kfl.cli.deploy_run", "Start a project's run on its SuperLink and keep it going."),
+    "status": ("kfl.cli.deploy_status", "How a fleet is doing: rounds, devices, faults, energy, accuracy."),
 }
 """Commands of `kfl deploy`: the module whose `main(arguments)` serves each, and one line of help."""
 

@@ -5,15 +5,15 @@ Nothing here talks to the server or to Flower, so it works on a copy of the fold
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import RunFolderError
-from kfl.core.lock import LockedError, only_one
 from kfl.core.parse import parse_json
-from kfl.simulation.folder import load_run
+from kfl.simulation.folder import LOCK, load_run
 from kfl.simulation.history import History, RoundLog
 
 SILENT = ("late", "gone", "error", "garbled", "unsent", "outage")
@@ -91,7 +91,7 @@ def read_status(folder: Path) -> FleetStatus:
     RunFolderError if there is no such folder, or it belongs to a simulation.
     """
     if not (folder / "config.toml").exists():
-        raise RunFolderError(f"{folder} is no run folder of a fleet: no server has begun to write there.")
+        raise RunFolderError(f"{folder} holds no run of a fleet, or its server has not begun yet.")
     table = _read(folder / "fleet.json")
     if not table:
         raise RunFolderError(f"{folder} has no fleet.json: it is the run folder of a simulation, not of a fleet.")
@@ -105,7 +105,7 @@ def read_status(folder: Path) -> FleetStatus:
     )
     last = history.rounds[-10:]
     port = table.get("metrics_port")
-    state = "finished" if history.summary else ("running" if _held(folder) else "stopped")
+    state = "finished" if history.summary else ("running" if is_held(folder) else "stopped")
     return FleetStatus(
         folder=str(folder),
         state=state,
@@ -205,17 +205,30 @@ def _mine(entry: Mapping[str, Any], device: int) -> bool:
     return entry.get("device") == device
 
 
-def _held(folder: Path) -> bool:
-    """Whether a server writes there now; a copy of a folder on another machine has none."""
-    if not (folder / ".lock").exists():
+def is_held(folder: Path) -> bool:
+    """Whether a server writes into a run folder now. Only reads, so anybody who may read the folder may ask.
+
+    The server holds its lock alone; while somebody else does, it cannot be shared.
+    """
+    try:
+        import fcntl
+
+        descriptor = os.open(folder / LOCK, os.O_RDONLY)
+    except (ImportError, OSError):
         return False
     try:
-        with only_one(folder / ".lock"):
-            return False
-    except LockedError:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
-    except OSError:
-        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def find_run(folder: Path) -> Path:
+    """The run folder that a person means: the folder itself, a project's, or that of `kfl deploy up` in it."""
+    tried = (folder, folder / "run", folder / "local" / "run")
+    return next((path for path in tried if (path / "fleet.json").exists()), folder)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfl.core.errors import KflError
+from kfl.core.files import write_json
 from kfl.core.parse import parse_json
 from kfl.deploy.app_folder import ENVIRONMENT
 from kfl.deploy.local_fleet import program
@@ -16,7 +17,7 @@ from kfl.deploy.starter.project import CONNECTION, Project
 
 PATIENCE_S = 120.0
 ENDED = "finished"
-"""What the status of a run that is over begins with: finished:completed, finished:failed, finished:stopped."""
+"""What the status of a Flower run that is over begins with: finished:completed, finished:failed, finished:stopped."""
 
 
 class UnreachableError(KflError):
@@ -57,19 +58,35 @@ class FlowerCommand:
         """Let a device in by its public key, under its number; False if it was let in before."""
         public = self.project.keys / f"device-{device}.pub"
         try:
-            self("supernode", "register", str(public), CONNECTION, "--name", f"device-{device}")
+            found = self("supernode", "register", str(public), CONNECTION, "--name", f"device-{device}")
         except UnreachableError as problem:
-            if "already" in str(problem):
+            if "already in use" in str(problem):
                 return False
             raise
+        self._note({**self.node_ids(), device: str(found.get("node-id"))})
         return True
 
-    def unregister(self, device: int) -> int:
-        """Shut a device out, whatever keys it had; how many there were."""
-        nodes = [node for node in self.nodes() if node.get("name") == f"device-{device}"]
-        for node in nodes:
-            self("supernode", "unregister", str(node["node-id"]), CONNECTION)
-        return len(nodes)
+    def revoke(self, device: int) -> bool:
+        """Shut a device's key out; False if it was not let in."""
+        ids = self.node_ids()
+        node = ids.pop(device, None)
+        if node is None:
+            return False
+        if any(str(listed.get("node-id")) == node for listed in self.nodes()):
+            self("supernode", "unregister", node, CONNECTION)
+        self._note(ids)
+        return True
+
+    def node_ids(self) -> dict[int, str]:
+        """Flower's ids of the devices that were let in; Flower itself does not tell which is which."""
+        try:
+            found = parse_json((self.project.keys / "nodes.json").read_text(encoding="utf-8"))
+            return {int(device): str(node) for device, node in found.items()}
+        except (OSError, ValueError, AttributeError):
+            return {}
+
+    def _note(self, ids: dict[int, str]) -> None:
+        write_json(self.project.keys / "nodes.json", ids)
 
     def nodes(self) -> list[dict[str, Any]]:
         """The devices that are let in."""
@@ -78,6 +95,10 @@ class FlowerCommand:
     def runs(self) -> list[dict[str, Any]]:
         """The Flower runs so far."""
         return list(self("list", CONNECTION).get("runs", []))
+
+    def waiting(self) -> bool:
+        """Whether a Flower run is about to begin or goes on."""
+        return any(not str(run.get("status")).startswith(ENDED) for run in self.runs())
 
     def submit(self) -> None:
         """Start a Flower run: the server app, which goes on where the run folder ends."""
