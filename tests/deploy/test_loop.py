@@ -298,7 +298,7 @@ def test_a_device_that_speaks_another_protocol_is_politely_refused(loop, small, 
     assert "version 2" in fleet["refused"]["1002"]
 
 
-def test_gains_that_devices_report_decide_and_a_device_without_one_sits_out(loop, small, tmp_path):
+def test_measured_gains_decide_and_a_device_without_one_sits_out(loop, small, tmp_path):
     plain = small(rounds=1, widths=(16,), algorithm=Kfl(local_steps=1))
     (tmp_path / "gains.csv").write_text("round,device,gain\n0,0,1e-9\n0,1,1e-8\n0,3,1e-7\n")
     grid, config = loop(plain, channel="measured", gains=str(tmp_path / "gains.csv"))
