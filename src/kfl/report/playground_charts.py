@@ -219,8 +219,8 @@ def devices_chart(play: Play) -> Chart:
         line("could take part", x, could.tolist(), "@muted", line={"shape": "hvh", "dash": "dot", "width": 1.5}),
     ]
     summary = (
-        f"From {chosen.min()} to {chosen.max()} devices are scheduled in a round, {chosen.mean():.1f} on average; "
-        f"nobody in {several(int((chosen == 0).sum()), 'round')}."
+        f"From {chosen.min()} to {chosen.max()} devices are scheduled in a round, {chosen.mean():.1f} on average"
+        + (f"; nobody in {several(empty, 'round')}." if (empty := int((chosen == 0).sum())) else ".")
     )
     layout = _over_rounds("devices", [0.5, play.settings.rounds + 0.5])
     rows = [(str(t), str(one), str(able)) for t, one, able in zip(x, chosen, could, strict=True)]
@@ -287,8 +287,8 @@ def gap_chart(play: Play) -> Chart:
     }
     exact = int((value - bound <= 1e-6 * np.maximum(np.abs(bound), 1e-300)).sum())
     summary = (
-        f"In {exact} of {several(len(x), 'round')} the value is the bound itself: no other decision is better. The "
-        f"largest gap is {percent(float(np.nanmax([*relative, 0.0])))} of the bound. What is measured is equation (22) "
+        f"Proven best in {exact} of {several(len(x), 'round')}, where the value is the bound itself; the largest gap is"
+        f" {percent(float(np.nanmax([*relative, 0.0])))} of the bound. What is measured is equation (22) "
         "at the V of the settings, with this scheduler's own queues."
     )
     rows = [(str(t), f"{v:.6g}", f"{b:.6g}", f"{v - b:.3g}") for t, v, b in zip(x, value, bound, strict=True)]

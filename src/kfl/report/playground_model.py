@@ -43,7 +43,7 @@ def cell_problem(
     >>> from kfl.scheduling import schedule
     >>> problem = cell_problem(Radio(), 20, 5, seed=0, flops=1.65e9, payload_bits=20480, samples=600)
     >>> [len(one.devices) for one in schedule(problem).rounds]
-    [20, 20, 20, 20, 17]
+    [20, 20, 20, 20, 13]
     """
     cell = Cell.build(radio, devices, seed)
     links = [cell.observe(0, flops, payload_bits)]

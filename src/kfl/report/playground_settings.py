@@ -27,7 +27,7 @@ class Settings:
     """One state of the playground, in SI units.
 
     >>> Settings.from_query({"devices": "20", "scheduler": "dual"}).query()
-    'devices=20&scheduler=dual'
+    'scheduler=dual&devices=20'
     """
 
     cell: str = "paper-mnist"
@@ -122,6 +122,7 @@ class Control:
         if not inside:
             low, high = (f"{bound / self.per_unit:g}" for bound in (self.least, self.most))
             shown = float(f"{value / self.per_unit:.6g}")
+            shown = int(shown) if shown.is_integer() else shown
             unit = f" {self.unit}" if self.unit else ""
             raise ConfigError(self.label, shown, f"from {low} to {high}{unit}")
 

@@ -94,13 +94,14 @@
     asking.abort();
     asking = new AbortController();
     const words = query();
+    const request = () => fetch("answer.json?" + words, { signal: asking.signal, cache: "no-store" }).then((reply) => reply.json());
     try {
-      for (;;) {
-        const reply = await fetch("answer.json?" + words, { signal: asking.signal, cache: "no-store" });
-        const answer = await reply.json();
+      for (let next = request(); ;) {
+        const answer = await next;
         if (mine !== turn) return;
         wrong(answer.problem || "");
         if (answer.problem) break;
+        if (!answer.done) { next = request(); next.catch(() => {}); } // the library plays on while this part is drawn
         history.replaceState(null, "", "?" + answer.query);
         news.textContent = answer.news;
         await window.kfl.renew(answer);
