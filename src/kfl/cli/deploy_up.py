@@ -17,7 +17,6 @@ from kfl.cli.options import parse
 
 if TYPE_CHECKING:
     from kfl.deploy import ServerConfig
-    from kfl.simulation.history import RoundLog
 
 DESCRIPTION = """Start a whole fleet on this machine: a server and its devices as separate processes on 127.0.0.1,
 with TLS, authenticated devices, a database and process isolation, as a real fleet has them.
@@ -76,16 +75,21 @@ def up(config: ServerConfig, folder: Path, options: UpOptions) -> int:
     rounds, devices = config.experiment.rounds, config.experiment.devices
     fleet = LocalFleet(folder, config, options.device, python_path=[Path.cwd()])
     print(f"Starting {devices} devices and a server on {fleet.address}; logs in {fleet.folder / 'logs'}", flush=True)
-    entry: RoundLog | None = None
-    with fleet:
-        print("All processes run; the first round takes longer, devices introduce themselves.", flush=True)
-        for entry in fleet.rounds():
-            print(round_sentence(entry, rounds), flush=True)
+    status = 0
+    try:
+        with fleet:
+            print("All processes run; the first round takes longer, devices introduce themselves.", flush=True)
+            for entry in fleet.rounds():
+                print(round_sentence(entry, rounds), flush=True)
+    except KeyboardInterrupt:
+        print("\nInterrupted.")
+        status = 130
     left = fleet.processes.members()
-    print(f"Ended: {len(left)} processes left." if left else "Ended: no process is left.")
+    print(f"Ended: {len(left)} processes could not be ended: {left}" if left else "Ended: no process is left.")
     if options.out is not None:
-        print(f"The run folder is {fleet.run_folder}")
-    return 0
+        again = "" if fleet.finished else "; the same command goes on with the next round"
+        print(f"The run folder is {fleet.run_folder}{again}.")
+    return status
 
 
 @contextlib.contextmanager
