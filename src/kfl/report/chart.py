@@ -6,7 +6,6 @@ its light or dark theme. Text from run folders is escaped where it is put into a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,7 +64,7 @@ def numbers(values: Iterable[float], digits: int = 5) -> list[float | None]:
 
 
 def _short(value: float, digits: int) -> float | None:
-    if not math.isfinite(value):
+    if not abs(value) < 1e300:
         return None
     short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short

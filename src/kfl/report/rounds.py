@@ -98,9 +98,9 @@ def _checked(line: Any, number: int, devices: int) -> dict[str, Any]:
     """One line with its values in arrays of the right size, or a ValueError."""
     if not isinstance(line, dict) or line.get("round") != number:
         raise ValueError(f"it is not round {number}")
-    who = np.array(line["devices"] or [], dtype=np.int64)
-    if who.ndim != 1 or (who.size and (who.min() < 0 or who.max() >= devices)):
+    if not isinstance(line["devices"], list) or not all(type(d) is int and 0 <= d < devices for d in line["devices"]):
         raise ValueError(f"it names a device that is not one of {devices}")
+    who = np.array(line["devices"], dtype=np.int64)
     log: dict[str, Any] = {"devices": who, "status": str(line.get("status", ""))}
     for name in PER_DEVICE:
         values = np.array([_number(value) for value in line[name]], dtype=np.float64)

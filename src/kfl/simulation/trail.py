@@ -77,13 +77,15 @@ class Snapshot:
         if "knowledge" in values:
             known = np.array(values.get("known"), dtype=bool)
             scale = values.get("scale")
-            if known.ndim != 1 or not known.size or not isinstance(scale, float | int):
+            if known.ndim != 1 or not known.size or type(scale) is not float or not 0 < scale < np.inf:
                 raise ValueError("it does not say which classes are known")
-            flat = _unpack(values["knowledge"], "<f2") * scale
-            if flat.size % known.size or not np.isfinite(flat).all():
-                raise ValueError(f"its knowledge of {known.size} classes has {flat.size} numbers, or not finite ones")
-            knowledge = flat.reshape(known.size, -1)
+            flat = _unpack(values["knowledge"], "<f2")
+            if flat.size % known.size or not (np.abs(flat) <= 1).all():
+                raise ValueError(f"its knowledge of {known.size} classes has {flat.size} numbers, or too large ones")
+            knowledge = flat.reshape(known.size, -1) * scale
         accuracy = _unpack(values["accuracy"], "<f4") if "accuracy" in values else None
+        if accuracy is not None and not (np.isnan(accuracy) | ((accuracy >= 0) & (accuracy <= 1))).all():
+            raise ValueError("its accuracies are not all from 0 to 1")
         return Snapshot(values["round"], knowledge, known, accuracy)
 
 
@@ -149,4 +151,5 @@ def _unpack(text: object, kind: str) -> FloatArray:
     if not isinstance(text, str):
         raise ValueError("it holds no array")
     raw = base64.b64decode(text.encode(), validate=True)
-    return np.frombuffer(raw, kind).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # damaged bytes may be a signalling NaN
+        return np.frombuffer(raw, kind).astype(np.float64)

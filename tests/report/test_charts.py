@@ -1,0 +1,215 @@
+"""Charts say what the run says: numbers in figures, tables and sentences against the history."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import kfl
+from benchmarks.report import made_up_run
+from kfl.report.chart import numbers, thinned
+from kfl.report.charts_accuracy import accuracy_chart
+from kfl.report.charts_devices import distribution_chart, fairness_chart
+from kfl.report.charts_energy import budget_chart, pace_chart
+from kfl.report.charts_faults import faults_chart
+from kfl.report.charts_knowledge import flatten, knowledge_chart, motion_chart
+from kfl.report.charts_radio import cell_chart, shares_chart
+from kfl.report.charts_schedule import participants_chart, schedule_chart
+from kfl.report.measures import fairness
+from kfl.report.source import read_run
+
+
+@pytest.fixture(scope="module")
+def run(runs):
+    return read_run(runs / "kfl")
+
+
+@pytest.fixture(scope="module")
+def history(runs):
+    return kfl.load_run(runs / "kfl")[1]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """So many devices that they are shown in groups."""
+    return read_run(made_up_run(tmp_path_factory.mktemp("large") / "run", 3000, 40, 300))
+
+
+def named(chart, view, name):
+    return next(trace for trace in chart.views[view]["data"] if trace.get("name") == name)
+
+
+def test_accuracy_against_everything_that_was_spent(run, history):
+    chart = accuracy_chart([run], ["kfl"], [0])
+    assert list(chart.views) == ["Rounds", "Joules", "Seconds", "Bits"]
+    accuracy = [log.accuracy for log in history.rounds]
+    sums = {
+        "Rounds": np.arange(1, 16),
+        "Joules": np.cumsum([log.energy_j for log in history.rounds]),
+        "Seconds": np.cumsum([log.time_s for log in history.rounds]),
+        "Bits": np.cumsum([log.bits_up for log in history.rounds]),
+    }
+    for view, x in sums.items():
+        trace = named(chart, view, "kfl")
+        np.testing.assert_allclose(trace["x"], x, rtol=1e-4)
+        np.testing.assert_allclose(trace["y"], accuracy, rtol=1e-4)
+    assert named(chart, "Rounds", "nothing shared (local-only)")["y"]
+    worst = named(chart, "Rounds", "worst tenth of devices")["y"][-1]
+    assert worst == pytest.approx(history.worst_tenth, abs=1e-3)
+
+
+def test_without_a_radio_there_are_no_joules(runs):
+    plain = read_run(runs / "plain")
+    assert list(accuracy_chart([plain], ["plain"], [0]).views) == ["Rounds", "Bits"]
+    for missing in (budget_chart, pace_chart):
+        assert missing([plain], ["plain"], [0]) is None
+    for missing in (cell_chart, shares_chart, faults_chart):
+        assert missing(plain, "") is None
+
+
+def test_every_device_has_its_accuracy(run, history):
+    chart = distribution_chart([run], ["kfl"], [0])
+    expected = sorted(record["accuracy"] for record in history.devices)
+    np.testing.assert_allclose(chart.views["Sorted"]["data"][0]["y"], expected, rtol=1e-3)
+    assert sum(chart.views["Histogram"]["data"][0]["y"]) == len(expected)
+    over_rounds = fairness_chart([run], ["kfl"], [0])
+    assert over_rounds.views["Worst tenth"]["data"][0]["y"][-1] == pytest.approx(history.worst_tenth, rel=1e-3)
+    assert over_rounds.views["Worst tenth"]["data"][0]["x"] == list(range(1, 16))
+
+
+@given(arrays(np.float64, st.integers(1, 60), elements=st.floats(0, 1)))
+@settings(deadline=None)
+def test_jains_index_is_between_one_over_n_and_one(accuracy):
+    found = fairness(accuracy)
+    assert 1 / len(accuracy) - 1e-9 <= found.jain <= 1 + 1e-9
+    assert found.worst - 1e-12 <= found.worst_tenth <= found.mean + 1e-12 <= found.best + 1e-9
+
+
+def test_who_took_part_is_in_the_heat_map(run, history):
+    views = schedule_chart(run, "").views
+    taken = np.array([record["rounds"] for record in history.devices])
+    for figure in views.values():
+        trace = figure["data"][0]
+        devices = [int(name) for name in trace["y"]]
+        rows = np.array([[int(digit) for digit in row] for row in trace["z"]["digits"]])
+        np.testing.assert_array_equal((rows > 0).sum(axis=1), taken[devices])
+        for log in history.rounds:
+            chosen = {device for device, row in zip(devices, rows, strict=True) if row[log.round]}
+            assert chosen == set(log.devices)
+            refused = {device for device, row in zip(devices, rows, strict=True) if row[log.round] == 3}
+            assert refused == {entry["device"] for entry in log.rejected}
+    by_rounds = [taken[int(name)] for name in views["By rounds"]["data"][0]["y"]]
+    assert by_rounds == sorted(by_rounds, reverse=True)
+    distance = run.cell.distance_m[[int(name) for name in views["By distance"]["data"][0]["y"]]]
+    assert (np.diff(distance) >= 0).all()
+    chosen = participants_chart(run, "").views[""]["data"][0]["y"]
+    assert chosen == [len(log.devices) for log in history.rounds]
+
+
+def test_groups_of_a_large_fleet_hold_everybody(large):
+    for figure in schedule_chart(large, "").views.values():
+        share = np.array(figure["data"][0]["z"])
+        assert share.shape == (200, 40)
+        assert share.mean() == pytest.approx(0.1, rel=0.02)
+    squares = cell_chart(large, "").views["Rounds"]["data"][0]
+    assert squares["type"] == "heatmap"
+    assert np.nanmean(np.array(squares["z"], dtype=float)) == pytest.approx(4.0, rel=0.05)
+    assert len(budget_chart([large], ["a"], [0]).views["Of budget"]["data"][0]["y"]) <= 400
+
+
+def test_energy_of_each_device_against_its_budget(run, history):
+    views = budget_chart([run], ["kfl"], [0]).views
+    computing, sending = views["Joules"]["data"]
+    for device, joules in zip(computing["x"], np.add(computing["y"], sending["y"]), strict=True):
+        record = history.devices[int(device)]
+        assert joules == pytest.approx(record["compute_energy_j"] + record["upload_energy_j"], rel=1e-3)
+    share = np.add(*(trace["y"] for trace in views["Of budget"]["data"]))
+    assert share[0] == pytest.approx(history.summary["largest_use_of_budget"], rel=1e-3)
+    pace = pace_chart([run], ["kfl"], [0]).views[""]["data"]
+    mean = next(trace for trace in pace if trace.get("name") == "mean device")
+    assert mean["y"][-1] == pytest.approx(history.summary["energy_j"] / run.devices, rel=1e-4)
+    even = next(trace for trace in pace if trace.get("name") == "budget spent evenly")
+    assert even["y"][-1] == pytest.approx(history.devices[0]["budget_j"], rel=1e-4)
+
+
+def test_shares_and_powers_of_every_upload(run, history):
+    views = shares_chart(run, "").views
+    expected = [share for log in history.rounds for share in log.share]
+    np.testing.assert_allclose(views["Share"]["data"][0]["y"], expected, rtol=1e-3)
+    assert views["Share"]["data"][0]["customdata"] == [d for log in history.rounds for d in log.devices]
+    power = [np.nan if p == 0 else p for log in history.rounds for p in log.power_w]
+    np.testing.assert_allclose(np.array(views["Power"]["data"][0]["y"], dtype=float), power, rtol=1e-3)
+
+
+def test_the_cell_marks_who_took_part(run, history):
+    chart = cell_chart(run, "")
+    np.testing.assert_allclose(chart.views["Rounds"]["data"][0]["x"], run.cell.position_m[:, 0], rtol=1e-3)
+    assert chart.frames["which"] == [list(log.devices) for log in history.rounds]
+    assert chart.views["Rounds"]["data"][0]["marker"]["color"] == [record["rounds"] for record in history.devices]
+
+
+def test_knowledge_is_seen_in_its_own_principal_directions(run):
+    flat = flatten(run)
+    rows = np.concatenate([seen.knowledge[seen.known] for seen in run.trail])
+    eigenvalues = np.sort(np.linalg.eigvalsh(np.cov(rows.T, bias=True)))[::-1]
+    assert flat.explained == pytest.approx(eigenvalues[:2].sum() / eigenvalues.sum())
+    spread = flat.place[np.isfinite(flat.place[:, :, 0])]
+    np.testing.assert_allclose(spread.var(axis=0), eigenvalues[:2], rtol=1e-6)
+    last = run.trail[-1].knowledge
+    assert flat.apart[-1] == pytest.approx(
+        np.mean([np.linalg.norm(last[a] - last[b]) for a in range(4) for b in range(a)]), rel=1e-9
+    )
+    chart = knowledge_chart(run, "")
+    assert len(chart.frames["labels"]) == len(run.trail)
+    assert motion_chart(run, "").views[""]["data"][2]["y"][0] is None
+
+
+def test_an_algorithm_without_knowledge_has_no_such_chart(runs):
+    assert flatten(read_run(runs / "fedavg")) is None
+
+
+def test_faults_are_counted_once(run, history):
+    chart = faults_chart(run, "")
+    counted = sum(sum(trace["y"]) for trace in chart.views[""]["data"])
+    strange = {(log.round, e["device"]) for log in history.rounds for e in (*log.faults, *log.rejected)}
+    strange |= {(log.round, device) for log in history.rounds for device in (*log.lost, *log.diverged)}
+    assert counted == len(strange) > 0
+    assert sum(int(row[2].replace(",", "")) for row in chart.table.rows) == counted
+
+
+def test_every_chart_has_a_sentence_and_a_table(run, large):
+    for one in (run, large):
+        charts = [make([one], ["a"], [0]) for make in (accuracy_chart, distribution_chart, fairness_chart)]
+        charts += [make([one], ["a"], [0]) for make in (budget_chart, pace_chart)]
+        parts = (
+            schedule_chart,
+            participants_chart,
+            shares_chart,
+            cell_chart,
+            knowledge_chart,
+            motion_chart,
+            faults_chart,
+        )
+        charts += [make(one, "") for make in parts]
+        for chart in charts:
+            assert chart.summary.endswith(".") and len(chart.summary) > 20, chart.name
+            assert chart.table.rows and all(len(row) == len(chart.table.columns) for row in chart.table.rows), (
+                chart.name
+            )
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=20))
+def test_numbers_are_json_and_near(values):
+    for value, short in zip(values, numbers(values), strict=True):
+        if abs(value) < 1e300:
+            assert short == pytest.approx(value, rel=1e-4)
+        else:
+            assert short is None
+
+
+@given(st.integers(1, 10_000), st.integers(2, 500))
+def test_thinning_keeps_both_ends(count, most):
+    kept = thinned(count, most)
+    assert kept[0] == 0 and kept[-1] == count - 1
+    assert len(kept) == min(count, most) and (np.diff(kept) > 0).all()
