@@ -1,0 +1,298 @@
+"""The playground in a real Chromium: what the page says is what the library says, on a laptop and on a phone."""
+
+import re
+import shutil
+import threading
+import time
+from dataclasses import replace
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+import pytest
+
+from kfl.report.playground import Play, Settings, playground_server
+from kfl.report.playground_settings import start
+from kfl.report.words import percent, quantity
+
+WIDTHS = {"desktop": (1366, 900), "phone": (390, 844)}
+PLOTS = ("map", "shares", "energy", "budget", "gap", "count-chart", "when")
+
+
+@pytest.fixture(scope="module")
+def url():
+    with playground_server(0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        yield server.url
+        server.shutdown()
+        thread.join()
+
+
+class Page:
+    """The playground in a browser, and the few things a person does with it."""
+
+    def __init__(self, browser, url, settings=None):
+        self.browser = browser
+        browser.get(url + ("" if settings is None else "?" + settings.query()))
+        self.settle()
+
+    def js(self, program, *values):
+        return self.browser.execute_script(program, *values)
+
+    def settle(self):
+        """Until the last change is played and drawn."""
+        for _ in range(600):
+            if self.js("return document.body.dataset.settled === 'yes' && document.body.dataset.ready === 'yes'"):
+                return
+            time.sleep(0.05)
+        pytest.fail("the page did not come to rest within 30 s")
+
+    def slide(self, name, place):
+        """Move a slider, as a finger does."""
+        self.js(
+            "const slider = document.getElementById(arguments[0] + '-slider'); slider.value = arguments[1];"
+            "slider.dispatchEvent(new Event('input', { bubbles: true }))",
+            name,
+            place,
+        )
+        self.settle()
+
+    def type(self, name, text):
+        self.js(
+            "const field = document.getElementById(arguments[0]); field.value = arguments[1];"
+            "field.dispatchEvent(new Event('input', { bubbles: true }))",
+            name,
+            text,
+        )
+        self.settle()
+
+    def choose(self, name, value):
+        self.type(name, value)
+
+    @property
+    def settings(self):
+        """What the address says."""
+        return Settings.from_query(dict(parse_qsl(urlsplit(self.browser.current_url).query)))
+
+    @property
+    def cards(self):
+        return self.js(
+            "return Object.fromEntries(Array.from(document.querySelectorAll('.card'), (card) =>"
+            " [card.querySelector('dt').textContent, card.querySelector('strong').textContent]))"
+        )
+
+    def trace(self, plot, name):
+        """A trace of a drawn chart: x and y."""
+        return self.js(
+            "const found = document.getElementById(arguments[0] + '-plot').data.find((t) => t.name === arguments[1]);"
+            "return found ? { x: Array.from(found.x), y: Array.from(found.y) } : null",
+            plot,
+            name,
+        )
+
+    def drawn(self):
+        """Charts with something drawn in them."""
+        return [
+            name
+            for name in PLOTS
+            if self.js(
+                "const svg = document.querySelector(`#${arguments[0]}-plot svg.main-svg`);"
+                "return svg !== null && svg.getBoundingClientRect().width > 100",
+                name,
+            )
+        ]
+
+    def as_the_library_says(self, state):
+        """Compare everything the page shows with the library's own answer for these settings."""
+        assert self.settings == state
+        play = Play(state)
+        play.advance()
+        one = play.rounds[state.round - 1]
+        chosen = np.flatnonzero(one.decision.chosen)
+        cards = self.cards
+        assert cards[f"scheduled in round {state.round}"] == f"{len(chosen)} of {state.devices}"
+        spent = float(play.compute_j.sum() + play.upload_j.sum())
+        assert cards["energy so far"] == quantity(spent, "J")
+        assert cards["band in use"] == percent(float(one.decision.share.sum()))
+        if len(chosen):
+            bars = self.trace("shares", "share")
+            assert {name: pytest.approx(one.decision.share[int(name[1:])], rel=1e-4) for name in bars["x"]} == dict(
+                zip(bars["x"], bars["y"], strict=True)
+            )
+            assert len(bars["x"]) == len(chosen)
+            assert len(self.trace("map", "scheduled")["x"]) == len(chosen)
+        energy = self.trace("energy", "spent")
+        assert energy["x"] == list(range(1, state.rounds + 1))
+        assert energy["y"][-1] == pytest.approx(spent, rel=1e-4)
+        counts = self.trace("count-chart", "scheduled")["y"]
+        assert counts == [int(other.decision.chosen.sum()) for other in play.rounds]
+        return play
+
+    def complaints(self):
+        """What the browser's console holds."""
+        return [entry["message"] for entry in self.browser.get_log("browser")]
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Opens browsers of a given width and height, and closes them at the end."""
+    binary, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("NO BROWSER: the playground was not tried in one; make browser installs it")
+    from selenium import webdriver
+
+    opened = []
+
+    def open_one(width, height):
+        options = webdriver.ChromeOptions()
+        options.binary_location = binary
+        for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+            options.add_argument(word)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+        opened.append(browser)
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        return browser
+
+    yield open_one
+    for browser in opened:
+        browser.quit()
+
+
+@pytest.fixture(scope="module", params=list(WIDTHS))
+def browser(request, chromium):
+    return chromium(*WIDTHS[request.param])
+
+
+def test_it_opens_and_every_chart_is_drawn(browser, url):
+    page = Page(browser, url)
+    assert page.drawn() == list(PLOTS)
+    page.as_the_library_says(Settings())
+    assert page.js("return document.documentElement.scrollWidth <= window.innerWidth"), "it scrolls sideways"
+    assert page.js("return Array.from(document.querySelectorAll('.plot')).every((p) => p.ariaLabel.length > 20)")
+    assert page.complaints() == []
+
+
+def test_moving_a_control_gives_what_the_library_says(browser, url):
+    page = Page(browser, url, replace(start("small-cell"), devices=30, rounds=12))
+    before = page.as_the_library_says(page.settings)
+    page.slide("v", 300)
+    moved = page.settings
+    assert moved.v != before.settings.v
+    after = page.as_the_library_says(moved)
+    assert after.taken.sum() < before.taken.sum()  # a smaller V: fewer devices
+    page.type("budget_j_per_round", "10")
+    assert page.settings == replace(moved, budget_j_per_round=0.01)
+    page.type("bandwidth_hz", "2000")
+    page.slide("radius_m", 700)
+    page.type("payload_bits", "900")
+    page.type("max_power_dbm", "20")
+    page.type("power_coefficient", "2e-28")
+    page.slide("round", 7)
+    assert page.settings.round == 7
+    assert page.settings.bandwidth_hz == 2e6
+    page.as_the_library_says(page.settings)
+    assert page.complaints() == []
+
+
+def test_another_scheduler_another_seed_another_cell(chromium, url):
+    page = Page(chromium(*WIDTHS["desktop"]), url, Settings(devices=25, rounds=10))
+    seen = set()
+    for name in ("dual", "round-robin", "myopic", "uniform", "all"):
+        page.choose("scheduler", name)
+        assert page.settings.scheduler == name
+        seen.add(tuple(page.as_the_library_says(page.settings).taken.tolist()))
+        hidden = page.js("return document.getElementById('of-count').hidden")
+        assert hidden == (name not in ("round-robin", "uniform"))
+    assert len(seen) >= 4
+    page.js("document.getElementById('reseed').click()")
+    page.settle()
+    assert page.settings.seed == 1
+    page.js("document.querySelectorAll('.start')[2].click()")
+    page.settle()
+    assert page.settings == start("nb-iot")
+    page.as_the_library_says(start("nb-iot"))
+    assert page.complaints() == []
+
+
+def test_a_bad_value_is_a_sentence_and_the_last_good_results_stay(browser, url):
+    page = Page(browser, url, Settings(devices=10, rounds=5))
+    before = page.cards
+    page.type("v", "a lot")
+    problem = browser.find_element("id", "problem")
+    assert problem.text == "V is 'a lot', but must be a number."
+    assert page.js("return document.getElementById('v').getAttribute('aria-invalid')") == "true"
+    page.type("v", "")
+    assert problem.text.startswith("V is ")
+    page.type("v", "5000")
+    assert problem.text == "V is 5000, but must be from 1e-06 to 10."
+    assert page.cards == before
+    assert page.settings.v == 0.01
+    page.type("v", "0.02")
+    assert not problem.is_displayed()
+    assert page.settings.v == 0.02
+    # The browser itself notes that a request was answered with "400 Bad Request"; nothing else may be there.
+    assert all("400" in line and "answer.json" in line for line in page.complaints())
+
+
+def test_switches_tables_and_the_link(browser, url):
+    page = Page(browser, url, Settings(devices=10, rounds=5))
+    page.js("document.getElementById('shares-view-1').click()")
+    assert page.trace("shares", "power")["y"]
+    page.slide("round", 3)  # the choice of the reader stays
+    assert page.js("return document.getElementById('shares-view-1').checked")
+    assert page.trace("shares", "power")["y"]
+    link = browser.find_element("id", "link").get_attribute("href")
+    assert Settings.from_query(dict(parse_qsl(urlsplit(link).query))) == Settings(devices=10, rounds=5, round=3)
+    code = browser.find_element("id", "python").get_attribute("textContent")
+    assert "devices=10, rounds=5" in code
+    assert re.search(
+        r"kfl schedule cell\.json --scheduler lyapunov",
+        browser.find_element("id", "commands").get_attribute("textContent"),
+    )
+    assert page.complaints() == []
+
+
+def test_by_keyboard(chromium, url):
+    """Tab reaches the controls, arrow keys move them, and the results follow."""
+    from selenium.webdriver.common.keys import Keys
+
+    browser = chromium(*WIDTHS["desktop"])
+    page = Page(browser, url, Settings(devices=10, rounds=5))
+    reached = []
+    for _ in range(40):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        reached.append(page.js("return document.activeElement.id"))
+        if reached[-1] == "v-slider":
+            break
+    assert "scheduler" in reached
+    assert reached[-1] == "v-slider"
+    for _ in range(5):
+        browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    time.sleep(0.2)
+    page.settle()
+    assert 0.01 < page.settings.v < 0.012
+    slider = browser.find_element("id", "round-slider")
+    slider.send_keys(Keys.ARROW_RIGHT)
+    time.sleep(0.2)
+    page.settle()
+    assert page.settings.round == 2
+    assert page.js("return document.activeElement.id") == "round-slider"  # new results do not take the focus away
+    page.as_the_library_says(page.settings)
+
+
+def test_dark_and_light(chromium, url):
+    browser = chromium(*WIDTHS["desktop"])
+    page = Page(browser, url, Settings(devices=10, rounds=5))
+    colours = {}
+    for _ in range(3):
+        name = page.js("document.getElementById('theme').click(); return document.documentElement.dataset.theme")
+        page.settle()
+        colours[name] = (
+            page.js("return getComputedStyle(document.body).backgroundColor"),
+            page.js("return document.getElementById('shares-plot').data[0].marker.color"),
+        )
+    assert colours["light"] != colours["dark"]
+    assert page.drawn() == list(PLOTS)
+    assert page.complaints() == []
