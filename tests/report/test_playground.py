@@ -76,7 +76,7 @@ def test_an_address_holds_every_setting(data):
     drawn = {}
     for control in CONTROLS:
         if control.scale == "whole":
-            most = {"rounds": 200, "round": 200}.get(control.name, int(control.most))
+            most = {"rounds": 200, "round": drawn.get("rounds", 0)}.get(control.name, int(control.most))
             drawn[control.name] = data.draw(st.integers(int(control.least), most))
         else:
             drawn[control.name] = data.draw(st.floats(control.least, control.most))
@@ -99,6 +99,7 @@ def test_an_address_holds_every_setting(data):
         ({"cell": "moon"}, "cell is 'moon'"),
         ({"hard_budget": "perhaps"}, "hard_budget is 'perhaps', but must be 1 or 0."),
         ({"colour": "red"}, "setting is 'colour', but must be one of cell"),
+        ({"rounds": "9", "round": "10"}, "Round shown is 10, but must be at most the horizon, 9."),
         ({"devices": "300", "rounds": "400"}, "rounds is 400, but must be at most 333 with 300 devices."),
     ],
 )
@@ -156,7 +157,7 @@ def test_the_page_says_what_was_played():
     one = play.rounds[2]
     shown = {label: value for label, value, _ in cards(play, 2)}
     assert shown["scheduled in round 3"] == f"{one.decision.chosen.sum()} of 30"
-    assert shown["gap to the lower bound"] == f"{one.gap:.3g}"
+    assert shown["gap to the bound"] == f"{one.gap:.3g}"
     content = compose_play(play, state)
     assert "5 rounds" in content.html
     assert all(

@@ -61,7 +61,8 @@ def map_chart(play: Play, place: int) -> Chart:
         }
     )
     radius = play.settings.radius_m
-    circle = {"type": "circle", "x0": -radius, "x1": radius, "y0": -radius, "y1": radius, "line": {"color": "@line"}}
+    circle = {"type": "circle", "layer": "below", "x0": -radius, "x1": radius, "y0": -radius, "y1": radius}
+    circle["line"] = {"color": "@muted/0.5", "width": 1.5}
     reach = [-1.06 * radius, 1.06 * radius]
     layout = {
         "xaxis": axis("metres from the server", range=reach, constrain="domain", nticks=7),

@@ -44,7 +44,7 @@ problem = cell_problem(
 )
 horizon = schedule(problem, {kind}({given}))
 
-shown = horizon.rounds[{min(settings.round, settings.rounds) - 1}]
+shown = horizon.rounds[{settings.round - 1}]
 for device, share, power_w in zip(shown.devices, shown.share, shown.power_w):
     print(f"{{problem.ids[device]}}: {{share:.2%}} of the band, {{power_w:.3g}} W")
 spent_j = horizon.compute_energy_j + horizon.upload_energy_j

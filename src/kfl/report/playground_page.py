@@ -50,7 +50,7 @@ STEPS = 1000
 
 def compose_play(play: Play, settings: Settings) -> Content:
     """What stands beside the controls for the rounds that are played."""
-    place = min(settings.round, len(play.rounds)) - 1
+    place = min(settings.round, len(play.rounds)) - 1  # a round that is not played yet is shown when it is
     content = Content("kfl playground")
     content.html = f'<h1 class="unseen">Playground of the scheduler</h1>{cards_html(cards(play, place))}'
     content.html += f'<p class="lead" id="sentence">{text(sentence(play, place))}</p>'
@@ -77,7 +77,7 @@ def cards(play: Play, place: int) -> list[tuple[str, str, str]]:
     return [
         (f"scheduled in round {place + 1}", f"{chosen} of {play.settings.devices}", f"{mean:.1f} on average"),
         ("band in use", percent(float(one.decision.share.sum())), f"of {quantity(play.settings.bandwidth_hz, 'Hz')}"),
-        ("gap to the lower bound", gap, f"value {one.objective:.4g}, bound {one.lower_bound:.4g}"),
+        ("gap to the bound", gap, f"value {one.objective:.4g}, bound {one.lower_bound:.4g}"),
         ("energy so far", quantity(spent, "J"), f"{percent(spent / budget)} of the budgets up to then"),
         ("over budget", str(int((used > 1 + 1e-9).sum())), f"the most at {percent(float(used.max()), 0)}"),
     ]
@@ -95,6 +95,15 @@ def sentence(play: Play, place: int) -> str:
     if one.status != "ok":
         said.append(one.status)
     return " ".join(said)
+
+
+def news(play: Play, settings: Settings) -> str:
+    """The result in a few words, always in sight and read aloud when it changes; or how far the horizon is."""
+    if not play.done:
+        return f"{len(play.rounds)} of {settings.rounds} rounds played …"
+    chosen = int(play.rounds[settings.round - 1].decision.chosen.sum())
+    spent = float(play.compute_j.sum() + play.upload_j.sum()) / float(play.problem.budget_j.sum())
+    return f"{chosen} of {settings.devices} scheduled, {percent(spent, 0)} of the budgets"
 
 
 def _take_home(settings: Settings) -> str:
@@ -117,7 +126,7 @@ def answer_json(play: Play, settings: Settings) -> str:
         "links": content.links,
         "query": settings.query(),
         "done": play.done,
-        "news": "" if play.done else f"{len(play.rounds)} of {settings.rounds} rounds played …",
+        "news": news(play, settings),
     }
     return f'{json.dumps(facts)[:-1]}, "figures": {data_of(content)}}}'
 
@@ -140,7 +149,7 @@ def render_playground(play: Play, settings: Settings, problem: str = "") -> str:
         "<body>\n"
         '<a class="skip" href="#main">Skip to the results</a>\n'
         f'<div class="bar"><span class="brand">kfl playground</span><nav id="menu" aria-label="Sections">{links}</nav>'
-        '<span id="news" role="status"></span>'
+        f'<span id="news" role="status">{text(news(play, settings))}</span>'
         '<button type="button" id="theme" aria-label="Theme: automatic">Auto</button></div>\n'
         f'<div class="sides">{controls_html(settings, problem)}\n'
         f'<main id="main" tabindex="-1" data-done="{int(play.done)}">{content.html}</main></div>\n'

@@ -62,6 +62,8 @@ class Settings:
         if self.devices * self.rounds > MOST_DECISIONS:
             right = f"at most {MOST_DECISIONS // self.devices} with {self.devices} devices"
             raise ConfigError("rounds", self.rounds, right)
+        if self.round > self.rounds:
+            raise ConfigError("Round shown", self.round, f"at most the horizon, {self.rounds}")
         self.radio.validate()
 
     @staticmethod
