@@ -145,11 +145,12 @@
   }
 
   // ── Draw what is near first, the rest when there is time. ──
-  const later = window.requestIdleCallback || ((task) => setTimeout(task, 1));
+  const later = (task) => (window.requestIdleCallback ? requestIdleCallback(task, { timeout: 30 }) : setTimeout(task, 1));
+  const nextFrame = () => new Promise((done) => { requestAnimationFrame(done); setTimeout(done, 100); });
   const plots = () => Array.from(document.querySelectorAll(".plot")).filter((plot) => !plot.closest("[hidden]"));
   async function drawAll() {
     delete document.body.dataset.ready;
-    await new Promise((done) => requestAnimationFrame(done));
+    await nextFrame();
     readPalette();
     for (const plot of plots()) {
       await draw(plot);

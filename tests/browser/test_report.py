@@ -1,0 +1,201 @@
+"""The page of `kfl report` in a real browser: drawn, silent, asking nobody, and its controls do what they say."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+import kfl
+from benchmarks.kill_matrix import SMALL, data
+from benchmarks.report import made_up_run
+from kfl.report import build_report
+from kfl.scheduling import Lyapunov
+from kfl.simulation.experiment import common_settings
+from kfl.simulation.faults import Faults
+
+EXPERIMENT = replace(
+    SMALL, rounds=15, scheduler=Lyapunov(v=0.01), faults=Faults(drop_before=0.1, late=0.1, corrupt=0.2)
+)
+DRAWN = """
+const plot = document.getElementById(arguments[0] + '-plot');
+const box = plot.getBoundingClientRect();
+const marks = plot.querySelectorAll('.scatterlayer .trace, .barlayer .trace, .heatmaplayer .hm').length;
+return {width: box.width, height: box.height, marks, traces: plot.data.length, shown: plot._fullLayout.width};
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("pages")
+    kfl.run(EXPERIMENT, base / "kfl", dataset=data())
+    alone = replace(EXPERIMENT, algorithm=common_settings(EXPERIMENT.algorithm, kfl.algorithms.Local))
+    kfl.run(alone, base / "local", dataset=data(), keep_models=False)
+    shutil.copytree(base / "local", base / "kfl" / "local-only")
+    return base
+
+
+@pytest.fixture(scope="module")
+def one(folders):
+    return build_report([folders / "kfl"], folders / "one.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def two(folders):
+    return build_report([folders / "kfl", folders / "local"], folders / "two.html").as_uri()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_everything_is_drawn_and_nothing_is_said_or_asked(browser, complete, one, width, theme):
+    browser.open(one, width, theme=theme)
+    names = complete(browser)
+    assert len(names) == 12
+    for name in names:
+        found = browser.run(DRAWN, name)
+        assert found["marks"] >= 1 and found["traces"] >= 1, (name, found)
+        assert found["width"] > 0.75 * min(width, 480) and found["height"] > 200, (name, found)
+        assert abs(found["shown"] - found["width"]) <= 1, f"{name} is drawn at the width of its place"
+    assert browser.run("return document.documentElement.scrollWidth") == width, "nothing sticks out sideways"
+    background = browser.run("return getComputedStyle(document.body).backgroundColor")
+    dark = sum(map(int, background[4:-1].split(","))) < 200
+    assert dark == (theme == "dark")
+    ink = browser.run("return document.getElementById('accuracy-plot')._fullLayout.font.color")
+    assert ink == ("#e7ebee" if dark else "#1b2227")
+    assert browser.messages() == []
+    assert [url for url in browser.asked() if not url.startswith(("data:", "blob:"))] == [one]
+
+
+def test_the_switch_changes_the_axis_with_mouse_and_keyboard(browser, complete, one):
+    browser.open(one)
+    complete(browser)
+    title = "return document.getElementById('accuracy-plot')._fullLayout.xaxis.title.text"
+    assert browser.run(title) == "round"
+    browser.find("#accuracy-view-1 + span").click()
+    browser.wait(f"{title} === 'energy of all devices, J'")
+    browser.find("#accuracy-view-1").send_keys(Keys.ARROW_RIGHT)
+    browser.wait(f"{title} === 'time in the cell, s'")
+    browser.find("#devices-view-1 + span").click()
+    browser.wait("return document.getElementById('devices-plot').data[0].type === 'bar'")
+    browser.find("#schedule-view-1 + span").click()
+    order = browser.wait(
+        "const t = document.getElementById('schedule-plot'); return t.dataset.drawn === 'By rounds' && t.data[0].y"
+    )
+    assert sorted(map(int, order)) == list(range(8))
+    assert browser.messages() == []
+
+
+def test_sliders_move_knowledge_and_mark_devices(browser, complete, one, folders):
+    browser.open(one)
+    complete(browser)
+    rounds = [json.loads(line) for line in (folders / "kfl" / "rounds.jsonl").read_text().splitlines()]
+    marked = "return document.getElementById('cell-plot').data[1].x.length"
+    assert browser.run(marked) == len(rounds[-1]["devices"])
+    slider = browser.find("#cell-slider")
+    slider.send_keys(Keys.HOME)
+    browser.wait(f"{marked} === {len(rounds[0]['devices'])}")
+    slider.send_keys(Keys.ARROW_RIGHT)
+    browser.wait("return document.querySelector('#cell output').textContent === 'round 2'")
+    assert slider.get_attribute("aria-valuetext") == "round 2"
+
+    where = "return document.getElementById('knowledge-plot').data[1].x"
+    last = browser.run(where)
+    browser.find("#knowledge-slider").send_keys(Keys.HOME)
+    browser.wait("return document.querySelector('#knowledge output').textContent === 'round 1'")
+    assert browser.wait(f"{where}") != last
+    button = browser.find("#knowledge-play")
+    button.send_keys(Keys.ENTER)
+    browser.wait("return Number(document.getElementById('knowledge-slider').value) >= 3")
+    assert button.text == "Stop"
+    button.click()
+    browser.wait("return document.getElementById('knowledge-play').textContent === 'Play'")
+    stopped = browser.run("return document.getElementById('knowledge-slider').value")
+    assert (
+        browser.run(
+            "return new Promise(done => setTimeout(() => done(document.getElementById('knowledge-slider').value), 500))"
+        )
+        == stopped
+    )
+    button.click()
+    browser.wait("return document.getElementById('knowledge-slider').value === '14'")
+    browser.wait("return document.getElementById('knowledge-play').textContent === 'Play'")
+    assert browser.run(where) == last
+    assert browser.messages() == []
+
+
+def test_the_theme_can_be_chosen_and_is_remembered(browser, complete, one):
+    browser.open(one, theme="dark")
+    complete(browser)
+    button = browser.find("#theme")
+    button.click()
+    browser.wait("return document.getElementById('faults-plot')._fullLayout.font.color === '#1b2227'")
+    assert button.get_attribute("aria-label") == "Theme: light"
+    browser.driver.refresh()
+    complete(browser)
+    assert browser.run("return document.documentElement.dataset.theme") == "light"
+    browser.run("localStorage.clear()")
+    assert browser.messages() == []
+
+
+def test_tables_open_by_keyboard_and_the_menu_leads_to_sections(browser, complete, one):
+    browser.open(one, 390)
+    complete(browser)
+    browser.find("#energy-table summary").send_keys(Keys.ENTER)
+    browser.wait("return document.getElementById('energy-table').open")
+    assert len(browser.driver.find_elements("css selector", "#energy-table tbody tr")) == 8
+    browser.find("#menu a[href='#classes']").send_keys(Keys.ENTER)
+    top = browser.wait(
+        "const y = document.getElementById('classes').getBoundingClientRect().top; return Math.abs(y) < 120 && y + 1e-9"
+    )
+    assert top is not None
+    browser.run("document.body.focus(); scrollTo(0, 0)")
+    browser.find("#again .copy").click()
+    browser.wait("return getSelection().toString().startsWith('kfl run --config')")
+    assert browser.messages() == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_several_runs_compared_and_looked_at_one_by_one(browser, complete, two, width):
+    browser.open(two, width)
+    first = complete(browser)
+    assert "r0-schedule" in first and "r1-schedule" not in first
+    assert len(browser.run("return document.getElementById('accuracy-plot').data")) == 2
+    assert browser.run("return document.documentElement.scrollWidth") == width
+    browser.find("#run-choice").send_keys("local")
+    browser.wait("return document.querySelector('[data-run=\"0\"]').hidden")
+    second = complete(browser)
+    assert "r1-schedule" in second and "r0-schedule" not in second
+    assert browser.run(DRAWN, "r1-schedule")["marks"] >= 1
+    assert browser.messages() == []
+    assert [url for url in browser.asked() if not url.startswith(("data:", "blob:"))] == [two]
+
+
+def test_what_a_stranger_wrote_is_shown_and_not_done(browser, complete, folders, tmp_path):
+    wicked = "<img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script><a href='javascript:1'>x</a>"
+    folder = tmp_path / "<svg onload=alert(1)>"
+    shutil.copytree(folders / "kfl", folder)
+    config = (folder / "config.toml").read_text()
+    for word in ("kfl", "lyapunov", "mnist-5k"):
+        config = config.replace(f'"{word}"', json.dumps(wicked))
+    (folder / "config.toml").write_text(config)
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        line |= {"rejected": [{"device": 0, "reason": wicked}], "faults": [{"device": 1, "fault": wicked}]}
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = build_report([folder, folders / "local"], tmp_path / "page.html").as_uri()
+    browser.open(page)
+    complete(browser)
+    assert browser.run("return window.hacked") is None
+    assert browser.run("return document.querySelectorAll('main img, main script, main a, main svg a').length") == 0
+    assert "<img src=x" in browser.run("return document.getElementById('r0-faults-plot').textContent")
+    assert browser.messages() == [], "nothing had to be blocked either"
+
+
+def test_a_fleet_of_thousands_is_drawn_in_groups(browser, complete, tmp_path):
+    page = build_report([made_up_run(tmp_path / "run", 10_000, 30, 1000)]).as_uri()
+    browser.open(page)
+    names = complete(browser)
+    assert all(browser.run(DRAWN, name)["marks"] >= 1 for name in names) and len(names) == 12
+    assert browser.run("return document.querySelectorAll('#main path.point').length") < 1000
+    assert browser.messages() == []
