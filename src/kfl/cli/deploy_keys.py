@@ -49,14 +49,16 @@ def main(arguments: Sequence[str]) -> int:
     flower = FlowerCommand(project)
     if options.revoke is not None:
         known = flower.revoke(options.revoke)
-        print(f"Device {options.revoke} " + ("is shut out." if known else "was not let in."))
+        print(f"Device {options.revoke} is shut out." if known else unknown(options.revoke))
         return 0
     if options.replace is not None:
         flower.nodes()  # before anything is changed: is the SuperLink there?
         pair = replace_device_key(project, options.replace)
-        flower.revoke(options.replace)
+        known = flower.revoke(options.replace)
         flower.register(options.replace)
-        print(f"Device {options.replace} has a new key, and the old one is shut out.")
+        print(f"Device {options.replace} has a new key. " + ("The old one is shut out." if known else ""))
+        if not known:
+            print(unknown(options.replace))
         print(f"Copy {pair.private} to the device and restart it there.")
         return 0
     if options.renew_server:
@@ -71,3 +73,11 @@ def main(arguments: Sequence[str]) -> int:
         new = [device for device in range(project.config.experiment.devices) if flower.register(device)]
         print(f"{len(new)} devices let in, {project.config.experiment.devices - len(new)} were in before.")
     return 0
+
+
+def unknown(device: int) -> str:
+    """For a key that was let in by other means."""
+    return (
+        f"No key of device {device} was let in from here. If one was let in by other means, find its id with "
+        "'flwr supernode list fleet' and shut it out with 'flwr supernode unregister ID fleet'."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,14 +15,20 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from kfl.cli.options import parse
+from kfl.core.errors import KflError
 
 if TYPE_CHECKING:
     from kfl.deploy import ServerConfig
+    from kfl.deploy.starter import Project
 
 DESCRIPTION = """Start a whole fleet on this machine: a server and its devices as separate processes on 127.0.0.1,
 with TLS, authenticated devices, a database and process isolation, as a real fleet has them.
 
-Every device holds its part of the dataset, as in kfl run. Ctrl-C ends everything, and so does the last round."""
+In a project that kfl deploy new wrote, its own server.toml, device.toml and device function are used. Elsewhere every
+device holds its part of the dataset, as in kfl run. Ctrl-C ends everything, and so does the last round."""
+
+DEMO = "kfl.deploy.demo:device"
+"""The device function outside of a project."""
 
 
 @dataclass(frozen=True)
@@ -34,32 +41,52 @@ class UpOptions:
     """Number of rounds. By default 3, or what the config says."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The server's TOML file: an experiment as for kfl run, with a table [fleet]."""
-    device: Annotated[str, tyro.conf.arg(metavar="PACKAGE.MODULE:FUNCTION")] = "kfl.deploy.demo:device"
+    device: Annotated[str | None, tyro.conf.arg(metavar="PACKAGE.MODULE:FUNCTION")] = None
     """The function that returns a device's model and data. By default devices of the experiment's dataset."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Where everything is kept; given again, the fleet goes on. By default a temporary folder, removed at the end."""
+    """Where everything is kept; given again, the fleet goes on. By default a temporary folder, removed at the end, or a
+    project's folder local, where every start is a new one."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, start, stream the rounds, end."""
     options = parse(UpOptions, arguments, "kfl deploy up", DESCRIPTION, UpOptions())
-    config = server_config(options)
+    from kfl.deploy.starter import Project
+
+    project = Project.find() if options.config is None and options.device is None else None
+    config = server_config(options, project)
     config.validate()
     with contextlib.ExitStack() as stack:
-        if options.out is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kfl-fleet-")))
-        else:
+        if options.out is not None:
             folder = options.out
+        elif project is not None:
+            folder = rehearsal(project)
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kfl-fleet-")))
         stack.enter_context(termination_as_interrupt())
-        return up(config, folder, options)
+        return up(config, folder, options, project)
 
 
-def server_config(options: UpOptions) -> ServerConfig:
+def rehearsal(project: Project) -> Path:
+    """The folder `local` of a project, without what an earlier rehearsal left there."""
+    from kfl.deploy.status import is_held
+
+    folder = project.folder / "local"
+    if is_held(folder / "run"):
+        raise KflError(f"A fleet is up in {folder} already; end it first, or choose another folder with --out.")
+    if (folder / "superlink.db").exists():  # it is a fleet's, and nothing else
+        shutil.rmtree(folder)
+    return folder
+
+
+def server_config(options: UpOptions, project: Project | None) -> ServerConfig:
     """The file's configuration, or a small one, with what the command line says on top."""
     from kfl.deploy import ServerConfig
     from kfl.simulation.experiment import Experiment
 
-    if options.config is None:
+    if project is not None:
+        config = project.config
+    elif options.config is None:
         config = ServerConfig(Experiment(devices=3, rounds=3, widths=(128, 192, 256)))
     else:
         config = ServerConfig.load(options.config)
@@ -67,13 +94,16 @@ def server_config(options: UpOptions) -> ServerConfig:
     return replace(config, experiment=replace(config.experiment, **given))
 
 
-def up(config: ServerConfig, folder: Path, options: UpOptions) -> int:
+def up(config: ServerConfig, folder: Path, options: UpOptions, project: Project | None) -> int:
     """Run the fleet and print a line for every round."""
     from kfl.deploy.local_fleet import LocalFleet
     from kfl.deploy.sentences import round_sentence
 
     rounds, devices = config.experiment.rounds, config.experiment.devices
-    fleet = LocalFleet(folder, config, options.device, python_path=[Path.cwd()])
+    if project is not None:
+        fleet = LocalFleet(folder, config, project.device, project.device_config, python_path=[project.app])
+    else:
+        fleet = LocalFleet(folder, config, options.device or DEMO, python_path=[Path.cwd()])
     print(f"Starting {devices} devices and a server on {fleet.address}; logs in {fleet.folder / 'logs'}", flush=True)
     status = 0
     try:
@@ -86,8 +116,8 @@ def up(config: ServerConfig, folder: Path, options: UpOptions) -> int:
         status = 130
     left = fleet.processes.members()
     print(f"Ended: {len(left)} processes could not be ended: {left}" if left else "Ended: no process is left.")
-    if options.out is not None:
-        again = "" if fleet.finished else "; the same command goes on with the next round"
+    if options.out is not None or project is not None:
+        again = "" if fleet.finished or options.out is None else "; the same command goes on with the next round"
         print(f"The run folder is {fleet.run_folder}{again}.")
     return status
 

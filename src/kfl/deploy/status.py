@@ -195,10 +195,10 @@ def _problems(rounds: tuple[RoundLog, ...]) -> list[str]:
         where = f"Round {entry.round + 1}"
         for one in entry.faults:
             reason = f": {one['reason']}" if one.get("reason") else ""
-            found.append(f"{where}, device {one.get('device')}, {one.get('fault')}{reason}.")
-        found += [f"{where}, device {one.get('device')}, rejected: {one.get('reason')}." for one in entry.rejected]
-        found += [f"{where}, device {device}, its training ran off to infinity." for device in entry.diverged]
-    return found
+            found.append(f"{where}, device {one.get('device')}, {one.get('fault')}{reason}")
+        found += [f"{where}, device {one.get('device')}, rejected: {one.get('reason')}" for one in entry.rejected]
+        found += [f"{where}, device {device}, its training ran off to infinity" for device in entry.diverged]
+    return [f"{sentence.rstrip('.')}." for sentence in found]
 
 
 def _mine(entry: Mapping[str, Any], device: int) -> bool:

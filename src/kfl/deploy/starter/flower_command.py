@@ -66,16 +66,23 @@ class FlowerCommand:
         self._note({**self.node_ids(), device: str(found.get("node-id"))})
         return True
 
-    def revoke(self, device: int) -> bool:
-        """Shut a device's key out; False if it was not let in."""
+    def revoke(self, device: int) -> int:
+        """Shut out every key by which a device is known here; how many there were."""
         ids = self.node_ids()
-        node = ids.pop(device, None)
-        if node is None:
-            return False
-        if any(str(listed.get("node-id")) == node for listed in self.nodes()):
+        mine = {node for node in (ids.pop(device, None), self._in_run(device)) if node is not None}
+        listed = {str(node.get("node-id")) for node in self.nodes()}
+        for node in mine & listed:
             self("supernode", "unregister", node, CONNECTION)
         self._note(ids)
-        return True
+        return len(mine & listed)
+
+    def _in_run(self, device: int) -> str | None:
+        """The id under which the server last met a device, from its run folder."""
+        try:
+            text = (self.project.run_folder / "fleet.json").read_text(encoding="utf-8")
+            return str(parse_json(text)["devices"][str(device)]["node"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def node_ids(self) -> dict[int, str]:
         """Flower's ids of the devices that were let in; Flower itself does not tell which is which."""
