@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 # Tests run in parallel processes, each with one torch thread: the models are small.
 WORKERS ?= auto
 
-.PHONY: run test setup lint types floors docs tests serve-docs format clean help
+.PHONY: run test setup lint types floors docs tests browser serve-docs format clean help
 
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -47,6 +47,17 @@ docs: setup      ## build the documentation, warnings are errors
 
 tests: setup     ## the test suite
 	$(BIN)/pytest -n $(WORKERS)
+
+browser:         ## install Chromium and its driver, for the tests of the pages
+	@if { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null; then \
+	  echo "Chromium and chromedriver are here."; \
+	elif ! command -v apt-get >/dev/null; then \
+	  echo "make browser: there is no apt-get here. Install Chromium and chromedriver your system's way; the tests find them on the PATH." >&2; exit 1; \
+	elif [ "$$(id -u)" != 0 ]; then \
+	  echo "make browser: only root can install packages. Try: sudo make browser" >&2; exit 1; \
+	else \
+	  apt-get update --quiet --quiet && DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends chromium chromium-driver; \
+	fi
 
 serve-docs: setup    ## read the documentation at http://127.0.0.1:8000
 	$(BIN)/mkdocs serve
