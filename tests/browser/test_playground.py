@@ -1,7 +1,6 @@
 """The playground in a real Chromium: what the page says is what the library says, on a laptop and on a phone."""
 
 import re
-import shutil
 import threading
 import time
 from dataclasses import replace
@@ -31,21 +30,15 @@ def url():
 class Page:
     """The playground in a browser, and the few things a person does with it."""
 
-    def __init__(self, browser, url, settings=None):
+    def __init__(self, browser, url, settings=None, size=WIDTHS["desktop"]):
         self.browser = browser
-        browser.get(url + ("" if settings is None else "?" + settings.query()))
+        self.js = browser.run
+        browser.open(url + ("" if settings is None else "?" + settings.query()), *size)
         self.settle()
-
-    def js(self, program, *values):
-        return self.browser.execute_script(program, *values)
 
     def settle(self):
         """Until the last change is played and drawn."""
-        for _ in range(600):
-            if self.js("return document.body.dataset.settled === 'yes' && document.body.dataset.ready === 'yes'"):
-                return
-            time.sleep(0.05)
-        pytest.fail("the page did not come to rest within 30 s")
+        self.browser.wait("return document.body.dataset.settled === 'yes' && document.body.dataset.ready === 'yes'")
 
     def slide(self, name, place):
         """Move a slider, as a finger does."""
@@ -72,7 +65,7 @@ class Page:
     @property
     def settings(self):
         """What the address says."""
-        return Settings.from_query(dict(parse_qsl(urlsplit(self.browser.current_url).query)))
+        return Settings.from_query(dict(parse_qsl(urlsplit(self.browser.driver.current_url).query)))
 
     @property
     def cards(self):
@@ -128,54 +121,24 @@ class Page:
         assert counts == [int(other.decision.chosen.sum()) for other in play.rounds]
         return play
 
-    def complaints(self):
-        """What the browser's console holds."""
-        return [entry["message"] for entry in self.browser.get_log("browser")]
+
+@pytest.fixture(params=list(WIDTHS))
+def size(request):
+    return WIDTHS[request.param]
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    """Opens browsers of a given width and height, and closes them at the end."""
-    binary, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("NO BROWSER: the playground was not tried in one; make browser installs it")
-    from selenium import webdriver
-
-    opened = []
-
-    def open_one(width, height):
-        options = webdriver.ChromeOptions()
-        options.binary_location = binary
-        for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
-            options.add_argument(word)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-        opened.append(browser)
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        return browser
-
-    yield open_one
-    for browser in opened:
-        browser.quit()
-
-
-@pytest.fixture(scope="module", params=list(WIDTHS))
-def browser(request, chromium):
-    return chromium(*WIDTHS[request.param])
-
-
-def test_it_opens_and_every_chart_is_drawn(browser, url):
-    page = Page(browser, url)
+def test_it_opens_and_every_chart_is_drawn(browser, url, size):
+    page = Page(browser, url, size=size)
     assert page.drawn() == list(PLOTS)
     page.as_the_library_says(Settings())
     assert page.js("return document.documentElement.scrollWidth <= window.innerWidth"), "it scrolls sideways"
     assert page.js("return Array.from(document.querySelectorAll('.plot')).every((p) => p.ariaLabel.length > 20)")
-    assert page.complaints() == []
+    assert all(address.startswith((url, "data:", "blob:", "about:")) for address in browser.asked())
+    assert browser.messages() == []
 
 
-def test_moving_a_control_gives_what_the_library_says(browser, url):
-    page = Page(browser, url, replace(start("small-cell"), devices=30, rounds=12))
+def test_moving_a_control_gives_what_the_library_says(browser, url, size):
+    page = Page(browser, url, replace(start("small-cell"), devices=30, rounds=12), size)
     before = page.as_the_library_says(page.settings)
     page.slide("v", 300)
     moved = page.settings
@@ -193,11 +156,11 @@ def test_moving_a_control_gives_what_the_library_says(browser, url):
     assert page.settings.round == 7
     assert page.settings.bandwidth_hz == 2e6
     page.as_the_library_says(page.settings)
-    assert page.complaints() == []
+    assert browser.messages() == []
 
 
-def test_another_scheduler_another_seed_another_cell(chromium, url):
-    page = Page(chromium(*WIDTHS["desktop"]), url, Settings(devices=25, rounds=10))
+def test_another_scheduler_another_seed_another_cell(browser, url):
+    page = Page(browser, url, Settings(devices=25, rounds=10))
     seen = set()
     for name in ("dual", "round-robin", "myopic", "uniform", "all"):
         page.choose("scheduler", name)
@@ -213,14 +176,14 @@ def test_another_scheduler_another_seed_another_cell(chromium, url):
     page.settle()
     assert page.settings == start("nb-iot")
     page.as_the_library_says(start("nb-iot"))
-    assert page.complaints() == []
+    assert browser.messages() == []
 
 
-def test_a_bad_value_is_a_sentence_and_the_last_good_results_stay(browser, url):
-    page = Page(browser, url, Settings(devices=10, rounds=5))
+def test_a_bad_value_is_a_sentence_and_the_last_good_results_stay(browser, url, size):
+    page = Page(browser, url, Settings(devices=10, rounds=5), size)
     before = page.cards
     page.type("v", "a lot")
-    problem = browser.find_element("id", "problem")
+    problem = browser.find("#problem")
     assert problem.text == "V is 'a lot', but must be a number."
     assert page.js("return document.getElementById('v').getAttribute('aria-invalid')") == "true"
     page.type("v", "")
@@ -233,7 +196,7 @@ def test_a_bad_value_is_a_sentence_and_the_last_good_results_stay(browser, url):
     assert not problem.is_displayed()
     assert page.settings.v == 0.02
     # The browser itself notes that a request was answered with "400 Bad Request"; nothing else may be there.
-    assert all("400" in line and "answer.json" in line for line in page.complaints())
+    assert all("400" in line and "answer.json" in line for line in browser.messages())
 
 
 def test_switches_tables_and_the_link(browser, url):
@@ -243,37 +206,36 @@ def test_switches_tables_and_the_link(browser, url):
     page.slide("round", 3)  # the choice of the reader stays
     assert page.js("return document.getElementById('shares-view-1').checked")
     assert page.trace("shares", "power")["y"]
-    link = browser.find_element("id", "link").get_attribute("href")
+    link = browser.find("#link").get_attribute("href")
     assert Settings.from_query(dict(parse_qsl(urlsplit(link).query))) == Settings(devices=10, rounds=5, round=3)
-    code = browser.find_element("id", "python").get_attribute("textContent")
+    code = browser.find("#python").get_attribute("textContent")
     assert "devices=10, rounds=5" in code
     assert re.search(
         r"kfl schedule cell\.json --scheduler lyapunov",
-        browser.find_element("id", "commands").get_attribute("textContent"),
+        browser.find("#commands").get_attribute("textContent"),
     )
-    assert page.complaints() == []
+    assert browser.messages() == []
 
 
-def test_by_keyboard(chromium, url):
+def test_by_keyboard(browser, url):
     """Tab reaches the controls, arrow keys move them, and the results follow."""
     from selenium.webdriver.common.keys import Keys
 
-    browser = chromium(*WIDTHS["desktop"])
     page = Page(browser, url, Settings(devices=10, rounds=5))
     reached = []
     for _ in range(40):
-        browser.switch_to.active_element.send_keys(Keys.TAB)
+        browser.driver.switch_to.active_element.send_keys(Keys.TAB)
         reached.append(page.js("return document.activeElement.id"))
         if reached[-1] == "v-slider":
             break
     assert "scheduler" in reached
     assert reached[-1] == "v-slider"
     for _ in range(5):
-        browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+        browser.driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
     time.sleep(0.2)
     page.settle()
     assert 0.01 < page.settings.v < 0.012
-    slider = browser.find_element("id", "round-slider")
+    slider = browser.find("#round-slider")
     slider.send_keys(Keys.ARROW_RIGHT)
     time.sleep(0.2)
     page.settle()
@@ -282,8 +244,7 @@ def test_by_keyboard(chromium, url):
     page.as_the_library_says(page.settings)
 
 
-def test_dark_and_light(chromium, url):
-    browser = chromium(*WIDTHS["desktop"])
+def test_dark_and_light(browser, url):
     page = Page(browser, url, Settings(devices=10, rounds=5))
     colours = {}
     for _ in range(3):
@@ -295,4 +256,4 @@ def test_dark_and_light(chromium, url):
         )
     assert colours["light"] != colours["dark"]
     assert page.drawn() == list(PLOTS)
-    assert page.complaints() == []
+    assert browser.messages() == []
