@@ -92,6 +92,11 @@ def make_device_key(folder: Path, device: int) -> Pair:
     return pair
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Write a new file that only its owner can read."""
+    _write(path, data, 0o600)
+
+
 def _new_key() -> EllipticCurvePrivateKey:
     try:
         from cryptography.hazmat.primitives.asymmetric import ec

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("kfl")
 T = TypeVar("T")
 
-CODES = {3: "late", 4: "late", 5: "gone"}
-"""Flower's error codes for a message that expired, a reply that did, and a node that is offline."""
+UNAVAILABLE = {
+    3: ("late", "its message expired before it answered"),
+    4: ("late", "its answer expired before it arrived"),
+    5: ("gone", "its node is offline"),
+}
+"""Flower's error codes for what never arrived, in our words."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +129,9 @@ class Courier:
 def _open(reply: Message, seconds: float) -> Answer | Silence:
     """What a reply says, checked as far as a table and arrays go."""
     if reply.has_error():
-        code, reason = reply.error.code, scrub(reply.error.reason or "it gave no reason")
-        return Silence(CODES.get(code, "error"), reason, seconds)
+        said = scrub(reply.error.reason or "it gave no reason")
+        kind, reason = UNAVAILABLE.get(reply.error.code, ("error", said))
+        return Silence(kind, reason, seconds)
     try:
         values, arrays = from_record(reply.content)
     except RefusedError as problem:

@@ -21,9 +21,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 
 from kfl.core.config import dump_toml
@@ -32,7 +34,7 @@ from kfl.core.files import write_atomic
 from kfl.core.lock import LockedError, only_one
 from kfl.core.parse import parse_json
 from kfl.deploy.app_folder import ENVIRONMENT, write_app, write_connection
-from kfl.deploy.certificates import Pair, make_authority, make_device_key, make_server_certificate
+from kfl.deploy.certificates import Pair, make_authority, make_device_key, make_server_certificate, write_private
 from kfl.deploy.processes import ProcessGroup, free_ports, listening
 from kfl.deploy.settings import ServerConfig
 from kfl.simulation.history import RoundLog
@@ -104,6 +106,8 @@ class LocalFleet:
         write_atomic(self.folder / "server.toml", self.config.to_toml().encode())
         if not (keys / "ca.crt").exists():
             make_server_certificate(keys, make_authority(keys))
+        if not self.secret.exists():
+            write_private(self.secret, token_bytes(32))
         write_app(self.folder / "app", "local-fleet", self.device, self.folder / "server.toml", self.run_folder)
         write_connection(self.folder / "flower", CONNECTION, self.address, keys / "ca.crt")
         for device in devices:
@@ -125,6 +129,11 @@ class LocalFleet:
         """The certificate devices trust."""
         return self.folder / "keys" / "ca.crt"
 
+    @property
+    def secret(self) -> Path:
+        """What the process that runs server apps shows the SuperLink, so that nobody else can run any."""
+        return self.folder / "keys" / "superexec.secret"
+
     def device_folder(self, device: int) -> Path:
         """Where a device keeps what is its own."""
         return self.folder / "devices" / f"device-{device}"
@@ -141,6 +150,7 @@ class LocalFleet:
                 *("--ssl-certfile", str(keys / "server.crt"), "--ssl-keyfile", str(keys / "server.key")),
                 "--enable-supernode-auth",
                 *("--isolation", "process", "--database", str(self.folder / "superlink.db")),
+                *("--superexec-auth-secret-file", str(self.secret)),
             ],
         )
         end = time.monotonic() + START_S
@@ -152,13 +162,18 @@ class LocalFleet:
     def start_superexec(self) -> None:
         """Start the process that runs server apps."""
         command = [program("flower-superexec"), "--runtime-api-address", self.address]
-        self.processes.start("superexec", [*command, "--root-certificates", str(self.authority)])
+        command += ["--root-certificates", str(self.authority), "--superexec-auth-secret-file", str(self.secret)]
+        self.processes.start("superexec", command)
 
     def register(self, devices: Sequence[int], keys: Mapping[int, Pair] | None = None) -> None:
-        """Tell the SuperLink the public keys of devices, each under its name."""
-        for device in devices:
+        """Tell the SuperLink the public keys of devices, each under its name; several at a time."""
+
+        def one(device: int) -> None:
             public = keys[device].public if keys else self.folder / "keys" / f"device-{device}.pub"
             self.flwr("supernode", "register", str(public), CONNECTION, "--name", f"device-{device}", accept="already")
+
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(one, devices))
 
     def flwr(self, *words: str, accept: str | None = None) -> str:
         """Run Flower's own command line against this fleet; what it printed."""

@@ -1,0 +1,129 @@
+"""kfl deploy status: what it says must be what happened, while the server is at work and afterwards."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kfl.cli.main import main
+from kfl.core.errors import RunFolderError
+from kfl.deploy.courier import Courier
+from kfl.deploy.flower import ConfigRecord, RecordDict
+from kfl.deploy.server import FleetServer
+from kfl.deploy.status import find_run, is_held, read_status
+from kfl.scheduling import SCHEDULERS
+from kfl.simulation import load_run, run
+from kfl.simulation.folder import RunFolder
+
+
+def round_of(message):
+    return message.content.config_records["kfl"].get("round")
+
+
+def twist(device, asked, reply):
+    """Device 1 is silent in round 0, and device 2 sends a word instead of the number of right predictions in round 1."""
+    if (device, round_of(asked)) == (1, 0):
+        return None
+    if (device, round_of(asked)) == (2, 1):
+        table = {**dict(reply.content.config_records["kfl"]), "correct": "all"}
+        reply.content = RecordDict({"kfl": ConfigRecord(table), "arrays": reply.content["arrays"]})
+    return reply
+
+
+@pytest.fixture
+def everybody(small):
+    return small(scheduler=SCHEDULERS["all"]())
+
+
+def test_it_adds_up_while_the_server_is_at_work_and_when_it_has_stopped(loop, everybody):
+    grid, config = loop(everybody)
+    grid.twist = twist
+    target = RunFolder(grid.folder / "run")
+    with target.locked():
+        target.prepare(config.experiment)
+        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+        server.start()
+        server.step()
+        server.step()
+        assert is_held(target.path)
+        status = read_status(target.path)
+    assert (status.state, status.rounds_done, status.rounds) == ("running", 2, 3)
+    assert (status.devices_seen, status.devices_expected) == (4, 4)
+    counts = [(one.chosen, one.used, one.late, one.lost, one.rejected, one.last_round) for one in status.devices]
+    assert counts == [(2, 2, 0, 0, 0, 2), (2, 1, 1, 0, 0, 2), (2, 1, 0, 0, 1, 1), (2, 2, 0, 0, 0, 2)]
+    assert (status.late, status.lost, status.rejected) == (1, 0, 1)
+    assert status.energy_j == pytest.approx(server.state.compute_energy_j.sum() + server.state.upload_energy_j.sum())
+    assert [one.energy_j for one in status.devices] == pytest.approx(
+        list(server.state.compute_energy_j + server.state.upload_energy_j)
+    )
+    tests = [member.profile.test_samples for _, member in sorted(server.roster.members.items())]
+    assert [one.accuracy for one in status.devices] == [
+        right / count for right, count in zip(server.state.correct, tests, strict=True)
+    ]
+    assert status.accuracy == server.logs[-1].accuracy
+    assert status.problems[0].startswith("Round 2, device 2, rejected: its correct is no whole number")
+    assert status.problems[1].startswith("Round 1, device 1, late: no answer in 0.3 s")
+    assert not is_held(target.path)
+    assert read_status(target.path).state == "stopped"
+
+
+def test_a_finished_fleet_as_table_and_as_json(loop, everybody, serve_fleet, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    grid, config = loop(everybody)
+    folder = serve_fleet(grid, config)
+    assert main(["deploy", "status", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    _, history = load_run(folder)
+    for words in ("kfl, all: round 3 of 3, finished", "4 of 4 devices seen", f"{100 * history.accuracy:.2f} %"):
+        assert words in shown
+    assert main(["deploy", "status", "--json", str(grid.folder)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["folder"] == str(folder)
+    assert [one["accuracy"] for one in found["devices"]] == [one["accuracy"] for one in history.devices]
+    assert [one["budget_j"] for one in found["devices"]] == [one["budget_j"] for one in history.devices]
+    assert found["energy_j"] == pytest.approx(history.summary["energy_j"])
+    assert found["bits_up"] == history.summary["bits_up"]
+    assert found["metrics_port"] is None
+
+
+def test_a_device_that_never_came_is_not_seen(loop, everybody):
+    grid, config = loop(everybody, min_devices=3)
+    del grid.online[1003]
+    target = RunFolder(grid.folder / "run")
+    with target.locked():
+        target.prepare(config.experiment)
+        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+        server.start()
+        server.step()
+    status = read_status(target.path)
+    assert status.devices_seen == 3
+    assert [one.seen for one in status.devices] == [True, True, True, False]
+    assert (status.devices[3].chosen, status.devices[3].accuracy, status.devices[3].last_round) == (0, None, None)
+
+
+def test_it_finds_the_run_folder_and_refuses_what_is_none(loop, everybody, serve_fleet, small, tmp_path, capsys):
+    grid, config = loop(everybody)
+    folder = serve_fleet(grid, config)
+    project = tmp_path / "project"
+    shutil.copytree(folder, project / "local" / "run")
+    assert find_run(project) == project / "local" / "run"
+    shutil.copytree(folder, project / "run")
+    assert find_run(project) == project / "run"
+    with pytest.raises(RunFolderError, match="holds no run of a fleet"):
+        read_status(tmp_path)
+    run(small(rounds=1), tmp_path / "simulated")
+    with pytest.raises(RunFolderError, match="a simulation, not of a fleet"):
+        read_status(tmp_path / "simulated")
+    (project / "run" / "fleet.json").write_text("{")
+    assert main(["deploy", "status", str(project)]) == 2
+    assert "fleet.json cannot be read" in capsys.readouterr().err
+
+
+def test_a_line_that_was_torn_is_passed_over(loop, everybody, serve_fleet):
+    grid, config = loop(everybody)
+    folder = Path(serve_fleet(grid, config))
+    before = read_status(folder)
+    with (folder / "fleet.jsonl").open("a") as file:
+        file.write('not json\n{"round": 9')
+    assert read_status(folder) == before
