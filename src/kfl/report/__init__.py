@@ -20,12 +20,20 @@ from kfl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from kfl.report.live import watch_server
     from kfl.report.page import build_report
+    from kfl.report.playground import playground_server
+    from kfl.report.trackers import Tracker, Tracking
 
-_LAZY = {"build_report": "kfl.report.page", "watch_server": "kfl.report.live"}
+_LAZY = {
+    "build_report": "kfl.report.page",
+    "watch_server": "kfl.report.live",
+    "playground_server": "kfl.report.playground",
+    "Tracker": "kfl.report.trackers",
+    "Tracking": "kfl.report.trackers",
+}
 
 
 def __getattr__(name: str) -> Any:
     return lazy_exports(__name__, _LAZY, name)
 
 
-__all__ = ["build_report", "watch_server"]
+__all__ = ["Tracker", "Tracking", "build_report", "playground_server", "watch_server"]
