@@ -76,7 +76,7 @@ def test_a_restart_between_rounds_changes_nothing(tmp_path):
     for round_index in range(3):
         one, _ = through.answer(*message(round_index))
         other, _ = worker(tmp_path / "b").answer(*message(round_index))
-        assert one == other
+        assert {**one, "work_s": 0} == {**other, "work_s": 0}
     a, b = Memory(tmp_path / "a", RUN, 4).load(), Memory(tmp_path / "b", RUN, 4).load()
     assert all(torch.equal(a.state[name], b.state[name]) for name in a.state)
 

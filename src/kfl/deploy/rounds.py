@@ -306,6 +306,9 @@ def accuracy(roster: Roster, state: RunState) -> float | None:
 
 
 def _facts(answer: Answer | Silence) -> dict[str, Any]:
+    """How long an answer took and how large it is; how long the device says it worked."""
     if isinstance(answer, Silence):
         return {"seconds": answer.seconds, "silence": answer.kind}
-    return {"seconds": answer.seconds, "bytes": answer.bytes}
+    facts: dict[str, Any] = {"seconds": answer.seconds, "bytes": answer.bytes}
+    worked = answer.values.get("work_s")
+    return {**facts, "work_s": worked} if isinstance(worked, float) and 0 <= worked < 1e9 else facts

@@ -7,6 +7,7 @@ in a simulation of the whole fleet.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,7 @@ class Worker:
 
         seed, engine = whole(values, "seed", -MOST_SAMPLES, MOST_SAMPLES), self.engine
         before = algorithm.device_init(engine, self.device, seed) if kept is None else kept.state
+        began = time.perf_counter()
         self.meter.start()
         message = engine.place(arrays)
         after, uploads = algorithm.local_update(message, [self.device], [before], engine, RoundKey(seed, advice.round))
@@ -135,6 +137,7 @@ class Worker:
             upload_energy_j=float(advice.upload_energy_j) if fine else 0.0,
             correct=correct,
             digest=self.describe(algorithm, correct).digest(),
+            work_s=time.perf_counter() - began,
         )
         return Kept(advice.round, state, uploads[0].arrays if fine and uploads else {}, answer)
 
