@@ -6,8 +6,8 @@ its light or dark theme. Text from run folders is escaped where it is put into a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,25 @@ def ink(index: int) -> str:
 def stroke(index: int) -> dict[str, str]:
     """The kind of line of a run in a comparison, so that lines can be told apart without colours."""
     return {"dash": DASHES[index % len(DASHES)]}
+
+
+def gathered(chart: Chart, names: Sequence[str], kinds: Mapping[str, int]) -> Chart:
+    """A chart of so many runs that a legend of them all would be no help: thin lines, and an entry for each kind."""
+    keys = [line(kind, [None], [None], ink(index), line=stroke(index)) for kind, index in kinds.items()]
+
+    def thin(trace: dict[str, Any]) -> dict[str, Any]:
+        if trace.get("name") not in names:
+            return trace
+        return {**trace, "showlegend": False, "line": {**trace["line"], "width": 1.2}, "opacity": 0.8}
+
+    views = {
+        label: {
+            "data": [*map(thin, figure["data"]), *keys],
+            "layout": {**figure["layout"], "showlegend": True, "hovermode": "closest"},
+        }
+        for label, figure in chart.views.items()
+    }
+    return replace(chart, views=views)
 
 
 def band(name: str, x: list[Any], low: list[Any], high: list[Any], colour: str) -> list[dict[str, Any]]:

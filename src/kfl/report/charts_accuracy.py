@@ -9,7 +9,7 @@ import numpy as np
 from kfl.report.chart import Chart, Figure, axis, band, ink, line, numbers, stroke, table, thinned
 from kfl.report.measures import spent_curves, totals, trail_accuracy
 from kfl.report.source import RunData
-from kfl.report.words import about, percent, quantity, shortened, text
+from kfl.report.words import about, between, percent, quantity, shortened, text
 
 MOST_POINTS = 600
 AXES = {
@@ -33,9 +33,7 @@ def accuracy_chart(runs: list[RunData], names: list[str], colours: list[int]) ->
     return Chart(
         "accuracy",
         "Accuracy of all devices",
-        " ".join(about(name, _sentence(run), alone=len(runs) == 1) for run, name in zip(runs, names, strict=True))
-        if len(runs) <= 4
-        else f"Accuracy of {len(runs)} runs; the table above has their last values.",
+        about([(name, _sentence(run)) for run, name in zip(runs, names, strict=True)], _range(runs, names)),
         views,
         "Accuracy against",
         _table(runs, names),
@@ -84,6 +82,16 @@ def _spread(run: RunData, unit: str, colour: str) -> list[Any]:
         *band("8 of 10 devices", x, numbers(low, 4), numbers(high, 4), colour),
         line("worst tenth of devices", x, numbers(worst, 4), "@c2", line={"dash": "dot"}, hovertemplate="%{y:.2%}"),
     ]
+
+
+def _range(runs: list[RunData], names: list[str]) -> str:
+    last = [(totals(run).accuracy, name) for run, name in zip(runs, names, strict=True)]
+    known = [(accuracy, shortened(name)) for accuracy, name in last if accuracy is not None]
+    return (
+        f"Accuracy from {between(known, lambda value: percent(value, 2))}."
+        if known
+        else "No round has been tested yet."
+    )
 
 
 def _sentence(run: RunData) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from kfl.report.chart import Chart, axis, band, ink, line, numbers, stroke, table, thinned
 from kfl.report.measures import fairness, trail_accuracy
 from kfl.report.source import RunData
-from kfl.report.words import about, percent, shortened, text
+from kfl.report.words import about, between, percent, shortened, text
 
 MOST_POINTS = 500
 BINS = 25
@@ -41,7 +41,7 @@ def distribution_chart(runs: list[RunData], names: list[str], colours: list[int]
     return Chart(
         "devices",
         "Accuracy of each device",
-        " ".join(about(name, _sentence(run), alone=len(runs) == 1) for run, name in zip(runs, names, strict=True)),
+        about([(name, _sentence(run)) for run, name in zip(runs, names, strict=True)], _range(runs, names)),
         views,
         "Accuracy of each device, shown",
         fairness_table(runs, names),
@@ -49,7 +49,7 @@ def distribution_chart(runs: list[RunData], names: list[str], colours: list[int]
 
 
 def _note(label: str, x: float) -> dict[str, Any]:
-    place = {"xref": "x", "x": x, "yref": "paper", "y": 0, "yanchor": "bottom", "textangle": -90}
+    place = {"xref": "x", "x": x, "yref": "paper", "y": 1, "yanchor": "top", "textangle": -90}
     return {**place, "text": label, "showarrow": False, "font": {"color": "@c2", "size": 12}}
 
 
@@ -95,6 +95,12 @@ def _histogram(values: Any) -> dict[str, Any]:
     }
     layout = {"xaxis": axis("accuracy", tickformat=".0%"), "yaxis": axis("devices"), "shapes": lines}
     return {"data": [bars], "layout": {**layout, "annotations": notes, "hovermode": "closest", "showlegend": False}}
+
+
+def _range(runs: list[RunData], names: list[str]) -> str:
+    found = [(fairness(run.accuracy), shortened(name)) for run, name in zip(runs, names, strict=True)]
+    known = [(one.worst_tenth, name) for one, name in found if one is not None]
+    return f"The worst tenth of the devices is right in {between(known, percent)} of its tests."
 
 
 def _sentence(run: RunData) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kfl.report.chart import Chart, axis, band, ink, level, line, numbers, stroke, table, thinned
 from kfl.report.measures import device_energy, totals
 from kfl.report.source import RunData
-from kfl.report.words import about, percent, quantity, several, shortened, text
+from kfl.report.words import about, between, percent, quantity, several, shortened, text
 
 MOST_BARS = 150
 """Devices up to which each is a bar of its own; beyond, a line through the sorted devices says the same."""
@@ -30,7 +30,8 @@ def budget_chart(runs: list[RunData], names: list[str], colours: list[int]) -> C
         views["Of budget"] = _sorted_energy(runs, names, colours, relative=True)
     views["Joules"] = _sorted_energy(runs, names, colours, relative=False)
     told = [(name, _sentence(run)) for run, name in zip(runs, names, strict=True) if run.cell is not None]
-    summary = " ".join(about(name, sentence, alone=len(runs) == 1) for name, sentence in told)
+    spent = [(float(device_energy(run).mean()), shortened(name)) for run, name in zip(runs, names, strict=True)]
+    summary = about(told, f"A device spent {between(spent, lambda value: quantity(value, 'J'))} on average.")
     return Chart("energy", "Energy of each device", summary, views, "Energy shown", _table(runs, names))
 
 

@@ -138,16 +138,19 @@ def participants_chart(run: RunData, prefix: str) -> Chart | None:
         lost[trouble.round] += _state(trouble.kind) > 1
     kept = thinned(run.played, 600)
     x = [int(place) + 1 for place in kept]
-    traces = [line("chosen", x, numbers(chosen[kept]), "@c1", line={"shape": "hvh" if run.played <= 300 else "linear"})]
+    shape = {"shape": "hvh" if run.played <= 300 else "linear"}
+    traces = [line("chosen", x, numbers(chosen[kept]), "@c1", line=shape)]
     if lost.any():
-        traces.append(line("uploads that counted", x, numbers((chosen - lost)[kept]), "@c3", line={"dash": "dot"}))
+        traces.append(
+            line("uploads that counted", x, numbers((chosen - lost)[kept]), "@c3", line={"dash": "dot", **shape})
+        )
     nobody = int((chosen == 0).sum())
     most, least = int(chosen.max()), int(chosen.min())
     among = f"{least:,} devices were chosen in every round." if most == least else ""
     summary = among or f"From {least:,} to {most:,} devices were chosen in a round."
     if nobody:
         why = Counter(run.rounds.status[place] for place in np.flatnonzero(chosen == 0)).most_common(1)[0][0]
-        summary += f" In {several(nobody, 'round')} nobody was: {why or 'no reason was recorded'}."
+        summary += f" In {several(nobody, 'round')} nobody was: {why.rstrip('.') or 'no reason was recorded'}."
     layout = {"xaxis": axis("round"), "yaxis": axis("devices", rangemode="tozero"), "hovermode": "x unified"}
     rows = [
         (str(place + 1), f"{chosen[place]:.0f}", f"{chosen[place] - lost[place]:.0f}") for place in range(run.played)

@@ -13,6 +13,8 @@ from kfl.report.measures import Totals, device_energy, fairness, totals
 from kfl.report.source import RunData
 from kfl.report.words import duration, percent, quantity, several
 
+MOST_COLOURS = 8
+
 
 def state_of(run: RunData) -> str:
     """How far a run is, in a few words."""
@@ -77,8 +79,11 @@ def _energy_cards(run: RunData, sums: Totals) -> list[tuple[str, str, str]]:
     found = [("Energy", quantity(sums.energy_j, "J"), f"all devices; {some} of it sending")]
     if sums.use_of_budget is not None:
         most = float(device_energy(run).max(initial=0.0)) / run.budget_j
-        state = "kept" if sums.over_budget == 0 else f"{several(sums.over_budget, 'device')} over"
-        found.append(("Budgets", state, f"{percent(sums.use_of_budget)} used; at most {percent(most)}"))
+        if sums.over_budget == 0:
+            found.append(("Budgets", "kept", f"{percent(sums.use_of_budget)} used; at most {percent(most)}"))
+        else:
+            among = f"of {several(run.devices, 'device')}; at most {percent(most)} used"
+            found.append(("Budgets", f"{sums.over_budget:,} over", among))
     return found
 
 
@@ -100,7 +105,7 @@ def comparison(runs: list[RunData], names: list[str]) -> Table:
         rows.append(
             (
                 name,
-                f"{run.algorithm}, {run.scheduler}",
+                kind_of(run),
                 *([] if finished else [state_of(run)]),
                 percent(sums.accuracy, 2),
                 percent(None if fair is None else fair.worst_tenth),
@@ -146,10 +151,20 @@ def names_of(runs: list[RunData]) -> list[str]:
 
 def colours_of(runs: list[RunData]) -> list[int]:
     """A colour for each run: its own, or where there are too many, one for each algorithm and scheduler."""
-    if len(runs) <= 8:
-        return list(range(len(runs)))
-    kinds = list(dict.fromkeys((run.algorithm, run.scheduler) for run in runs))
-    return [kinds.index((run.algorithm, run.scheduler)) for run in runs]
+    kinds = kinds_of(runs)
+    return [kinds[kind_of(run)] for run in runs] if kinds else list(range(len(runs)))
+
+
+def kind_of(run: RunData) -> str:
+    """What runs of a kind have in common."""
+    return f"{run.algorithm}, {run.scheduler}"
+
+
+def kinds_of(runs: list[RunData]) -> dict[str, int]:
+    """The kinds of runs and their colours, where there are too many runs for a colour each; else empty."""
+    if len(runs) <= MOST_COLOURS:
+        return {}
+    return {kind: place for place, kind in enumerate(dict.fromkeys(map(kind_of, runs)))}
 
 
 def what_differs(runs: list[RunData], names: list[str]) -> Table:

@@ -15,7 +15,7 @@ from typing import Any
 from kfl._version import __version__
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
-from kfl.report.chart import Chart
+from kfl.report.chart import Chart, gathered
 from kfl.report.charts_accuracy import accuracy_chart
 from kfl.report.charts_devices import distribution_chart, fairness_chart
 from kfl.report.charts_energy import budget_chart, pace_chart
@@ -31,13 +31,14 @@ from kfl.report.overview import (
     comparison,
     comparison_sentence,
     facts,
+    kinds_of,
     names_of,
     sentence,
     state_of,
     what_differs,
 )
 from kfl.report.source import RunData, find_runs, read_run
-from kfl.report.words import text
+from kfl.report.words import shortened, text
 
 OLD = "This run folder has no trail of its rounds (trail.jsonl), which kfl writes as a run goes on: it is older."
 
@@ -119,16 +120,21 @@ def _compared(content: Content, runs: list[RunData], names: list[str]) -> None:
 
 def _common(content: Content, runs: list[RunData], names: list[str]) -> None:
     """Sections that show all runs in the same charts."""
-    colours = colours_of(runs)
+    colours, kinds = colours_of(runs), {text(kind): colour for kind, colour in kinds_of(runs).items()}
+    shown = [text(shortened(name)) for name in names]
+
+    def add(name: str, title: str, found: list[Chart | None], absent: str) -> None:
+        drawn = [gathered(chart, shown, kinds) if chart is not None and kinds else chart for chart in found]
+        content.section(name, title, content.charts(drawn, absent))
+
     played = any(run.played for run in runs)
-    charts = [accuracy_chart(runs, names, colours) if played else None]
-    content.section("learning", "Accuracy", content.charts(charts, "No round is finished yet."))
-    charts = [distribution_chart(runs, names, colours), fairness_chart(runs, names, colours)]
-    content.section("by-device", "Device by device", content.charts(charts, "No device has been tested yet."))
-    charts = [budget_chart(runs, names, colours), pace_chart(runs, names, colours)] if played else []
+    not_yet = "No round is finished yet."
+    add("learning", "Accuracy", [accuracy_chart(runs, names, colours) if played else None], not_yet)
+    devices = [distribution_chart(runs, names, colours), fairness_chart(runs, names, colours)]
+    add("by-device", "Device by device", devices, "No device has been tested yet.")
+    energy = [budget_chart(runs, names, colours), pace_chart(runs, names, colours)] if played else []
     no_radio = all(run.cell is None for run in runs)
-    why = "Energy is not counted without a radio." if no_radio else "No round is finished yet."
-    content.section("by-budget", "Energy", content.charts(charts, why))
+    add("by-budget", "Energy", energy, "Energy is not counted without a radio." if no_radio else not_yet)
 
 
 def _details(content: Content, run: RunData, prefix: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Callable, Sequence
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
@@ -85,10 +86,21 @@ def shortened(name: str, most: int = 48) -> str:
     return f"{name[:half]}…{name[-half:]}"
 
 
-def about(name: str, told: str, *, alone: bool) -> str:
-    """A sentence about a run; with its name where there are several.
+def about(told: Sequence[tuple[str, str]], otherwise: str) -> str:
+    """Sentences about runs, with their names where there are several; of many runs only what is said otherwise.
 
-    >>> about("mine", "all is well.", alone=True), about("mine", "all is well.", alone=False)
-    ('All is well.', 'mine: all is well.')
+    >>> about([("mine", "all is well.")], ""), about([("a", "well."), ("b", "better.")], "")
+    ('All is well.', 'a: well. b: better.')
     """
-    return told[:1].upper() + told[1:] if alone else f"{name}: {told}"
+    if len(told) == 1:
+        return told[0][1][:1].upper() + told[0][1][1:]
+    return " ".join(f"{name}: {sentence}" for name, sentence in told) if len(told) <= 4 else otherwise
+
+
+def between(values: Sequence[tuple[float, str]], show: Callable[[float], str]) -> str:
+    """The smallest and the largest of values that have a name each.
+
+    >>> between([(2.0, "b"), (1.0, "a")], str)
+    '1.0 (a) to 2.0 (b)'
+    """
+    return f"{show(min(values)[0])} ({min(values)[1]}) to {show(max(values)[0])} ({max(values)[1]})"
