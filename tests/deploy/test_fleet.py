@@ -195,6 +195,7 @@ def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(
     nodes = json.loads((fleet.run_folder / "fleet.json").read_text())
     assert sorted(nodes["devices"]) == ["0", "1", "2", "3"]
     assert len({d["node"] for d in nodes["devices"].values()}) == 4
+    assert [nodes["devices"][str(device)]["name"] for device in range(4)] == [f"device-{device}" for device in range(4)]
     assert len(json.loads(listed)["nodes"]) == 4
     for name in ("unknown-key", "no-key", "wrong-authority", "plain-text", "key-in-use"):
         text = (fleet.folder / "logs" / f"{name}.log").read_text()

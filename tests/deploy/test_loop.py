@@ -308,6 +308,39 @@ def test_measured_gains_decide_and_a_device_without_one_sits_out(loop, small, tm
     assert log.share[0] > log.share[1] > log.share[2], "the weaker the channel, the larger the share"
 
 
+def test_gains_and_hardware_that_devices_report_decide(loop, small, tmp_path):
+    """Against the paper's formulas, written out here."""
+    module = tmp_path / "reporting_device.py"
+    module.write_text(
+        "from dataclasses import replace\n"
+        "from kfl.deploy import demo\n"
+        "def device(partition, config):\n"
+        "    own = dict(cpu_hz=1e9 + 1e8 * partition, flops_per_cycle=8.0, power_coefficient=2e-27, max_power_w=0.5)\n"
+        "    gain = None if partition == 2 else 10.0 ** -(7 + partition)\n"
+        "    return replace(demo.device(partition, config), **own, gain=gain, budget_j=4.0)\n"
+    )
+    plain = small(rounds=2, widths=(16,), algorithm=Kfl(local_steps=1), scheduler=SCHEDULERS["all"]())
+    grid, config = loop(plain, channel="reported")
+    grid.node_config = {device: {"device": "reporting_device:device"} for device in range(4)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        serve(grid, config, tmp_path / "run")
+    _, history = load_run(tmp_path / "run")
+    assert all(log.devices == (0, 1, 3) for log in history.rounds), "nobody knows how well device 2 is heard"
+    for log in history.rounds:
+        for place, device in enumerate(log.devices):
+            flops = history.devices[device]["samples"] * history.devices[device]["parameters"]
+            clock, share, power = 1e9 + 1e8 * device, log.share[place], log.power_w[place]
+            assert log.compute_energy_j[place] == pytest.approx(2e-27 * flops * clock**2 / 8.0)
+            band, gain = share * 1e6, 10.0 ** -(7 + device)
+            noise = 10 ** ((-174 - 30) / 10)
+            rate = band * np.log2(1 + power * gain / (band * noise))
+            left_s = 1.0 - flops / (clock * 8.0)
+            assert 640 * 32 / rate == pytest.approx(left_s, rel=1e-6), "the upload takes all the time that is left"
+            assert power <= 0.5
+    assert {device["budget_j"] for device in history.devices} == {4.0}
+
+
 def test_fleet_settings_can_change_between_restarts_but_the_experiment_cannot(loop, small, tmp_path):
     grid, config = loop(small(rounds=1, widths=(16,)))
     serve(grid, config, tmp_path / "run")

@@ -24,6 +24,7 @@ from kfl.deploy.meters import RaplMeter, make_meter
 from kfl.deploy.metrics import Metrics
 from kfl.deploy.processes import ProcessGroup, free_ports, marked
 from kfl.simulation import Experiment, RoundLog
+from kfl.simulation.faults import Faults
 
 
 def test_a_server_config_is_an_experiment_with_one_more_table(tmp_path):
@@ -46,6 +47,7 @@ def test_a_server_config_is_an_experiment_with_one_more_table(tmp_path):
         ({"metrics_port": 70000}, {}, "fleet.metrics_port"),
         ({"channel": "reported"}, {"radio": None}, "radio"),
         ({}, {"algorithm": FedKd()}, "algorithm.name"),
+        ({}, {"faults": Faults(late=0.1)}, "faults"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(fleet, experiment, said):

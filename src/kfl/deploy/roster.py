@@ -31,6 +31,8 @@ class Member:
 
     profile: Profile
     node: int
+    name: str = ""
+    """Under which its key was registered at the SuperLink."""
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Roster:
         if other is not None and other.node in nodes and other.node != node:
             raise RefusedError(f"it says it is device {device}, which another node is")
         self._agree(profile)
-        self.members[device] = Member(profile, node)
+        self.members[device] = Member(profile, node, scrub(nodes[node], 64))
         self.refused.pop(node, None)
         log.info("Device %d joined: %d samples, %s.", device, profile.samples, profile.model)
         return device
@@ -130,7 +132,7 @@ class Roster:
         """As plain values, for the run folder."""
         return {
             "devices": {
-                str(device): {"node": str(member.node), "profile": member.profile.values()}
+                str(device): {"node": str(member.node), "name": member.name, "profile": member.profile.values()}
                 for device, member in sorted(self.members.items())
             },
             "refused": {str(node): reason for node, (reason, _, _) in self.refused.items()},

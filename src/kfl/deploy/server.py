@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import ConfigError
+from kfl.core.errors import ConfigError, KflError
 from kfl.core.files import write_json
 from kfl.core.parse import parse_json
 from kfl.deploy.channel import Measurements, read_gains
@@ -44,6 +44,7 @@ from kfl.simulation.environment import describe_environment
 from kfl.simulation.folder import RunFolder
 from kfl.simulation.history import History, RoundLog, totals
 from kfl.simulation.round import RunState
+from kfl.simulation.runner import refuse_divergence
 
 log = logging.getLogger("kfl")
 app = ServerApp()
@@ -182,6 +183,10 @@ class FleetServer:
             nodes = self._nodes()
         played = play_round(self.roster, self.site, self.courier, self.state, nodes, self._gains())
         self._keep(played)
+        try:
+            refuse_divergence(self.logs)
+        except KflError as problem:  # the simulator stops here; a fleet's server leaves that to the people who run it
+            log.warning("%s", problem)
         for device in played.verdicts.changed:
             self.roster.forget(device)
         self.gains |= played.verdicts.gains

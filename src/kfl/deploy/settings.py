@@ -108,6 +108,8 @@ class ServerConfig:
                 self.experiment.algorithm.name,
                 "one whose devices need no common samples: in a fleet every device has only its own",
             )
+        if self.experiment.faults.any:
+            raise ConfigError("faults", "given", "left out: those of a fleet are real")
         if self.experiment.cell is None and self.fleet.channel != "simulated":
             raise ConfigError("radio", "none", f"a cell when fleet.channel is {self.fleet.channel!r}")
         if self.fleet.min_devices > self.experiment.devices:
