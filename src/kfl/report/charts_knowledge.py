@@ -113,6 +113,7 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
         "labels": [f"round {number + 1}" for number in flat.rounds],
         "points": 1,
         "paths": 0,
+        "tail": _tail(flat.place),
         "x": [numbers(flat.place[:, c, 0], 4) for c in range(classes)],
         "y": [numbers(flat.place[:, c, 1], 4) for c in range(classes)],
     }
@@ -129,6 +130,14 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
     shown = table(("class", "first direction", "second direction"), rows)
     title = "Knowledge in two dimensions"
     return Chart(f"{prefix}knowledge", title, summary, {"": figure}, table=shown, tall=True, frames=frames)
+
+
+def _tail(place: FloatArray) -> int:
+    """How many steps of its way a class drags behind it: all, or three where it jumps about and all were a tangle."""
+    steps = np.linalg.norm(np.diff(place, axis=0), axis=2)
+    steps = steps[np.isfinite(steps)]
+    spread = float(np.linalg.norm(np.nanmax(place, axis=(0, 1)) - np.nanmin(place, axis=(0, 1))))
+    return 3 if steps.size and float(np.median(steps)) > 0.04 * spread else len(place)
 
 
 def _range(values: FloatArray) -> list[float | None]:

@@ -112,7 +112,7 @@
       return;
     }
     const rows = (rows_) => rows_.map((row) => row[at]);
-    const ways = (rows_) => rows_.flatMap((row) => [...row.slice(0, at + 1), null]);
+    const ways = (rows_) => rows_.flatMap((row) => [...row.slice(Math.max(0, at - frames.tail), at + 1), null]);
     Object.assign(data[frames.points], { x: rows(frames.x), y: rows(frames.y) });
     Object.assign(data[frames.paths], { x: ways(frames.x), y: ways(frames.y) });
   }
