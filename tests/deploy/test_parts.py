@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from kfl.algorithms import FedKd
+from kfl.cli.main import main
 from kfl.core.errors import ConfigError, DataError, KflError
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.app_folder import write_app, write_connection
@@ -227,6 +228,15 @@ def test_a_fleet_does_not_outlive_a_killed_parent(tmp_path):
     while marked(mark) and time.monotonic() < end:
         time.sleep(0.05)
     assert marked(mark) == []
+
+
+def test_help_answers_without_pytorch_and_a_wrong_word_names_the_right_ones(capsys):
+    program = "import sys, kfl.deploy; from kfl.cli.main import main; main(['deploy']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "kfl deploy up" in done.stdout
+    assert done.stdout.split()[-1] == "False"
+    assert main(["deploy", "down"]) == 2
+    assert "use up or" in capsys.readouterr().err
 
 
 def test_free_ports_differ():

@@ -81,6 +81,7 @@ class LocalFleet:
         self.run_folder = self.folder / "run"
         self.runs = 0
         self._restarted: dict[str, float] = {}
+        self._keys = {d: self.folder / "keys" / f"device-{d}" for d in range(self.config.experiment.devices)}
 
     def __enter__(self) -> LocalFleet:
         try:
@@ -183,7 +184,8 @@ class LocalFleet:
         return text
 
     def start_device(self, device: int, key: Path | None = None, superlink: str | None = None) -> None:
-        """Start a device, or start it again."""
+        """Start a device, or start it again. A key that is given is its key from now on."""
+        self._keys[device] = key or self._keys[device]
         home = self.device_folder(device)
         config = f'partition-id={device} state="{home / "state"}" config="{home / "device.toml"}" {self.node_config}'
         self.processes.start(
@@ -192,7 +194,7 @@ class LocalFleet:
                 program("flower-supernode"),
                 *("--root-certificates", str(self.authority), "--superlink", superlink or self.address),
                 *("--host", "127.0.0.1", "--port", str(self.node_ports[device])),
-                *("--auth-supernode-private-key", str(key or self.folder / "keys" / f"device-{device}")),
+                *("--auth-supernode-private-key", str(self._keys[device])),
                 *("--node-config", config.strip()),
             ],
             folder=home,

@@ -42,6 +42,8 @@ class ProcessGroup:
         self, name: str, command: Sequence[str], folder: Path | None = None, **environment: str
     ) -> subprocess.Popen[bytes]:
         """Start a program; what it prints goes to `<logs>/<name>.log`, after what is there."""
+        if name in self._programs:  # what an earlier one of this name started may still be there
+            self.kill(name)
         self.logs.mkdir(parents=True, exist_ok=True)
         output = (self.logs / f"{name}.log").open("ab")
         self._files.append(output)
