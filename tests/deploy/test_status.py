@@ -22,7 +22,7 @@ def round_of(message):
 
 
 def twist(device, asked, reply):
-    """Device 1 is silent in round 0, and device 2 sends a word instead of the number of right predictions in round 1."""
+    """Device 1 is silent in round 0, and device 2 sends a word for the number of right predictions in round 1."""
     if (device, round_of(asked)) == (1, 0):
         return None
     if (device, round_of(asked)) == (2, 1):

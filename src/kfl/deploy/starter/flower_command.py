@@ -96,8 +96,9 @@ class FlowerCommand:
         write_json(self.project.keys / "nodes.json", ids)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The devices that are let in."""
-        return list(self("supernode", "list", CONNECTION).get("nodes", []))
+        """The devices that are let in; Flower also lists those that were shut out."""
+        nodes = self("supernode", "list", CONNECTION).get("nodes", [])
+        return [node for node in nodes if node.get("status") != "unregistered"]
 
     def runs(self) -> list[dict[str, Any]]:
         """The Flower runs so far."""
