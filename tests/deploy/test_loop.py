@@ -238,6 +238,8 @@ def test_a_killed_server_goes_on_where_its_last_round_ended_and_ends_the_same(lo
         np.testing.assert_allclose(knowledge(tmp_path / "run")[name], value, atol=1e-5)
     _, history = load_run(tmp_path / "run")
     assert [log.round for log in history.rounds] == [0, 1, 2]
+    introduced = [device for device, asked in grid.asked if round_of(asked) is None]
+    assert sorted(introduced) == [0, 1, 2, 3], "each device says once what it has, whatever happens to the server"
     before = (tmp_path / "run" / "rounds.jsonl").read_bytes()
     serve(grid, config, tmp_path / "run")
     assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before, "a finished run is left alone"

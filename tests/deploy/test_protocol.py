@@ -1,5 +1,6 @@
 """Versions, strangers' texts, profiles: what comes from the other side is checked and made harmless."""
 
+import json
 import unicodedata
 
 import pytest
@@ -67,6 +68,7 @@ def test_every_version_but_ours_is_refused_in_a_sentence(version):
 def test_a_profile_survives_its_own_message_and_infinity_is_a_budget():
     assert Profile.read(PROFILE.values()) == PROFILE
     assert Profile.read(PROFILE.values()).digest() == PROFILE.digest()
+    assert Profile.from_json(json.loads(json.dumps(PROFILE.to_json(), allow_nan=False))) == PROFILE
 
 
 @given(st.sampled_from(sorted(PROFILE.values())), anything)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -116,11 +116,14 @@ class Profile:
             **{name: _optional(values, name) for name in OPTIONAL},
         )
 
+    def to_json(self) -> Values:
+        """As plain values for a file; JSON has no infinity, so that is a word."""
+        return {name: "inf" if value == inf else value for name, value in self.values().items()}
+
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Profile:
-        """Read what `values` gave and a file kept."""
-        known = {field.name for field in fields(Profile)}
-        return Profile.read({name: value for name, value in values.items() if name in known})
+        """Read what `to_json` gave; RefusedError where a file holds something else."""
+        return Profile.read({name: inf if value == "inf" else value for name, value in values.items()})
 
 
 def _optional(values: Mapping[str, Any], name: str) -> float | None:

@@ -128,11 +128,24 @@ class Roster:
         self.refused[node] = (reason, self.clock() + patience, patience)
         log.warning("Node %d cannot join: %s.", node, reason)
 
+    def restore(self, table: Mapping[str, Any]) -> None:
+        """Take up the devices that an earlier life of this server wrote down, so that nobody is asked twice.
+
+        A device that has changed since is found out by its next answer, and asked again.
+        """
+        try:
+            for number, entry in table["devices"].items():
+                member = Member(Profile.from_json(entry["profile"]), int(entry["node"]), str(entry.get("name", "")))
+                if member.profile.device == int(number) < self.config.experiment.devices:
+                    self.members[int(number)] = member
+        except (KeyError, TypeError, ValueError, AttributeError, RefusedError):
+            self.members.clear()  # a file that is no roster: they introduce themselves again
+
     def table(self) -> dict[str, Any]:
         """As plain values, for the run folder."""
         return {
             "devices": {
-                str(device): {"node": str(member.node), "name": member.name, "profile": member.profile.values()}
+                str(device): {"node": str(member.node), "name": member.name, "profile": member.profile.to_json()}
                 for device, member in sorted(self.members.items())
             },
             "refused": {str(node): reason for node, (reason, _, _) in self.refused.items()},

@@ -99,7 +99,9 @@ class FleetServer:
         self.metrics = Metrics()
         self.port = None if fleet.metrics_port is None else self.metrics.serve(fleet.metrics_port)
         self.measured: Measurements | None = None if fleet.gains is None else read_gains(Path(fleet.gains))
-        self.roster = Roster(self.config, run_name(path))
+        before = _read_fleet(path)
+        self.roster = Roster(self.config, run_name(before))
+        self.roster.restore(before)
         identity = blake2b(self.config.experiment.to_toml().encode(), digest_size=16).hexdigest()
         self.checkpoints = Checkpoints(path / "state", identity=identity, interval_s=0.0)
         self.started = time.monotonic()
@@ -271,15 +273,18 @@ class FleetServer:
         return tuple(records)
 
 
-def run_name(folder: Path) -> str:
-    """The name of a run, by which devices know their models: made once, kept in the run folder."""
+def run_name(fleet: Mapping[str, Any]) -> str:
+    """The name of a run, by which devices know their models: made once, kept in the run folder's fleet.json."""
+    name = fleet.get("run")
+    return name if isinstance(name, str) and name else uuid.uuid4().hex
+
+
+def _read_fleet(folder: Path) -> Mapping[str, Any]:
     try:
-        name = parse_json((folder / "fleet.json").read_text(encoding="utf-8"))["run"]
-        if isinstance(name, str) and name:
-            return name
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return uuid.uuid4().hex
+        found = parse_json((folder / "fleet.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _append(path: Path, value: Mapping[str, Any]) -> None:
