@@ -5,7 +5,8 @@
 Plays the same short runs on both, on made-up images, and compares: who took part and what it cost in energy must be
 the same to 1e-9; accuracy may differ by 1 point, knowledge and weights after five rounds by 1 % of the largest value
 (float32 adds in another order, and every round builds on the last). Then the GPU run again, with and without
-`deterministic`: bit for bit the same or not, and what it costs. Needs a GPU.
+`deterministic`: bit for bit the same or not, and what it costs. Then every run stopped half way and resumed, which must
+be bit for bit the run that was not. Needs a GPU.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import kfl
 from benchmarks.workloads import made_up
 from kfl.algorithms import ALGORITHMS
 from kfl.core.arrays import read_npz
+from kfl.core.errors import StoppedError
 from kfl.simulation.kept_models import read_state
 
 POINTS, RELATIVE, ENERGY = 0.01, 0.01, 1e-9
@@ -39,6 +41,8 @@ def experiments() -> dict[str, tuple[str, kfl.Experiment]]:
         "kfl, CNNs": ("W2", replace(base, widths=(128, 256))),
         "kfl, batches": ("W1", replace(base, algorithm=kfl.Kfl(batch_size=50))),
         "fedavg": ("W1", replace(equal, algorithm=ALGORITHMS["fedavg"]())),
+        "fedrep": ("W1", replace(equal, algorithm=ALGORITHMS["fedrep"]())),
+        "apfl": ("W1", replace(equal, algorithm=ALGORITHMS["apfl"]())),
         "fedkd": ("W1", replace(base, algorithm=ALGORITHMS["fedkd"]())),
     }
 
@@ -60,6 +64,23 @@ def play(workload: str, experiment: kfl.Experiment, folder: Path, device: str, d
     started = time.perf_counter()
     kfl.run(experiment, folder, dataset=images(workload), device=device, deterministic=deterministic)
     return time.perf_counter() - started
+
+
+def in_halves(workload: str, experiment: kfl.Experiment, folder: Path) -> None:
+    """Stopped after two rounds, then resumed."""
+    seen: list[int] = []
+    try:
+        kfl.run(
+            experiment,
+            folder,
+            dataset=images(workload),
+            device="cuda",
+            deterministic=True,
+            on_round=lambda log: seen.append(log.round),
+            should_stop=lambda: len(seen) >= 1,
+        )
+    except StoppedError:
+        play(workload, experiment, folder, "cuda", deterministic=True)
 
 
 def far(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
@@ -127,6 +148,13 @@ def main() -> int:
             words = {same: "same" if same else "differs" for same in (True, False)}
             slower = 100 * (twice[True][1] / twice[False][1] - 1)
             print(f"{name:<14}{words[twice[False][0]]:>12}{words[twice[True][0]]:>16}{slower:>+10.0f} %")
+        print(f"\n{'run':<14}{'resumed':>12}")
+        for number, (name, (workload, experiment)) in enumerate(experiments().items()):
+            whole, halves = Path(base) / f"{number}-True-0", Path(base) / f"{number}-halves"
+            in_halves(workload, experiment, halves)
+            same = bits(whole) == bits(halves)
+            fine &= same
+            print(f"{name:<14}{'same' if same else 'DIFFERS':>12}")
     return 0 if fine else 1
 
 
