@@ -8,7 +8,15 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
-PAGES = ["README.md", "docs/index.md", "docs/own.md", "docs/scheduling.md", "docs/robust.md", "docs/trackers.md"]
+PAGES = [
+    "README.md",
+    "docs/index.md",
+    "docs/own.md",
+    "docs/scheduling.md",
+    "docs/robust.md",
+    "docs/trackers.md",
+    "docs/deploy.md",
+]
 
 
 def program(page: str) -> str:
