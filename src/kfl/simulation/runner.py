@@ -193,7 +193,7 @@ def _beginning(
         target.rewind(0)
         return begin(world), []
     place = world.engine.place
-    # Where the server's arrays live is the algorithm's affair: knowledge on the CPU, whole models where they are trained.
+    # Where the server's arrays live is the algorithm's affair: knowledge on the CPU, models where they are trained.
     homes = world.experiment.algorithm.server_init(world.engine, world.experiment.seed)
     server = {name: value.to(homes[name].device) if name in homes else value for name, value in state.server.items()}
     state = replace(state, server=server, devices={device: place(row) for device, row in state.devices.items()})
