@@ -2,8 +2,8 @@
 
 import importlib.util
 import json
-import math
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -32,10 +32,14 @@ def _offline(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def data():
-    draw = np.random.default_rng(0)
+def arrays():
     y = np.arange(200) % 4
-    return kfl.Dataset.from_arrays(draw.random((200, 6), dtype=np.float32) + y[:, None], y)
+    return np.random.default_rng(0).random((200, 6), dtype=np.float32) + y[:, None].astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def data(arrays):
+    return kfl.Dataset.from_arrays(*arrays)
 
 
 def experiment(**more):
@@ -163,26 +167,57 @@ def test_a_run_is_told_whole_and_a_resumed_one_is_continued_with_no_step_twice(n
     assert all(sentence.startswith(f"Tracked by {name}: ") for sentence in told)
 
 
-def test_what_was_told_after_the_last_checkpoint_is_not_told_again(data, tmp_path):
-    """A kill: the trackers know more rounds than the checkpoint, and the run repeats these."""
-    folder = tmp_path / "mine"
+KILLED = """
+import math, os, signal, sys
+import numpy as np
+import kfl
+from pathlib import Path
+from kfl.report import Tracking
+from kfl.simulation.folder import load_experiment
 
-    class KilledError(Exception):
-        pass
+folder, names = sys.argv[1], sys.argv[2:]
+experiment = load_experiment(Path(folder))
+data = np.load(folder + ".npz")
+def on_round(log):
+    tracking.on_round(log)
+    if log.round == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+with Tracking(names, folder) as tracking:
+    kfl.run(experiment, folder, dataset=kfl.Dataset.from_arrays(data["x"], data["y"]), checkpoint_s=math.inf,
+            on_start=tracking.on_start, on_round=on_round)
+"""
 
-    def on_round(log):
-        tracking.on_round(log)
-        if log.round == 3:
-            raise KilledError
 
-    names = list(TRACKERS)
-    with pytest.raises(KilledError), Tracking(names, folder, tell=[].append) as tracking:
-        kfl.run(
-            experiment(), folder, dataset=data, checkpoint_s=math.inf, on_start=tracking.on_start, on_round=on_round
-        )
+def test_a_run_that_was_killed_is_continued_where_each_tracker_really_is(arrays, data, tmp_path):
+    """No checkpoint was written, so all rounds are repeated; some trackers hold some of them, W&B none yet."""
+    folder, names = tmp_path / "mine", list(TRACKERS)
+    folder.mkdir()
+    (folder / "config.toml").write_text(experiment().to_toml())
+    np.savez(tmp_path / "mine.npz", x=arrays[0], y=arrays[1])
+    words = [sys.executable, "-c", KILLED, str(folder), *names]
+    alone = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}  # not this process's
+    done = subprocess.run(words, capture_output=True, env=alone, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(from_tensorboard(folder)["accuracy"]) == 4
     history = tracked(data, folder, names)
     for name in names:
         same(READ[name](folder), expected(history, experiment()))
+
+
+def test_a_database_that_breaks_does_not_end_the_run(data, tmp_path):
+    told, wanted = [], experiment()
+
+    def on_round(log):
+        if log.round == 2:
+            (tmp_path / "mlflow.db").write_bytes(b"no database" * 1000)
+        tracking.on_round(log)
+
+    with Tracking(["mlflow"], tmp_path / "mine", tell=told.append) as tracking:
+        history = kfl.run(wanted, tmp_path / "mine", dataset=data, on_start=tracking.on_start, on_round=on_round)
+        tracking.finish(wanted, history)
+    assert len(history.rounds) == ROUNDS
+    assert len(told) == 2
+    assert told[1].startswith("The tracker mlflow failed, the run goes on without it: ")
 
 
 def test_a_torn_event_file_is_continued(data, tmp_path):
