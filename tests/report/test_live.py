@@ -168,3 +168,8 @@ def test_the_command_prints_its_address_and_ends_cleanly(copy, number):
 def test_the_command_refuses_a_port_that_is_none(copy, capsys):
     assert main(["watch", str(copy), "--port", "99999"]) == 2
     assert "port is 99999" in capsys.readouterr().err
+
+
+def test_the_command_refuses_a_file(copy, capsys):
+    assert main(["watch", str(copy / "config.toml")]) == 2
+    assert "must be a folder" in capsys.readouterr().err

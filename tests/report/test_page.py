@@ -6,6 +6,8 @@ import json
 import random
 import re
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -208,6 +210,18 @@ def test_the_command_writes_into_the_run_folder_or_where_it_is_told(copy, tmp_pa
     assert re.search(r"The page is report\.html \(\d\.\d MB, made in \d+\.\d s\)", capsys.readouterr().out)
     assert main(["report", str(copy), "--out", "mine.html"]) == 0
     assert (tmp_path / "mine.html").read_bytes() == (copy / "report.html").read_bytes()
+
+
+def test_a_page_is_made_without_pytorch(runs, tmp_path):
+    program = f"""
+import sys
+from pathlib import Path
+from kfl.report import build_report, watch_server
+build_report([Path({str(runs / "kfl")!r})], Path({str(tmp_path / "page.html")!r}))
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_command_refuses_in_one_sentence(tmp_path, capsys):

@@ -12,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from kfl.cli.options import parse
+from kfl.core.errors import ConfigError
 
 DESCRIPTION = """Show a run in the web browser while it goes on: the page of kfl report, renewed as rounds finish.
 
@@ -34,6 +35,8 @@ class WatchOptions:
 def main(arguments: Sequence[str]) -> int:
     """Parse, serve until interrupted."""
     options = parse(WatchOptions, arguments, "kfl watch", DESCRIPTION)
+    if options.run.is_file():
+        raise ConfigError("RUN", str(options.run), "a folder, or where one will be")
     from kfl.report import watch_server
 
     with watch_server(options.run, options.port) as server:

@@ -131,9 +131,7 @@ def _read(path: Path, twin: RunData | None) -> RunData:
     notes: list[str] = []
     trail = tuple(seen for seen in read_trail(path) if 0 <= seen.round < rounds.count)
     if not trail and rounds.count:
-        notes.append(
-            "There is no trail.jsonl, which kfl writes since 0.1: nothing is known of single devices on the way."
-        )
+        notes.append("There is no trail.jsonl in this folder: nothing is known of single devices on the way.")
     return RunData(
         path=path,
         config=config,
