@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import socket
 import tempfile
 import threading
 import time
 from collections import defaultdict
 from dataclasses import replace
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from kfl.deploy.local_fleet import LocalFleet
 from kfl.deploy.processes import free_ports, marked
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import Experiment
+from kfl.simulation.environment import describe_environment
 
 ROUNDS = 4
 DEVICES = 2
@@ -157,11 +160,21 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
+def machine() -> str:
+    """What this ran on, for the log."""
+    facts = describe_environment()
+    load = os.getloadavg()[0]
+    return (
+        f"kfl {facts['kfl']}, flwr {version('flwr')}, Python {facts['python']}, torch {facts['packages']['torch']}, "
+        f"{facts['cores']} cores of {facts['processor']}, load {load:.1f} at the start, {facts['started'][:10]}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     out = parser.parse_args().out
-    text: list[str] = []
+    text = ["python tests/fleet/cost.py; " + machine(), ""]
     found = {}
     for algorithm in (Kfl(), replace(FedAvg(), learning_rate=0.05)):
         with tempfile.TemporaryDirectory(prefix="kfl-cost-") as folder:

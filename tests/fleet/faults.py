@@ -15,6 +15,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 from kfl.algorithms import Kfl
@@ -24,6 +25,7 @@ from kfl.deploy.local_fleet import LocalFleet
 from kfl.deploy.memory import Memory
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import Experiment, RoundLog
+from kfl.simulation.environment import describe_environment
 
 DEADLINE_S = 30.0
 ROUNDS = 20
@@ -97,6 +99,7 @@ def used(log: RoundLog) -> set[int]:
 
 def play(script: Script) -> None:
     fleet = script.fleet
+    script.say("python tests/fleet/faults.py; " + machine())
     script.say("Four devices, TLS, authenticated, database, process isolation. Deadline 30 s, quorum 0.25.")
     script.until(lambda log: used(log) == {0, 1, 2, 3}, "all devices take part")
 
@@ -152,6 +155,16 @@ def play(script: Script) -> None:
 
     while len(script.logs) < ROUNDS:
         script.next()
+
+
+def machine() -> str:
+    """What this ran on, for the log."""
+    facts = describe_environment()
+    load = os.getloadavg()[0]
+    return (
+        f"kfl {facts['kfl']}, flwr {version('flwr')}, Python {facts['python']}, torch {facts['packages']['torch']}, "
+        f"{facts['cores']} cores of {facts['processor']}, load {load:.1f} at the start, {facts['started'][:10]}"
+    )
 
 
 def main() -> None:
