@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kfl.paper.measures import NOT_RUN
 from kfl.paper.setting import Scale
 from kfl.paper.store import Store
 from kfl.paper.verdict import Verdict
@@ -30,6 +31,8 @@ class Claim:
     judge: Callable[[Store, Scale], Finding]
 
     def finding(self, store: Store, scale: Scale) -> Finding:
-        """What the runs say; a quick look judges nothing."""
+        """What the runs say; nothing is judged by a quick look, or while runs are missing."""
         found = self.judge(store, scale)
-        return Finding(found.ours, "cannot be judged") if scale.quick else found
+        if scale.quick or NOT_RUN in found.ours:
+            return Finding(found.ours, "cannot be judged")
+        return found

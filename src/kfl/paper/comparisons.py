@@ -22,7 +22,7 @@ def comparison(name: str, dataset: Dataset, classes: int, models: Literal["equal
     for search in (False, True):
         for count in COUNTS:
             lines = [line_of(dataset, classes, models, one, Uniform(count), search=search) for one in algorithms]
-            care = "after an equal search" if search else "hyper-parameters of the paper"
+            care = "after an equal search" if search else "as the paper sets them"
             panels.append(Panel(f"{count} devices per round, {care}", tuple(lines)))
     return Figure(
         name=name,

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from kfl.paper.claim import Claim, Finding
-from kfl.paper.measures import early, final, gap, told
+from kfl.paper.measures import NOT_RUN, beyond, early, final, gap, told
 from kfl.paper.setting import COUNTS, DATASETS, NAMES, TITLES, Dataset, Scale
 from kfl.paper.sharing import Condition
 from kfl.paper.store import Store
@@ -37,7 +37,7 @@ def _versus(
     def judge(store: Store, scale: Scale) -> Finding:
         ours, theirs = (key(dataset, classes, models, name, count, care) for name in ("kfl", rival))
         found = gap(store, scale, ours, theirs)
-        return Finding(f"{told(found)} points", better(found, MARGIN[dataset], by))
+        return Finding(f"{told(found)}{beyond(found, by)}", better(found, MARGIN[dataset], by))
 
     return Claim(
         where,
@@ -52,7 +52,7 @@ def _alike(where: str, dataset: Dataset, rival: str, count: int, care: str, figu
     def judge(store: Store, scale: Scale) -> Finding:
         ours, theirs = (key(dataset, 2, "equal", name, count, care) for name in ("kfl", rival))
         found = gap(store, scale, ours, theirs)
-        return Finding(f"{told(found)} points", equal(found, MARGIN[dataset]))
+        return Finding(told(found), equal(found, MARGIN[dataset]))
 
     says = f"KFL similar to {NAMES[rival]}, {TITLES[dataset]}, {count} devices per round (equal models, {care})"
     return Claim(where, says, "similar", f"kfl paper {figure}", judge)
@@ -118,12 +118,13 @@ def _best_baseline(dataset: Dataset, count: int, by: float | None, care: str, fi
         rivals = {name: store.seeds(key(dataset, 3, "equal", name, count, care), scale) for name in BASELINES}
         ranked = {name: float(np.mean([final(row) for row in rows.values()])) for name, rows in rivals.items() if rows}
         if not ranked:
-            return Finding("not run", "cannot be judged")
+            return Finding(NOT_RUN, "cannot be judged")
         best = max(ranked, key=lambda name: ranked[name])
         found = gap(
             store, scale, key(dataset, 3, "equal", "kfl", count, care), key(dataset, 3, "equal", best, count, care)
         )
-        return Finding(f"{told(found)} points over {NAMES[best]}", better(found, MARGIN[dataset], by or 0.0))
+        size = "" if by is None else beyond(found, by)
+        return Finding(f"{told(found)} over {NAMES[best]}{size}", better(found, MARGIN[dataset], by or 0.0))
 
     says = f"m = 3: KFL above the best baseline, {TITLES[dataset]}, {count} devices per round (equal models, {care})"
     paper = "yes" if by is None else f"{by:+.2f} points"

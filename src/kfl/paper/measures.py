@@ -12,6 +12,8 @@ from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, paired_difference
 
 Measure = Callable[[Record], float]
+NOT_RUN = "not run"
+"""Stands where a number is missing."""
 
 
 def final(row: Record) -> float:
@@ -47,8 +49,21 @@ def gap(store: Store, scale: Scale, ours: str, theirs: str, measure: Measure = f
 def told(difference: Difference | None, digits: int = 2) -> str:
     """A difference with its interval, or that there is none."""
     if difference is None:
-        return "not run"
+        return NOT_RUN
     mean = f"{difference.mean:+.{digits}f}"
     if difference.low is None or difference.high is None:
         return f"{mean} (one seed)".replace("-", "−")
     return f"{mean} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]".replace("-", "−")
+
+
+def beyond(difference: Difference | None, claimed: float) -> str:
+    """A remark where the interval leaves out the number that was claimed.
+
+    >>> beyond(Difference(0.4, -0.2, 1.1, 5), 9.35), beyond(Difference(2.0, 1.5, 2.5, 5), 2.1)
+    ('; the paper’s number is above the interval', '')
+    """
+    if difference is None or difference.low is None or difference.high is None:
+        return ""
+    if difference.high < claimed:
+        return "; the paper’s number is above the interval"
+    return "; the paper’s number is below the interval" if claimed < difference.low else ""

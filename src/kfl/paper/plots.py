@@ -34,6 +34,8 @@ MORE_STYLES: dict[str, tuple[str, Any, float]] = {
 PANEL_IN = (3.7, 2.75)
 """Width and height of one panel with its margins, in inches."""
 DOT_ROWS_IN = 0.42
+NAME_GAP = 0.075
+"""Between the names of two lines, as a share of the panel's height."""
 KINDS = ("png", "svg", "pdf")
 
 
@@ -113,7 +115,7 @@ def _names(axes: Axes, curves: Sequence[Curve], styles: dict[str, tuple[str, Any
     """Names right of the axes at the height of the lines' ends, moved apart where they would overlap."""
     low, high = axes.get_ylim()
     wanted = {curve.name: (float(np.clip(curve.mean[-1], low, high)) - low) / (high - low) for curve in curves}
-    for name, place in spread_out(wanted, 0.075).items():
+    for name, place in _below_the_title(spread_out(wanted, NAME_GAP)).items():
         axes.annotate(
             name,
             xy=(1.0, wanted[name]),
@@ -125,6 +127,15 @@ def _names(axes: Axes, curves: Sequence[Curve], styles: dict[str, tuple[str, Any
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": styles[name][0], "linewidth": 0.6, "linestyle": ":", "shrinkB": 0},
         )
+
+
+def _below_the_title(places: dict[str, float]) -> dict[str, float]:
+    """The same heights, pushed down where the highest would run into the title."""
+    found, most = {}, 0.98
+    for name in sorted(places, key=lambda name: -places[name]):
+        found[name] = min(places[name], most)
+        most = found[name] - NAME_GAP
+    return found
 
 
 def _shown(row: Record, figure: Figure) -> Record:
@@ -150,7 +161,7 @@ def _dots(drawing: Drawing, panels: Sequence[Panel], store: Store, scale: Scale)
             if found.low is not None and found.high is not None:
                 axes.plot([found.low, found.high], [y, y], color=colour, linewidth=1.6)
             marker = "so^"[place]
-            label = f"minus {rival.label}" if row == 0 else None
+            label = f"{panel.lines[0].label} minus {rival.label}" if row == 0 else None
             axes.plot([found.mean], [y], marker, color=colour, markersize=5, label=label)
     axes.axvline(0, color="#555555", linewidth=0.9)
     axes.set_yticks(range(len(panels)), [panel.title for panel in panels])
@@ -162,4 +173,4 @@ def _dots(drawing: Drawing, panels: Sequence[Panel], store: Store, scale: Scale)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     if rivals:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=len(rivals), frameon=False)
+        axes.legend(loc="lower right", frameon=False)

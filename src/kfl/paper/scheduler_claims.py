@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kfl.paper.claim import Claim, Finding
-from kfl.paper.measures import Measure, early, final, gap, told, used
+from kfl.paper.measures import NOT_RUN, Measure, early, final, gap, told, used
 from kfl.paper.scheduling import coefficients, policy_key
 from kfl.paper.setting import DATASETS, TITLES, Dataset, Scale
 from kfl.paper.store import Store
@@ -103,7 +103,7 @@ def _within(line: str) -> Judge:
     def judge(store: Store, scale: Scale) -> Finding:
         shares = _shares(store, scale, line)
         if not shares:
-            return Finding("not run", "cannot be judged")
+            return Finding(NOT_RUN, "cannot be judged")
         # The curves carry five digits.
         verdict: Verdict = "holds" if max(shares) <= 1 + 1e-4 else "does not hold"
         return Finding(f"{100 * np.mean(shares):.1f} % of the budget, at most {100 * max(shares):.1f} %", verdict)
@@ -123,7 +123,7 @@ def _exhausted(line: str) -> Judge:
     def judge(store: Store, scale: Scale) -> Finding:
         shares = _shares(store, scale, line, 0.5)
         if not shares:
-            return Finding("not run", "cannot be judged")
+            return Finding(NOT_RUN, "cannot be judged")
         verdict: Verdict = "holds" if min(shares) >= 1 - ENERGY_MARGIN else "does not hold"
         return Finding(f"{100 * np.mean(shares):.1f} % of the budget at half time", verdict)
 
@@ -143,7 +143,7 @@ def _idle(line: str) -> Judge:
     def judge(store: Store, scale: Scale) -> Finding:
         shares = [used(row, 30 / row["rounds"]) for row in store.seeds(line, scale).values()]
         if not shares:
-            return Finding("not run", "cannot be judged")
+            return Finding(NOT_RUN, "cannot be judged")
         verdict: Verdict = "holds" if max(shares) == 0 else "does not hold"
         return Finding(f"{100 * np.mean(shares):.2f} % of the budget used by then", verdict)
 
