@@ -57,9 +57,15 @@ def free_ports(count):
 
 
 @pytest.fixture(scope="module")
-def cluster(modules):
+def ports():
+    """Of the cluster's head, of its agent, and of the server for clients from elsewhere."""
+    return free_ports(3)
+
+
+@pytest.fixture(scope="module")
+def cluster(modules, ports):
     """Address of a Ray cluster of two cores, in processes of its own."""
-    port, agent, client = free_ports(3)
+    port, agent, client = ports
     folder = tempfile.mkdtemp(prefix="kfl-ray-")  # sockets in it must have short paths
     words = ["--num-cpus=2", "--include-dashboard=false", f"--temp-dir={folder}", f"--port={port}", "--block"]
     words += [f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}", "--disable-usage-stats"]
@@ -180,6 +186,11 @@ def test_a_failing_run_is_a_sentence_and_loses_no_other(cluster, data, tmp_path,
     assert "shards" in str(problem.value)
     with pytest.raises(ConfigError, match="no node of the Ray cluster"):
         run_many([replace(SMALL, seed=5)], tmp_path, ray=cluster, dataset=data, device="cuda")
+
+
+def test_a_machine_outside_the_cluster_comes_in_as_a_client(cluster, ports, data, alone, tmp_path):
+    found = run_many(FOUR[:1], tmp_path, ray=f"ray://127.0.0.1:{ports[2]}", dataset=data)
+    assert contents(found[0]) == contents(alone[0])
 
 
 def test_an_address_without_ray_is_a_sentence_at_once(data, tmp_path, monkeypatch):

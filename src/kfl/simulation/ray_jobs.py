@@ -237,7 +237,7 @@ def _connected(address: str, cores: int | None) -> Iterator[Any]:
     started_here: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False} if address == "local" else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **started_here)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+    except (ImportError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
         raise KflError(f"Ray at {address!r} cannot be used ({_reason(problem)}).") from problem
     try:
         yield ray
