@@ -16,7 +16,8 @@ MOST_CELLS = 60_000
 """Devices × rounds up to which each is shown; beyond, groups of devices and of rounds are."""
 GROUPS = 200
 STATES = ("", "took part", "upload lost", "upload refused", "did not train")
-STATE_COLOURS = ("@c1", "@c5", "@ink", "@c2")
+STATE_COLOURS = ("@c1", "@c5", "@ink", "@faint")
+"""Apart in lightness too, for a print in grey."""
 DID_NOT_TRAIN = ("drop_before", "battery_empty", "diverged")
 LOST = ("drop_after", "late", "outage")
 

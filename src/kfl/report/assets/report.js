@@ -13,7 +13,7 @@
   function readPalette() {
     const style = getComputedStyle(root);
     palette = {};
-    for (const name of ["bg", "panel", "ink", "muted", "line", "soft", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"]) {
+    for (const name of ["bg", "panel", "ink", "muted", "line", "soft", "faint", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"]) {
       palette[name] = style.getPropertyValue("--" + name).trim();
     }
   }
