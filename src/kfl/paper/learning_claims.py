@@ -10,7 +10,7 @@ import numpy as np
 from kfl.paper.claim import Claim, Finding
 from kfl.paper.measures import NOT_RUN, beyond, early, final, gap, told
 from kfl.paper.setting import COUNTS, DATASETS, NAMES, TITLES, Dataset, Scale
-from kfl.paper.sharing import Condition
+from kfl.paper.sharing import NEW_CLASS
 from kfl.paper.store import Store
 from kfl.paper.verdict import MARGIN, SPEED_MARGIN, better, equal, together
 
@@ -175,12 +175,12 @@ def new_class_claim() -> Claim:
     def judge(store: Store, scale: Scale) -> Finding:
         said, verdicts = [], []
         for dataset in DATASETS:
-            condition = Condition(dataset, 2, new_class=5)
+            condition = NEW_CLASS[dataset]
             for rival in ("local", "self-knowledge", "fixed-knowledge"):
                 found = gap(store, scale, condition.key("kfl"), condition.key(rival))
                 said.append(f"{TITLES[dataset]} minus {NAMES[rival]} {told(found)}")
                 verdicts.append(better(found, MARGIN[dataset]))
         return Finding("; ".join(said), together(verdicts))
 
-    says = "Knowledge of others helps with a class that a device has just met (5 samples of it, tested on it alone)"
+    says = "Knowledge of others helps with a class just met (5 samples of it beside 50 others, tested on it alone)"
     return Claim("II-A", says, "said, not tested", "kfl paper sharing", judge)
