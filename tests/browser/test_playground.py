@@ -6,12 +6,12 @@ import time
 from dataclasses import replace
 from urllib.parse import parse_qsl, urlsplit
 
-import numpy as np
 import pytest
 
-from kfl.report.playground import Play, Settings, playground_server
+from kfl.report.playground import Settings, cell_problem, playground_server
 from kfl.report.playground_settings import start
 from kfl.report.words import percent, quantity
+from kfl.scheduling import schedule
 
 WIDTHS = {"desktop": (1366, 900), "phone": (390, 844)}
 PLOTS = ("map", "shares", "energy", "budget", "gap", "count-chart", "when")
@@ -98,28 +98,34 @@ class Page:
     def as_the_library_says(self, state):
         """Compare everything the page shows with the library's own answer for these settings."""
         assert self.settings == state
-        play = Play(state)
-        play.advance()
-        one = play.rounds[state.round - 1]
-        chosen = np.flatnonzero(one.decision.chosen)
-        cards = self.cards
-        assert cards[f"scheduled in round {state.round}"] == f"{len(chosen)} of {state.devices}"
-        spent = float(play.compute_j.sum() + play.upload_j.sum())
+        problem = cell_problem(
+            state.radio,
+            state.devices,
+            state.rounds,
+            state.seed,
+            flops=state.flops,
+            payload_bits=state.payload_bits,
+            samples=state.samples,
+            hard_budget=state.hard_budget,
+        )
+        horizon = schedule(problem, state.make_scheduler())
+        one, cards = horizon.rounds[state.round - 1], self.cards
+        spent = float(horizon.compute_energy_j.sum() + horizon.upload_energy_j.sum())
+        assert cards[f"scheduled in round {state.round}"] == f"{len(one.devices)} of {state.devices}"
         assert cards["energy so far"] == quantity(spent, "J")
-        assert cards["band in use"] == percent(float(one.decision.share.sum()))
-        if len(chosen):
+        assert cards["band in use"] == percent(float(one.share.sum()))
+        if len(one.devices):
             bars = self.trace("shares", "share")
-            assert {name: pytest.approx(one.decision.share[int(name[1:])], rel=1e-4) for name in bars["x"]} == dict(
-                zip(bars["x"], bars["y"], strict=True)
-            )
-            assert len(bars["x"]) == len(chosen)
-            assert len(self.trace("map", "scheduled")["x"]) == len(chosen)
+            shares = {
+                problem.ids[k]: pytest.approx(share, rel=1e-4) for k, share in zip(one.devices, one.share, strict=True)
+            }
+            assert dict(zip(bars["x"], bars["y"], strict=True)) == shares
+            assert len(self.trace("map", "scheduled")["x"]) == len(one.devices)
         energy = self.trace("energy", "spent")
         assert energy["x"] == list(range(1, state.rounds + 1))
         assert energy["y"][-1] == pytest.approx(spent, rel=1e-4)
-        counts = self.trace("count-chart", "scheduled")["y"]
-        assert counts == [int(other.decision.chosen.sum()) for other in play.rounds]
-        return play
+        assert self.trace("count-chart", "scheduled")["y"] == [len(other.devices) for other in horizon.rounds]
+        return horizon
 
 
 @pytest.fixture(params=list(WIDTHS))
@@ -139,10 +145,10 @@ def test_it_opens_and_every_chart_is_drawn(browser, url, size):
 
 def test_moving_a_control_gives_what_the_library_says(browser, url, size):
     page = Page(browser, url, replace(start("small-cell"), devices=30, rounds=12), size)
-    before = page.as_the_library_says(page.settings)
+    before, v = page.as_the_library_says(page.settings), page.settings.v
     page.slide("v", 300)
     moved = page.settings
-    assert moved.v != before.settings.v
+    assert moved.v < v
     after = page.as_the_library_says(moved)
     assert after.taken.sum() < before.taken.sum()  # a smaller V: fewer devices
     page.type("budget_j_per_round", "10")
@@ -195,8 +201,7 @@ def test_a_bad_value_is_a_sentence_and_the_last_good_results_stay(browser, url, 
     page.type("v", "0.02")
     assert not problem.is_displayed()
     assert page.settings.v == 0.02
-    # The browser itself notes that a request was answered with "400 Bad Request"; nothing else may be there.
-    assert all("400" in line and "answer.json" in line for line in browser.messages())
+    assert browser.messages() == []
 
 
 def test_switches_tables_and_the_link(browser, url):

@@ -47,7 +47,8 @@ class Playground:
             settings = Settings.from_query(query)
         except KflError as refused:
             if path != "/":
-                return _json({"problem": str(refused)}, 400)
+                # The page asks while somebody types; a status of 400 would fill its console with what is no error.
+                return _json({"problem": str(refused)}, 200 if path == "/answer.json" else 400)
             settings, problem = Settings(), f"{refused} The page starts from its defaults."
         if path == "/cell.json":
             return Answer(problem_file(settings).encode(), "application/json")
