@@ -77,19 +77,23 @@ class Sampler(threading.Thread):
         self.fleet, self.stop = fleet, threading.Event()
         self.peak: dict[str, float] = defaultdict(float)
         self.together = 0.0
+        self.then: dict[str, int] = {}
         self.cpu: dict[int, float] = {}
         self.life: dict[int, tuple[float, float]] = {}
 
     def run(self) -> None:
-        while not self.stop.wait(0.05):
-            sizes: dict[str, float] = defaultdict(float)
+        while not self.stop.wait(0.25):
+            sizes: dict[str, list[float]] = defaultdict(list)
             session = self.fleet.processes.program("device-0").pid
             for process in marked(self.fleet.processes.mark):
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     self._look(process, session, sizes)
-            self.together = max(self.together, sum(sizes.values()))
+            total = sum(sum(values) for values in sizes.values())
+            if total > self.together:
+                self.together = total
+                self.then = {name: len(values) for name, values in sorted(sizes.items())}
 
-    def _look(self, process: int, session: int, sizes: dict[str, float]) -> None:
+    def _look(self, process: int, session: int, sizes: dict[str, list[float]]) -> None:
         folder = Path("/proc") / str(process)
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
         if int(fields[3]) != session:
@@ -101,7 +105,7 @@ class Sampler(threading.Thread):
             for line in (folder / "smaps_rollup").read_text().splitlines()[1:]
             if line.startswith("Pss:")
         }
-        sizes[name] += own.get("Pss", 0.0)
+        sizes[name].append(own.get("Pss", 0.0))
         self.peak[name] = max(self.peak[name], own.get("Pss", 0.0))
         if name == "flwr-clientapp":
             now = time.monotonic()
@@ -139,8 +143,11 @@ def measure(algorithm: Algorithm, folder: Path) -> tuple[list[str], dict[str, fl
     lives = [last - first for first, last in sampler.life.values()]
     own = mean([fact["decide_s"] + fact["judge_s"] + fact["keep_s"] for fact in facts])
     sizes = ", ".join(f"{name} {size:.0f} MB" for name, size in sorted(sampler.peak.items()))
+    then = ", ".join(f"{count} {name}" for name, count in sampler.then.items())
+    profile = json.loads((fleet.run_folder / "fleet.json").read_text())["devices"]["0"]["profile"]
     lines = [
-        f"{algorithm.name}: {DEVICES} devices, {ROUNDS} rounds, 550,346 parameters, 2,000 samples per device",
+        f"{algorithm.name}: {DEVICES} devices, {ROUNDS} rounds; device 0 has {profile['parameters']:,} parameters and "
+        f"{profile['samples']:,} samples",
         f"  content of one upload                    {answers[-1]['bytes']:>12,} bytes",
         f"  on the wire per device and round, up     {up:>12,.0f} bytes (all its traffic, polls included)",
         f"  on the wire per device and round, down   {down:>12,.0f} bytes",
@@ -150,7 +157,7 @@ def measure(algorithm: Algorithm, folder: Path) -> tuple[list[str], dict[str, fl
         f"      life of the process that does it     {mean(lives):>12.1f} s",
         f"      its processor time                   {mean(list(sampler.cpu.values())):>12.1f} s",
         f"      training and testing                 {mean([a['work_s'] for a in answers]):>12.2f} s",
-        f"  memory of device 0 (proportional set size), most at one time {sampler.together:.0f} MB",
+        f"  memory of device 0 (proportional set size), most at one time {sampler.together:.0f} MB: {then}",
         f"    largest by program: {sizes}",
     ]
     return lines, {"up": up, "down": down}
