@@ -1,6 +1,7 @@
-"""A project as it is meant to run on several machines, here on one: its own scripts, a real nginx in front, real keys.
+"""A project as it runs: rehearsed with kfl deploy up, and as on several machines with its own scripts, keys and proxy.
 
-Devices reach the server through the proxy only. It takes a minute or two, most of it Flower's processes starting.
+In the second, a real nginx stands in front and devices reach the server through it only. It takes a minute or two, most
+of it Flower's processes starting.
 """
 
 import http.client
@@ -23,14 +24,12 @@ from kfl.deploy.processes import MARK, free_ports, listening, marked
 from kfl.deploy.starter import write_project
 from kfl.deploy.starter.flower_command import FlowerCommand
 from kfl.deploy.starter.keys import make_missing
-from kfl.deploy.status import read_status
+from kfl.deploy.status import find_run, read_status
+from kfl.models import mlp
 
 NGINX = shutil.which("nginx", path=f"/usr/sbin:/sbin:{os.environ['PATH']}")
 
-pytestmark = [
-    pytest.mark.skipif(NGINX is None, reason="nginx is not installed: the fleet behind its proxy was NOT tried"),
-    pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 
 
 def edit(path, **values):
@@ -118,6 +117,28 @@ def status_of(port, path, authority):
         line.close()
 
 
+def test_a_project_is_rehearsed_on_this_machine_with_its_own_files(project, start, tmp_path):
+    project, _ = project
+    source = project.app / "my_fleet" / "device.py"
+    source.write_text(source.read_text().replace("choice(chosen, 100", "choice(chosen, 60"))
+    edit(project.folder / "device.toml", width=24)
+    words = ("deploy", "up", "--devices", "1", "--rounds", "1")
+    up = start("up", sys.executable, "-m", "kfl.cli.main", *words, cwd=project.folder)
+    assert up.wait(240) == 0
+    said = (tmp_path / "up.log").read_text()
+    assert "round 1 of 1: 1 chosen, 1 used" in said
+    assert "no process is left" in said
+    status = read_status(find_run(project.folder))
+    assert status.folder == str(project.folder / "local" / "run")
+    (device,) = status.devices
+    assert device.samples == 48  # of 60, a fifth is the test set
+    table = json.loads((project.folder / "local" / "run" / "fleet.json").read_text())
+    expected = sum(parameter.numel() for parameter in mlp(width=24).parameters())
+    assert table["devices"]["0"]["profile"]["parameters"] == expected
+    assert not project.run_folder.exists()
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed: the fleet behind its proxy was NOT tried")
 def test_a_fleet_behind_its_proxy(project, start, tmp_path, capsys):
     project, proxy = project
     folder, authority = project.folder, project.keys / "ca.crt"
