@@ -38,7 +38,7 @@ class PaperOptions:
     what: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")] = ("list",)
     """list, claims, or figures: fig2a … fig4d, fig2a-m3 … fig4d-m3, m2, m3, sharing, energy, all."""
     quick: bool = False
-    """A small version: 40 rounds, few samples, two seeds. Nothing it shows is a result."""
+    """A small version: 40 rounds, few samples, one seed. Nothing it shows is a result."""
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("paper")
     """Folder for results, tables and figures."""
     shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = "1/1"

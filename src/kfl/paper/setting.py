@@ -52,12 +52,13 @@ class Scale:
         """What every output of a quick run carries."""
         if not self.quick:
             return ""
-        size = f"{self.rounds} rounds, {self.samples} samples per device, {len(self.seeds)} seeds"
+        seeds = "one seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        size = f"{self.rounds} rounds, {self.samples} samples per device, {seeds}"
         return f"QUICK LOOK, not a result: {size}"
 
 
 FULL = Scale(rounds=200, seeds=(0, 1, 2, 3, 4), samples=None, evaluate_every=5, quick=False)
-QUICK = Scale(rounds=40, seeds=(0, 1), samples=40, evaluate_every=5, quick=True)
+QUICK = Scale(rounds=40, seeds=(0,), samples=40, evaluate_every=5, quick=True)
 
 
 @dataclass(frozen=True)
