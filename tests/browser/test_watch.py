@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,8 @@ def test_a_page_lives_through_the_whole_life_of_a_run(browser, complete, watched
     browser.wait(f"{NEWS} === 'Waiting for the run to begin.'")
     assert "Nothing has been written" in browser.run("return document.body.textContent")
 
-    with child("-c", RUN, str(folder), "0.15") as run:
-        first = browser.wait(f"return {POINTS}", patience_s=60)
+    with child("-c", RUN, str(folder), "0.4") as run:
+        first = browser.wait(f"return {POINTS}")
         browser.find("#accuracy-view-1 + span").click()
         browser.find("#energy-table summary").click()
         browser.wait(f"return {POINTS} > {first + 3}")
@@ -62,7 +63,7 @@ def test_a_page_lives_through_the_whole_life_of_a_run(browser, complete, watched
     assert 0 < seen < 40
 
     with child("-c", RUN, str(folder), "0.01") as run:
-        browser.wait(f"{NEWS} === 'Finished.'", patience_s=60)
+        browser.wait(f"{NEWS} === 'Finished.'")
         assert run.wait(timeout=60) == 0
     browser.wait(f"return {POINTS} === 40")
     assert "finished, 40 rounds" in browser.run("return document.querySelector('.badge').textContent")
@@ -86,4 +87,8 @@ def test_on_a_phone_in_the_dark(browser, complete, watched):
     browser.wait(f"{NEWS} === 'Finished.'")
     complete(browser)
     assert browser.run("return document.documentElement.scrollWidth") == 390
+    (folder / "summary.json").unlink()  # as if it had been killed ten minutes ago
+    os.utime(folder / "rounds.jsonl", (time.time() - 600, time.time() - 600))
+    browser.wait(f"{NEWS}.includes('kfl resume')")
+    assert browser.run("return document.documentElement.scrollWidth") == 390, "a long message is no wider than the page"
     assert browser.messages() == []

@@ -30,10 +30,11 @@ def sentence(run: RunData) -> str:
         return (
             f"{run.devices:,} devices are about to learn {run.dataset} with {run.algorithm}; no round is finished yet."
         )
-    reached = "have no test samples" if sums.accuracy is None else f"reached {percent(sums.accuracy, 2)} accuracy"
+    do, stand = ("learned", "reached") if run.finished else ("are learning", "stand at")
+    reached = "were not tested yet" if sums.accuracy is None else f"{stand} {percent(sums.accuracy, 2)} accuracy"
     chosen = run.rounds.per_round().mean()
     told = (
-        f"{run.devices:,} devices learned {run.dataset} with {run.algorithm} and {reached} after "
+        f"{run.devices:,} devices {do} {run.dataset} with {run.algorithm} and {reached} after "
         f"{several(run.played, 'round')}, {chosen:,.1f} of them taking part in a round"
     )
     if run.cell is None:

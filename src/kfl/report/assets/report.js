@@ -254,6 +254,7 @@
       const reply = await fetch("data.json?have=" + encodeURIComponent(version), { cache: "no-store" });
       const answer = await reply.json();
       if (answer.html !== undefined) { version = answer.version; await renew(answer); }
+      news.setAttribute("aria-live", answer.news.startsWith("Live:") ? "off" : "polite"); // rounds are not read aloud
       if (news.textContent !== answer.news) news.textContent = answer.news;
       wait = 1000 * (answer.wait_s || 1);
     } catch {
