@@ -25,6 +25,7 @@ from kfl.cli.main import main
 from kfl.core.errors import ConfigError, KflError
 from kfl.deploy.local_fleet import program
 from kfl.deploy.starter import Project, write_project
+from kfl.deploy.starter.keeper import keep_running
 from kfl.deploy.starter.keys import make_missing, renew_server, replace_device_key
 
 NGINX = shutil.which("nginx", path=f"/usr/sbin:/sbin:{os.environ['PATH']}")
@@ -335,13 +336,19 @@ def test_a_pack_holds_one_device_and_no_secret_of_others(project):
     assert {"device.toml", "device.env", "scripts/device.sh", "systemd/my-fleet-device@.service"} <= names
 
 
-def test_without_a_superlink_nothing_is_changed_and_one_sentence_says_so(project, capsys):
-    make_missing(project)
+@pytest.fixture
+def deserted(project):
+    """A project whose SuperLink does not run, and the port where it would."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     text = (project.folder / "server.env").read_text()
     (project.folder / "server.env").write_text(re.sub(r"SUPERLINK_PORT=\d+", f"SUPERLINK_PORT={port}", text))
-    make_missing(project)  # writes the address for Flower
+    make_missing(project)
+    return project, port
+
+
+def test_without_a_superlink_nothing_is_changed_and_one_sentence_says_so(deserted, capsys):
+    project, port = deserted
     before = {path: path.read_bytes() for path in project.keys.iterdir()}
     for words in (["--replace", "1"], ["--register"], ["--revoke", "0"]):
         assert main(["deploy", "keys", str(project.folder), *words]) == 2
@@ -350,3 +357,37 @@ def test_without_a_superlink_nothing_is_changed_and_one_sentence_says_so(project
         assert said.count("\n") == 1
     assert {path: path.read_bytes() for path in project.keys.iterdir()} == before
     assert main(["deploy", "keys", str(project.folder), "--replace", "1", "--revoke", "0"]) == 2
+
+
+# ── kfl deploy run ───────────────────────────────────────────────────────────
+
+
+def test_a_superlink_that_is_away_is_waited_for(deserted):
+    project, port = deserted
+
+    class EnoughError(Exception):
+        pass
+
+    def say(sentence):
+        raise EnoughError(sentence)
+
+    with pytest.raises(EnoughError, match=rf"127\.0\.0\.1:{port} .* Trying on"):
+        next(keep_running(project, say))
+    assert not project.run_folder.exists()
+
+
+def test_a_finished_run_is_shown_and_not_started_again(deserted, loop, serve_fleet, capsys):
+    project, _ = deserted
+    grid, config = loop()
+    shutil.copytree(serve_fleet(grid, config), project.run_folder)
+    assert main(["deploy", "run", str(project.folder)]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split(":")[0] for line in shown.splitlines()[:3]] == [f"round {n} of 20" for n in (1, 2, 3)]
+    assert "The run is finished" in shown
+
+
+def test_a_bad_configuration_is_a_sentence_before_anything_starts(deserted, capsys):
+    project, _ = deserted
+    project.server_file.write_text(project.server_file.read_text().replace("quorum = 0.5", "quorum = 5.0"))
+    assert main(["deploy", "run", str(project.folder)]) == 2
+    assert "fleet.quorum is 5.0" in capsys.readouterr().err

@@ -121,13 +121,36 @@ def test_a_run_that_was_begun_goes_on_and_a_finished_one_is_left_alone(cluster, 
     assert not (first / "state").exists()
 
 
+def write_mortal(modules, note):
+    """A module whose first training kills its process, and whose other model always does."""
+    (modules / "mortal.py").write_text(
+        "import os, signal\nfrom pathlib import Path\nfrom torch import nn\nimport kfl\n"
+        "class Mortal(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        f"        note = Path({str(note)!r})\n"
+        "        if self.training and not note.exists():\n"
+        "            note.touch()\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return super().forward(x)\n"
+        "def build(input_shape, classes, width):\n"
+        "    return kfl.SplitModel(nn.Sequential(nn.Flatten(), Mortal(25, width)), nn.Linear(width, classes))\n"
+        "def never(input_shape, classes, width):\n"
+        "    os._exit(9)\n"
+    )
+
+
 def test_nodes_that_do_not_see_the_folder_send_the_files(cluster, data, alone, tmp_path, modules):
     (modules / "unlucky.py").write_text("def build(input_shape, classes, width):\n    raise RuntimeError('bad luck')\n")
     bad = replace(SMALL, model="unlucky:build", widths=(8,))
-    paths = run_paths([*FOUR, bad], tmp_path / "runs")
+    write_mortal(modules, tmp_path / "killed")
+    shaken = replace(SMALL, model="mortal:build", widths=(8,))
+    paths = run_paths([*FOUR, shaken, bad], tmp_path / "runs")
     with pytest.raises(StoppedError):  # what was begun here is of no use there, and is replaced
         kfl.run(FOUR[0], paths[0], dataset=data, keep_models=False, should_stop=lambda: True)
-    jobs = [Job(one, path, data, None, "cpu", "float32", True) for one, path in zip([*FOUR, bad], paths, strict=True)]
+    jobs = [
+        Job(one, path, data, None, "cpu", "float32", True)
+        for one, path in zip([*FOUR, shaken, bad], paths, strict=True)
+    ]
     ends = {}
     before = set(Path(tempfile.gettempdir()).glob("kfl.*"))
     play_on_ray(
@@ -138,6 +161,9 @@ def test_nodes_that_do_not_see_the_folder_send_the_files(cluster, data, alone, t
         assert {name: (path / name).read_bytes() for name in SAME} == contents(history)
         assert list((path / "models").iterdir())
         assert not (path / "state").exists()
+    assert (tmp_path / "killed").exists()
+    assert ends[paths[4]] is None
+    assert len(kfl.load_run(paths[4])[1].rounds) == 3
     said = ends[paths[-1]]
     assert said.startswith("RuntimeError: bad luck")
     assert str(tmp_path / "runs") in said
@@ -147,20 +173,7 @@ def test_nodes_that_do_not_see_the_folder_send_the_files(cluster, data, alone, t
 
 
 def test_twenty_runs_survive_a_killed_worker_and_one_that_cannot_be_saved(cluster, data, tmp_path, modules):
-    (modules / "mortal.py").write_text(
-        "import os, signal\nfrom pathlib import Path\nfrom torch import nn\nimport kfl\n"
-        "class Mortal(nn.Linear):\n"
-        "    def forward(self, x):\n"
-        f"        note = Path({str(tmp_path)!r}) / 'killed'\n"
-        "        if self.training and not note.exists():\n"
-        "            note.touch()\n"
-        "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        return super().forward(x)\n"
-        "def build(input_shape, classes, width):\n"
-        "    return kfl.SplitModel(nn.Sequential(nn.Flatten(), Mortal(25, width)), nn.Linear(width, classes))\n"
-        "def never(input_shape, classes, width):\n"
-        "    os._exit(9)\n"
-    )
+    write_mortal(modules, tmp_path / "killed")
     twenty = [replace(SMALL, model="mortal:build", widths=(8,), rounds=2, seed=seed) for seed in range(20)]
     lost = replace(SMALL, model="mortal:never", widths=(8,))
     with pytest.raises(RunsFailedError, match=r"Its Ray worker died 4 times") as problem:
