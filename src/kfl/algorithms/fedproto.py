@@ -64,7 +64,7 @@ class FedProto(Algorithm):
         weight = 2 * self.prototype_weight / engine.features
         pull = FeatureTargets(weight, message["knowledge"], message["known"])
         trained = engine.train(devices, states, Supervised(pull), self.sgd(), key)
-        means, counts = engine.class_means(devices, trained)
+        means, counts = (values.cpu() for values in engine.class_means(devices, trained))
         # Not how many samples a device has of a class, only whether it has any.
         uploads = [
             Upload(device, {"means": mean, "counts": count.clamp(max=1)})

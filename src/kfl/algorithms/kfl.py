@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, require, training_flops
 from kfl.algorithms.knowledge import average_knowledge, empty_knowledge
 from kfl.algorithms.privacy import add_noise
-from kfl.algorithms.quantise import message_bits, quantise_rows
+from kfl.algorithms.quantise import FULL_PRECISION_BITS, message_bits, quantise_rows
 from kfl.algorithms.robust import Aggregation, robust_knowledge
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class Kfl(Algorithm):
 
         pull = FeatureTargets(self.knowledge_weight, message["knowledge"], message["known"])
         trained = engine.train(devices, states, Supervised(pull), self.sgd(), key)
-        means, counts = engine.class_means(devices, trained, self.clip_norm)
+        # To the server, which is no GPU, all at once: every copy from a GPU waits for all that came before it.
+        means, counts = (values.cpu() for values in engine.class_means(devices, trained, self.clip_norm))
         uploads = [
             self._upload(device, mean, count, key) for device, mean, count in zip(devices, means, counts, strict=True)
         ]
@@ -100,6 +101,8 @@ class Kfl(Algorithm):
         """One device's knowledge as it arrives: with noise, then quantised, where asked for."""
         import torch
 
+        if self.noise_multiplier == 0 and self.bits_per_value == FULL_PRECISION_BITS:
+            return Upload(device, {"means": means, "counts": counts})
         if self.noise_multiplier > 0 and self.clip_norm is not None:
             draw = torch.Generator().manual_seed(key.torch_seed("privacy noise", device))
             means, counts = add_noise(
