@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
 from pathlib import Path
@@ -98,9 +99,8 @@ class LiveRun:
         open_runs = [run for run in self._runs if not run.finished]
         quiet_s = min(_age(run.path / "rounds.jsonl") for run in open_runs)
         if quiet_s > SILENT_S:
-            return (
-                f"No news for {duration(60 * (quiet_s // 60))}; if it was interrupted: kfl resume {open_runs[0].path}"
-            )
+            again = f"kfl resume {shlex.quote(str(open_runs[0].path))}"
+            return f"No news for {duration(60 * (quiet_s // 60))}; if it was interrupted: {again}"
         if len(self._runs) > 1:
             return f"Live: {len(self._runs) - len(open_runs)} of {len(self._runs)} runs finished."
         return f"Live: round {self._runs[0].played:,} of {self._runs[0].planned:,}."
