@@ -131,7 +131,7 @@ def test_a_project_is_rehearsed_on_this_machine_with_its_own_files(project, star
     status = read_status(find_run(project.folder))
     assert status.folder == str(project.folder / "local" / "run")
     (device,) = status.devices
-    assert device.samples == 48  # of 60, a fifth is the test set
+    assert (device.samples, device.model) == (48, "mlp-24")  # of 60, a fifth is the test set
     table = json.loads((project.folder / "local" / "run" / "fleet.json").read_text())
     expected = sum(parameter.numel() for parameter in mlp(width=24).parameters())
     assert table["devices"]["0"]["profile"]["parameters"] == expected

@@ -90,8 +90,7 @@ def columns(devices: Sequence[DeviceStatus]) -> dict[str, list[str]]:
 
 
 def _share(one: DeviceStatus) -> str:
-    known = one.budget_j is not None and 0 < one.budget_j < float("inf")
-    return f"{100 * one.energy_j / one.budget_j:.0f} %" if known and one.budget_j else "–"
+    return f"{100 * one.energy_j / one.budget_j:.0f} %" if 0 < one.budget_j < float("inf") else "–"
 
 
 def _or_dash(value: object) -> str:

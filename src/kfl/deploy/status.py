@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import RunFolderError
 from kfl.core.parse import parse_json
+from kfl.simulation.experiment import Experiment
 from kfl.simulation.folder import LOCK, load_run
 from kfl.simulation.history import History, RoundLog
+from kfl.wireless import Cell
 
 SILENT = ("late", "gone", "error", "garbled", "unsent", "outage")
 """Faults by which a round loses a device's answer; the others, such as energy, only note something."""
@@ -40,8 +43,8 @@ class DeviceStatus:
     rejected: int
     diverged: int
     energy_j: float
-    budget_j: float | None
-    """Its own budget for the run, where it gave one or the run is over."""
+    budget_j: float
+    """For the whole run: its own, or what the cell gives it; infinite without a cell."""
     accuracy: float | None
     """Right predictions on its own test samples, as it last reported."""
     last_round: int | None
@@ -99,8 +102,9 @@ def read_status(folder: Path) -> FleetStatus:
     facts = _lines(folder / "fleet.jsonl")
     members: dict[str, Any] = table.get("devices", {})
     final = {int(record["device"]): record for record in history.devices}
+    budgets = _budgets(experiment)
     devices = tuple(
-        _device(device, members.get(str(device), {}), history, facts, final.get(device))
+        _device(device, members.get(str(device), {}), history, facts, final.get(device), budgets[device])
         for device in range(experiment.devices)
     )
     last = history.rounds[-10:]
@@ -136,6 +140,7 @@ def _device(
     history: History,
     facts: list[dict[str, Any]],
     final: Mapping[str, Any] | None,
+    allowed_j: float,
 ) -> DeviceStatus:
     profile: Mapping[str, Any] = member.get("profile", {})
     asked = [entry for entry in history.rounds if device in entry.devices]
@@ -143,7 +148,7 @@ def _device(
     late = sum(fault["fault"] == "late" for fault in silent)
     used = [entry for entry in asked if _used(entry, device)]
     answers = [answer for fact in facts if "bytes" in (answer := fact.get("answers", {}).get(str(device), {}))]
-    budget = profile.get("budget_j") if final is None else final.get("budget_j")
+    own = profile.get("budget_j")
     return DeviceStatus(
         device=device,
         seen=bool(profile),
@@ -157,11 +162,20 @@ def _device(
         rejected=sum(_mine(one, device) for entry in asked for one in entry.rejected),
         diverged=sum(device in entry.diverged for entry in asked),
         energy_j=sum(_energy(entry, device) for entry in asked),
-        budget_j=budget,
+        budget_j=allowed_j if own is None else float(own),
         accuracy=_accuracy(device, profile, facts, final),
         last_round=used[-1].round + 1 if used else None,
         answer_s=float(answers[-1]["seconds"]) if answers else None,
     )
+
+
+def _budgets(experiment: Experiment) -> list[float]:
+    """What the cell lets each device spend in the whole run."""
+    radio = experiment.cell
+    if radio is None:
+        return [inf] * experiment.devices
+    cell = Cell.build(radio, experiment.devices, experiment.seed)
+    return [float(joules) for joules in cell.budget_j(experiment.rounds)]
 
 
 def _used(entry: RoundLog, device: int) -> bool:
