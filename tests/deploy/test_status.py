@@ -103,6 +103,23 @@ def test_a_device_that_never_came_is_not_seen(loop, everybody):
     assert (status.devices[3].chosen, status.devices[3].accuracy, status.devices[3].last_round) == (0, None, None)
 
 
+def test_a_node_that_cannot_join_is_shown_with_the_reason_before_anybody_has_joined(loop, everybody, capsys):
+    grid, config = loop(everybody)
+    grid.online = {1003: grid.online[1003]}
+    grid.node_config[3] = {"partition-id": 9}
+    target = RunFolder(grid.folder / "run")
+    with target.locked():
+        target.prepare(config.experiment)
+        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+        server._nodes()
+    assert list(read_status(target.path).refused) == ["1003"]
+    assert main(["deploy", "status", str(target.path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "0 of 4 devices seen" in shown
+    assert "Node 1003 cannot join: " in shown
+    assert "partition-id is 9" in shown
+
+
 def test_it_finds_the_run_folder_and_refuses_what_is_none(loop, everybody, serve_fleet, small, tmp_path, capsys):
     grid, config = loop(everybody)
     folder = serve_fleet(grid, config)

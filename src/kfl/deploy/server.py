@@ -155,9 +155,11 @@ class FleetServer:
     def _nodes(self) -> dict[int, str]:
         """The nodes that are there; those not seen before are asked what they have."""
         nodes = self.courier.nodes()
+        refused = dict(self.roster.refused)
         joined = self.roster.muster(self.courier, nodes)
-        if joined:
+        if joined or self.roster.refused != refused:
             self._sync()
+        if joined:
             self._welcome(joined)
         self.metrics.fleet(len(self.roster.members), len(self.roster.present(nodes)))
         return nodes
