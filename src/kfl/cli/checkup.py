@@ -37,7 +37,7 @@ EXTRAS = {
     "meter": Extra("a device's real energy", ("codecarbon",)),
     "ray": Extra("runs over a cluster", ("ray",)),
     "tensorboard": Extra("kfl run --track tensorboard", ("tensorboard",)),
-    "mlflow": Extra("kfl run --track mlflow", ("mlflow-skinny",)),
+    "mlflow": Extra("kfl run --track mlflow", ("mlflow-skinny", "sqlalchemy", "alembic")),
     "wandb": Extra("kfl run --track wandb", ("wandb",)),
     "test": Extra(
         "for contributors: the tests",

@@ -5,6 +5,7 @@ On a terminal a live line with a bar; elsewhere (a log file, a pipe) plain lines
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -109,6 +110,7 @@ def print_summary(experiment: Experiment, history: History, alone: History | Non
         console.print(sentence, soft_wrap=True)
     took = summary["wall_s"] + (0 if alone is None else alone.summary["wall_s"])
     console.print(f"This took {took:.1f} s. Everything is in {folder}", soft_wrap=True)
+    console.print(f"Look at it: kfl report {shlex.quote(str(folder))} --open", soft_wrap=True, markup=False)
     console.print(f"Repeat it: kfl run --config {folder / 'config.toml'}", soft_wrap=True)
 
 
