@@ -1,12 +1,15 @@
 """Share the band of one cell among the devices of a CSV file, with the least transmit energy.
 
-    python examples/allocate_cell.py [cell.csv]
+    python examples/allocate_cell.py [cell.csv [shares.csv]]
 
-All devices of the file take part. To also decide who should, use `kfl schedule cell.csv`.
+A row is a device: its channel gain, the bits it has to send, how long and with how much energy it computes first. The
+lines with # are for the whole cell: band, noise, deadline, largest power. All devices of the file take part. To also
+decide who should, use `kfl schedule cell.csv`.
 """
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 
@@ -17,8 +20,8 @@ from kfl.scheduling import AllocationProblem, allocate, read_problem
 from kfl.wireless import transmit_power
 
 
-def main(path: Path) -> None:
-    """Read the cell, allocate, and say what an equal split would have cost."""
+def main(path: Path, result: Path | None = None) -> None:
+    """Read the cell, allocate, write shares and powers, and say what an equal split would have cost."""
     cell = read_problem(path)
     upload_time_s = cell.deadline_s - cell.compute_time_s
     noise_w_per_hz = dbm_to_watt(cell.noise_dbm_per_hz)
@@ -39,6 +42,11 @@ def main(path: Path) -> None:
     print("device      share     power_w    energy_j")
     for name, share, power_w, energy_j in zip(cell.ids, best.share, best.power_w, best.energy_j, strict=True):
         print(f"{name:<10} {share:6.4f} {power_w:11.4g} {energy_j:11.4g}")
+    if result is not None:
+        with result.open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(["id", "share", "power_w", "energy_j"])
+            table.writerows(zip(cell.ids, best.share, best.power_w, best.energy_j, strict=True))
     print(f"Together {best.energy_j.sum():.4g} J; optimality conditions hold to {best.residual:.1e}.")
 
     equal = np.full(cell.size, 1 / cell.size)
@@ -49,4 +57,5 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("cell.csv"))
+    paths = [Path(word) for word in sys.argv[1:3]] or [Path(__file__).with_name("cell.csv")]
+    main(*paths)

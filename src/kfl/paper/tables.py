@@ -18,7 +18,7 @@ VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "can
 
 def figure_table(figure: Figure, store: Store, scale: Scale) -> str:
     """Means and standard deviations over seeds, one table per panel."""
-    parts = [f"## {figure.title}", ""]
+    parts = [f"**{figure.title}**", ""]
     if scale.mark:
         parts += [f"**{scale.mark}**", ""]
     for panel in figure.panels:
