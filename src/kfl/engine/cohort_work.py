@@ -103,13 +103,13 @@ class CohortWork:
     def train(
         self,
         cohort: Cohort,
-        objective: Objective,
+        objectives: Sequence[Objective],
         sgd: Sgd,
         keys: Sequence[tuple[RoundKey, int]],
         given: Given | None,
     ) -> list[State] | None:
         """The trained states; None where the devices' objectives are too different to be one."""
-        parts = split_objective([objective.for_device(place) for place in range(len(cohort.devices))])
+        parts = split_objective(objectives)
         if parts is None:
             return None
         steps, passes = self._steps(cohort, sgd, keys, given)

@@ -36,7 +36,8 @@ def make_engine(
     """
     if plan is None:
         plan = make_plan(data, models, device, precision)
-    if check_device(plan.device) == "cuda":
+    # On a CPU a plan is stacked where the run was trained together with others, which need not be there any more.
+    if check_device(plan.device) == "cuda" or (plan.paths and set(plan.paths) == {"stacked"}):
         from kfl.engine.stacked import StackedEngine
 
         return StackedEngine(data, models, plan.device, plan.precision)

@@ -10,17 +10,12 @@ import copy
 import inspect
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from kfl.engine.objectives import Objective
-
-if TYPE_CHECKING:
-    from kfl.engine.base import Sgd
-    from kfl.engine.objectives import Forward
-    from kfl.models import State
 
 Path = tuple[str, ...]
 
@@ -46,11 +41,11 @@ class ObjectiveParts:
 def split_objective(objectives: Sequence[Objective]) -> ObjectiveParts | None:
     """Take the tensors out of the objectives of a cohort; None where they differ in more than tensors."""
     first = objectives[0]
-    leaves, spec = dict(_leaves(first, ())), _spec(first)
+    leaves, spec = dict(_leaves(first, ())), spec_of(first)
     if all(objective is first for objective in objectives):
         return ObjectiveParts(first, leaves, {}, spec)
     others = [dict(_leaves(objective, ())) for objective in objectives]
-    if any(_spec(objective) != spec for objective in objectives):
+    if any(spec_of(objective) != spec for objective in objectives):
         return None
     shared = {path: leaf for path, leaf in leaves.items() if all(other[path] is leaf for other in others)}
     stacked = {path: torch.stack([other[path] for other in others]) for path in leaves if path not in shared}
@@ -71,14 +66,15 @@ def _leaves(thing: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
             yield from _leaves(value, (*path, field.name))
 
 
-def _spec(thing: Any) -> Hashable:
+def spec_of(thing: Any) -> Hashable:
+    """Everything of an objective but its tensors' values: with equal specs, two can be one batch."""
     found: list[Any] = [type(thing)]
     for field in fields(thing):
         value = getattr(thing, field.name)
         if isinstance(value, Tensor):
             found.append((field.name, value.shape, value.dtype))
         elif is_dataclass(value) and not isinstance(value, type):
-            found.append((field.name, _spec(value)))
+            found.append((field.name, spec_of(value)))
         else:
             # What cannot be compared by value is compared by identity: too careful is only slow.
             found.append((field.name, value if isinstance(value, Hashable) else id(value)))
@@ -94,29 +90,3 @@ def _rebuilt(thing: Any, path: Path, tensors: dict[Path, Tensor]) -> Any:
         elif is_dataclass(value) and not isinstance(value, type):
             object.__setattr__(new, field.name, _rebuilt(value, place, tensors))
     return new
-
-
-@dataclass(frozen=True, eq=False)
-class Picked(Objective):
-    """The objectives of some devices of a larger cohort, in their new places."""
-
-    whole: Objective
-    places: tuple[int, ...]
-
-    def loss(
-        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
-    ) -> Tensor:
-        """The loss that all devices share; engines ask `for_device` first."""
-        return self.whole.loss(forward, state, inputs, targets)
-
-    def rate(self, name: str, sgd: Sgd) -> float:
-        """As the whole."""
-        return self.whole.rate(name, sgd)
-
-    def project(self, name: str, value: Tensor) -> Tensor:
-        """As the whole."""
-        return self.whole.project(name, value)
-
-    def for_device(self, index: int) -> Objective:
-        """The objective of the device that has this place now."""
-        return self.whole.for_device(self.places[index])

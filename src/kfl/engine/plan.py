@@ -35,6 +35,20 @@ class Plan:
     paths: tuple[Path, ...] = ()
     """For each architecture: mlp or cnn (written out by hand), stacked (many devices in one batch), or plain
     autograd, one device after another."""
+    together: int = 1
+    """Runs whose devices share batches, this one included; 1 for a run that trains alone. A run folder has the most
+    that ever did. Sums of a shared batch may differ in their last digits, so that above 1 the same plan gives the
+    same numbers to a tolerance, unless it is carried out with the same runs from beginning to end."""
+
+    def essence(self) -> Table:
+        """What a run must have in common with its checkpoint to go on from it: all but `together`.
+
+        How many runs share a batch says how fast, not what is computed: a run may go on alone, or with others.
+
+        >>> Plan(together=5).essence() == Plan().essence(), Plan(precision="bf16").essence() == Plan().essence()
+        (True, False)
+        """
+        return {name: value for name, value in self.table().items() if name != "together"}
 
     def table(self) -> Table:
         """As plain values, for a file."""

@@ -57,19 +57,21 @@ class SequentialEngine(Engine):
     ) -> list[State]:
         """Equations (7) and (8), τ times: w ← w − η ∇, with momentum."""
         return [
-            self._train_one(device, state, objective.for_device(place), sgd, key, data or self._read(device, "train"))
+            self.train_one(device, state, objective.for_device(place), sgd, (key, device), data)
             for place, (device, state) in enumerate(zip(devices, states, strict=True))
         ]
 
-    def _train_one(
+    def train_one(
         self,
         device: int,
         state: State,
         objective: Objective,
         sgd: Sgd,
-        key: RoundKey,
-        data: tuple[Tensor, Tensor],
+        draws: tuple[RoundKey, int],
+        data: tuple[Tensor, Tensor] | None = None,
     ) -> State:
+        """One device with its own objective. `draws` names its draws: the round, and its number in its run."""
+        key, number = draws
         module = self.template(device).train()
         buffers = {name for name, _ in module.named_buffers()}
         now = {name: value.clone() for name, value in state.items()}
@@ -78,11 +80,11 @@ class SequentialEngine(Engine):
         if not trained:
             return now
         velocity: State = {}
-        inputs, targets = data
+        inputs, targets = self._read(device, "train") if data is None else data
         # Fork, so that dropout and the like draw by name too and leave the caller's random state alone.
         with torch.random.fork_rng(devices=[]):
-            torch.random.manual_seed(key.torch_seed("layers", device))
-            for batch in batches(len(targets), sgd, key, device):
+            torch.random.manual_seed(key.torch_seed("layers", number))
+            for batch in batches(len(targets), sgd, key, number):
                 x, y = (inputs, targets) if batch is None else (inputs[batch], targets[batch])
                 for name in trained:
                     now[name].requires_grad_()

@@ -28,7 +28,7 @@ from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.cohort import Families, Family
 from kfl.engine.cohort_work import Cohort, CohortWork
 from kfl.engine.local_data import LocalData
-from kfl.engine.objective_parts import Picked, takes_weights
+from kfl.engine.objective_parts import takes_weights
 from kfl.engine.objectives import Distillation, Mixture, Objective, Supervised
 from kfl.engine.plan import Path, Plan, Precision
 from kfl.engine.samples import Split, batches_per_pass
@@ -143,54 +143,55 @@ class StackedEngine(Engine):
         data: tuple[Tensor, Tensor] | None = None,
     ) -> list[State]:
         """Equations (7) and (8), τ times, for whole cohorts: w ← w − η ∇, with momentum."""
-        return self.train_runs(devices, states, objective, sgd, [(key, device) for device in devices], data)
+        objectives = [objective.for_device(place) for place in range(len(devices))]
+        return self.train_runs(devices, states, objectives, sgd, [(key, device) for device in devices], data)
 
     def train_runs(
         self,
         devices: Sequence[int],
         states: Sequence[State],
-        objective: Objective,
+        objectives: Sequence[Objective],
         sgd: Sgd,
         keys: Sequence[tuple[RoundKey, int]],
         data: tuple[Tensor, Tensor] | None = None,
     ) -> list[State]:
         """Train devices of several runs in one batch.
 
-        `keys` has, for each device, the round of its run and the number under which it draws there. Objectives
-        that differ between devices give each its own by `for_device`, as always.
+        `objectives` has each device's own. `keys` has, for each device, the round of its run and the number under
+        which it draws there.
         """
 
         def work(cohort: Cohort, places: Sequence[int]) -> list[State]:
-            task, draws = Picked(objective, tuple(places)), [keys[place] for place in places]
+            tasks, draws = [objectives[place] for place in places], [keys[place] for place in places]
             trained = None
             if cohort.family.verdict.vectorised:
-                trained = self._work.train(cohort, task, sgd, draws, data)
-            return self._train_sequential(cohort, task, sgd, draws, data) if trained is None else trained
+                trained = self._work.train(cohort, tasks, sgd, draws, data)
+            return self._train_sequential(cohort, tasks, sgd, draws, data) if trained is None else trained
 
-        weighable = takes_weights(objective)
+        kinds = {type(objective): objective for objective in objectives}
+        weighable = all(takes_weights(objective) for objective in kinds.values())
         counts = [self._data.size(device, "train") if data is None else len(data[1]) for device in devices]
 
         def apart(place: int, family: Family) -> Hashable:
             batches = batches_per_pass(counts[place], sgd)
             return batches if weighable and family.verdict.separable else (batches, counts[place])
 
-        exact = not isinstance(objective, PADDED_OBJECTIVES)
+        exact = not all(issubclass(kind, PADDED_OBJECTIVES) for kind in kinds)
         return self._in_cohorts(devices, states, counts, work, apart, exact=exact)
 
     def _train_sequential(
         self,
         cohort: Cohort,
-        objective: Objective,
+        objectives: Sequence[Objective],
         sgd: Sgd,
         keys: Sequence[tuple[RoundKey, int]],
         data: tuple[Tensor, Tensor] | None,
     ) -> list[State]:
         """One after another, in float32 or float64."""
-        found = []
-        for place, (device, state) in enumerate(zip(cohort.devices, cohort.states, strict=True)):
-            task = Picked(objective, (place,))
-            found += self._sequential.train([device], [state], task, sgd, keys[place][0], data)
-        return found
+        return [
+            self._sequential.train_one(device, state, objective, sgd, key, data)
+            for device, state, objective, key in zip(cohort.devices, cohort.states, objectives, keys, strict=True)
+        ]
 
     def class_means(
         self, devices: Sequence[int], states: Sequence[State], clip_norm: float | None = None
