@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,11 @@ def main(arguments: Sequence[str]) -> int:
 
     project = Project.need(options.folder)
     rounds = project.config.experiment.rounds
-    for entry in keep_running(project, lambda said: print(said, flush=True)):
-        print(round_sentence(entry, rounds), flush=True)
+    try:
+        for entry in keep_running(project, lambda said: print(said, flush=True)):
+            print(round_sentence(entry, rounds), flush=True)
+    except KeyboardInterrupt:
+        print("\nkfl: interrupted; the run itself goes on. To watch over it again: kfl deploy run", file=sys.stderr)
+        return 130
     print(f"The run is finished: {project.run_folder}")
     return 0

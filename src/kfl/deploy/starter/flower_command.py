@@ -16,8 +16,8 @@ from kfl.deploy.protocol import scrub
 from kfl.deploy.starter.project import CONNECTION, Project
 
 PATIENCE_S = 120.0
-ENDED = "finished"
-"""What the status of a Flower run that is over begins with: finished:completed, finished:failed, finished:stopped."""
+TO_COME = ("pending", "starting")
+"""Status of a Flower run whose server app has not begun; it goes on with running and ends with finished:…"""
 
 
 class UnreachableError(KflError):
@@ -105,8 +105,8 @@ class FlowerCommand:
         return list(self("list", CONNECTION).get("runs", []))
 
     def waiting(self) -> bool:
-        """Whether a Flower run is about to begin or goes on."""
-        return any(not str(run.get("status")).startswith(ENDED) for run in self.runs())
+        """Whether a Flower run is about to begin. One that runs does not count: a dead one is missed after a minute."""
+        return any(run.get("status") in TO_COME for run in self.runs())
 
     def submit(self) -> None:
         """Start a Flower run: the server app, which goes on where the run folder ends."""

@@ -15,9 +15,10 @@ from kfl.simulation.history import RoundLog
 
 LOOK_S = 1.0
 SILENT_S = 30.0
-"""A run folder that nobody has held for so long has no server; Flower needs some seconds to start one."""
+"""A run folder that nobody has held for so long has no server; Flower needs some seconds to start one. Should it come
+late after all, the second server is refused the folder and ends."""
 LOST_S = 120.0
-"""A Flower run that claims to go on but has not held the run folder for so long has lost its server."""
+"""A Flower run that has not begun after so long is forgotten."""
 ATTEMPTS = 5
 """Servers that may end one after another without a single round before we give up."""
 
