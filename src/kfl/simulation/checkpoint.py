@@ -60,6 +60,8 @@ class Checkpoints:
     """What run this is: a checkpoint of another configuration, plan or dataset is refused, not continued."""
     interval_s: float | None = None
     """Work between two checkpoints: 0 for one after every round, infinity for none; None for as often as is cheap."""
+    cost_share: float = COST_SHARE
+    """Part of the time that checkpoints may take, where `interval_s` is None; runs that share the time share this."""
     _rows: dict[int, str] = field(default_factory=dict)
     """For each device, the file that holds its newest row."""
     _written: dict[int, State] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class Checkpoints:
         # The first checkpoint of a run holds a few devices, a later one may hold them all.
         rows = sum(self._written.get(device) is not row for device, row in state.devices.items())
         expected = self._took * max(1.0, rows / self._rows_written)
-        return since >= min(LONGEST_S, expected / COST_SHARE)
+        return since >= min(LONGEST_S, expected / self.cost_share)
 
     def write(self, state: RunState, history: str = "") -> None:
         """Write a checkpoint: the rows that changed, everything else, and then the file that makes it count.

@@ -126,9 +126,9 @@ def attempt(job: Job, on_round: Callable[[], None]) -> str | None:
     """Play one run; a sentence if it failed. A failure that is a bug leaves its traceback beside the run folder."""
     from kfl.simulation.runner import run
 
-    note = job.path.with_name(f"{job.path.name}.error.txt")
-    try:
-        run(
+    return guarded(
+        job,
+        lambda: run(
             job.experiment,
             job.path,
             dataset=job.dataset,
@@ -137,7 +137,15 @@ def attempt(job: Job, on_round: Callable[[], None]) -> str | None:
             precision=job.precision,
             keep_models=job.keep_models,
             on_round=lambda _: on_round(),
-        )
+        ),
+    )
+
+
+def guarded(job: Job, play: Callable[[], object]) -> str | None:
+    """Play; what went wrong as a sentence, a bug with its traceback in a file beside the run folder."""
+    note = job.path.with_name(f"{job.path.name}.error.txt")
+    try:
+        play()
     except KflError as problem:
         return str(problem)
     except Exception as problem:  # a bug in one run, or in a user's own model, must not lose the others

@@ -14,8 +14,9 @@ from typing import Any
 
 from kfl.core.errors import KflError, StoppedError
 from kfl.data import Dataset
+from kfl.engine.plan import Plan
 from kfl.engine.workers import torch_threads
-from kfl.simulation.checkpoint import Checkpoints
+from kfl.simulation.checkpoint import COST_SHARE, Checkpoints
 from kfl.simulation.determinism import deterministic_algorithms
 from kfl.simulation.energy import energy_facts
 from kfl.simulation.environment import describe_environment
@@ -83,26 +84,55 @@ def run(
         world = build_world(
             experiment, dataset=dataset, models=models, data_dir=where, device=device, precision=precision, plan=plan
         )
-        if folder is None:
-            return _play(world, None, None, on_start=on_start, on_round=on_round, should_stop=should_stop)
-        if keep_models:
-            require_safetensors()  # now, rather than after hours of training
-        target = RunFolder(Path(folder))
-        with target.locked():
-            if target.prepare(experiment) == "finished":
-                shutil.rmtree(target.path / "state", ignore_errors=True)  # a kill may have come just before that
-                return load_run(target.path)[1]
-            facts = {**describe_environment(), **describe_world(world), "deterministic": deterministic}
-            target.write_environment(facts)
-            return _play(
-                world,
-                target,
-                Checkpoints(target.path / "state", identity=identity(world), interval_s=checkpoint_s),
-                keep_models=keep_models,
-                on_start=on_start,
-                on_round=on_round,
-                should_stop=should_stop,
-            )
+        return run_world(
+            world,
+            folder,
+            deterministic=deterministic,
+            keep_models=keep_models,
+            checkpoint_s=checkpoint_s,
+            on_start=on_start,
+            on_round=on_round,
+            should_stop=should_stop,
+        )
+
+
+def run_world(
+    world: World,
+    folder: str | Path | None = None,
+    *,
+    deterministic: bool = False,
+    keep_models: bool = True,
+    checkpoint_s: float | None = None,
+    on_start: Callable[[World], None] | None = None,
+    on_round: Callable[[RoundLog], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> History:
+    """Run in a world that is there already; the rest is as in `run`."""
+    if folder is None:
+        return _play(world, None, None, on_start=on_start, on_round=on_round, should_stop=should_stop)
+    if keep_models:
+        require_safetensors()  # now, rather than after hours of training
+    target = RunFolder(Path(folder))
+    with target.locked():
+        if target.prepare(world.experiment) == "finished":
+            shutil.rmtree(target.path / "state", ignore_errors=True)  # a kill may have come just before that
+            return load_run(target.path)[1]
+        facts = {**describe_environment(), **describe_world(world), "deterministic": deterministic}
+        target.write_environment({**facts, "plan": recorded_plan(world, target).table()})
+        return _play(
+            world,
+            target,
+            Checkpoints(
+                target.path / "state",
+                identity=identity(world),
+                interval_s=checkpoint_s,
+                cost_share=COST_SHARE / world.engine.plan.together,
+            ),
+            keep_models=keep_models,
+            on_start=on_start,
+            on_round=on_round,
+            should_stop=should_stop,
+        )
 
 
 def resume(folder: str | Path, **options: Any) -> History:
@@ -174,7 +204,8 @@ def _play_all(
             on_round(log)
 
     phases.debug("phase end, round %d", state.round)
-    summary = summarise(world, logs, time.perf_counter() - started)
+    # Runs that train together share the time, so that the times of several runs add up.
+    summary = summarise(world, logs, (time.perf_counter() - started) / world.engine.plan.together)
     history = History(tuple(logs), summary, device_records(world, state), None if target is None else str(target.path))
     if target is not None:
         target.finish(history, state.server, state.devices if keep_models else None)
@@ -210,9 +241,20 @@ def _checkpoint(target: RunFolder, checkpoints: Checkpoints, state: RunState) ->
 
 
 def identity(world: World) -> str:
-    """What run a checkpoint belongs to: the configuration, the plan it is executed by, and the data."""
-    facts = [world.experiment.to_toml(), repr(sorted(world.engine.plan.table().items())), world.dataset.fingerprint()]
+    """What run a checkpoint belongs to: the configuration, the plan it is executed by, and the data.
+
+    Not how many runs share its batches: a run that was trained together with others goes on alone, or the other way
+    round, and then agrees with the uninterrupted one to the tolerance of two plans, not bit for bit.
+    """
+    plan = repr(sorted(world.engine.plan.essence().items()))
+    facts = [world.experiment.to_toml(), plan, world.dataset.fingerprint()]
     return blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
+
+
+def recorded_plan(world: World, target: RunFolder) -> Plan:
+    """The plan for the run folder: the one at work, with the most runs that ever shared batches with this one."""
+    plan, before = world.engine.plan, target.plan()
+    return plan if before is None else replace(plan, together=max(plan.together, before.together))
 
 
 def refuse_divergence(logs: list[RoundLog]) -> None:

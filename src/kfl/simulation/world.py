@@ -61,8 +61,12 @@ def build_world(
     device: str = "cpu",
     precision: str = "float32",
     plan: Plan | None = None,
+    seat: Callable[[LocalData, FleetModels], Engine] | None = None,
 ) -> World:
-    """Everything a run needs, checked: the data is read, split, and every architecture tried once."""
+    """Everything a run needs, checked: the data is read, split, and every architecture tried once.
+
+    `seat` gives the engine of a run that trains together with others (`kfl.simulation.together`).
+    """
     experiment.validate()
     data = load_dataset(experiment.dataset, data_dir) if dataset is None else dataset
     proxy = experiment.proxy(data, experiment.algorithm.proxy_per_class)
@@ -71,7 +75,8 @@ def build_world(
         raise DataError(f"A split over {experiment.devices} devices leaves a device without a sample; use fewer.")
     fleet_models = _models(experiment, data, models)
     experiment.algorithm.check_models(fleet_models)
-    engine = make_engine(LocalData(data, split, proxy), fleet_models, device, precision, plan)
+    local = LocalData(data, split, proxy)
+    engine = make_engine(local, fleet_models, device, precision, plan) if seat is None else seat(local, fleet_models)
     profiles = [engine.profile(device) for device in range(experiment.devices)]
     costs = [experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in profiles]
     radio = experiment.cell
