@@ -72,7 +72,7 @@ class CohortWork:
         self._where = where
         self._way = convolution
         self._fused = fused
-        self._rows = Rows(data, where)
+        self._rows = Rows(data, where, arithmetic.dtype)
         self._tables: dict[Split, Table] = {}
         self._convolutions: dict[tuple[Convolution, ...], Convolutions] = {}
 
@@ -145,7 +145,7 @@ class CohortWork:
         else:
             rows = [whole_table(len(given[1]))] * len(cohort.devices)
         if batches_per_pass(len(rows[0]), sgd) > 0:
-            return mini_batches(rows, sgd, keys, self._where), 1
+            return mini_batches(rows, sgd, keys, self._where, self._arithmetic.dtype), 1
         if given is not None:
             row = torch.arange(len(given[1]), device=self._where)
             return Steps(row.expand(1, len(rows), -1), None, (len(row),)), sgd.steps

@@ -126,9 +126,10 @@ class Steps:
 class Rows:
     """The rows of a table that belong to each device, kept where the engine computes once they were asked for."""
 
-    def __init__(self, data: LocalData, where: torch.device) -> None:
+    def __init__(self, data: LocalData, where: torch.device, dtype: torch.dtype) -> None:
         self._partition = data.partition
         self._where = where
+        self._dtype = dtype
         self._kept: dict[tuple[int, Split, int], Tensor] = {}
 
     def of(self, device: int, split: Split) -> NDArray[np.int64]:
@@ -139,7 +140,7 @@ class Rows:
         """One step over all samples of each device, filled up to `size` with repetitions of its first."""
         counts = np.array([[len(self.of(device, split)) for device in devices]])
         rows = torch.stack([self._padded(device, split, size) for device in devices])
-        return Steps(rows[None], sample_weights(counts, np.array([size]), self._where), (size,))
+        return Steps(rows[None], sample_weights(counts, np.array([size]), self._where, self._dtype), (size,))
 
     def _padded(self, device: int, split: Split, size: int) -> Tensor:
         kept = self._kept.get((device, split, size))
@@ -156,7 +157,9 @@ def fill_up(rows: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return full
 
 
-def sample_weights(counts: NDArray[np.int64], sizes: NDArray[np.int64], where: torch.device) -> Tensor | None:
+def sample_weights(
+    counts: NDArray[np.int64], sizes: NDArray[np.int64], where: torch.device, dtype: torch.dtype
+) -> Tensor | None:
     """1/count for the first `count` samples, 0 for the rest; None where nothing was filled up.
 
     `counts` is (steps, devices), `sizes` the samples of each step.
@@ -165,11 +168,15 @@ def sample_weights(counts: NDArray[np.int64], sizes: NDArray[np.int64], where: t
         return None
     number = torch.from_numpy(counts).to(where)[..., None]
     real = torch.arange(int(sizes.max()), device=where) < number
-    return real.to(torch.float32) / number.clamp(min=1)
+    return real.to(dtype) / number.clamp(min=1)
 
 
 def mini_batches(
-    rows: Sequence[NDArray[np.int64]], sgd: Sgd, keys: Sequence[tuple[RoundKey, int]], where: torch.device
+    rows: Sequence[NDArray[np.int64]],
+    sgd: Sgd,
+    keys: Sequence[tuple[RoundKey, int]],
+    where: torch.device,
+    dtype: torch.dtype,
 ) -> Steps:
     """The steps of devices that take equally many batches per pass: the same draws as one device alone.
 
@@ -182,7 +189,7 @@ def mini_batches(
     counts = np.array([[len(batch) for batch in of_step] for of_step in zip(*drawn, strict=True)])
     sizes = counts.max(axis=1)
     table = np.stack([[fill_up(batch, int(sizes.max())) for batch in of_step] for of_step in zip(*drawn, strict=True)])
-    return Steps(torch.from_numpy(table).to(where), sample_weights(counts, sizes, where), tuple(sizes.tolist()))
+    return Steps(torch.from_numpy(table).to(where), sample_weights(counts, sizes, where, dtype), tuple(sizes.tolist()))
 
 
 def batches_per_pass(samples: int, sgd: Sgd) -> int:
