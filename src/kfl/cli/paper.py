@@ -50,7 +50,9 @@ class PaperOptions:
     precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
     """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
     workers: int | None = None
-    """Runs side by side. By default one for each core."""
+    """Runs side by side. By default one for each core, or one on a GPU."""
+    together: Annotated[int | None, tyro.conf.arg(metavar="RUNS")] = None
+    """Runs that differ only in their seed and train in one batch; 0 or 1 for none. By default up to 8 on a GPU."""
     ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or local."""
     keep_runs: bool = False
@@ -58,7 +60,9 @@ class PaperOptions:
 
     def worker_count(self) -> int:
         """How many processes to use."""
-        return self.workers if self.workers is not None else os.cpu_count() or 1
+        if self.workers is not None:
+            return self.workers
+        return (os.cpu_count() or 1) if self.device == "cpu" and (self.together or 0) < 2 else 1
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -99,6 +103,7 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
                 precision=options.precision,
                 data_dir=options.data_dir,
                 ray=options.ray,
+                together=options.together,
                 keep_runs=options.keep_runs,
                 on_progress=display.on_progress,
             )

@@ -55,6 +55,8 @@ class Setting:
     """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
     workers: int | None = None
     """Runs side by side, each in its own process with one thread. By default one for each core, or one on a GPU."""
+    together: Annotated[int | None, tyro.conf.arg(metavar="RUNS")] = None
+    """Runs that differ only in their seed and train in one batch; 0 or 1 for none. By default up to 8 on a GPU."""
     ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or local."""
     keep_models: bool = False
@@ -64,7 +66,7 @@ class Setting:
         """How many processes to use."""
         if self.workers is not None:
             return self.workers
-        return (os.cpu_count() or 1) if self.device == "cpu" else 1
+        return (os.cpu_count() or 1) if self.device == "cpu" and (self.together or 0) < 2 else 1
 
 
 class HasSetting(Protocol):

@@ -70,6 +70,7 @@ def execute(
     precision: str = "float32",
     data_dir: Path | None = None,
     ray: str | None = None,
+    together: int | None = None,
     keep_runs: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Store:
@@ -119,6 +120,7 @@ def execute(
         precision=precision,
         data_dir=data_dir,
         ray=ray,
+        together=together,
     )
     return store
 
