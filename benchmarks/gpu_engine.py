@@ -1,10 +1,12 @@
 """The stacked engine on a GPU: are its kernels right, does it agree with the CPU, how fast is a round.
 
-    python -m benchmarks.gpu_engine [--out gpu.json] [--device cuda] [--quick]
+    python -m benchmarks.gpu_engine [--out gpu.json] [--device cuda] [--quick] [--whole-runs]
 
 W1 is the paper's MLP with 600 samples of 28×28 on each of 100 devices, W2 its CNN with 500 samples of 3×32×32. A
 round is KFL's: five full-batch steps with momentum, class means, aggregation; no evaluation. Images are random,
-since speed does not depend on what they show. Whatever fails is printed with its traceback, and the rest goes on.
+since speed does not depend on what they show. Whole runs, with evaluation every fifth round and everything that is
+written, are timed for one seed and for five: in one batch, in five processes, one after another; `--whole-runs` does
+only that. Whatever fails is printed with its traceback, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,8 @@ from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
 from kfl.engine.transfer import to_cpu
 from kfl.models import FleetModels, State, fleet_from_name
+from kfl.scheduling import Uniform
+from kfl.simulation import Experiment, run_many
 
 PRECISIONS: tuple[Precision, ...] = ("tf32", "bf16", "float32")
 TARGETS_MS = {("W1", 10): 3.0, ("W1", 50): 8.0, ("W2", 10): 8.0, ("W2", 50): 30.0}
@@ -272,17 +277,67 @@ def seeds(device: str, repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
+def whole_runs(device: str, quick: bool) -> list[dict[str, Any]]:
+    """Five seeds through `run_many` together, against one seed, five processes, and one after another."""
+    rounds = (40 if quick else 200) if device == "cuda" else 3
+    rows: list[dict[str, Any]] = []
+    for which in ("W1", "W2"):
+        count, samples = (100, 600 if which == "W1" else 500) if device == "cuda" else (20, 20)
+        width = 256 if which == "W1" else 128
+        base = Experiment(devices=count, rounds=rounds, widths=(width,), radio=None, evaluate_every=5)
+        data = world(which, count, samples, (width,))[0].dataset
+        five = [replace(base, scheduler=Uniform(count=10), seed=seed) for seed in range(5)]
+        ways: dict[str, tuple[list[Experiment], dict[str, Any]]] = {
+            "one": (five[:1], {"together": 0}),
+            "five together": (five, {"together": 5}),
+            "five processes": (five, {"workers": 5}),
+            "five in turn": (five, {"together": 0}),
+        }
+        for runs in (five[:1], five):  # what is compiled, recorded and read once
+            time_runs([replace(run, rounds=2) for run in runs], data, device, together=5)
+        for name, (runs, options) in ways.items():
+            row = {"workload": which, "runs": name, "rounds": rounds, **time_runs(runs, data, device, **options)}
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+        of = {row["runs"]: row["wall_s"] for row in rows if row["workload"] == which}
+        told = ", ".join(f"{name} {of[name] / of['one']:.2f}" for name in ways if name != "one")
+        print(f"{which}: {rounds} rounds, times as long as one run: {told}", flush=True)
+    return rows
+
+
+def time_runs(runs: Sequence[Experiment], data: Dataset, device: str, **options: Any) -> dict[str, float]:
+    """Seconds for all, start and end included, and seconds from the first round that is told to the last."""
+    stamps: list[float] = []
+    with TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        run_many(
+            runs,
+            folder,
+            on_progress=lambda _: stamps.append(time.perf_counter()),
+            dataset=data,
+            device=device,
+            precision="tf32",
+            **options,
+        )
+        return {"wall_s": time.perf_counter() - started, "rounds_s": stamps[-1] - stamps[0]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="fewer repeats and precisions")
+    parser.add_argument("--whole-runs", action="store_true", help="nothing but whole runs of five seeds")
     arguments = parser.parse_args()
     device, quick = arguments.device, arguments.quick
     result: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
     if device == "cuda":
         result["gpu"] = torch.cuda.get_device_name()
     print(json.dumps(result), flush=True)
+    if arguments.whole_runs:
+        result["whole runs"] = whole_runs(device, quick)
+        save(result, arguments.out)
+        return
     repeats = 3 if quick else 20
     parts: dict[str, Callable[[], Any]] = {
         "kernels": lambda: time_kernels(device),
@@ -310,6 +365,11 @@ def main() -> None:
         result["seeds"] = seeds(device, repeats)
     except Exception:
         result["seeds"] = {"failed": failure()}
+    save(result, arguments.out)
+    try:
+        result["whole runs"] = whole_runs(device, quick)
+    except Exception:
+        result["whole runs"] = {"failed": failure()}
     save(result, arguments.out)
     print(table(rows))
 
