@@ -12,8 +12,9 @@ import kfl
 from kfl.algorithms import ALGORITHMS
 from kfl.data import Dataset, partition
 from kfl.engine import LocalData, RoundKey, Sgd, Supervised
-from kfl.engine.joint import JointEngine, join_data, join_models
+from kfl.engine.joint import ClosedError, JointEngine
 from kfl.engine.joint_calls import Train
+from kfl.engine.joint_fleet import join_data, join_models
 from kfl.engine.stacked import StackedEngine
 from kfl.models import fleet_from_name
 
@@ -139,6 +140,20 @@ def test_a_run_that_ends_or_fails_leaves_the_others_alone(data):
     long, failed, short = seated(JointEngine(3, "cpu"), data, tasks)
     assert_same(long, play(StackedEngine(*parts(data, 3), "cpu"), algorithm, 3))
     assert isinstance(failed, KeyError) and short == 7
+
+
+def test_a_table_that_is_closed_ends_every_run_at_its_next_call(data):
+    """Also those that wait, and whoever asks later."""
+    table, algorithm = JointEngine(3, "cpu"), ALGORITHMS["local"]()
+
+    def close(engine, seed):
+        play(engine, algorithm, seed, rounds=1)
+        table.close()
+
+    tasks = [(3, lambda engine, s: play(engine, algorithm, s)), (4, lambda engine, s: play(engine, algorithm, s))]
+    *others, closer = seated(table, data, [*tasks, (8, close)])
+    assert closer is None
+    assert [type(one) for one in others] == [ClosedError, ClosedError]
 
 
 def test_a_seat_that_is_never_taken_can_be_left(data):

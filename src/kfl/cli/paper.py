@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from kfl.cli.options import parse
+from kfl.cli.worker_count import worker_count
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.files import write_atomic
 
@@ -60,9 +60,7 @@ class PaperOptions:
 
     def worker_count(self) -> int:
         """How many processes to use."""
-        if self.workers is not None:
-            return self.workers
-        return (os.cpu_count() or 1) if self.device == "cpu" and (self.together or 0) < 2 else 1
+        return worker_count(self.workers, self.device, self.together)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,7 +6,6 @@ gives each algorithm its own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -25,6 +24,7 @@ from kfl.cli.options import (
     starting_point,
     with_radio_fields,
 )
+from kfl.cli.worker_count import worker_count
 from kfl.core.errors import ConfigError
 from kfl.simulation.compare import configured, read_settings, refuse_mixed_models
 from kfl.simulation.experiment import Experiment, common_settings
@@ -64,9 +64,7 @@ class Setting:
 
     def worker_count(self) -> int:
         """How many processes to use."""
-        if self.workers is not None:
-            return self.workers
-        return (os.cpu_count() or 1) if self.device == "cpu" and (self.together or 0) < 2 else 1
+        return worker_count(self.workers, self.device, self.together)
 
 
 class HasSetting(Protocol):

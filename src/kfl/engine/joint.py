@@ -19,24 +19,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import Condition
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from kfl.data import Partition
+from kfl.core.errors import KflError
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.joint_calls import Call, ClassMeans, Correct, Logits, Train
+from kfl.engine.joint_fleet import join_data, join_models
 from kfl.engine.local_data import LocalData
 from kfl.engine.objectives import Objective
+from kfl.engine.one_thread import OneThread
 from kfl.engine.plan import Precision
 from kfl.engine.stacked import StackedEngine
 from kfl.models import FleetModels, State
+
+
+class ClosedError(KflError):
+    """The table was closed while a run still played."""
 
 
 class JointEngine:
@@ -74,7 +79,8 @@ class JointEngine:
         self._kinds: dict[Hashable, int] = {}
         self._engine: StackedEngine | None = None
         self._first: dict[int, int] = {}
-        self._hand: ThreadPoolExecutor | None = None
+        self._hand: OneThread | None = None
+        self._closed = False
 
     @contextmanager
     def playing(self, seat: int) -> Iterator[None]:
@@ -92,7 +98,11 @@ class JointEngine:
             self._waiting.pop(seat, None)
             self._serve()
             if not self._playing and self._hand is not None:
-                self._hand.shutdown(wait=False)
+                self._hand.end()
+
+    def close(self) -> None:
+        """End all: from the next call on, whoever asks gets a `ClosedError`. The batch in progress is finished."""
+        self._closed = True  # without waiting for the turn
 
     def sit(self, seat: int, data: LocalData, models: FleetModels) -> Seat:
         """The engine of one run, with that run's own data and models."""
@@ -114,16 +124,19 @@ class JointEngine:
 
     def _serve(self) -> None:
         """Answer the calls that are next, if everybody who plays has called."""
+        if self._closed:
+            for call in self._waiting.values():
+                call.fail(ClosedError("The runs were told to end at once."))
+            self._waiting.clear()
+            self._turn.notify_all()
         if not self._waiting or self._waiting.keys() != self._playing:
             return
         kind = min((call.kind for call in self._waiting.values()), key=self._rank)
         seats = sorted(seat for seat, call in self._waiting.items() if call.kind == kind)
         calls = [(seat, self._waiting.pop(seat)) for seat in seats]
         if self._hand is None:
-            # One thread computes, whoever asks: cuBLAS keeps what it needs for each thread, and in one that has
-            # nothing yet no CUDA graph can be recorded.
-            self._hand = ThreadPoolExecutor(1, "kfl-joint", torch.set_num_threads, (torch.get_num_threads(),))
-        self._hand.submit(self._answer, calls).result()
+            self._hand = OneThread()
+        self._hand.do(partial(self._answer, calls))
         self._turn.notify_all()
 
     def _rank(self, kind: Hashable) -> tuple[bool, int]:
@@ -145,6 +158,8 @@ class JointEngine:
         try:
             engine = self._joined()
             answers = type(calls[0]).together(engine, calls, [self._first[seat] for seat, _ in group])
+            for call, answer in zip(calls, answers, strict=True):
+                call.answer(answer)
         except BaseException as problem:  # whatever it is, it is the affair of the run that asked
             if len(calls) == 1:
                 calls[0].fail(problem)
@@ -153,8 +168,6 @@ class JointEngine:
                 "What %d runs asked for failed as one batch and is done one by one: %s", len(calls), problem
             )
             return False
-        for call, answer in zip(calls, answers, strict=True):
-            call.answer(answer)
         self.batches[len(calls)] += 1
         return True
 
@@ -241,25 +254,3 @@ class Seat(Engine):
             return []
         found: list[int] = self._table.ask(self._number, Correct(devices, states))
         return found
-
-
-def join_data(parts: Sequence[LocalData]) -> LocalData:
-    """The devices of several runs as one fleet that shares one stored dataset."""
-    first = parts[0]
-    if any(part.dataset is not first.dataset for part in parts):
-        raise ValueError("Runs at one table need one dataset, the same object for all.")
-    split = Partition(
-        train=tuple(rows for part in parts for rows in part.partition.train),
-        test=tuple(rows for part in parts for rows in part.partition.test),
-        train_counts=np.concatenate([part.partition.train_counts for part in parts]),
-        test_counts=np.concatenate([part.partition.test_counts for part in parts]),
-    )
-    return LocalData(first.dataset, split)
-
-
-def join_models(parts: Sequence[FleetModels]) -> FleetModels:
-    """The models of several runs as one fleet. Each run's starting models stay its own affair."""
-    first = parts[0]
-    if any(part.names != first.names or part.profiles != first.profiles for part in parts):
-        raise ValueError(f"Runs at one table need the same architectures, not {[part.names for part in parts]}.")
-    return replace(first, architecture=np.concatenate([part.architecture for part in parts]))

@@ -76,7 +76,7 @@ def _may_join(job: Job) -> bool:
 def play_together(jobs: Sequence[Job], threads: int, tell: Tell) -> None:
     """All jobs at one table, each in a thread.
 
-    Interrupted, every run ends after its round with a checkpoint; interrupted again, at once.
+    Interrupted, every run ends after its round with a checkpoint; interrupted again, after the batch in progress.
     """
     import torch
 
@@ -86,10 +86,7 @@ def play_together(jobs: Sequence[Job], threads: int, tell: Tell) -> None:
     before = torch.get_num_threads()
     table = JointEngine(len(jobs), check_device(jobs[0].device), cast("Precision", jobs[0].precision))
     party = _Party(table, _Shared(jobs[0]), threads)
-    crew = [
-        Thread(target=party.play, args=(seat, job), name=f"kfl-run-{seat}", daemon=True)
-        for seat, job in enumerate(jobs)
-    ]
+    crew = [Thread(target=party.play, args=(seat, job), name=f"kfl-run-{seat}") for seat, job in enumerate(jobs)]
     try:
         for thread in crew:
             thread.start()
@@ -100,15 +97,24 @@ def play_together(jobs: Sequence[Job], threads: int, tell: Tell) -> None:
             tell(job, ended, problem)
     except BaseException:
         party.stop.set()
+        _wait_for_the_end(table, crew)
+        raise
+    finally:
+        torch.set_num_threads(before)
+
+
+def _wait_for_the_end(table: JointEngine, crew: Sequence[Thread]) -> None:
+    """Wait until every run has ended; interrupted once more, they are told not to finish their round."""
+    try:
         for seat, thread in enumerate(crew):
             if thread.ident is None:  # it could not be started
                 table.leave(seat)
         for thread in crew:
             if thread.ident is not None:
                 thread.join()
+    except BaseException:
+        table.close()
         raise
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Shared:
