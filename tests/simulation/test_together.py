@@ -299,3 +299,12 @@ def interrupted(words, place, before):
     assert process.returncode == 130, shown
     assert "interrupted; finished runs are kept" in shown and "Traceback" not in shown
     return rounds()
+
+
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_on_a_gpu_seeds_train_together_unless_told_otherwise(device, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    jobs = [Job(replace(SMALL, seed=n), tmp_path / str(n), None, None, device, "tf32", False) for n in range(9)]
+    assert [len(group) for group in in_groups(jobs, None)] == [4, 5]
+    assert [len(group) for group in in_groups(jobs, 3)] == [3, 3, 3]
+    assert [len(group) for group in in_groups(jobs, 1)] == [1] * 9

@@ -76,7 +76,6 @@ class JointEngine:
         self._playing = set(range(seats))
         self._seated: dict[int, Seat] = {}
         self._waiting: dict[int, Call] = {}
-        self._kinds: dict[Hashable, int] = {}
         self._engine: StackedEngine | None = None
         self._first: dict[int, int] = {}
         self._hand: OneThread | None = None
@@ -116,7 +115,6 @@ class JointEngine:
     def ask(self, seat: int, call: Call) -> Any:
         """Wait until everybody has called, and for the answer."""
         with self._turn:
-            self._kinds.setdefault(call.kind, len(self._kinds))
             self._waiting[seat] = call
             self._serve()
             self._turn.wait_for(lambda: call.answered)
@@ -131,17 +129,13 @@ class JointEngine:
             self._turn.notify_all()
         if not self._waiting or self._waiting.keys() != self._playing:
             return
-        kind = min((call.kind for call in self._waiting.values()), key=self._rank)
+        kind = min(call.kind for call in self._waiting.values())
         seats = sorted(seat for seat, call in self._waiting.items() if call.kind == kind)
         calls = [(seat, self._waiting.pop(seat)) for seat in seats]
         if self._hand is None:
             self._hand = OneThread()
         self._hand.do(partial(self._answer, calls))
         self._turn.notify_all()
-
-    def _rank(self, kind: Hashable) -> tuple[bool, int]:
-        """Small is served first. Any fixed order brings runs back into step: they gather at what is served last."""
-        return isinstance(kind, tuple) and kind[0] is Train, -self._kinds[kind]
 
     def _answer(self, calls: Sequence[tuple[int, Call]]) -> None:
         groups: dict[Hashable, list[tuple[int, Call]]] = {}

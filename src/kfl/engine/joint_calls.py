@@ -18,6 +18,12 @@ from kfl.engine.stacked import StackedEngine
 from kfl.models import State
 
 Item = TypeVar("Item")
+Kind = tuple[bool, bool, str]
+"""What a call asks for: whether training, whether on the devices' own data, and how.
+
+Any fixed order of kinds brings runs that fell out of step together again: they gather at the greatest, which is the
+training of all devices on their own data. Who came first must not matter, or a run could not be repeated.
+"""
 
 
 @dataclass(eq=False)
@@ -34,9 +40,9 @@ class Call(ABC):
     _problem: BaseException | None = field(default=None, init=False)
 
     @property
-    def kind(self) -> Hashable:
-        """Calls of one kind are answered when the table is next served; other kinds wait."""
-        return type(self)
+    def kind(self) -> Kind:
+        """Calls of the least kind are answered when the table is next served; other kinds wait."""
+        return False, False, type(self).__name__
 
     @classmethod
     @abstractmethod
@@ -68,9 +74,10 @@ class Train(Call):
     data: tuple[Tensor, Tensor] | None
 
     @property
-    def kind(self) -> Hashable:
+    def kind(self) -> Kind:
         """Phases of a round that differ in their steps or their loss do not meet."""
-        return Train, self.sgd, type(self.objective), self.data is None
+        loss = type(self.objective)
+        return True, self.data is None, f"{loss.__module__}.{loss.__qualname__}, {self.sgd}"
 
     def __post_init__(self) -> None:
         """Together: objectives that differ in nothing but tensors. Data that was handed over is the run's own."""
