@@ -76,6 +76,7 @@ def cluster(modules, ports):
         while time.monotonic() < until and head.poll() is None:
             try:
                 check_address(f"127.0.0.1:{port}")
+                check_address(f"ray://127.0.0.1:{client}")
             except ConfigError:
                 time.sleep(0.1)
             else:

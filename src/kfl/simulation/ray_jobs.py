@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,8 +236,15 @@ def _connected(address: str, cores: int | None) -> Iterator[Any]:
         return
     check_address(address)
     started_here: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False} if address == "local" else {}
+    init = partial(ray.init, address=address, log_to_driver=False, logging_level=logging.ERROR, **started_here)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **started_here)
+        try:
+            init()
+        except ConnectionAbortedError:
+            # A cluster that has just been started loses its first client's server, and says so after half a minute.
+            logging.getLogger("kfl").info("The Ray cluster at %s was not ready; trying once more.", address)
+            ray.shutdown()
+            init()
     except (ImportError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
         raise KflError(f"Ray at {address!r} cannot be used ({_reason(problem)}).") from problem
     try:
