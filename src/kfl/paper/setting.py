@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Literal
 
-from kfl.algorithms import ALGORITHMS, Algorithm
+from kfl.algorithms import ALGORITHMS, Algorithm, FedKd
 from kfl.core.config import from_table
 from kfl.core.parse import parse_toml
 from kfl.scheduling import Scheduler, Uniform
@@ -58,7 +58,7 @@ class Scale:
 
 
 FULL = Scale(rounds=200, seeds=(0, 1, 2, 3, 4), samples=None, evaluate_every=5, quick=False)
-QUICK = Scale(rounds=40, seeds=(0,), samples=40, evaluate_every=5, quick=True)
+QUICK = Scale(rounds=40, seeds=(0,), samples=16, evaluate_every=5, quick=True)
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,13 @@ def at_scale(experiment: Experiment, scale: Scale, seed: int) -> Experiment:
     """An experiment at this size and seed."""
     if not scale.quick:
         return replace(experiment, seed=seed)
-    most = experiment.samples_per_device
+    most, algorithm = experiment.samples_per_device, experiment.algorithm
+    if isinstance(algorithm, FedKd):  # or distillation on 500 samples would take longer than all the rest
+        algorithm = replace(algorithm, proxy_per_class=5)
     return replace(
         experiment,
         seed=seed,
+        algorithm=algorithm,
         rounds=scale.rounds,
         evaluate_every=scale.evaluate_every,
         samples_per_device=scale.samples if most is None or scale.samples is None else min(most, scale.samples),
