@@ -22,6 +22,8 @@ Dataset = Literal["mnist", "cifar10"]
 DATASETS: tuple[Dataset, ...] = ("mnist", "cifar10")
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 EQUAL_WIDTH = {"mnist": 256, "cifar10": 128}
+SAMPLES = {"mnist": 600, "cifar10": 500}
+"""On each of 100 devices."""
 COUNTS = (10, 50)
 """Devices per round in the comparisons of algorithms."""
 NAMES = {
@@ -58,7 +60,7 @@ class Scale:
 
 
 FULL = Scale(rounds=200, seeds=(0, 1, 2, 3, 4), samples=None, evaluate_every=5, quick=False)
-QUICK = Scale(rounds=40, seeds=(0,), samples=16, evaluate_every=5, quick=True)
+QUICK = Scale(rounds=40, seeds=(0,), samples=16, evaluate_every=10, quick=True)
 
 
 @dataclass(frozen=True)
@@ -118,19 +120,26 @@ def base(dataset: Dataset, classes: int, models: Literal["equal", "mixed"], algo
 
 
 def at_scale(experiment: Experiment, scale: Scale, seed: int) -> Experiment:
-    """An experiment at this size and seed."""
-    if not scale.quick:
+    """An experiment at this size and seed.
+
+    With fewer samples a round costs less energy, so budgets shrink alike: the same number of devices can be paid for.
+    """
+    if not scale.quick or scale.samples is None:
         return replace(experiment, seed=seed)
-    most, algorithm = experiment.samples_per_device, experiment.algorithm
+    most, algorithm, cell = experiment.samples_per_device, experiment.algorithm, experiment.cell
     if isinstance(algorithm, FedKd):  # or distillation on 500 samples would take longer than all the rest
         algorithm = replace(algorithm, proxy_per_class=5)
+    if cell is not None:
+        part = min(1.0, scale.samples / SAMPLES.get(experiment.dataset, scale.samples))
+        cell = replace(cell, budget_j_per_round=part * cell.budget_j_per_round)
     return replace(
         experiment,
         seed=seed,
         algorithm=algorithm,
+        radio=cell,
         rounds=scale.rounds,
         evaluate_every=scale.evaluate_every,
-        samples_per_device=scale.samples if most is None or scale.samples is None else min(most, scale.samples),
+        samples_per_device=scale.samples if most is None else min(most, scale.samples),
     )
 
 
