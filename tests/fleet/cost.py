@@ -12,16 +12,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import socket
 import tempfile
 import threading
 import time
 from collections import defaultdict
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+
+from machine import machine  # beside this script, which is run as a file
 
 from kfl.algorithms import Algorithm, FedAvg, Kfl
 from kfl.deploy import FleetSettings, ServerConfig
@@ -29,7 +29,6 @@ from kfl.deploy.local_fleet import LocalFleet
 from kfl.deploy.processes import free_ports, marked
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import Experiment
-from kfl.simulation.environment import describe_environment
 
 ROUNDS = 4
 DEVICES = 2
@@ -165,16 +164,6 @@ def measure(algorithm: Algorithm, folder: Path) -> tuple[list[str], dict[str, fl
 
 def mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-def machine() -> str:
-    """What this ran on, for the log."""
-    facts = describe_environment()
-    load = os.getloadavg()[0]
-    return (
-        f"kfl {facts['kfl']}, flwr {version('flwr')}, Python {facts['python']}, torch {facts['packages']['torch']}, "
-        f"{facts['cores']} cores of {facts['processor']}, load {load:.1f} at the start, {facts['started'][:10]}"
-    )
 
 
 def main() -> None:

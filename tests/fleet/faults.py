@@ -15,8 +15,9 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
+
+from machine import machine  # beside this script, which is run as a file
 
 from kfl.algorithms import Kfl
 from kfl.deploy import FleetSettings, ServerConfig
@@ -25,7 +26,6 @@ from kfl.deploy.local_fleet import LocalFleet
 from kfl.deploy.memory import Memory
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import Experiment, RoundLog
-from kfl.simulation.environment import describe_environment
 
 DEADLINE_S = 30.0
 ROUNDS = 20
@@ -155,16 +155,6 @@ def play(script: Script) -> None:
 
     while len(script.logs) < ROUNDS:
         script.next()
-
-
-def machine() -> str:
-    """What this ran on, for the log."""
-    facts = describe_environment()
-    load = os.getloadavg()[0]
-    return (
-        f"kfl {facts['kfl']}, flwr {version('flwr')}, Python {facts['python']}, torch {facts['packages']['torch']}, "
-        f"{facts['cores']} cores of {facts['processor']}, load {load:.1f} at the start, {facts['started'][:10]}"
-    )
 
 
 def main() -> None:

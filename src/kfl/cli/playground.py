@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Annotated
 
 import tyro
 
 from kfl.cli.options import parse
+from kfl.cli.serving import serve_until_interrupted
 
 DESCRIPTION = """A page to learn the scheduler: move V, budgets, band, distance and payload, and see at once who is
 scheduled, the shares and powers, the gap to the lower bound and the energy over a simulated horizon.
@@ -34,21 +33,6 @@ def main(arguments: Sequence[str]) -> int:
     from kfl.report.playground import playground_server
 
     with playground_server(options.port) as server:
-        print(f"The playground is at {server.url} (Ctrl-C ends it).", flush=True)
-        before = signal.signal(signal.SIGTERM, _interrupt)
-        try:
-            if options.open:
-                import webbrowser
-
-                webbrowser.open(server.url)
-            server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            print("\nThe playground is closed.")
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        begun = f"The playground is at {server.url} (Ctrl-C ends it)."
+        serve_until_interrupted(server, begun, "The playground is closed.", show=options.open)
     return 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """A request to end is the same as Ctrl-C."""
-    raise KeyboardInterrupt

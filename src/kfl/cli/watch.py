@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import tyro
 
 from kfl.cli.options import parse
+from kfl.cli.serving import serve_until_interrupted
 from kfl.core.errors import ConfigError
 
 DESCRIPTION = """Show a run in the web browser while it goes on: the page of kfl report, renewed as rounds finish.
@@ -40,21 +39,6 @@ def main(arguments: Sequence[str]) -> int:
     from kfl.report import watch_server
 
     with watch_server(options.run, options.port) as server:
-        print(f"Watching {options.run} at {server.url} (Ctrl-C ends the page, not the run).", flush=True)
-        before = signal.signal(signal.SIGTERM, _interrupt)
-        try:
-            if options.open:
-                import webbrowser
-
-                webbrowser.open(server.url)
-            server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            print("\nNo longer watching.")
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        begun = f"Watching {options.run} at {server.url} (Ctrl-C ends the page, not the run)."
+        serve_until_interrupted(server, begun, "No longer watching.", show=options.open)
     return 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """A request to end is the same as Ctrl-C."""
-    raise KeyboardInterrupt
