@@ -230,7 +230,7 @@ def main() -> None:
     if options.accuracy:
         over = lambda w, a: accuracy(w, a, options.rounds or 100, options.seeds)  # noqa: E731  # one line each
     else:
-        over = lambda w, a: compare(w, a, options.rounds or 7, options.precision)  # noqa: E731
+        over = lambda w, a: compare(w, a, options.rounds or 7, options.precision)  # noqa: E731  # as above
         data = ", ".join(f"{w} on {workload_dataset(w).name}" for w in options.workload)
         print(f"{os.cpu_count()} cores, PyTorch {torch.__version__}, load {os.getloadavg()[0]:.1f}; {data}")
         print(f"plan: {Plan(workers=torch.get_num_threads())}")

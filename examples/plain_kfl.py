@@ -13,6 +13,7 @@ Everything that learns is in this file.
 from __future__ import annotations
 
 import copy
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,7 @@ def local_update(model: nn.Module, x: Tensor, y: Tensor, knowledge: Tensor, know
 def class_means(model: nn.Module, x: Tensor, y: Tensor, classes: int, features: int) -> tuple[Tensor, Tensor]:
     """Equation (4): Ω_{k,c}, the mean feature of the device's samples of each class, and their number D_{k,c}."""
     model.eval()
-    feature = model.body(x)  # type: ignore[operator]
+    feature = model.body(x)  # type: ignore[operator]  # as above
     means, counts = torch.zeros(classes, features), torch.zeros(classes)
     for c in y.unique().tolist():
         means[c] = feature[y == c].mean(dim=0)
@@ -93,7 +94,7 @@ def accuracy(models: list[nn.Module], test: list[tuple[Tensor, Tensor]]) -> floa
     right = 0
     for model, (x, y) in zip(models, test, strict=True):
         model.eval()
-        right += int((model.head(model.body(x)).argmax(dim=1) == y).sum())  # type: ignore[operator]
+        right += int((model.head(model.body(x)).argmax(dim=1) == y).sum())  # type: ignore[operator]  # as above
     return right / sum(len(y) for _, y in test)
 
 
@@ -107,11 +108,11 @@ def starting_models(world: World) -> list[nn.Module]:
     return models
 
 
-def local_samples(world: World, split: str) -> list[tuple[Tensor, Tensor]]:
+def local_samples(world: World, split: Literal["train", "test"]) -> list[tuple[Tensor, Tensor]]:
     """Each device's own samples."""
     parts = world.partition.train if split == "train" else world.partition.test
     data = world.dataset
-    return [(data.inputs(split, indices), data.labels(split, indices)) for indices in parts]  # type: ignore[arg-type]
+    return [(data.inputs(split, indices), data.labels(split, indices)) for indices in parts]
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def client_data(workload: str) -> tuple[dict[bytes, dict[str, Any]], dict[bytes,
         found = {}
         for device, indices in enumerate(parts):
             x = data.inputs(which, indices).numpy()  # type: ignore[arg-type]  # "train" or "test"
-            y = data.labels(which, indices).numpy().astype(np.int32)  # type: ignore[arg-type]
+            y = data.labels(which, indices).numpy().astype(np.int32)  # type: ignore[arg-type]  # as above
             found[b"%03d" % device] = {"x": np.ascontiguousarray(np.moveaxis(x, 1, -1)), "y": y}
         return found
 

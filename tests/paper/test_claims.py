@@ -90,7 +90,7 @@ def test_nothing_is_judged_by_a_quick_look_or_without_runs() -> None:
 
 
 def test_the_sizes_of_uploads_hold() -> None:
-    assert verdicts(Store("nowhere"), "uploads") == {"holds"}  # type: ignore[arg-type]
+    assert verdicts(Store("nowhere"), "uploads") == {"holds"}  # type: ignore[arg-type]  # as above
 
 
 def test_the_table_has_a_row_with_a_number_and_a_command_for_every_claim() -> None:

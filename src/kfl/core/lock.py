@@ -10,7 +10,7 @@ from pathlib import Path
 try:
     import fcntl
 except ImportError:  # Windows has no flock
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere, nothing on Windows
 
 
 class LockedError(Exception):

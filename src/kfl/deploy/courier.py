@@ -85,7 +85,7 @@ class Courier:
         }
         while waiting:
             pending = list(waiting)
-            for reply in self._try(lambda ids=pending: list(self.grid.pull_messages(ids))) or ():  # type: ignore[misc]
+            for reply in self._try(lambda ids=pending: list(self.grid.pull_messages(ids))) or ():  # type: ignore[misc]  # mypy cannot type a lambda's default
                 device = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if device is not None:
                     answers[device] = _open(reply, self.clock() - started)
@@ -106,7 +106,7 @@ class Courier:
             left_s = deadline_s - (self.clock() - started)
             # A new message for each try: the id of a message that was sent before would be refused.
             messages = [Message(content, node, kind, ttl=left_s, group_id=group) for node, content in contents.values()]
-            ids = self._try(lambda ready=messages: list(self.grid.push_messages(ready)))  # type: ignore[misc]
+            ids = self._try(lambda ready=messages: list(self.grid.push_messages(ready)))  # type: ignore[misc]  # as above
             if ids:
                 self.sent_bytes += sum(size_bytes(*from_record(content)) for _, content in contents.values())
                 return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}

@@ -209,7 +209,8 @@ class RunFolder:
         `devices` are the states to keep as models; None keeps none.
         """
         buffer = io.BytesIO()
-        np.savez(buffer, **{name: value.cpu().numpy() for name, value in server.items()})  # type: ignore[arg-type]
+        arrays = {name: value.cpu().numpy() for name, value in server.items()}
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy types its keyword arguments as a flag
         try:
             write_atomic(self.path / "knowledge.npz", buffer.getvalue())
             if devices is not None:
