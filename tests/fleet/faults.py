@@ -1,6 +1,6 @@
 """Kill everything once: a fleet of real processes on 127.0.0.1, with TLS and authenticated devices.
 
-    python tests/fleet/faults.py --out docs/results/fleet-faults.txt
+    python -m tests.fleet.faults --out docs/results/fleet-faults.txt
 
 Takes about seven minutes on two cores. Each step says what is done and what is seen, and raises where that is not
 what a fleet has to do.
@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from machine import machine  # beside this script, which is run as a file
-
 from kfl.algorithms import Kfl
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.certificates import make_device_key
@@ -26,6 +24,7 @@ from kfl.deploy.local_fleet import LocalFleet
 from kfl.deploy.memory import Memory
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import Experiment, RoundLog
+from tests.fleet.machine import machine
 
 DEADLINE_S = 30.0
 ROUNDS = 20
@@ -99,7 +98,7 @@ def used(log: RoundLog) -> set[int]:
 
 def play(script: Script) -> None:
     fleet = script.fleet
-    script.say("python tests/fleet/faults.py; " + machine())
+    script.say("python -m tests.fleet.faults; " + machine())
     script.say("Four devices, TLS, authenticated, database, process isolation. Deadline 30 s, quorum 0.25.")
     script.until(lambda log: used(log) == {0, 1, 2, 3}, "all devices take part")
 
