@@ -1,7 +1,10 @@
 """Memory and time per round of a fleet of 100,000 devices against one of 100: `benchmarks.engine --scale`.
 
 Devices have 500 samples each, drawn with overlap from one stored set of 32×32 colour images, and the paper's CNN.
-Each round 20 of them train, upload knowledge and are tested. Each size runs in a process of its own.
+Each round 20 of them take part. Two things are measured, each for each size in a process of its own:
+
+    engine   devices train, upload knowledge and are tested; nothing else
+    kfl run  the whole command: channel, scheduler, accounts, faults, checkpoints, run folder; 100 devices are tested
 """
 
 from __future__ import annotations
@@ -12,80 +15,93 @@ import statistics
 import subprocess
 import sys
 import time
-
-import numpy as np
+from itertools import pairwise
+from tempfile import TemporaryDirectory
 
 from benchmarks.workloads import CLASSES, SGD, schedule, workload_dataset, workload_models
 from kfl.algorithms import Kfl
-from kfl.core.randomness import stream
-from kfl.data import Partition
+from kfl.data import partition
 from kfl.engine import LocalData, RoundKey
 from kfl.engine.factory import make_engine
 from kfl.models import State
+from kfl.scheduling import Uniform
+from kfl.simulation import Experiment, run
 
 SIZES = (100, 100_000)
-SAMPLES, TESTS, CHOSEN = 500, 100, 20
+SAMPLES, CHOSEN = 500, 20
 
 
-def overlapping(devices: int, seed: int = 0) -> Partition:
-    """500 training and 100 test samples of two classes for each device, the same sample for many of them.
-
-    For each pair of classes there is one sequence that alternates between them in random order; a device's samples
-    are a window of it, a view, so that nothing is stored per device but where its window starts.
-    """
-    data, draw = workload_dataset("W2"), stream(seed, "overlap")
-    pairs = [(a, b) for a in range(CLASSES) for b in range(a)]
-    own = draw.integers(len(pairs), size=devices)
-    parts, counts = [], []
-    for labels, size in ((data.train_y, SAMPLES), (data.test_y, TESTS)):
-        members = [draw.permutation(np.flatnonzero(labels == c)) for c in range(CLASSES)]
-        least = min(len(some) for some in members)
-        sequences = [np.stack([members[a][:least], members[b][:least]], axis=1).ravel() for a, b in pairs]
-        starts = 2 * draw.integers(least - size // 2 + 1, size=devices)
-        parts.append(tuple(sequences[p][s : s + size] for p, s in zip(own.tolist(), starts.tolist(), strict=True)))
-        count = np.zeros((devices, CLASSES), dtype=np.int64)
-        np.put_along_axis(count, np.array(pairs)[own], size // 2, axis=1)
-        counts.append(count)
-    return Partition(parts[0], parts[1], counts[0], counts[1])
-
-
-def measure(devices: int, rounds: int) -> dict[str, float]:
-    """Play rounds; peak memory in MB and the median time of a round in seconds."""
-    started = time.perf_counter()
-    data = LocalData(workload_dataset("W2"), overlapping(devices))
-    engine = make_engine(data, workload_models("W2", devices))
+def play_engine(devices: int, rounds: int) -> list[float]:
+    """Rounds through the engine; the time after each, the first when everything is ready."""
+    dataset = workload_dataset("W2")
+    split = partition("overlap", dataset.train_y, dataset.test_y, CLASSES, devices, seed=0, samples=SAMPLES)
+    engine = make_engine(LocalData(dataset, split), workload_models("W2", devices))
     algorithm = Kfl(local_steps=SGD.steps)
     server, states = algorithm.server_init(engine, 0), dict[int, State]()
-    seconds = []
-    ready = time.perf_counter() - started
+    stamps = [time.perf_counter()]
     for t, chosen in enumerate(schedule(rounds, devices, CHOSEN)):
-        begun = time.perf_counter()
         before = [states[k] if k in states else algorithm.device_init(engine, k, 0) for k in chosen]
         message = engine.place(algorithm.broadcast(server))
         after, uploads = algorithm.local_update(message, chosen, before, engine, RoundKey(0, t))
         server, _ = algorithm.aggregate(server, uploads)
         states.update(zip(chosen, after, strict=True))
         engine.correct(chosen, after)
-        seconds.append(time.perf_counter() - begun)
+        stamps.append(time.perf_counter())
+    return stamps
+
+
+def play_run(devices: int, rounds: int) -> list[float]:
+    """A run as `kfl run` plays it; the time after each round."""
+    experiment = Experiment(
+        devices=devices,
+        rounds=rounds,
+        split="overlap",
+        samples_per_device=SAMPLES,
+        tested_devices=100,
+        model="cnn",
+        widths=(128,),
+        radio="paper-cifar10",
+        scheduler=Uniform(count=CHOSEN),
+    )
+    stamps: list[float] = []
+    with TemporaryDirectory() as folder:
+        run(
+            experiment,
+            folder,
+            dataset=workload_dataset("W2"),
+            on_round=lambda _: stamps.append(time.perf_counter()),
+        )
+    return stamps
+
+
+WAYS = {"engine": play_engine, "kfl run": play_run}
+
+
+def measure(way: str, devices: int, rounds: int) -> dict[str, float]:
+    """Play rounds; peak memory in MB, the median time of a round and the time until the first in seconds."""
+    started = time.perf_counter()
+    stamps = WAYS[way](devices, rounds)
+    seconds = [after - before for before, after in pairwise(stamps)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"devices": devices, "peak_mb": peak, "round_s": statistics.median(seconds), "ready_s": ready}
+    return {"peak_mb": peak, "round_s": statistics.median(seconds), "ready_s": stamps[0] - started}
 
 
 def compare_sizes(rounds: int) -> None:
     """Both sizes, each in its own process."""
-    found = []
-    for devices in SIZES:
-        command = [sys.executable, "-m", "benchmarks.engine_scale", str(devices), str(rounds)]
-        found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-        print(
-            f"K = {devices:7,d}   {rounds} rounds of {CHOSEN}   {found[-1]['round_s']:.3f} s per round   "
-            f"peak {found[-1]['peak_mb']:,.0f} MB   ready after {found[-1]['ready_s']:.1f} s",
-            flush=True,
-        )
-    small, large = found
-    more, slower = large["peak_mb"] - small["peak_mb"], large["round_s"] / small["round_s"]
-    print(f"memory {more:+,.0f} MB, time per round × {slower:.2f}")
+    for way in WAYS:
+        found = []
+        for devices in SIZES:
+            command = [sys.executable, "-m", "benchmarks.engine_scale", way, str(devices), str(rounds)]
+            found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+            print(
+                f"{way:8} K = {devices:7,d}   {rounds} rounds of {CHOSEN}   {found[-1]['round_s']:.3f} s per round   "
+                f"peak {found[-1]['peak_mb']:,.0f} MB   ready after {found[-1]['ready_s']:.1f} s",
+                flush=True,
+            )
+        small, large = found
+        more, slower = large["peak_mb"] - small["peak_mb"], large["round_s"] / small["round_s"]
+        print(f"{way:8} memory {more:+,.0f} MB, time per round × {slower:.2f}")
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

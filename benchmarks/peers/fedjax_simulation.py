@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import fedjax
@@ -61,7 +62,7 @@ def client_data(workload: str) -> tuple[dict[bytes, dict[str, Any]], dict[bytes,
     data = workload_dataset(workload)
     split = partition("iid", data.train_y, data.test_y, CLASSES, DEVICES, 0)
 
-    def of(which: str, parts: tuple[Any, ...]) -> dict[bytes, dict[str, Any]]:
+    def of(which: str, parts: Sequence[Any]) -> dict[bytes, dict[str, Any]]:
         found = {}
         for device, indices in enumerate(parts):
             x = data.inputs(which, indices).numpy()  # type: ignore[arg-type]  # "train" or "test"

@@ -15,7 +15,7 @@ from kfl.scheduling import Lyapunov, RoundRobin
 from kfl.simulation import build_world
 from kfl.simulation.checkpoint import Checkpoints
 from kfl.simulation.faults import Faults
-from kfl.simulation.round import begin, play_round
+from kfl.simulation.round import begin, finite, play_round
 from kfl.simulation.state_rows import read_rows, rows_sum, write_rows
 
 SMALL = kfl.Experiment(devices=8, rounds=9, widths=(8, 12), scheduler=kfl.Uniform(count=3))
@@ -228,6 +228,14 @@ def test_a_device_that_diverges_keeps_its_model_and_the_run_goes_on(data):
             assert all(torch.isfinite(value).all() for value in state.server.values())
             return
     raise AssertionError("the device was never scheduled")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_not_finite_is_found_wherever_it_is_and_large_ones_are_no_such(value):
+    fine = {"a": torch.full((3, 4), 3e38), "b": torch.zeros(5), "count": torch.tensor(7)}
+    broken = {"a": torch.zeros(3, 4), "b": torch.tensor([1.0, value, -value, 0.0, 2.0]), "count": torch.tensor(7)}
+    assert not torch.isfinite(fine["a"].sum())
+    assert finite([fine, broken, fine, {}]) == [True, False, True, True]
 
 
 def test_a_run_in_which_most_devices_diverge_stops_and_says_what_to_do(data):

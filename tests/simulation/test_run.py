@@ -75,6 +75,27 @@ def test_accuracy_counts_all_devices_scheduled_or_not(data):
     assert log.accuracy == right / tests
 
 
+def test_testing_fewer_devices_changes_nothing_else(data):
+    everyone, some = play(SMALL, data), play(replace(SMALL, tested_devices=3), data)
+    for one, other in zip(everyone.rounds, some.rounds, strict=True):
+        assert replace(one, accuracy=None) == replace(other, accuracy=None)
+    tested = [device for device in some.devices if device["test_samples"]]
+    assert len(tested) == 3
+    assert all(device["accuracy"] is None for device in some.devices if device not in tested)
+    for device in tested:
+        assert device["accuracy"] == everyone.devices[device["device"]]["accuracy"]
+    right = sum(device["accuracy"] * device["test_samples"] for device in tested)
+    assert some.accuracy == pytest.approx(right / sum(device["test_samples"] for device in tested), rel=1e-12)
+
+
+def test_a_fleet_that_holds_more_samples_than_there_are(data):
+    large = replace(SMALL, devices=500, split="overlap", samples_per_device=20, tested_devices=5)
+    history = play(large, data)
+    assert sum(device["samples"] for device in history.devices) == 10_000 > len(data.train_y)
+    assert history.rounds == play(large, data).rounds
+    assert history.accuracy is not None
+
+
 @pytest.mark.parametrize("every", [2, 3])
 def test_testing_less_often_changes_nothing_else(data, every):
     often, seldom = play(SMALL, data), play(replace(SMALL, evaluate_every=every), data)

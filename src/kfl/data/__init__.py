@@ -9,7 +9,7 @@
 torch.Size([20, 4])
 """
 
-from kfl.data.adjust import add_new_class, limit_samples
+from kfl.data.adjust import add_new_class, limit_samples, limit_tested
 from kfl.data.dataset import DATASETS, Dataset, load_dataset
 from kfl.data.download import download
 from kfl.data.folders import resolve_data_dir
@@ -23,6 +23,7 @@ __all__ = [
     "add_new_class",
     "download",
     "limit_samples",
+    "limit_tested",
     "load_dataset",
     "partition",
     "plot_split",

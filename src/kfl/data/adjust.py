@@ -1,4 +1,4 @@
-"""Changes to a finished split: fewer samples per device, or a few samples of a class a device has never met."""
+"""Changes to a finished split: fewer samples per device, a few of a class it has never met, or fewer devices tested."""
 
 from __future__ import annotations
 
@@ -63,6 +63,28 @@ def add_new_class(split: Partition, train_y: IntArray, test_y: IntArray, count: 
         train_counts[device, label] += count
         test_counts[device, label] = len(test[-1])
     return Partition(tuple(train), tuple(test), train_counts, test_counts)
+
+
+def limit_tested(split: Partition, most: int, seed: int) -> Partition:
+    """Leave test samples to `most` devices, drawn once; the others are not tested.
+
+    >>> from kfl.data import partition
+    >>> labels = np.arange(100) % 10
+    >>> split = partition("iid", labels, labels, classes=10, devices=10, seed=0)
+    >>> limit_tested(split, 2, seed=0).test_sizes.tolist()
+    [10, 0, 0, 0, 0, 10, 0, 0, 0, 0]
+    """
+    if most < 1:
+        raise ConfigError("tested_devices", most, "1 or more")
+    able = np.flatnonzero(split.test_sizes)
+    if most >= len(able):
+        return split
+    tested = set(stream(seed, "tested devices").choice(able, most, replace=False).tolist())
+    none = np.zeros(0, dtype=np.int64)
+    counts = np.zeros_like(split.test_counts)
+    counts[sorted(tested)] = split.test_counts[sorted(tested)]
+    test = tuple(split.test[device] if device in tested else none for device in range(split.devices))
+    return replace(split, test=test, test_counts=counts)
 
 
 def _turn_within_class(labels: IntArray) -> IntArray:

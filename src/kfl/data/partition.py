@@ -1,14 +1,16 @@
-"""Who holds which samples: the paper's shards, an even split, or Dirichlet proportions.
+"""Who holds which samples: the paper's shards, an even split, Dirichlet proportions, or draws that overlap.
 
-Every training sample goes to exactly one device. The test set follows the training set, so that a device is
-tested on its own classes. All draws are addressed by the seed, and nothing loops over devices, so a fleet of
-100,000 is split in about a second.
+Every training sample goes to exactly one device, but for the draws that overlap (`kfl.data.overlap`). The test set
+follows the training set, so that a device is tested on its own classes. All draws are addressed by the seed, and
+nothing loops over devices, so a fleet of 100,000 is split in about a second.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -19,9 +21,10 @@ from kfl.core.errors import ConfigError, DataError
 from kfl.core.randomness import stream
 from kfl.data.apportion import level_fill, skim
 from kfl.data.checks import IntArray, as_labels, check_labels
+from kfl.data.overlap import DrawnRows, draw_overlapping
 from kfl.data.shards import assign_distinct, assign_freely
 
-PartitionKind = Literal["shards", "iid", "dirichlet"]
+PartitionKind = Literal["shards", "iid", "dirichlet", "overlap"]
 NOBODY = -1
 
 
@@ -34,8 +37,8 @@ class Partition:
     (2, 2, [2, 2], (2, 2))
     """
 
-    train: tuple[IntArray, ...]
-    test: tuple[IntArray, ...]
+    train: Sequence[IntArray]
+    test: Sequence[IntArray]
     """May be empty for a device where the test set is small."""
     train_counts: IntArray
     """(devices, classes)"""
@@ -51,6 +54,22 @@ class Partition:
         """The number of classes C."""
         return int(self.train_counts.shape[1])
 
+    @cached_property
+    def train_sizes(self) -> IntArray:
+        """How many training samples each device has."""
+        return _sizes(self.train, self.train_counts)
+
+    @cached_property
+    def test_sizes(self) -> IntArray:
+        """How many test samples each device has."""
+        return _sizes(self.test, self.test_counts)
+
+    def renumbered(self, rows: IntArray) -> Partition:
+        """The same split of training samples that have other numbers: `rows[i]` for i."""
+        if isinstance(self.train, DrawnRows):
+            return replace(self, train=self.train.renumbered(rows))
+        return replace(self, train=tuple(rows[indices] for indices in self.train))
+
 
 def partition(
     kind: PartitionKind,
@@ -63,6 +82,7 @@ def partition(
     classes_per_device: int = 2,
     distinct: bool = False,
     alpha: float = 0.5,
+    samples: int | None = None,
 ) -> Partition:
     """Split samples over `devices`; every device gets at least one training sample.
 
@@ -71,6 +91,8 @@ def partition(
       its samples no device, only where there are fewer shards than classes.
     - `iid`: a random split into equal parts.
     - `dirichlet`: each class is spread in proportions drawn from Dir(`alpha`); small is uneven.
+    - `overlap`: each device draws m different classes and `samples` of their samples, whoever else holds them, so
+      that a fleet of any size has data.
 
     >>> labels = np.arange(100) % 10
     >>> split = partition("shards", labels, labels, classes=10, devices=10, seed=0, distinct=True)
@@ -85,6 +107,12 @@ def partition(
     train, test = as_labels("train_y", train_y), as_labels("test_y", test_y)
     check_labels("train_y", train, classes)
     check_labels("test_y", test, classes)
+    if kind == "overlap":
+        if samples is None:
+            raise ConfigError("samples_per_device", None, "1 or more: how many each device draws with overlap")
+        m, each = _count("classes_per_device", classes_per_device), _count("samples_per_device", samples)
+        drawn = draw_overlapping(train, test, classes, devices, seed, m, each)
+        return Partition(drawn[0], drawn[1], drawn[0].counts, drawn[1].counts)
     if kind == "shards":
         owners = _shards(train, test, classes, devices, seed, classes_per_device, distinct)
     elif kind == "iid":
@@ -222,6 +250,14 @@ def _counts(owners: IntArray, y: IntArray, devices: int, classes: int) -> IntArr
     held = owners != NOBODY
     flat = np.bincount(owners[held] * classes + y[held], minlength=devices * classes)
     return flat.reshape(devices, classes)
+
+
+def _sizes(rows: Sequence[IntArray], counts: IntArray) -> IntArray:
+    """What lies in memory is counted; what is drawn when it is read is not drawn for this."""
+    if isinstance(rows, tuple):
+        return np.array([len(indices) for indices in rows], dtype=np.int64)
+    sizes: IntArray = counts.sum(axis=1)
+    return sizes
 
 
 def _check_enough(train: IntArray, devices: int) -> None:

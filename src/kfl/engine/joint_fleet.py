@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
+from typing import overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfl.data import Partition
 from kfl.engine.local_data import LocalData
 from kfl.models import FleetModels
+
+IntArray = NDArray[np.int64]
 
 
 def join_data(parts: Sequence[LocalData]) -> LocalData:
@@ -18,8 +24,8 @@ def join_data(parts: Sequence[LocalData]) -> LocalData:
     if any(part.dataset is not first.dataset for part in parts):
         raise ValueError("Runs at one table need one dataset, the same object for all.")
     split = Partition(
-        train=tuple(rows for part in parts for rows in part.partition.train),
-        test=tuple(rows for part in parts for rows in part.partition.test),
+        train=_OneAfterAnother([part.partition.train for part in parts]),
+        test=_OneAfterAnother([part.partition.test for part in parts]),
         train_counts=np.concatenate([part.partition.train_counts for part in parts]),
         test_counts=np.concatenate([part.partition.test_counts for part in parts]),
     )
@@ -32,3 +38,25 @@ def join_models(parts: Sequence[FleetModels]) -> FleetModels:
     if any(part.names != first.names or part.profiles != first.profiles for part in parts):
         raise ValueError(f"Runs at one table need the same architectures, not {[part.names for part in parts]}.")
     return replace(first, architecture=np.concatenate([part.architecture for part in parts]))
+
+
+class _OneAfterAnother(Sequence[IntArray]):
+    """Several sequences as one. Nothing is read of them, and so nothing drawn, before it is asked for."""
+
+    def __init__(self, parts: Sequence[Sequence[IntArray]]) -> None:
+        self._parts = parts
+        self._starts = [0, *accumulate(len(part) for part in parts)]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @overload
+    def __getitem__(self, place: int) -> IntArray: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[IntArray]: ...
+    def __getitem__(self, place: int | slice) -> IntArray | list[IntArray]:
+        places = range(len(self))[place]
+        if isinstance(places, range):
+            return [self[one] for one in places]
+        which = bisect_right(self._starts, places) - 1
+        return self._parts[which][places - self._starts[which]]

@@ -69,7 +69,7 @@ class LocalData:
 
     def size(self, device: int, split: Literal["train", "test"]) -> int:
         """Number of samples of a device."""
-        return len((self.partition.train if split == "train" else self.partition.test)[device])
+        return int((self.partition.train_sizes if split == "train" else self.partition.test_sizes)[device])
 
     def read_proxy(self) -> tuple[Tensor, Tensor]:
         """Inputs (float32) and labels of the proxy samples; empty where there are none."""

@@ -94,11 +94,13 @@ class SequentialEngine(Engine):
                 with torch.no_grad():
                     for name, gradient in zip(trained, gradients, strict=True):
                         if gradient is not None:
-                            moving = name in velocity
-                            velocity[name] = sgd.momentum * velocity[name] + gradient if moving else gradient
-                            now[name] = objective.project(name, now[name] - rates[name] * velocity[name])
-                        now[name] = now[name].detach()
-        return now
+                            if name in velocity:
+                                velocity[name].mul_(sgd.momentum).add_(gradient)
+                            else:
+                                velocity[name] = gradient.clone()  # gradients of two names may be one tensor
+                            now[name].sub_(velocity[name], alpha=rates[name])
+                            now[name] = objective.project(name, now[name].detach())
+        return {name: value.detach() for name, value in now.items()}
 
     @torch.no_grad()
     def class_means(

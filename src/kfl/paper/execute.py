@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kfl.core.errors import ConfigError
@@ -41,12 +41,12 @@ class Shard:
         return "results.jsonl" if self.count == 1 else f"results-{self.index}of{self.count}.jsonl"
 
     def share(self, names: Sequence[str]) -> list[str]:
-        """Its part of some runs: every n-th, so that parts take about as long."""
+        """Its part of some runs: every n-th."""
         return list(names[self.index - 1 :: self.count])
 
 
 def expected_work(experiment: Experiment) -> float:
-    """A rough measure of how long a run takes, for the order of the work: devices × samples × rounds × network."""
+    """A rough measure of how long a run takes, to share it out evenly: devices × samples × rounds × network."""
     count = getattr(experiment.scheduler, "count", 20)
     network = 4.0 if experiment.dataset == "cifar10" else 1.0
     samples = 600 if experiment.samples_per_device is None else experiment.samples_per_device
@@ -54,7 +54,7 @@ def expected_work(experiment: Experiment) -> float:
 
 
 def wanted(figures: Iterable[Figure], scale: Scale) -> dict[str, Experiment]:
-    """Every run of these figures by name, the longest first: what comes last should be short."""
+    """Every run of these figures by name, the longest first, so that shards take about as long."""
     found = {name: experiment for figure in figures for name, experiment in runs(figure, scale)}
     return dict(sorted(found.items(), key=lambda item: -expected_work(item[1])))
 
@@ -84,7 +84,9 @@ def execute(
     todo = {name: todo[name] for name in shard.share(list(todo))}
     digests = {name: digest(experiment) for name, experiment in todo.items()}
     _copy_twins(store, digests)
-    todo = {name: experiment for name, experiment in todo.items() if not store.has(name, digests[name])}
+    # Long and short ones mixed: what is done then tells how long the rest takes.
+    order = sorted(todo, key=lambda name: digests[name])
+    todo = {name: todo[name] for name in order if not store.has(name, digests[name])}
     if not todo:
         return store
     paths = run_paths(list(todo.values()), folder / "runs")
@@ -94,7 +96,7 @@ def execute(
 
     def finished(progress: Progress) -> None:
         if on_progress is not None:
-            on_progress(progress)
+            on_progress(replace(progress, name=names[progress.name][0]))
         if progress.history is None or progress.history.folder is None:
             return
         place = Path(progress.history.folder)

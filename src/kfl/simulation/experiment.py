@@ -19,7 +19,7 @@ from kfl.core.config import Table, dump_toml, from_table, to_table
 from kfl.core.errors import ConfigError
 from kfl.core.parse import parse_toml
 from kfl.core.randomness import stream
-from kfl.data import DATASETS, Dataset, Partition, add_new_class, limit_samples, partition
+from kfl.data import DATASETS, Dataset, Partition, add_new_class, limit_samples, limit_tested, partition
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
 from kfl.simulation.faults import Faults
 from kfl.wireless import PRESETS, Radio
@@ -38,8 +38,9 @@ class DataSettings:
     """Number of devices in the fleet, K."""
     seed: int = 0
     """Names every random draw: same seed, same run."""
-    split: Literal["shards", "iid", "dirichlet"] = "shards"
-    """How the data is split over devices: the paper's class shards, evenly at random, or Dirichlet."""
+    split: Literal["shards", "iid", "dirichlet", "overlap"] = "shards"
+    """How the data is split over devices: the paper's class shards, evenly at random, Dirichlet, or overlap: each
+    device draws samples_per_device samples from all there are, so that a fleet of any size has data."""
     classes_per_device: int = 2
     """Shards each device draws, m: it holds at most this many classes."""
     distinct_classes: bool = False
@@ -47,7 +48,10 @@ class DataSettings:
     dirichlet_alpha: float = 0.5
     """Concentration of the Dirichlet split: small is uneven."""
     samples_per_device: int | None = None
-    """At most this many training samples on each device; none for all that the split gives it."""
+    """At most this many training samples on each device; none for all that the split gives it. An overlapping split
+    needs it."""
+    tested_devices: int | None = None
+    """Test only this many devices, drawn once, and average over them, where testing all takes long; none for all."""
     new_class_samples: int = 0
     """Give each device this many training samples of one class more, one it does not hold, and test it on that class
     alone: does what others know help with a class that has just been met?"""
@@ -65,12 +69,15 @@ class DataSettings:
             classes_per_device=self.classes_per_device,
             distinct=self.distinct_classes,
             alpha=self.dirichlet_alpha,
+            samples=self.samples_per_device,
         )
-        if self.samples_per_device is not None:
+        if self.samples_per_device is not None and self.split != "overlap":
             found = limit_samples(found, data.train_y[mine], self.samples_per_device, self.seed)
         if self.new_class_samples:
             found = add_new_class(found, data.train_y[mine], data.test_y, self.new_class_samples, self.seed)
-        return replace(found, train=tuple(mine[indices] for indices in found.train))
+        if self.tested_devices is not None:
+            found = limit_tested(found, self.tested_devices, self.seed)
+        return found if proxy is None else found.renumbered(mine)
 
     def proxy(self, data: Dataset, per_class: int) -> NDArray[np.int64] | None:
         """Training samples set aside for an algorithm that shows all devices the same ones: `per_class` of each."""
@@ -141,6 +148,12 @@ class Experiment(DataSettings):
                 raise ConfigError(name, getattr(self, name), "1 or more")
         if self.samples_per_device is not None and self.samples_per_device < 1:
             raise ConfigError("samples_per_device", self.samples_per_device, "1 or more, or none")
+        if self.split == "overlap" and self.samples_per_device is None:
+            raise ConfigError(
+                "samples_per_device", None, "1 or more with an overlapping split: how many samples each device draws"
+            )
+        if self.tested_devices is not None and self.tested_devices < 1:
+            raise ConfigError("tested_devices", self.tested_devices, "1 or more, or none")
         if self.new_class_samples < 0:
             raise ConfigError("new_class_samples", self.new_class_samples, "0 or more")
         if not 0 < self.dirichlet_alpha < float("inf"):

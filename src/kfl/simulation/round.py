@@ -164,16 +164,20 @@ def _as_it_arrives(world: World, state: RunState, upload: Upload, fault: str | N
 
 
 def finite(states: Sequence[State]) -> list[bool]:
-    """Whether every number of each state is finite: by the largest magnitude of each array, read back at once."""
+    """Whether every number of each state is finite, found out in one pass and read back at once."""
     import torch
 
     arrays = [[value for value in state.values() if value.is_floating_point()] for state in states]
     flat = [value for row in arrays for value in row]
     if not flat:
         return [True] * len(states)
-    # One fused call for all arrays of all devices: on a GPU hundreds of small ones would take longer than training.
-    largest = [norm.to(flat[0].dtype) for norm in torch._foreach_norm(flat, float("inf"))]
-    fine = torch.isfinite(torch.stack(largest)).tolist()
+    if all(value.device.type == "cpu" for value in flat):
+        # A number that is not finite makes the sum so too, and a sum is the quickest pass. It may also overflow.
+        fine = [bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all()) for value in flat]
+    else:
+        # One fused call for all arrays of all devices: on a GPU hundreds of small ones take longer than training.
+        largest = [norm.to(flat[0].dtype) for norm in torch._foreach_norm(flat, float("inf"))]
+        fine = torch.isfinite(torch.stack(largest)).tolist()
     ends = list(itertools.accumulate(len(row) for row in arrays))
     return [all(fine[end - len(row) : end]) for row, end in zip(arrays, ends, strict=True)]
 
@@ -207,7 +211,7 @@ def accuracy(world: World, state: RunState) -> float | None:
     """Right predictions over all test samples; None in a round without a test."""
     if not _is_tested(world, state):
         return None
-    total = sum(world.engine.test_samples(device) for device in range(world.devices))
+    total = int(world.partition.test_sizes.sum())
     return float(state.correct.sum()) / total if total else None
 
 
@@ -225,7 +229,8 @@ def _tested(world: World, state: RunState, changed: Sequence[int] | None) -> Int
     if world.experiment.evaluate_every > 1:
         changed = None  # rounds without a test changed other devices too
     correct = state.correct.copy()
-    waiting = list(range(world.devices) if changed is None else changed)
+    sizes = world.partition.test_sizes
+    waiting = [device for device in (range(world.devices) if changed is None else changed) if sizes[device]]
     for start in range(0, len(waiting), TESTED_TOGETHER):
         devices = waiting[start : start + TESTED_TOGETHER]
         predictors = [algorithm.predictor(state.server, device_state(world, state, device)) for device in devices]

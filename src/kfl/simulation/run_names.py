@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from kfl.core.config import dump_toml
 from kfl.simulation.experiment import Experiment
 
+ADDED_LATER = {"tested_devices": "none"}
+"""Settings that older results were made without, and the value that stands for them there: at that value they are left
+out of the hash, so that results keep their names."""
 LONGEST = 96
 """Characters of the readable part: far below what file systems allow."""
 
@@ -19,7 +23,9 @@ def digest(experiment: Experiment) -> str:
     >>> digest(Experiment()) == digest(Experiment()), digest(Experiment()) == digest(Experiment(seed=1))
     (True, False)
     """
-    return blake2b(experiment.to_toml().encode(), digest_size=4).hexdigest()
+    table = experiment.to_table()
+    table = {name: value for name, value in table.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
+    return blake2b(dump_toml(table).encode(), digest_size=4).hexdigest()
 
 
 def run_names(experiments: Sequence[Experiment]) -> list[str]:

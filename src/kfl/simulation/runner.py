@@ -312,7 +312,7 @@ def device_records(world: World, state: RunState) -> tuple[dict[str, Any], ...]:
     """What each device did and can at the end."""
     records = []
     for device in range(world.devices):
-        tests = world.engine.test_samples(device)
+        tests = int(world.partition.test_sizes[device])
         profile = world.models.profile(device)
         records.append(
             {

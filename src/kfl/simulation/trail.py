@@ -110,7 +110,7 @@ def snapshot(world: World, state: RunState, log: RoundLog) -> Snapshot | None:
         return None
     accuracy = None
     if log.accuracy is not None and world.devices <= MOST_DEVICES:
-        tests = np.array([world.engine.test_samples(device) for device in range(world.devices)])
+        tests = world.partition.test_sizes
         accuracy = np.where(tests > 0, state.correct / np.maximum(tests, 1), np.nan)
     return Snapshot(log.round, *_knowledge(state.server), accuracy)
 

@@ -71,7 +71,7 @@ def build_world(
     data = load_dataset(experiment.dataset, data_dir) if dataset is None else dataset
     proxy = experiment.proxy(data, experiment.algorithm.proxy_per_class)
     split = experiment.partition(data, proxy)
-    if min(len(indices) for indices in split.train) < 1:
+    if split.train_sizes.min() < 1:
         raise DataError(f"A split over {experiment.devices} devices leaves a device without a sample; use fewer.")
     fleet_models = _models(experiment, data, models)
     experiment.algorithm.check_models(fleet_models)

@@ -1,0 +1,109 @@
+"""Splits in which devices share samples: each draws its own from all there are, when it is asked for them.
+
+So a fleet may hold more samples than were ever stored, and 100,000 devices cost no more memory than their class counts:
+the samples of a device are its seed until it takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+import numpy as np
+
+from kfl.core.errors import ConfigError
+from kfl.core.randomness import stream
+from kfl.data.checks import IntArray
+
+DRAWN_AT_ONCE = 4096
+"""Devices whose classes are drawn in one go, so that many classes need little memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnRows(Sequence[IntArray]):
+    """The sample indices of every device, ascending, drawn anew whenever they are read, always the same.
+
+    >>> rows = DrawnRows((np.array([0, 2]), np.array([1, 3, 5])), np.array([[1, 0], [2, 3]]), seed=0, purpose="example")
+    >>> len(rows), len(rows[0]), rows[1].tolist()
+    (2, 1, [0, 1, 2, 3, 5])
+    """
+
+    members: tuple[IntArray, ...]
+    """The samples of each class."""
+    counts: IntArray
+    """(devices, classes): how many a device draws of each."""
+    seed: int
+    purpose: str
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @overload
+    def __getitem__(self, place: int) -> IntArray: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[IntArray]: ...
+    def __getitem__(self, place: int | slice) -> IntArray | list[IntArray]:
+        places = range(len(self))[place]
+        if isinstance(places, range):
+            return [self[one] for one in places]
+        draw, own = stream(self.seed, self.purpose, places), self.counts[places]
+        drawn = [draw.choice(self.members[label], own[label], replace=False) for label in np.flatnonzero(own)]
+        return np.sort(np.concatenate(drawn)) if drawn else np.zeros(0, dtype=np.int64)
+
+    def renumbered(self, rows: IntArray) -> DrawnRows:
+        """The same draws from samples that have other numbers: `rows[i]` for i."""
+        return replace(self, members=tuple(rows[some] for some in self.members))
+
+
+def draw_overlapping(
+    train: IntArray, test: IntArray, classes: int, devices: int, seed: int, m: int, samples: int
+) -> tuple[DrawnRows, DrawnRows]:
+    """Each device draws m classes and, in equal parts of them, `samples` training samples, none of them twice.
+
+    Of the test set it draws, from the same classes, the part that `samples` is of the training set.
+    """
+    of_train, of_test = (_members(labels, classes) for labels in (train, test))
+    sizes, test_sizes = (np.array([len(some) for some in of_one]) for of_one in (of_train, of_test))
+    there = np.flatnonzero(sizes)
+    if m > len(there):
+        raise ConfigError("classes_per_device", m, f"at most {len(there)}, the training set has no more classes")
+    held = there[_choices(stream(seed, "overlap classes"), devices, len(there), m)]
+    counts = _in_parts(held, samples, classes)
+    least = sizes[there].min()
+    if counts.max() > least:
+        raise ConfigError(
+            "samples_per_device",
+            samples,
+            f"at most {least * m} with {m} classes per device: class {there[sizes[there].argmin()]} has only {least}",
+        )
+    tests = max(1, round(samples * len(test) / len(train))) if len(test) else 0
+    test_counts = np.minimum(_in_parts(held, tests, classes), test_sizes)
+    test_counts[counts == 0] = 0
+    return (
+        DrawnRows(of_train, counts, seed, "overlap train"),
+        DrawnRows(of_test, test_counts, seed, "overlap test"),
+    )
+
+
+def _members(labels: IntArray, classes: int) -> tuple[IntArray, ...]:
+    order = np.argsort(labels, kind="stable")
+    return tuple(np.split(order, np.cumsum(np.bincount(labels, minlength=classes))[:-1]))
+
+
+def _choices(draw: np.random.Generator, devices: int, among: int, m: int) -> IntArray:
+    """m different numbers below `among` for each device, in random order."""
+    parts = []
+    for start in range(0, devices, DRAWN_AT_ONCE):
+        count = min(DRAWN_AT_ONCE, devices - start)
+        parts.append(draw.random((count, among)).argsort(axis=1)[:, :m])
+    return np.concatenate(parts)
+
+
+def _in_parts(held: IntArray, samples: int, classes: int) -> IntArray:
+    """`samples` over the classes of each device as evenly as possible; the first ones get what is left over."""
+    each = np.full(held.shape[1], samples // held.shape[1], dtype=np.int64)
+    each[: samples % held.shape[1]] += 1
+    counts = np.zeros((len(held), classes), dtype=np.int64)
+    np.put_along_axis(counts, held, np.broadcast_to(each, held.shape), axis=1)
+    return counts
