@@ -65,7 +65,7 @@ class RunDisplay:
             else f"equal networks of {sizes[0]:,} parameters"
         )
         self._progress.console.print(
-            f"{world.devices} devices, {len(world.dataset.train_y):,} samples of {world.dataset.name}, {models}.",
+            f"{world.devices:,} devices, {len(world.dataset.train_y):,} samples of {world.dataset.name}, {models}.",
             highlight=False,
         )
         if world.dataset.note:
@@ -90,14 +90,16 @@ def print_summary(experiment: Experiment, history: History, alone: History | Non
     """The result in a table and a few sentences."""
     console = Console(highlight=False)
     summary, name = history.summary, experiment.algorithm.name
-    table = Table(title=f"{name} on {experiment.dataset}: {experiment.devices} devices, {experiment.rounds} rounds")
+    table = Table(title=f"{name} on {experiment.dataset}: {experiment.devices:,} devices, {experiment.rounds} rounds")
     table.add_column("")
     table.add_column(name, justify="right", style="bold")
     columns = [summary]
     if alone is not None:
         table.add_column("local-only", justify="right")
         columns.append(alone.summary)
-    table.add_row("accuracy, all devices", *(percent(c["accuracy"]) for c in columns))
+    tested = sum(device["accuracy"] is not None for device in history.devices)
+    whose = f"{tested:,} tested devices" if experiment.tested_devices is not None else "all devices"
+    table.add_row(f"accuracy, {whose}", *(percent(c["accuracy"]) for c in columns))
     table.add_row("worst tenth of devices", *(percent(h.worst_tenth) for h in (history, alone) if h is not None))
     table.add_row("uploaded", *(quantity(c["bits_up"] / 8, "B") for c in columns))
     if experiment.cell is not None:
@@ -120,8 +122,8 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
     said = []
     if alone is not None:
         points = 100 * (summary["accuracy"] - alone.summary["accuracy"])
-        verb = "above" if points > 0 else "below"
-        said.append(f"{name} ends {abs(points):.2f} points {verb} training alone (this is one seed only).")
+        where = f"{abs(points):.2f} points {'above' if points > 0 else 'below'}" if points else "level with"
+        said.append(f"{name} ends {where} training alone (this is one seed only).")
     if 0 < summary["bits_up"] < summary["fedavg_bits_up"]:
         part = summary["bits_up"] / summary["fedavg_bits_up"]
         said.append(

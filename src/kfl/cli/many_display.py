@@ -58,7 +58,7 @@ class ManyDisplay:
             said = f"{percent(progress.history.accuracy)}  {progress.history.summary['wall_s']:.0f} s"
         left = "" if self._console.is_terminal else self._left(progress)
         self._progress.console.print(
-            f"[{progress.runs_done}/{progress.runs}] {progress.name}: {said}{left}", markup=False
+            f"[{progress.runs_done}/{progress.runs}] {progress.name}: {said}{left}", markup=False, soft_wrap=True
         )
 
     def _left(self, progress: ManyProgress) -> str:

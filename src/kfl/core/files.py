@@ -11,7 +11,7 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -86,6 +86,26 @@ def write_json(path: Path, value: object) -> None:
     """
     text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomic(path, (text + "\n").encode())
+
+
+def write_json_list(path: Path, rows: Iterable[object]) -> None:
+    """Write rows as one JSON list, a line for each, as `write_json` writes values. No more than a row is in memory.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "devices.json"
+    >>> write_json_list(path, [{"device": 0}, {"device": 1}])
+    >>> print(path.read_text(), end="")
+    [
+    {"device": 0},
+    {"device": 1}
+    ]
+    """
+    with atomic_file(path) as file:
+        file.write(b"[")
+        for place, row in enumerate(rows):
+            text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
+            file.write(f"{',' if place else ''}\n{text}".encode())
+        file.write(b"\n]\n")
 
 
 def _plain(value: object) -> object:

@@ -140,15 +140,16 @@ class CohortWork:
         self, cohort: Cohort, sgd: Sgd, keys: Sequence[tuple[RoundKey, int]], given: Given | None
     ) -> tuple[Steps, int]:
         """The steps of one pass with the number of passes, or all steps and 1."""
-        if given is None:
-            rows = [self._rows.of(device, "train") for device in cohort.devices]
-        else:
-            rows = [whole_table(len(given[1]))] * len(cohort.devices)
-        if batches_per_pass(len(rows[0]), sgd) > 0:
+        count = self._data.size(cohort.devices[0], "train") if given is None else len(given[1])
+        if batches_per_pass(count, sgd) > 0:
+            if given is None:
+                rows = [self._rows.of(device, "train") for device in cohort.devices]
+            else:
+                rows = [whole_table(count)] * len(cohort.devices)
             return mini_batches(rows, sgd, keys, self._where, self._arithmetic.dtype), 1
         if given is not None:
-            row = torch.arange(len(given[1]), device=self._where)
-            return Steps(row.expand(1, len(rows), -1), None, (len(row),)), sgd.steps
+            row = torch.arange(count, device=self._where)
+            return Steps(row.expand(1, len(cohort.devices), -1), None, (count,)), sgd.steps
         return self._whole(cohort, "train"), sgd.steps
 
     def _whole(self, cohort: Cohort, split: Split) -> Steps:

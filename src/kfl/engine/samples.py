@@ -138,7 +138,8 @@ class Rows:
 
     def whole(self, devices: Sequence[int], split: Split, size: int) -> Steps:
         """One step over all samples of each device, filled up to `size` with repetitions of its first."""
-        counts = np.array([[len(self.of(device, split)) for device in devices]])
+        sizes = self._partition.train_sizes if split == "train" else self._partition.test_sizes
+        counts = sizes[list(devices)][None]
         rows = torch.stack([self._padded(device, split, size) for device in devices])
         return Steps(rows[None], sample_weights(counts, np.array([size]), self._where, self._dtype), (size,))
 

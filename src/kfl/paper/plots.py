@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,8 @@ MORE_STYLES: dict[str, tuple[str, Any, float]] = {
 PANEL_IN = (3.7, 2.75)
 """Width and height of one panel with its margins, in inches."""
 DOT_ROWS_IN = 0.42
+DOT_LABEL = 42
+"""Characters in a line of a condition's name."""
 NAME_GAP = 0.075
 """Between the names of two lines, as a share of the panel's height."""
 KINDS = ("png", "svg", "pdf")
@@ -161,16 +164,17 @@ def _dots(drawing: Drawing, panels: Sequence[Panel], store: Store, scale: Scale)
             if found.low is not None and found.high is not None:
                 axes.plot([found.low, found.high], [y, y], color=colour, linewidth=1.6)
             marker = "so^"[place]
-            label = f"{panel.lines[0].label} minus {rival.label}" if row == 0 else None
+            label = f"minus {rival.label}" if row == 0 else None
             axes.plot([found.mean], [y], marker, color=colour, markersize=5, label=label)
     axes.axvline(0, color="#555555", linewidth=0.9)
-    axes.set_yticks(range(len(panels)), [panel.title for panel in panels])
+    axes.set_yticks(range(len(panels)), [fill(panel.title, DOT_LABEL) for panel in panels])
     axes.set_ylim(len(panels) - 0.4, -0.6)
-    axes.set_xlabel(
-        f"{panels[0].lines[0].label} minus the other, points of accuracy, with the 95 % interval over seeds"
-    )
+    axes.set_xlabel("points of accuracy, with the 95 % interval over seeds")
     axes.grid(axis="x", color="#e3e6ea", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     if rivals:
-        axes.legend(loc="lower right", frameon=False)
+        # Above, where no condition can lie under it.
+        axes.legend(
+            loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=len(rivals), handletextpad=0.2, borderpad=0
+        )

@@ -32,7 +32,7 @@ def accuracy_chart(runs: list[RunData], names: list[str], colours: list[int]) ->
         views[label] = _figure(traces, axis(title, rangemode="tozero", **style))
     return Chart(
         "accuracy",
-        "Accuracy of all devices",
+        f"Accuracy of {runs[0].tested if len({run.tested for run in runs}) == 1 else 'all tested devices'}",
         about([(name, _sentence(run)) for run, name in zip(runs, names, strict=True)], _range(runs, names)),
         views,
         "Accuracy against",

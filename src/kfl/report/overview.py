@@ -49,9 +49,7 @@ def sentence(run: RunData) -> str:
 def cards(run: RunData) -> list[tuple[str, str, str]]:
     """The numbers on top: label, value, and what to hold it against."""
     sums, fair = totals(run), fairness(run.accuracy)
-    found = [
-        ("Accuracy", percent(sums.accuracy, 2), f"best {percent(sums.best_accuracy, 2)}, all {run.devices:,} devices")
-    ]
+    found = [("Accuracy", percent(sums.accuracy, 2), f"best {percent(sums.best_accuracy, 2)}, {run.tested}")]
     if fair is not None:
         found.append(("Worst tenth", percent(fair.worst_tenth), f"of devices; Jain's index {fair.jain:.3f}"))
     if run.twin is not None and sums.accuracy is not None and (alone := totals(run.twin).accuracy) is not None:

@@ -86,6 +86,14 @@ class RunData:
         """Energy budget of a device for the whole run; infinite where there is none."""
         return math.inf if self.cell is None else self.cell.radio.budget_j_per_round * self.planned
 
+    @property
+    def tested(self) -> str:
+        """Whose accuracy it is, in words."""
+        some = self.config.get("tested_devices")
+        if isinstance(some, int) and some < self.devices:
+            return f"{some:,} of {self.devices:,} devices"
+        return f"all {self.devices:,} devices"
+
     def _word(self, part: str) -> str:
         table = self.config.get(part)
         return str(table.get("name", "?") if isinstance(table, dict) else table or "?")

@@ -31,7 +31,7 @@ import numpy as np
 
 from kfl.core.config import differences
 from kfl.core.errors import RunFolderError
-from kfl.core.files import is_part, write_atomic, write_json
+from kfl.core.files import is_part, write_atomic, write_json, write_json_list
 from kfl.core.lock import LockedError, only_one
 from kfl.core.parse import parse_json, parse_toml
 from kfl.engine.plan import Plan
@@ -215,9 +215,9 @@ class RunFolder:
             write_atomic(self.path / "knowledge.npz", buffer.getvalue())
             if devices is not None:
                 write_states(self.path, devices)
+            write_json_list(self.path / "devices.json", history.devices)
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
-        self._json("devices.json", list(history.devices))
         self._json("summary.json", history.summary)
 
     def _json(self, name: str, value: object) -> None:
