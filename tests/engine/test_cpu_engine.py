@@ -179,6 +179,10 @@ def test_other_modules_are_trained_by_autograd_and_the_log_says_so_once(body, ca
         assert torch.equal(mine, theirs)
 
 
+class Own(Supervised):
+    """An objective that an engine knows nothing about."""
+
+
 def test_mini_batches_and_other_objectives_go_the_plain_way(caplog):
     data, models = fleet(widths=(16,))
     engine, reference = make_engine(data, models), SequentialEngine(data, models)
@@ -188,7 +192,8 @@ def test_mini_batches_and_other_objectives_go_the_plain_way(caplog):
         for _ in range(2):
             for objective, sgd, start in (
                 (Supervised(), replace(SGD, batch_size=7), states),
-                (Mixture(0.1), SGD, both),
+                (Own(), SGD, states),
+                (Mixture(0.1), replace(SGD, body_rate=0.0), both),
             ):
                 one, other = (e.train(range(3), start, objective, sgd, KEY) for e in (engine, reference))
                 for mine, theirs in zip(one, other, strict=True):
@@ -196,6 +201,7 @@ def test_mini_batches_and_other_objectives_go_the_plain_way(caplog):
     assert sorted(record.message.split(":")[0] for record in caplog.records) == [
         "Mini-batches",
         "The objective Mixture",
+        "The objective Own",
     ]
 
 

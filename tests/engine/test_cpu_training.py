@@ -14,6 +14,7 @@ from kfl.engine import Distillation, FeatureTargets, LocalData, RoundKey, Sgd, S
 from kfl.engine.dense import Numbers
 from kfl.engine.factory import make_engine
 from kfl.engine.fast_mlp import FlatSamples, gram_pays
+from kfl.engine.objectives import MIXING, PERSONAL, Mixture
 from kfl.engine.sequential import SequentialEngine
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
 
@@ -68,6 +69,48 @@ def test_mlp_steps_are_autograds(samples, inputs, steps, momentum, rates, pull, 
     sgd = Sgd(steps, *rates, momentum)
     states = [slow.initial(k, 0) for k in range(3)]
     assert_same(*(engine.train(range(3), states, objective, sgd, KEY) for engine in (slow, fast)))
+
+
+def mixtures(engine, mixing):
+    """A shared and a personal model for each of three devices."""
+    shared, personal = ([engine.initial(k, seed) for k in range(3)] for seed in (0, 1))
+    return [
+        {
+            **w,
+            **{PERSONAL + name: value for name, value in v.items()},
+            MIXING: torch.tensor(mixing, dtype=torch.float64),
+        }
+        for w, v in zip(shared, personal, strict=True)
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    samples=some.integers(2, 40) | some.integers(200, 240),
+    inputs=some.integers(1, 30),
+    steps=some.integers(1, 4),
+    momentum=some.sampled_from([0.0, 0.9]),
+    rates=some.sampled_from([(0.1, 0.05), (0.0, 0.05), (0.1, 0.0)]),
+    mixing=some.floats(0, 1),
+    mixing_rate=some.sampled_from([0.0, 0.1, 20.0]),
+    zero_columns=some.booleans(),
+)
+def test_mixed_mlp_steps_are_autograds(samples, inputs, steps, momentum, rates, mixing, mixing_rate, zero_columns):
+    slow, fast = engines("mlp", (inputs,), samples, zero_columns=zero_columns)
+    states, sgd = mixtures(slow, mixing), Sgd(steps, *rates, momentum)
+    copies = [{name: value.clone() for name, value in state.items()} for state in states]
+    found = [engine.train(range(3), states, Mixture(mixing_rate), sgd, KEY) for engine in (slow, fast)]
+    assert_same(*found)
+    assert_same(copies, states, tolerance=0)  # nobody's start was changed
+    assert all(0 <= float(state[MIXING]) <= 1 for state in found[1])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_mixed_cnn_steps_are_autograds(momentum):
+    pytest.importorskip("llvmlite")
+    slow, fast = engines("cnn", (2, 18, 20), 21)
+    states, sgd = mixtures(slow, 0.3), Sgd(3, 0.1, 0.05, momentum)
+    assert_same(*(engine.train(range(3), states, Mixture(0.1), sgd, KEY) for engine in (slow, fast)))
 
 
 @pytest.mark.parametrize(("samples", "inputs", "steps"), [(40, 300, 5), (40, 300, 1), (200, 8, 5)])

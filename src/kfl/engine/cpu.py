@@ -17,11 +17,12 @@ from torch import Tensor
 
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.dense import Numbers
-from kfl.engine.fast_cnn import ImageSamples, compile_kernels, conv_features, train_cnn
-from kfl.engine.fast_mlp import FlatSamples, body_features, gram_pays, train_mlp
+from kfl.engine.fast_cnn import CnnGradients, ImageSamples, compile_kernels, conv_features, train_cnn
+from kfl.engine.fast_mixture import mixture_names, train_mixture
+from kfl.engine.fast_mlp import FlatSamples, MlpGradients, body_features, gram_pays, train_mlp
 from kfl.engine.local_data import LocalData
 from kfl.engine.losses import Slopes, is_known
-from kfl.engine.objectives import Objective
+from kfl.engine.objectives import Mixture, Objective, Supervised
 from kfl.engine.plan import Plan
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.structure import ConvNet, DenseNet, recognise
@@ -89,8 +90,9 @@ class CpuEngine(Engine):
         data: tuple[Tensor, Tensor] | None = None,
     ) -> list[State]:
         """Equations (7) and (8), τ times: w ← w − η ∇, with momentum."""
-        fast = self._fast(devices, states)
-        if not is_known(objective):
+        mixes = type(objective) is Mixture and sgd.body_rate > 0 and sgd.head_rate > 0
+        fast = self._fast(devices, states, mixes=mixes)
+        if not (is_known(objective) or mixes):
             fast = self._never(f"the objective {type(objective).__name__}", len(devices))
         elif sgd.batch_size is not None:
             fast = self._never("mini-batches", len(devices))
@@ -198,13 +200,16 @@ class CpuEngine(Engine):
             found.update(zip(slow, plainly(slow), strict=True))
         return [found[place] for place in range(len(fast))]
 
-    def _fast(self, devices: Sequence[int], states: Sequence[State]) -> list[bool]:
-        """Which devices' networks are written out by hand; states must be theirs, in the numbers of the plan."""
+    def _fast(self, devices: Sequence[int], states: Sequence[State], *, mixes: bool = False) -> list[bool]:
+        """Which devices' networks are written out by hand; states must be theirs, in the numbers of the plan.
+
+        With `mixes`, a state is a shared and a personal model and how they are mixed.
+        """
         exact = self._numbers.exact
         found = []
         for device, state in zip(devices, states, strict=True):
             net = self._net(device)
-            fits = net is not None and state.keys() == set(net.parameters)
+            fits = net is not None and state.keys() == (mixture_names(net.parameters) if mixes else set(net.parameters))
             found.append(fits and all(value.dtype == exact and value.is_contiguous() for value in state.values()))
         return found
 
@@ -234,8 +239,15 @@ class CpuEngine(Engine):
             samples, targets = self._samples([device], "train"), self._labels(device, "train")
         else:
             samples, targets = self._prepared(net, data[0].to(self._numbers.exact)), data[1]
-        slopes = Slopes.of(objective, targets, self.classes, self._numbers.exact)
         memory, numbers = workspace(), self._numbers
+        if isinstance(objective, Mixture):
+            slopes = Slopes.of(Supervised(), targets, self.classes, numbers.exact)
+            if isinstance(net, ConvNet):
+                assert isinstance(samples, ImageSamples)
+                return train_mixture(CnnGradients(net, samples, slopes, numbers, memory), state, objective, sgd)
+            assert isinstance(net, DenseNet) and isinstance(samples, FlatSamples)
+            return train_mixture(MlpGradients(net, samples, slopes, numbers, memory), state, objective, sgd)
+        slopes = Slopes.of(objective, targets, self.classes, numbers.exact)
         if isinstance(net, ConvNet):
             assert isinstance(samples, ImageSamples)
             trained = train_cnn(net, state, samples, slopes, sgd, numbers, memory)

@@ -32,10 +32,19 @@ class Numbers:
 class DenseLayers:
     """Some dense layers at work: their weights, velocities and what the last forward pass left behind."""
 
-    def __init__(self, names: Sequence[str], state: State, sgd: Sgd, numbers: Numbers, memory: Workspace) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        state: State,
+        sgd: Sgd,
+        numbers: Numbers,
+        memory: Workspace,
+        *,
+        copy: bool = True,
+    ) -> None:
         self.names = tuple(names)
-        self.weights = [state[f"{name}.weight"].clone() for name in names]
-        self.biases = [state[f"{name}.bias"].clone() for name in names]
+        self.weights = [state[f"{name}.weight"].clone() if copy else state[f"{name}.weight"] for name in names]
+        self.biases = [state[f"{name}.bias"].clone() if copy else state[f"{name}.bias"] for name in names]
         self._rates = [sgd.head_rate if name == "head" else sgd.body_rate for name in names]
         self._momentum = sgd.momentum
         self._numbers = numbers
@@ -126,6 +135,21 @@ class DenseLayers:
     def _take(self, name: str, place: int, *shape: int) -> Tensor:
         # Named by the layer, not its place: a head alone has the buffers of a head.
         return self._memory.take(f"{name} {self.names[place]}", *shape, dtype=self._numbers.low)
+
+
+class DenseGradients(DenseLayers):
+    """The same passes for weights that stay where they are: a step leaves the gradients, in buffers."""
+
+    def __init__(self, names: Sequence[str], state: State, numbers: Numbers, memory: Workspace) -> None:
+        super().__init__(names, state, Sgd(1, 1.0, 1.0, 0.0), numbers, memory, copy=False)
+        self.gradients: State = {}
+
+    def _descend(self, place: int, slope: Tensor, inputs: Tensor) -> None:
+        """SᵀA."""
+        exact, name = self._numbers.exact, self.names[place]
+        weight = self._take("gradient", place, *self.weights[place].shape)
+        self.gradients[f"{name}.weight"] = torch.mm(slope.t(), inputs, out=weight).to(exact)
+        self.gradients[f"{name}.bias"] = slope.sum(0, dtype=exact)
 
 
 def decay(velocity: Tensor, keep: float) -> Tensor:

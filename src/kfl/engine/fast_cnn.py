@@ -19,7 +19,7 @@ from torch import Tensor
 from kfl.engine import conv_kernels
 from kfl.engine.base import Sgd
 from kfl.engine.conv_kernels import ConvShape
-from kfl.engine.dense import DenseLayers, Numbers, decay
+from kfl.engine.dense import DenseGradients, DenseLayers, Numbers, decay
 from kfl.engine.losses import Slopes
 from kfl.engine.structure import ConvNet
 from kfl.engine.vector_code import LANES
@@ -88,7 +88,8 @@ class Convolution:
         """The weights in the order of the forward kernel."""
         together = conv_kernels.outputs_at_once(self.shape)
         groups = (self.shape.outputs // together, together)
-        return self._grid().view(*groups, *self._grid().shape[1:]).permute(0, 2, 4, 3, 1).contiguous()
+        grid = self._grid(self.rows)
+        return grid.view(*groups, *grid.shape[1:]).permute(0, 2, 4, 3, 1).contiguous()
 
     def descend(self, rate: float) -> None:
         """W ← W − η V, and the lanes that are no weights stay zero."""
@@ -98,13 +99,18 @@ class Convolution:
 
     def trained(self) -> State:
         """Weight and bias by name, as PyTorch orders them."""
-        weight = self._grid().permute(0, 3, 1, 2).contiguous()
+        weight = self._grid(self.rows).permute(0, 3, 1, 2).contiguous()
         return {f"{self.name}.weight": weight, f"{self.name}.bias": self.bias}
 
-    def _grid(self) -> Tensor:
+    def gradients(self) -> State:
+        """After a backward pass without momentum, its gradients by name."""
+        weight = self._grid(self.velocity).permute(0, 3, 1, 2).contiguous()
+        return {f"{self.name}.weight": weight, f"{self.name}.bias": self.bias_velocity}
+
+    def _grid(self, rows: Tensor) -> Tensor:
         """(outputs, y, x, c)"""
         shape = self.shape
-        return self.rows[:, :, : self._used].reshape(shape.outputs, shape.kernel, shape.kernel, shape.channels)
+        return rows[:, :, : self._used].reshape(shape.outputs, shape.kernel, shape.kernel, shape.channels)
 
 
 def stride_of(net: ConvNet) -> int:
@@ -234,6 +240,28 @@ def train_cnn(
             first.descend(sgd.body_rate)
             second.descend(sgd.body_rate)
     return {**first.trained(), **second.trained(), **layers.trained()}
+
+
+class CnnGradients:
+    """∇F at any weights, for one set of images."""
+
+    def __init__(self, net: ConvNet, images: ImageSamples, slopes: Slopes, numbers: Numbers, memory: Workspace) -> None:
+        self._net, self._slopes, self._numbers, self._memory = net, slopes, numbers, memory
+        self._passes = ConvPass(net, images, numbers, memory)
+
+    def __call__(self, state: State) -> State:
+        """The gradient of every weight, overwritten by the next call."""
+        net, numbers = self._net, self._numbers
+        first, second = (
+            Convolution(name, shape, state) for name, shape in zip(net.convolutions, net.shapes, strict=True)
+        )
+        layers = DenseGradients(net.dense, state, numbers, self._memory)
+        logits = layers.forward(self._passes.forward(first, second).to(numbers.low))
+        pull = self._slopes.of_features(layers.features)
+        slope = layers.step(self._slopes.of_logits(logits, numbers.low), pull, to_inputs=True)
+        assert slope is not None
+        self._passes.backward(first, second, _padded(slope, numbers, self._memory), 0.0)
+        return {**first.gradients(), **second.gradients(), **layers.gradients}
 
 
 def _padded(slope: Tensor, numbers: Numbers, memory: Workspace) -> Tensor:

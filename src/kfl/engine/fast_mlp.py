@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kfl.engine.base import Sgd
-from kfl.engine.dense import DenseLayers, Numbers
+from kfl.engine.dense import DenseGradients, DenseLayers, Numbers
 from kfl.engine.losses import Slopes
 from kfl.engine.structure import DenseNet
 from kfl.engine.workspace import Workspace, own_pages, tensor_bytes
@@ -108,6 +108,28 @@ def train_mlp(
     layers = DenseLayers(net.dense[1:], state, sgd, numbers, memory)
     moved = _first_layer(first, state, samples, gram, slopes, sgd, numbers, memory, layers)
     return {**moved, **layers.trained()}
+
+
+class MlpGradients:
+    """∇F at any weights, for one set of samples."""
+
+    def __init__(
+        self, net: DenseNet, samples: FlatSamples, slopes: Slopes, numbers: Numbers, memory: Workspace
+    ) -> None:
+        self._net, self._samples, self._slopes, self._numbers, self._memory = net, samples, slopes, numbers, memory
+
+    def __call__(self, state: State) -> State:
+        """The gradient of every weight, overwritten by the next call."""
+        first, samples, numbers = f"{self._net.dense[0]}.weight", self._samples, self._numbers
+        narrow = {**state, first: samples.narrow(state[first], self._memory)}
+        layers = DenseGradients(self._net.dense, narrow, numbers, self._memory)
+        logits = layers.forward(samples.rows)
+        pull = self._slopes.of_features(layers.features)
+        layers.step(self._slopes.of_logits(logits, numbers.low), pull, to_inputs=False)
+        found = layers.gradients
+        if samples.columns is not None:
+            found[first] = torch.zeros_like(state[first]).index_copy_(1, samples.columns, found[first])
+        return found
 
 
 def _first_layer(
