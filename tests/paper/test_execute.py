@@ -98,7 +98,7 @@ def test_tables_and_pictures_carry_the_mark_and_the_names(figure, tmp_path) -> N
 def test_differences_are_drawn_as_dots(figure, tmp_path) -> None:
     store = execute([figure], TINY, tmp_path)
     files = draw(replace(figure, shows="difference", columns=1), store, TINY, tmp_path)
-    assert b"KFL minus local-only" in files[1].read_bytes()
+    assert b"minus local-only" in files[1].read_bytes()
 
 
 def test_nothing_is_drawn_of_nothing(figure, tmp_path) -> None:
