@@ -1,15 +1,16 @@
 """Splits with overlap: what the words promise, the same whenever they are read, and no memory for samples."""
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfl.core.errors import ConfigError
+from kfl.core.errors import ConfigError, DataError
 from kfl.data import Dataset, limit_tested, partition
-from kfl.simulation import Experiment
+from kfl.simulation import Experiment, build_world
 from kfl.simulation.experiment import DataSettings
 
 LABELS = np.arange(600) % 10
@@ -39,6 +40,8 @@ def test_every_device_has_what_was_asked_for(devices: int, seed: int, m: int, sa
     held = (split.train_counts > 0).sum(axis=1)
     assert (held == min(m, samples)).all()
     assert (split.test_counts[split.train_counts == 0] == 0).all()
+    # At least one test of every class that was learnt, and as many of each as of any other.
+    assert (split.test_counts[split.train_counts > 0] > 0).all()
     positive = np.where(split.train_counts > 0, split.train_counts, samples)
     assert (split.train_counts.max(axis=1) - positive.min(axis=1) <= 1).all()
 
@@ -72,12 +75,38 @@ def test_a_fleet_of_a_hundred_thousand_takes_no_memory_for_its_samples() -> None
     assert peak < 60e6  # class counts are 16 MB; the samples would be 80 MB
 
 
-def test_a_class_without_samples_is_nobodys() -> None:
+def test_a_class_without_enough_samples_is_nobodys() -> None:
     some = LABELS[LABELS != 4]
     split = overlap(50, 0, 9, 90, train=some)
     assert (split.train_counts[:, 4] == 0).all()
     with pytest.raises(ConfigError, match="classes_per_device is 10, but must be at most 9"):
         overlap(50, 0, 10, 90, train=some)
+    rare = np.concatenate([some, [4, 4, 4]])
+    split = overlap(50, 0, 2, 50, train=rare)
+    assert (split.train_counts[:, 4] == 0).all() and (split.train_sizes == 50).all()
+    assert overlap(50, 0, 2, 6, train=rare).train_counts[:, 4].max() == 3
+
+
+def test_tests_go_to_the_classes_that_have_any() -> None:
+    two = TESTS[TESTS < 2]
+    split = overlap(200, 0, 4, 8, test=two)
+    holds = (split.train_counts[:, :2] > 0).any(axis=1)
+    assert np.array_equal(split.test_sizes > 0, holds)
+    draw = np.random.default_rng(0)
+    data = Dataset.from_arrays(
+        draw.normal(size=(300, 3)), np.arange(300) % 4, draw.normal(size=(9, 3)), np.zeros(9, int)
+    )
+    lonely = Experiment(devices=1, rounds=1, split="overlap", samples_per_device=10, classes_per_device=1, widths=(8,))
+    with pytest.raises(DataError, match="No device has a test sample"):
+        for seed in range(8):
+            build_world(replace(lonely, seed=seed), dataset=data)
+
+
+def test_what_is_left_over_does_not_go_to_the_same_class_twice() -> None:
+    split = overlap(100, 0, 2, 7, test=np.arange(2000) % 10)
+    more, tested = split.train_counts.argmax(axis=1), split.test_counts
+    assert (split.test_sizes % 2 == 1).all()
+    assert (tested[np.arange(100), more] < tested.max(axis=1)).all()
 
 
 def test_proxy_samples_belong_to_nobody() -> None:
@@ -93,7 +122,7 @@ def test_proxy_samples_belong_to_nobody() -> None:
 
 
 def test_clear_words_about_bad_numbers() -> None:
-    with pytest.raises(ConfigError, match="samples_per_device is 130, but must be at most 120 with 2"):
+    with pytest.raises(ConfigError, match="samples_per_device is 130, but must be at most 120: 2 classes have 60"):
         overlap(5, 0, 2, 130)
     with pytest.raises(ConfigError, match="samples_per_device is None, but must be 1 or more"):
         partition("overlap", LABELS, TESTS, 10, 5, 0)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch import nn
 
+from kfl.algorithms import Apfl
 from kfl.data import Dataset, partition
 from kfl.engine import Distillation, FeatureTargets, LocalData, RoundKey, Sgd, Supervised
 from kfl.engine.dense import Numbers
@@ -90,14 +91,14 @@ def mixtures(engine, mixing):
     inputs=some.integers(1, 30),
     steps=some.integers(1, 4),
     momentum=some.sampled_from([0.0, 0.9]),
-    rates=some.sampled_from([(0.1, 0.05), (0.0, 0.05), (0.1, 0.0)]),
     mixing=some.floats(0, 1),
     mixing_rate=some.sampled_from([0.0, 0.1, 20.0]),
     zero_columns=some.booleans(),
 )
-def test_mixed_mlp_steps_are_autograds(samples, inputs, steps, momentum, rates, mixing, mixing_rate, zero_columns):
+def test_mixed_mlp_steps_are_autograds(samples, inputs, steps, momentum, mixing, mixing_rate, zero_columns):
     slow, fast = engines("mlp", (inputs,), samples, zero_columns=zero_columns)
-    states, sgd = mixtures(slow, mixing), Sgd(steps, *rates, momentum)
+    states, sgd = mixtures(slow, mixing), Sgd(steps, 0.1, 0.05, momentum)
+    assert fast._fast(range(3), states, mixes=True) == [True] * 3
     copies = [{name: value.clone() for name, value in state.items()} for state in states]
     found = [engine.train(range(3), states, Mixture(mixing_rate), sgd, KEY) for engine in (slow, fast)]
     assert_same(*found)
@@ -110,7 +111,18 @@ def test_mixed_cnn_steps_are_autograds(momentum):
     pytest.importorskip("llvmlite")
     slow, fast = engines("cnn", (2, 18, 20), 21)
     states, sgd = mixtures(slow, 0.3), Sgd(3, 0.1, 0.05, momentum)
+    assert fast._fast(range(3), states, mixes=True) == [True] * 3
     assert_same(*(engine.train(range(3), states, Mixture(0.1), sgd, KEY) for engine in (slow, fast)))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "bf16"])
+def test_apfl_starts_with_what_the_engine_knows_by_hand(precision):
+    data = local_data((9,), 20)
+    models = fleet_from_name("mlp", (8,), 3, (9,), CLASSES, seed=0)
+    engine, apfl = make_engine(data, models, precision=precision), Apfl()
+    server = apfl.server_init(engine, 0)
+    states = [{**server, **apfl.device_init(engine, k, 0)} for k in range(3)]
+    assert engine._fast(range(3), states, mixes=True) == [True] * 3
 
 
 @pytest.mark.parametrize(("samples", "inputs", "steps"), [(40, 300, 5), (40, 300, 1), (200, 8, 5)])

@@ -230,6 +230,28 @@ def test_a_device_that_diverges_keeps_its_model_and_the_run_goes_on(data):
     raise AssertionError("the device was never scheduled")
 
 
+def test_a_run_of_a_kfl_that_did_not_know_a_setting_goes_on(data, tmp_path):
+    experiment = replace(SMALL, rounds=6)
+    whole = kfl.run(experiment, tmp_path / "whole", dataset=data)
+    rounds = []
+    with pytest.raises(StoppedError):
+        kfl.run(
+            experiment,
+            tmp_path / "old",
+            dataset=data,
+            on_round=rounds.append,
+            should_stop=lambda: len(rounds) >= 2,
+        )
+    config = tmp_path / "old" / "config.toml"
+    text = config.read_text()
+    assert 'tested_devices = "none"\n' in text
+    config.write_text(text.replace('tested_devices = "none"\n', ""))
+    played = []
+    assert kfl.run(experiment, tmp_path / "old", dataset=data, on_round=played.append).rounds == whole.rounds
+    with pytest.raises(RunFolderError, match="tested_devices"):
+        kfl.run(replace(experiment, tested_devices=2), tmp_path / "old", dataset=data)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_number_that_is_not_finite_is_found_wherever_it_is_and_large_ones_are_no_such(value):
     fine = {"a": torch.full((3, 4), 3e38), "b": torch.zeros(5), "count": torch.tensor(7)}

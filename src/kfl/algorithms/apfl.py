@@ -64,7 +64,8 @@ class Apfl(Algorithm):
         from kfl.engine.objectives import MIXING
 
         start = engine.initial(device, seed, common=True)
-        mixing = torch.tensor(self.mixing, device=next(iter(start.values())).device)
+        like = next(value for value in start.values() if value.is_floating_point())
+        mixing = torch.tensor(self.mixing, dtype=like.dtype, device=like.device)
         return {**_as_personal(start), MIXING: mixing}
 
     def broadcast(self, server: State) -> Message:

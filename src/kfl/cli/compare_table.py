@@ -72,7 +72,9 @@ def title_of(records: Sequence[Record]) -> str:
     """What was compared, in a line."""
     first, seeds = records[0], sorted({line["seed"] for line in records})
     few = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {in_short(seeds)}"
-    return f"{first['dataset']}: {first['devices']} devices, {first['rounds']} rounds, {first['scheduler']}, {few}"
+    tested = f" ({first['tested_devices']:,} tested)" if "tested_devices" in first else ""
+    fleet = f"{first['devices']:,} devices{tested}"
+    return f"{first['dataset']}: {fleet}, {first['rounds']} rounds, {first['scheduler']}, {few}"
 
 
 def sentences(rows: Sequence[Row], records: Sequence[Record], reference: str) -> list[str]:

@@ -124,6 +124,10 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
         points = 100 * (summary["accuracy"] - alone.summary["accuracy"])
         where = f"{abs(points):.2f} points {'above' if points > 0 else 'below'}" if points else "level with"
         said.append(f"{name} ends {where} training alone (this is one seed only).")
+    if experiment.tested_devices is not None and experiment.algorithm.predicts_alone:
+        tested = [device for device in history.devices if device["accuracy"] is not None]
+        took = sum(device["rounds"] > 0 for device in tested)
+        said.append(f"{took:,} of the {len(tested):,} tested devices ever took part.")
     if 0 < summary["bits_up"] < summary["fedavg_bits_up"]:
         part = summary["bits_up"] / summary["fedavg_bits_up"]
         said.append(

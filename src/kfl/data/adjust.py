@@ -13,7 +13,7 @@ from kfl.data.partition import Partition
 
 
 def limit_samples(split: Partition, train_y: IntArray, most: int, seed: int) -> Partition:
-    """At most `most` training samples on each device, its classes taken in turn, so that none it holds is lost.
+    """At most `most` training samples on each device, its classes taken in turn, so that none is lost early.
 
     >>> from kfl.data import partition
     >>> labels = np.arange(100) % 10

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
@@ -61,25 +62,25 @@ def draw_overlapping(
 ) -> tuple[DrawnRows, DrawnRows]:
     """Each device draws m classes and, in equal parts of them, `samples` training samples, none of them twice.
 
-    Of the test set it draws, from the same classes, the part that `samples` is of the training set.
+    A class that has fewer samples than such a part is nobody's. Of the test set a device draws, in equal parts of the
+    same classes, what `samples` is of the training set, at least one of each class that has any.
     """
     of_train, of_test = (_members(labels, classes) for labels in (train, test))
     sizes, test_sizes = (np.array([len(some) for some in of_one]) for of_one in (of_train, of_test))
-    there = np.flatnonzero(sizes)
-    if m > len(there):
-        raise ConfigError("classes_per_device", m, f"at most {len(there)}, the training set has no more classes")
-    held = there[_choices(stream(seed, "overlap classes"), devices, len(there), m)]
-    counts = _in_parts(held, samples, classes)
-    least = sizes[there].min()
-    if counts.max() > least:
-        raise ConfigError(
-            "samples_per_device",
-            samples,
-            f"at most {least * m} with {m} classes per device: class {there[sizes[there].argmin()]} has only {least}",
-        )
-    tests = max(1, round(samples * len(test) / len(train))) if len(test) else 0
-    test_counts = np.minimum(_in_parts(held, tests, classes), test_sizes)
-    test_counts[counts == 0] = 0
+    part = -(-samples // m)
+    able = np.flatnonzero(sizes >= part)
+    if m > np.count_nonzero(sizes):
+        raise ConfigError("classes_per_device", m, f"at most {np.count_nonzero(sizes)}, the training set has no more")
+    if m > len(able):
+        most = m * int(np.sort(sizes)[-m])
+        raise ConfigError("samples_per_device", samples, f"at most {most}: {m} classes have {most // m} samples each")
+    held = able[_choices(stream(seed, "overlap classes"), devices, len(able), m)]
+    counts = _in_parts(held, np.ones(held.shape, dtype=bool), samples, classes)
+    tests = round(samples * len(test) / len(train))
+    # From the other end: a class that is one ahead in training samples is not so in test samples too.
+    back = held[:, ::-1]
+    tested = np.take_along_axis(counts, back, axis=1) > 0
+    test_counts = np.minimum(_in_parts(back, tested & (test_sizes[back] > 0), tests, classes, least=1), test_sizes)
     return (
         DrawnRows(of_train, counts, seed, "overlap train"),
         DrawnRows(of_test, test_counts, seed, "overlap test"),
@@ -100,10 +101,15 @@ def _choices(draw: np.random.Generator, devices: int, among: int, m: int) -> Int
     return np.concatenate(parts)
 
 
-def _in_parts(held: IntArray, samples: int, classes: int) -> IntArray:
-    """`samples` over the classes of each device as evenly as possible; the first ones get what is left over."""
-    each = np.full(held.shape[1], samples // held.shape[1], dtype=np.int64)
-    each[: samples % held.shape[1]] += 1
+def _in_parts(held: IntArray, usable: NDArray[np.bool_], samples: int, classes: int, least: int = 0) -> IntArray:
+    """`samples` over the usable classes of each device as evenly as possible, at least `least` each.
+
+    The first ones get what is left over.
+    """
+    parts = np.maximum(usable.sum(axis=1, keepdims=True), 1)
+    total = np.maximum(samples, least * parts)
+    number = usable.cumsum(axis=1) - 1
+    each = np.where(usable, total // parts + (number < total % parts), 0)
     counts = np.zeros((len(held), classes), dtype=np.int64)
-    np.put_along_axis(counts, held, np.broadcast_to(each, held.shape), axis=1)
+    np.put_along_axis(counts, held, each, axis=1)
     return counts

@@ -102,7 +102,7 @@ class FleetServer:
         before = _read_fleet(path)
         self.roster = Roster(self.config, run_name(before))
         self.roster.restore(before)
-        identity = blake2b(self.config.experiment.to_toml().encode(), digest_size=16).hexdigest()
+        identity = blake2b(self.config.experiment.identity().encode(), digest_size=16).hexdigest()
         self.checkpoints = Checkpoints(path / "state", identity=identity, interval_s=0.0)
         self.started = time.monotonic()
         self._sync()

@@ -89,7 +89,8 @@ class RunData:
     @property
     def tested(self) -> str:
         """Whose accuracy it is, in words."""
-        some = self.config.get("tested_devices")
+        known = int(np.isfinite(self.accuracy).sum())
+        some = known or self.config.get("tested_devices")
         if isinstance(some, int) and some < self.devices:
             return f"{some:,} of {self.devices:,} devices"
         return f"all {self.devices:,} devices"

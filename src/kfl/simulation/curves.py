@@ -118,7 +118,8 @@ def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title
             _draw(axes, line)
     _labels(axes, lines)
     axes.set_title(title, loc="left", fontsize=10.5)
-    axes.set_ylabel("accuracy over all devices, %")
+    some = any("tested_devices" in record for record in records)
+    axes.set_ylabel(f"accuracy over {'tested' if some else 'all'} devices, %")
     for path in files:
         buffer, kind = io.BytesIO(), path.suffix.lstrip(".")
         with rc_context({"svg.hashsalt": "kfl"}):  # with no date, so that the same results give the same file

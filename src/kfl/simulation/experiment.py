@@ -28,6 +28,21 @@ PAPER_WIDTHS = (128, 192, 256, 320, 384)
 """The widths the paper draws from for devices with different models."""
 
 
+ADDED_LATER = {"tested_devices": "none"}
+"""Settings that older runs were made without, and the value that stands for them there."""
+
+
+def essence(table: Table) -> Table:
+    """A configuration without settings that say what was so before there was such a setting.
+
+    By it runs are told apart, so that those of an older kfl are found again, and go on.
+
+    >>> essence({"rounds": 3, "tested_devices": "none"}), essence({"tested_devices": 5})
+    ({'rounds': 3}, {'tested_devices': 5})
+    """
+    return {name: value for name, value in table.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
+
+
 @dataclass(frozen=True)
 class DataSettings:
     """Which data, and how it is split over the devices: what `kfl data show` pictures."""
@@ -42,9 +57,9 @@ class DataSettings:
     """How the data is split over devices: the paper's class shards, evenly at random, Dirichlet, or overlap: each
     device draws samples_per_device samples from all there are, so that a fleet of any size has data."""
     classes_per_device: int = 2
-    """Shards each device draws, m: it holds at most this many classes."""
+    """Shards each device draws, m: it holds at most this many classes. With overlap, classes, all different."""
     distinct_classes: bool = False
-    """Forbid a device to draw the same class twice. As the paper prints it, it may."""
+    """Forbid a device to draw the same class twice in shards. As the paper prints it, it may."""
     dirichlet_alpha: float = 0.5
     """Concentration of the Dirichlet split: small is uneven."""
     samples_per_device: int | None = None
@@ -121,7 +136,7 @@ class Experiment(DataSettings):
     real_work: bool = False
     """Charge energy and time for backward passes too. As the paper prints it, only forward passes count."""
     evaluate_every: int = 1
-    """Test all devices every this many rounds (and after the last)."""
+    """Test every this many rounds (and after the last)."""
 
     @property
     def cell(self) -> Radio | None:
@@ -175,6 +190,10 @@ class Experiment(DataSettings):
     def to_toml(self) -> str:
         """A file that `kfl run --config` accepts and that repeats this experiment."""
         return dump_toml(self.to_table())
+
+    def identity(self) -> str:
+        """The text by which runs are told apart; see `essence`."""
+        return dump_toml(essence(self.to_table()))
 
     @staticmethod
     def from_table(table: Mapping[str, Any], base: Experiment | None = None) -> Experiment:

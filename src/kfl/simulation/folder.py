@@ -35,7 +35,7 @@ from kfl.core.files import is_part, write_atomic, write_json, write_json_list
 from kfl.core.lock import LockedError, only_one
 from kfl.core.parse import parse_json, parse_toml
 from kfl.engine.plan import Plan
-from kfl.simulation.experiment import Experiment
+from kfl.simulation.experiment import Experiment, essence
 from kfl.simulation.history import History, RoundLog
 from kfl.simulation.kept_models import write_states
 from kfl.simulation.trail import Snapshot, round_of
@@ -169,7 +169,7 @@ class RunFolder:
             raise RunFolderError(
                 f"The configuration {existing} is damaged ({problem}); choose another folder."
             ) from problem
-        changed = differences(before, parse_toml(experiment.to_toml()))
+        changed = differences(essence(before), parse_toml(experiment.identity()))
         if changed:
             raise RunFolderError(
                 f"The run folder {self.path} belongs to another configuration ({'; '.join(changed)}); "

@@ -35,6 +35,7 @@ def record(experiment: Experiment, history: History, note: str = "") -> Record:
         "seed": experiment.seed,
         "dataset": experiment.dataset,
         "devices": experiment.devices,
+        **({} if experiment.tested_devices is None else {"tested_devices": experiment.tested_devices}),
         "rounds": experiment.rounds,
         "widths": list(experiment.widths),
         "scheduler": experiment.scheduler.name,

@@ -164,7 +164,7 @@ def _as_it_arrives(world: World, state: RunState, upload: Upload, fault: str | N
 
 
 def finite(states: Sequence[State]) -> list[bool]:
-    """Whether every number of each state is finite, found out in one pass and read back at once."""
+    """Whether every number of each state is finite; from a GPU, read back at once."""
     import torch
 
     arrays = [[value for value in state.values() if value.is_floating_point()] for state in states]

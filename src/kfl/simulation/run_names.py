@@ -7,12 +7,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from kfl.core.config import dump_toml
 from kfl.simulation.experiment import Experiment
 
-ADDED_LATER = {"tested_devices": "none"}
-"""Settings that older results were made without, and the value that stands for them there: at that value they are left
-out of the hash, so that results keep their names."""
 LONGEST = 96
 """Characters of the readable part: far below what file systems allow."""
 
@@ -23,9 +19,7 @@ def digest(experiment: Experiment) -> str:
     >>> digest(Experiment()) == digest(Experiment()), digest(Experiment()) == digest(Experiment(seed=1))
     (True, False)
     """
-    table = experiment.to_table()
-    table = {name: value for name, value in table.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
-    return blake2b(dump_toml(table).encode(), digest_size=4).hexdigest()
+    return blake2b(experiment.identity().encode(), digest_size=4).hexdigest()
 
 
 def run_names(experiments: Sequence[Experiment]) -> list[str]:

@@ -247,7 +247,7 @@ def identity(world: World) -> str:
     round, and then agrees with the uninterrupted one to the tolerance of two plans, not bit for bit.
     """
     plan = repr(sorted(world.engine.plan.essence().items()))
-    facts = [world.experiment.to_toml(), plan, world.dataset.fingerprint()]
+    facts = [world.experiment.identity(), plan, world.dataset.fingerprint()]
     return blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
 
 

@@ -73,6 +73,8 @@ def build_world(
     split = experiment.partition(data, proxy)
     if split.train_sizes.min() < 1:
         raise DataError(f"A split over {experiment.devices} devices leaves a device without a sample; use fewer.")
+    if not split.test_sizes.any():
+        raise DataError("No device has a test sample: the test set has none of the classes that devices hold.")
     fleet_models = _models(experiment, data, models)
     experiment.algorithm.check_models(fleet_models)
     local = LocalData(data, split, proxy)
