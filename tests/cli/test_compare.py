@@ -260,3 +260,21 @@ def test_a_trial_that_runs_off_to_infinity_has_lost_and_no_more(capsys):
     assert lines("t/trials.jsonl")[1]["accuracy"] == [None]
     assert main([*words, "--seeds", "100", "--learning-rates", "1e12", "--out", "u"]) == 2
     assert "infinity" in capsys.readouterr().err
+
+
+def test_it_is_said_everywhere_that_only_some_devices_were_tested(capsys):
+    some = [*QUICK, "--widths", "8", "12", "--split", "overlap", "--samples-per-device", "20", "--tested-devices", "3"]
+    assert main(["compare", *some, "--workers", "1", "--seeds", "0", "--out", "c"]) == 0
+    assert "6 devices (3 tested)" in capsys.readouterr().out
+    assert "6 devices (3 tested)" in Path("c/table.md").read_text()
+    assert "accuracy over tested devices" in Path("c/accuracy-by-rounds.svg").read_text()
+    assert main(["run", *some, "--radio", "none", "--out", "r"]) == 0
+    shown = capsys.readouterr().out
+    assert "accuracy, 3 tested devices" in shown
+    devices = json.loads(Path("r/devices.json").read_text())
+    took = sum(device["rounds"] > 0 for device in devices if device["accuracy"] is not None)
+    assert f"{took} of the 3 tested devices ever took part." in shown
+    assert main(["report", "r"]) == 0
+    assert "3 of 6 devices" in Path("r/report.html").read_text(encoding="utf-8")
+    assert main(["run", *QUICK, "--widths", "8", "--no-baseline", "--out", "whole"]) == 0
+    assert "accuracy, all devices" in capsys.readouterr().out

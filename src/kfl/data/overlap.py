@@ -6,9 +6,7 @@ the samples of a device are its seed until it takes part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +14,14 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.data.checks import IntArray
+from kfl.data.rows import LazyRows
 
 DRAWN_AT_ONCE = 4096
 """Devices whose classes are drawn in one go, so that many classes need little memory."""
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnRows(Sequence[IntArray]):
+class DrawnRows(LazyRows):
     """The sample indices of every device, ascending, drawn anew whenever they are read, always the same.
 
     >>> rows = DrawnRows((np.array([0, 2]), np.array([1, 3, 5])), np.array([[1, 0], [2, 3]]), seed=0, purpose="example")
@@ -40,15 +39,9 @@ class DrawnRows(Sequence[IntArray]):
     def __len__(self) -> int:
         return len(self.counts)
 
-    @overload
-    def __getitem__(self, place: int) -> IntArray: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[IntArray]: ...
-    def __getitem__(self, place: int | slice) -> IntArray | list[IntArray]:
-        places = range(len(self))[place]
-        if isinstance(places, range):
-            return [self[one] for one in places]
-        draw, own = stream(self.seed, self.purpose, places), self.counts[places]
+    def read(self, device: int) -> IntArray:
+        """Draw them."""
+        draw, own = stream(self.seed, self.purpose, device), self.counts[device]
         drawn = [draw.choice(self.members[label], own[label], replace=False) for label in np.flatnonzero(own)]
         return np.sort(np.concatenate(drawn)) if drawn else np.zeros(0, dtype=np.int64)
 

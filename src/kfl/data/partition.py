@@ -22,6 +22,7 @@ from kfl.core.randomness import stream
 from kfl.data.apportion import level_fill, skim
 from kfl.data.checks import IntArray, as_labels, check_labels
 from kfl.data.overlap import DrawnRows, draw_overlapping
+from kfl.data.rows import LazyRows
 from kfl.data.shards import assign_distinct, assign_freely
 
 PartitionKind = Literal["shards", "iid", "dirichlet", "overlap"]
@@ -253,11 +254,11 @@ def _counts(owners: IntArray, y: IntArray, devices: int, classes: int) -> IntArr
 
 
 def _sizes(rows: Sequence[IntArray], counts: IntArray) -> IntArray:
-    """What lies in memory is counted; what is drawn when it is read is not drawn for this."""
-    if isinstance(rows, tuple):
-        return np.array([len(indices) for indices in rows], dtype=np.int64)
-    sizes: IntArray = counts.sum(axis=1)
-    return sizes
+    """What lies in memory is counted; what is found out when it is asked for is not read for this."""
+    if isinstance(rows, LazyRows):
+        sizes: IntArray = counts.sum(axis=1)
+        return sizes
+    return np.array([len(indices) for indices in rows], dtype=np.int64)
 
 
 def _check_enough(train: IntArray, devices: int) -> None:

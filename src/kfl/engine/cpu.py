@@ -18,7 +18,7 @@ from torch import Tensor
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.dense import Numbers
 from kfl.engine.fast_cnn import CnnGradients, ImageSamples, compile_kernels, conv_features, train_cnn
-from kfl.engine.fast_mixture import mixture_names, train_mixture
+from kfl.engine.fast_mixture import Gradients, mixture_names, train_mixture
 from kfl.engine.fast_mlp import FlatSamples, MlpGradients, body_features, gram_pays, train_mlp
 from kfl.engine.local_data import LocalData
 from kfl.engine.losses import Slopes, is_known
@@ -239,14 +239,9 @@ class CpuEngine(Engine):
             samples, targets = self._samples([device], "train"), self._labels(device, "train")
         else:
             samples, targets = self._prepared(net, data[0].to(self._numbers.exact)), data[1]
-        memory, numbers = workspace(), self._numbers
         if isinstance(objective, Mixture):
-            slopes = Slopes.of(Supervised(), targets, self.classes, numbers.exact)
-            if isinstance(net, ConvNet):
-                assert isinstance(samples, ImageSamples)
-                return train_mixture(CnnGradients(net, samples, slopes, numbers, memory), state, objective, sgd)
-            assert isinstance(net, DenseNet) and isinstance(samples, FlatSamples)
-            return train_mixture(MlpGradients(net, samples, slopes, numbers, memory), state, objective, sgd)
+            return train_mixture(self._gradients(net, samples, targets), state, objective, sgd)
+        memory, numbers = workspace(), self._numbers
         slopes = Slopes.of(objective, targets, self.classes, numbers.exact)
         if isinstance(net, ConvNet):
             assert isinstance(samples, ImageSamples)
@@ -256,6 +251,16 @@ class CpuEngine(Engine):
             gram = self._gram(device if data is None else None, samples, state[f"{net.dense[0]}.bias"], sgd)
             trained = train_mlp(net, state, samples, gram, slopes, sgd, numbers, memory)
         return {name: trained[name] for name in state}
+
+    def _gradients(self, net: DenseNet | ConvNet | None, samples: Samples, targets: Tensor) -> Gradients:
+        """∇F of the plain loss on these samples, at any weights."""
+        memory, numbers = workspace(), self._numbers
+        slopes = Slopes.of(Supervised(), targets, self.classes, numbers.exact)
+        if isinstance(net, ConvNet):
+            assert isinstance(samples, ImageSamples)
+            return CnnGradients(net, samples, slopes, numbers, memory)
+        assert isinstance(net, DenseNet) and isinstance(samples, FlatSamples)
+        return MlpGradients(net, samples, slopes, numbers, memory)
 
     def _gram(self, device: int | None, samples: FlatSamples, bias: Tensor, sgd: Sgd) -> Tensor | None:
         """X Xᵀ + 1 of a device's training samples, where it saves work."""

@@ -6,12 +6,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.data import Partition
+from kfl.data.rows import LazyRows
 from kfl.engine.local_data import LocalData
 from kfl.models import FleetModels
 
@@ -40,7 +40,7 @@ def join_models(parts: Sequence[FleetModels]) -> FleetModels:
     return replace(first, architecture=np.concatenate([part.architecture for part in parts]))
 
 
-class _OneAfterAnother(Sequence[IntArray]):
+class _OneAfterAnother(LazyRows):
     """Several sequences as one. Nothing is read of them, and so nothing drawn, before it is asked for."""
 
     def __init__(self, parts: Sequence[Sequence[IntArray]]) -> None:
@@ -50,13 +50,7 @@ class _OneAfterAnother(Sequence[IntArray]):
     def __len__(self) -> int:
         return self._starts[-1]
 
-    @overload
-    def __getitem__(self, place: int) -> IntArray: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[IntArray]: ...
-    def __getitem__(self, place: int | slice) -> IntArray | list[IntArray]:
-        places = range(len(self))[place]
-        if isinstance(places, range):
-            return [self[one] for one in places]
-        which = bisect_right(self._starts, places) - 1
-        return self._parts[which][places - self._starts[which]]
+    def read(self, device: int) -> IntArray:
+        """From the sequence that has it."""
+        which = bisect_right(self._starts, device) - 1
+        return self._parts[which][device - self._starts[which]]
