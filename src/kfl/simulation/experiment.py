@@ -54,8 +54,7 @@ class DataSettings:
     seed: int = 0
     """Names every random draw: same seed, same run."""
     split: Literal["shards", "iid", "dirichlet", "overlap"] = "shards"
-    """How the data is split over devices: the paper's class shards, evenly at random, Dirichlet, or overlap: each
-    device draws samples_per_device samples from all there are, so that a fleet of any size has data."""
+    """The paper's class shards, evenly at random, Dirichlet, or overlap: each device draws from all samples."""
     classes_per_device: int = 2
     """Shards each device draws, m: it holds at most this many classes. With overlap, classes, all different."""
     distinct_classes: bool = False
@@ -63,13 +62,11 @@ class DataSettings:
     dirichlet_alpha: float = 0.5
     """Concentration of the Dirichlet split: small is uneven."""
     samples_per_device: int | None = None
-    """At most this many training samples on each device; none for all that the split gives it. An overlapping split
-    needs it."""
+    """At most this many training samples on each device; none for all of its part. Overlap needs a number."""
     tested_devices: int | None = None
     """Test only this many devices, drawn once, and average over them, where testing all takes long; none for all."""
     new_class_samples: int = 0
-    """Give each device this many training samples of one class more, one it does not hold, and test it on that class
-    alone: does what others know help with a class that has just been met?"""
+    """Give each device this many training samples of a class it does not hold, and test it on that class alone."""
 
     def partition(self, data: Dataset, proxy: NDArray[np.int64] | None = None) -> Partition:
         """Who holds which samples; proxy samples belong to nobody."""
