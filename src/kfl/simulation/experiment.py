@@ -54,7 +54,7 @@ class DataSettings:
     seed: int = 0
     """Names every random draw: same seed, same run."""
     split: Literal["shards", "iid", "dirichlet", "overlap"] = "shards"
-    """The paper's class shards, evenly at random, Dirichlet, or overlap: each device draws from all samples."""
+    """How the data is split: the paper's class shards, evenly, by Dirichlet, or overlap: drawn anew by each device."""
     classes_per_device: int = 2
     """Shards each device draws, m: it holds at most this many classes. With overlap, classes, all different."""
     distinct_classes: bool = False
