@@ -1,12 +1,14 @@
 """The stacked engine on a GPU: are its kernels right, does it agree with the CPU, how fast is a round.
 
-    python -m benchmarks.gpu_engine [--out gpu.json] [--device cuda] [--quick] [--whole-runs]
+    python -m benchmarks.gpu_engine [--out gpu.json] [--device cuda] [--quick] [--parts rounds,seeds]
 
 W1 is the paper's MLP with 600 samples of 28×28 on each of 100 devices, W2 its CNN with 500 samples of 3×32×32. A
 round is KFL's: five full-batch steps with momentum, class means, aggregation; no evaluation. Images are random,
-since speed does not depend on what they show. Whole runs, with evaluation every fifth round and everything that is
-written, are timed for one seed and for five: in one batch, in five processes, one after another; `--whole-runs` does
-only that. Whatever fails is printed with its traceback, and the rest goes on.
+since speed does not depend on what they show. Parts: `kernels` times each of the CNN's alone; `checks` compares with
+the CPU; `rounds` times rounds in every precision and way; `seeds` times the training of five runs in one batch
+against one; `whole-runs` times runs with evaluation every fifth round and everything that is written, for one seed and
+for five: in one batch, in five processes, one after another. Whatever fails is printed with its traceback, and the
+rest goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from kfl.algorithms import Kfl, Upload
 from kfl.data import Dataset, partition
@@ -41,6 +42,8 @@ from kfl.simulation import Experiment, run_many
 PRECISIONS: tuple[Precision, ...] = ("tf32", "bf16", "float32")
 TARGETS_MS = {("W1", 10): 3.0, ("W1", 50): 8.0, ("W2", 10): 8.0, ("W2", 50): 30.0}
 SEEDS_RATIO = 2.5
+PARTS = ("kernels", "checks", "rounds", "seeds", "whole-runs")
+REPEATS = 20
 
 
 @cache
@@ -167,13 +170,12 @@ def time_rounds(
 
     def engine_only() -> None:
         cohort = choose()
-        targets: Tensor = engine.place(server)["knowledge"]
-        known = engine.place(server)["known"]
-        if runs > 1:
-            # Devices of several runs in one batch: each has the knowledge of its own run.
-            targets, known = targets.expand(len(cohort), -1, -1), known.expand(len(cohort), -1)
-        task = Supervised(FeatureTargets(1 / 32, targets, known))
-        after = engine.train(cohort, [states[k] for k in cohort], task, algorithm.sgd(), RoundKey(0, 0))
+        # Runs in one batch have each their own knowledge, and so their own objective.
+        placed = [engine.place(server) for _ in range(runs)]
+        each = [Supervised(FeatureTargets(1 / 32, own["knowledge"], own["known"])) for own in placed]
+        tasks = [each[place * runs // len(cohort)] for place in range(len(cohort))]
+        keys = [(RoundKey(0, 0), k) for k in cohort]
+        after = engine.train_runs(cohort, [states[k] for k in cohort], tasks, algorithm.sgd(), keys)
         engine.class_means(cohort, after)
         states.update(zip(cohort, after, strict=True))
 
@@ -250,12 +252,14 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def plans(quick: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """What is timed: (workload, devices, precision) and options."""
+    """What is timed: (workload, devices, precision) and options; when quick, only what has a target."""
     found: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     for precision in PRECISIONS[:1] if quick else PRECISIONS:
         for devices in (10, 50):
             found.append((("W1", devices, precision), {}))
             found.append((("W2", devices, precision), {"convolution": "auto"}))
+    if quick:
+        return found
     for devices in (10, 50):
         found.append((("W1", devices, "tf32"), {"graphs": False}))
         found.append((("W2", devices, "tf32"), {"convolution": "auto", "graphs": False}))
@@ -265,11 +269,24 @@ def plans(quick: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     return found
 
 
+def rounds(device: str, quick: bool) -> list[dict[str, Any]]:
+    """Every plan, one after another."""
+    rows: list[dict[str, Any]] = []
+    for (which, devices, precision), options in plans(quick):
+        try:
+            rows.append(time_rounds(which, devices, device, precision, REPEATS, **options))
+        except Exception:
+            rows.append({"what": f"{which} {devices} {precision} {options}", "failed": failure()})
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    return rows
+
+
 def seeds(device: str, repeats: int) -> list[dict[str, Any]]:
     """Five runs of ten devices in one batch against one run."""
     rows = []
     for which in ("W1", "W2"):
-        one = time_rounds(which, 10, device, "tf32", repeats, runs=2)
+        one = time_rounds(which, 10, device, "tf32", repeats)
         five = time_rounds(which, 50, device, "tf32", repeats, runs=5)
         ratio = five["engine_ms"] / one["engine_ms"]
         rows.append({"workload": which, "one_ms": one["engine_ms"], "five_ms": five["engine_ms"], "ratio": ratio})
@@ -326,52 +343,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats and precisions")
-    parser.add_argument("--whole-runs", action="store_true", help="nothing but whole runs of five seeds")
+    parser.add_argument("--quick", action="store_true", help="TF32 alone, fewer samples and rounds")
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of the parts, with commas (default: all)")
     arguments = parser.parse_args()
-    device, quick = arguments.device, arguments.quick
+    device, quick, wanted = arguments.device, arguments.quick, arguments.parts.split(",")
+    if not set(wanted) <= set(PARTS):
+        parser.error(f"--parts: {arguments.parts} has something else than {', '.join(PARTS)}")
     result: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
     if device == "cuda":
         result["gpu"] = torch.cuda.get_device_name()
     print(json.dumps(result), flush=True)
-    if arguments.whole_runs:
-        result["whole runs"] = whole_runs(device, quick)
-        save(result, arguments.out)
-        return
-    repeats = 3 if quick else 20
-    parts: dict[str, Callable[[], Any]] = {
+    work: dict[str, Callable[[], Any]] = {
         "kernels": lambda: time_kernels(device),
-        "W1 against the CPU": lambda: check("W1", device, quick),
-        "W2 against the CPU": lambda: check("W2", device, quick),
+        "checks": lambda: [*check("W1", device, quick), *check("W2", device, quick)],
+        "rounds": lambda: rounds(device, quick),
+        "seeds": lambda: seeds(device, REPEATS),
+        "whole-runs": lambda: whole_runs(device, quick),
     }
-    for name, part in parts.items():
+    for name in wanted:
         started = time.perf_counter()
         try:
-            result[name] = part()
+            result[name] = work[name]()
         except Exception:
             result[name] = {"failed": failure()}
         print(f"[{name}: {time.perf_counter() - started:.1f} s]", flush=True)
         save(result, arguments.out)
-    rows = result["rounds"] = []
-    for (which, devices, precision), options in plans(quick):
-        try:
-            rows.append(time_rounds(which, devices, device, precision, repeats, **options))
-        except Exception:
-            rows.append({"what": f"{which} {devices} {precision} {options}", "failed": failure()})
-        if device == "cuda":
-            torch.cuda.empty_cache()
-        save(result, arguments.out)
-    try:
-        result["seeds"] = seeds(device, repeats)
-    except Exception:
-        result["seeds"] = {"failed": failure()}
-    save(result, arguments.out)
-    try:
-        result["whole runs"] = whole_runs(device, quick)
-    except Exception:
-        result["whole runs"] = {"failed": failure()}
-    save(result, arguments.out)
-    print(table(rows))
+    if isinstance(result.get("rounds"), list):
+        print(table(result["rounds"]))
 
 
 def save(result: dict[str, Any], out: Path | None) -> None:

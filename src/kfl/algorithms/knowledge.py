@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from dataclasses import dataclass
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from kfl.algorithms.base import Rejection, Upload
@@ -36,63 +37,78 @@ def average_knowledge(
     """
     import torch
 
-    good, rejected = usable(server, uploads)
-    if not good:
+    reports, rejected = usable(server, uploads)
+    if reports is None:
         return server, rejected
     # Sums in float64, so that the order of the devices does not matter beyond rounding of the result.
-    means, counts = stack(good)
-    weights = counts.clamp(max=heaviest)
-    total = torch.where(weights[:, :, None] > 0, weights[:, :, None] * means, 0.0).sum(0)
+    weights = reports.counts.clamp(max=heaviest)
+    total = (weights[:, :, None] * reports.means).sum(0)
     weight = weights.sum(0)
     reported = weight > 0
     mean = total / torch.where(reported, weight, 1.0)[:, None]
     return renewed(server, mean, reported, memory=memory), rejected
 
 
-def usable(server: State, uploads: Sequence[Upload]) -> tuple[list[Upload], list[Rejection]]:
-    """The uploads that can stand for knowledge, and why each of the others cannot.
+@dataclass(frozen=True, eq=False)
+class Reports:
+    """The knowledge of several devices, float64 on the CPU."""
 
-    All are looked at together first, which is what counts on a GPU; only if something is wrong is each looked at
-    alone.
+    means: Tensor
+    """(devices, classes, features), all finite, also where a device has no sample of a class."""
+    counts: Tensor
+    """(devices, classes)."""
+
+
+def usable(server: State, uploads: Sequence[Upload]) -> tuple[Reports | None, list[Rejection]]:
+    """The reports that can stand for knowledge, None where there are none, and why each of the others cannot.
+
+    All are looked at together first, which is what counts for a round's time; only if something is wrong is each
+    looked at alone.
     """
-    if all_sound(uploads, server["knowledge"]):
-        return list(uploads), []
+    before = server["knowledge"]
+    reports = read_together(uploads, before)
+    if reports is not None:
+        return reports, []
     good, rejected = [], []
     for upload in uploads:
-        reason = refuse_knowledge(upload, server["knowledge"])
+        reason = refuse_knowledge(upload, before)
         if reason:
             rejected.append(Rejection(upload.device, reason))
         else:
             good.append(upload)
-    return good, rejected
+    if not good:
+        return None, rejected
+    reports = stack(good)
+    # A class of count 0 may hold anything.
+    return Reports(reports.means.where(reports.counts[:, :, None] > 0, 0.0), reports.counts), rejected
 
 
-def stack(uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
-    """The class means (devices, classes, features) and counts (devices, classes) of all uploads, float64 on the CPU."""
+def read_together(uploads: Sequence[Upload], before: Tensor) -> Reports | None:
+    """All reports, where every count is a number of samples and every mean is finite; None if anything is amiss."""
+    for upload in uploads:
+        means, counts = upload.arrays.get("means"), upload.arrays.get("counts")
+        if not (is_plain(means) and is_plain(counts)):
+            return None
+        if means.shape != before.shape or counts.shape != before.shape[:1]:
+            return None
+        if means.dtype != before.dtype or counts.is_complex():
+            return None
+    if not uploads or not before.numel():
+        return None
+    reports = stack(uploads)
+    least, most = reports.counts.aminmax()
+    # A sum is finite where every term is: in float64 no number of float32 values overflows. NaN fails both tests.
+    sound = least >= 0 and most <= MOST_SAMPLES and isfinite(float(reports.means.sum()))
+    return reports if sound else None
+
+
+def stack(uploads: Sequence[Upload]) -> Reports:
+    """The reports of all uploads, as they are."""
     import torch
 
     means = torch.stack([upload.arrays["means"] for upload in uploads])
     counts = torch.stack([upload.arrays["counts"] for upload in uploads])
-    return means.cpu().double(), counts.cpu().double()
-
-
-def all_sound(uploads: Sequence[Upload], before: Tensor) -> bool:
-    """Whether nothing is wrong with any upload: every count a number of samples, every mean finite as stored."""
-    import torch
-
-    for upload in uploads:
-        means, counts = upload.arrays.get("means"), upload.arrays.get("counts")
-        if not (is_plain(means) and is_plain(counts)):
-            return False
-        if means.shape != before.shape or counts.shape != before.shape[:1]:
-            return False
-        if means.dtype != before.dtype or counts.is_complex():
-            return False
-    if not uploads:
-        return True
-    means, counts = stack(uploads)
-    fine = torch.isfinite(means).all(2) | (counts == 0)
-    return bool((fine & torch.isfinite(counts) & (counts >= 0) & (counts <= MOST_SAMPLES)).all())
+    return Reports(means.cpu().double(), counts.cpu().double())
 
 
 def renewed(server: State, mean: Tensor, reported: Tensor, *, memory: bool) -> State:

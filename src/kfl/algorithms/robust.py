@@ -47,12 +47,11 @@ def robust_knowledge(
     """New knowledge by a robust rule; what is not usable at all is refused as ever."""
     import torch
 
-    good, rejected = usable(server, uploads)
-    if not good:
+    reports, rejected = usable(server, uploads)
+    if reports is None:
         return server, rejected
     before, known = server["knowledge"], server["known"]
-    means = torch.stack([upload.arrays["means"].double().cpu() for upload in good])
-    counts = torch.stack([upload.arrays["counts"].double().cpu() for upload in good])
+    means, counts = reports.means, reports.counts
     combine: dict[str, Callable[[Tensor, Tensor, Tensor | None], Tensor]] = {
         "clip": clipped_mean,
         "median": lambda reports, _weights, _centre: coordinate_median(reports),

@@ -114,9 +114,9 @@ class KernelConvolutions(Convolutions):
         grid = (blocks, parts * groups * layer.channels_in, devices)
         arguments: list[Tensor | int] = [kept.images, gradient, kept.code, partial, samples, parts, chunks]
         self._of(layer).launch("weight_gradient", grid, THREADS, arguments)
-        total = partial.sum(1)
         square = (devices, layer.channels_out, layer.channels_in, layer.kernel, layer.kernel)
-        return total[..., :taps].reshape(square), total[..., taps]
+        # Two sums, so that both lie in memory without gaps: then all weights move in one operation.
+        return partial[..., :taps].sum(1).reshape(square), partial[..., taps].sum(1)
 
     def _input_gradient(self, layer: Convolution, state: State, kept: _Kept, gradient: Tensor) -> Tensor:
         devices, samples = kept.images.shape[0], kept.images.shape[-1]

@@ -4,8 +4,9 @@ For a dense layer a' = relu(a Wᵀ + b) with dz the loss's gradient at its pre-a
 
     dW = dzᵀ a,    db = Σ dz,    da = dz W,    v ← m v + dW,    W ← W − η v.
 
-The gradient of the weights is added to m v inside the matrix product itself, so it never exists on its own. At the
-head, dz = (softmax − one-hot) / n, and the pull of equation (6) adds λ (h − Ω_y) / n to the feature's gradient.
+The gradient of the weights is added to m v inside the matrix product itself, so it never exists on its own; all
+weights then move in one operation, since to a GPU many small ones are mostly gaps. At the head,
+dz = (softmax − one-hot) / n, and the pull of equation (6) adds λ (h − Ω_y) / n to the feature's gradient.
 """
 
 from __future__ import annotations
@@ -105,34 +106,40 @@ class FusedNetwork:
 
     def step(self, state: State, velocity: State, batch: _Prepared, tape: _Tape, descent: Descent) -> None:
         """One step of gradient descent with momentum from a finished forward pass; changes state and velocity."""
+        gradients = self._backward(state, velocity, batch, tape, descent)
+        _accumulate(velocity, gradients, descent.momentum)
+        for rate in dict.fromkeys(descent.rates.values()):
+            names = [name for name, own in descent.rates.items() if own == rate]
+            torch._foreach_add_([state[name] for name in names], [velocity[name] for name in names], alpha=-rate)
+
+    def _backward(self, state: State, velocity: State, batch: _Prepared, tape: _Tape, descent: Descent) -> State:
+        """The gradients, but for those that went into the velocity at once."""
         gradient = torch.softmax(tape.logits.to(self.arithmetic.dtype), dim=2).sub_(batch.onehot).mul_(batch.share)
         feature = tape.activations[-1]
         layers = [*self.recipe.dense, self.recipe.head]
         moving = [place for place, layer in enumerate(layers) if _moves(layer, descent)]
         convolves = any(_moves(layer, descent) for layer in self.recipe.convolutions)
         last = -1 if convolves else min(moving, default=len(layers))
+        found: State = {}
         for place in reversed(range(max(last, 0), len(layers))):
             layer, value = layers[place], tape.activations[place]
             # A pre-activation that ReLU cut off passes no gradient. The head has no ReLU.
             if layer.rectified:
                 gradient = torch.ops.aten.threshold_backward(gradient, tape.activations[place + 1], 0)
             factor = self._factor(gradient)
-            below = self._passed_down(state, layer, factor, transposed=place == 0) if place > last else None
-            self._move(state, velocity, layer, factor, gradient, value, descent)
-            if below is None:
-                return
-            gradient = below
+            found |= self._of_layer(velocity, layer, factor, gradient, value, descent)
+            if place == last:
+                return found
+            gradient = self._passed_down(state, layer, factor, transposed=place == 0)
             if place == len(layers) - 1 and batch.goal is not None:
                 # The feature is where the pull acts.
                 gradient = gradient.to(self.arithmetic.dtype)
                 gradient.addcmul_(feature.to(self.arithmetic.dtype) - batch.goal, torch.as_tensor(batch.pull))
                 gradient = gradient.to(feature.dtype)
-        if self.convolutions is None:
-            return
-        for name, value in self.convolutions.backward(self.recipe.convolutions, state, tape.convolved, gradient):
-            if name in descent.rates:
-                _accumulate(velocity, name, value, descent.momentum)
-                state[name].add_(velocity[name], alpha=-descent.rates[name])
+        if self.convolutions is not None:
+            of_convolutions = self.convolutions.backward(self.recipe.convolutions, state, tape.convolved, gradient)
+            found |= {name: value for name, value in of_convolutions if name in descent.rates}
+        return found
 
     def _passed_down(self, state: State, layer: Dense, factor: Tensor, *, transposed: bool) -> Tensor:
         """da = dz W. Towards convolutions in (features, samples) order, which is theirs."""
@@ -141,29 +148,23 @@ class FusedNetwork:
             return torch.bmm(weight.transpose(1, 2), factor.transpose(1, 2)).transpose(1, 2)
         return torch.bmm(factor, weight)
 
-    def _move(
-        self,
-        state: State,
-        velocity: State,
-        layer: Dense,
-        factor: Tensor,
-        gradient: Tensor,
-        value: Tensor,
-        descent: Descent,
-    ) -> None:
+    def _of_layer(
+        self, velocity: State, layer: Dense, factor: Tensor, gradient: Tensor, value: Tensor, descent: Descent
+    ) -> State:
+        """dW and db of a layer; dW is not among them where it could be added to the velocity at once."""
+        found: State = {}
         name = f"{layer.name}.weight"
         if name in descent.rates:
             if factor.dtype != self.arithmetic.dtype:
-                _accumulate(velocity, name, self._rounded_product(factor, value), descent.momentum)
+                found[name] = self._rounded_product(factor, value)
             elif name in velocity:
                 velocity[name].baddbmm_(factor.transpose(1, 2), value, beta=descent.momentum)
             else:
                 velocity[name] = torch.bmm(factor.transpose(1, 2), value)
-            state[name].add_(velocity[name], alpha=-descent.rates[name])
         name = f"{layer.name}.bias"
         if name in descent.rates:
-            _accumulate(velocity, name, gradient.sum(1, dtype=self.arithmetic.dtype), descent.momentum)
-            state[name].add_(velocity[name], alpha=-descent.rates[name])
+            found[name] = gradient.sum(1, dtype=self.arithmetic.dtype)
+        return found
 
     def _rounded_product(self, factor: Tensor, value: Tensor) -> Tensor:
         """dzᵀ a of rounded factors, added up and returned in float32 where the processor can."""
@@ -177,11 +178,14 @@ def _moves(layer: object, descent: Descent) -> bool:
     return f"{name}.weight" in descent.rates or f"{name}.bias" in descent.rates
 
 
-def _accumulate(velocity: State, name: str, gradient: Tensor, momentum: float) -> None:
-    if name in velocity:
-        velocity[name].mul_(momentum).add_(gradient)
-    else:
-        velocity[name] = gradient
+def _accumulate(velocity: State, gradients: State, momentum: float) -> None:
+    """v ← m v + g."""
+    moving = [name for name in gradients if name in velocity]
+    if moving:
+        into = [velocity[name] for name in moving]
+        torch._foreach_mul_(into, momentum)
+        torch._foreach_add_(into, [gradients[name] for name in moving])
+    velocity.update({name: value for name, value in gradients.items() if name not in velocity})
 
 
 @torch.no_grad()

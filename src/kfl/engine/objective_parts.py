@@ -41,14 +41,16 @@ class ObjectiveParts:
 def split_objective(objectives: Sequence[Objective]) -> ObjectiveParts | None:
     """Take the tensors out of the objectives of a cohort; None where they differ in more than tensors."""
     first = objectives[0]
-    leaves, spec = dict(_leaves(first, ())), spec_of(first)
-    if all(objective is first for objective in objectives):
-        return ObjectiveParts(first, leaves, {}, spec)
-    others = [dict(_leaves(objective, ())) for objective in objectives]
-    if any(spec_of(objective) != spec for objective in objectives):
+    spec = spec_of(first)
+    # Devices of one run share one object: few are looked at, however many devices there are.
+    distinct = {id(objective): objective for objective in objectives}
+    if len(distinct) > 1 and any(spec_of(objective) != spec for objective in distinct.values()):
         return None
-    shared = {path: leaf for path, leaf in leaves.items() if all(other[path] is leaf for other in others)}
-    stacked = {path: torch.stack([other[path] for other in others]) for path in leaves if path not in shared}
+    leaves = {key: dict(_leaves(objective, ())) for key, objective in distinct.items()}
+    own = leaves[id(first)]
+    shared = {path: leaf for path, leaf in own.items() if all(other[path] is leaf for other in leaves.values())}
+    rows = [leaves[id(objective)] for objective in objectives]
+    stacked = {path: torch.stack([row[path] for row in rows]) for path in own if path not in shared}
     return ObjectiveParts(first, shared, stacked, spec)
 
 
