@@ -161,3 +161,27 @@ def test_rounds_played_from_graphs_equal_rounds_one_by_one(recorded, model, task
         assert torch.equal(numbers, counts)
         assert stacked.correct(devices, states[id(stacked)]) == plain.correct(devices, states[id(plain)])
     assert stacked.choices.graphs_recorded > 0 and not stacked.choices.graphs_problem
+
+
+def test_a_graph_serves_cohorts_of_one_width_and_of_several(recorded):
+    shape, y = (1, 4, 4), np.arange(160) % 4
+    x = np.random.default_rng(0).integers(0, 200, (160, *shape), dtype=np.uint8)
+    data = Dataset.from_arrays(x, y, x[:60], y[:60], scale=1 / 255)
+    split = partition("iid", data.train_y, data.test_y, 4, 8, 0)
+    local, models = LocalData(data, split), fleet_from_name("mlp", (6, 9), 8, shape, 4, seed=0)
+    wide = [k for k in range(8) if models.initial(k, 0)["body.3.weight"].shape[0] == 9]
+    narrow = [k for k in range(8) if k not in wide]
+    assert len(wide) >= 2 and len(narrow) >= 2
+    plain, stacked = SequentialEngine(local, models), StackedEngine(local, models, "cpu")
+    stacked._work.graphs.enabled = True
+    stacked._work._tables["train"] = ResidentTable(data, "train", torch.float32, CPU, ready=True)
+    mixed, sgd = [wide[0], narrow[0]], Sgd(3, 0.05, 0.03, 0.9)
+    for number, devices in enumerate([mixed, mixed, wide[:2], narrow[:2], wide[:2], mixed]):
+        found, wanted = (
+            engine.train(devices, [engine.initial(k, 0) for k in devices], Supervised(), sgd, RoundKey(0, number))
+            for engine in (stacked, plain)
+        )
+        for one, other in zip(found, wanted, strict=True):
+            for name in other:
+                torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-5)
+    assert stacked.choices.graphs_recorded == 1

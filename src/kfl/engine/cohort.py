@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +35,8 @@ class Family:
     """The widest; None for a module that is not read."""
     shapes: dict[str, tuple[int, ...]]
     """Shape of every entry of the widest model's state."""
+    buffers: frozenset[str]
+    """Those of them that are no parameters."""
     verdict: Verdict
 
 
@@ -101,8 +104,9 @@ class Families:
                 template = build_wide(module, recipe)
             verdict = Verdict(True, True, "known layers")
         shapes = {name: tuple(value.shape) for name, value in template.state_dict().items()}
+        buffers = frozenset(name for name, _ in template.named_buffers())
         template = template.to(self._where, self._arithmetic.dtype)
-        return Family(self._models.names[which], template, recipe, shapes, verdict)
+        return Family(self._models.names[which], template, recipe, shapes, buffers, verdict)
 
     def _tried(self, which: int, module: nn.Module) -> Verdict:
         rows = [place % len(self._data.dataset.train_y) for place in range(TRIED_SAMPLES)]
@@ -165,14 +169,23 @@ class Stack:
         """Every entry of all states, stacked."""
         return {name: self._input(name) for name in self.names()}
 
+    @cached_property
+    def _columns(self) -> dict[str, list[Tensor]]:
+        return {name: [state[name] for state in self.states] for name in self.names()}
+
+    @cached_property
+    def _runs(self) -> dict[str, list[tuple[int, int]]]:
+        """For each entry, ranges of neighbours of one shape."""
+        return {name: _runs(values) for name, values in self._columns.items()}
+
     def _input(self, name: str) -> Input:
-        values = [state[name] for state in self.states]
+        values, runs = self._columns[name], self._runs[name]
         shape = self._shape(name, values[0])
+        dtype = self.dtype if values[0].is_floating_point() else values[0].dtype
+        whole = len(runs) == 1 and tuple(values[0].shape) == shape and _ready(values, dtype, self.where)
 
         def into(memory: Tensor | None) -> Tensor:
-            runs = _runs(values)
-            dtype = self.dtype if values[0].is_floating_point() else values[0].dtype
-            if len(runs) == 1 and tuple(values[0].shape) == shape and _ready(values, dtype, self.where):
+            if whole:
                 return torch.stack(values) if memory is None else torch.stack(values, out=memory)
             if memory is None:
                 memory = torch.zeros((len(values), *shape), dtype=dtype, device=self.where)
@@ -183,15 +196,14 @@ class Stack:
                 narrow.copy_(torch.stack([value.to(self.where, dtype) for value in values[start:stop]]))
             return memory
 
-        return Input((len(values), *shape), into)
+        return Input((len(values), *shape), into, values if whole else None)
 
     def take(self, stacked: State) -> list[State]:
         """The state of each device, as slices of the stacked tensors without what they were filled up with."""
         columns = {}
         for name, value in stacked.items():
-            values = [state[name] for state in self.states]
-            found: list[Tensor] = []
-            for start, stop in _runs(values):
+            values, found = self._columns[name], list[Tensor]()
+            for start, stop in self._runs[name]:
                 narrow = value[(slice(start, stop), *(slice(size) for size in values[start].shape))]
                 found.extend(narrow.contiguous().unbind(0))
             columns[name] = found

@@ -252,8 +252,8 @@ class CohortWork:
 
 def _descent(family: Family, names: Sequence[str], parts: ObjectiveParts, sgd: Sgd) -> Descent:
     """Every parameter with a rate above 0 moves; buffers never."""
-    buffers = {name for name, _ in family.template.named_buffers()}
-    rates = {name: parts.sample.rate(name, sgd) for name in names if name.rpartition("/")[2] not in buffers}
+    moving = [name for name in names if name.rpartition("/")[2] not in family.buffers]
+    rates = {name: parts.sample.rate(name, sgd) for name in moving}
     return Descent({name: rate for name, rate in rates.items() if rate}, sgd.momentum)
 
 

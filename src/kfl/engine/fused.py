@@ -4,14 +4,15 @@ For a dense layer a' = relu(a Wᵀ + b) with dz the loss's gradient at its pre-a
 
     dW = dzᵀ a,    db = Σ dz,    da = dz W,    v ← m v + dW,    W ← W − η v.
 
-The gradient of the weights is added to m v inside the matrix product itself, so it never exists on its own; all
-weights then move in one operation, since to a GPU many small ones are mostly gaps. At the head,
-dz = (softmax − one-hot) / n, and the pull of equation (6) adds λ (h − Ω_y) / n to the feature's gradient.
+What a GPU waits for here is small operations and memory more than products, so there are few of them. Biases are one
+more column of the weights, and activations have a column of ones: a Wᵀ and dzᵀ a then include b and db. The gradient
+is added to m v inside the product itself, so it never exists on its own, and all weights move in one operation. At the
+head, dz = (softmax − one-hot) / n, and the pull of equation (6) adds λ (h − Ω_y) / n to the feature's gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,42 @@ class Pull:
         return goal, self.weight * known.to(goal.dtype).unsqueeze(-1)
 
 
+ROW_STEP = 8
+"""Rows of matrices are filled up to a multiple of this many numbers: products are slow where they begin anywhere."""
+
+
+def row_length(size: int) -> int:
+    """How long a row of `size` numbers is with its one and what it is filled up with.
+
+    >>> row_length(64), row_length(784)
+    (72, 792)
+    """
+    return -(-(size + 1) // ROW_STEP) * ROW_STEP
+
+
+class Rows:
+    """Memory for activations, (devices, samples, row length): after the numbers of a row a 1, then zeros.
+
+    Asked for again under the same name, it is the same memory: steps write over what the step before left.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, torch.Size], Tensor] = {}
+
+    def take(self, name: str, like: Tensor, size: int, dtype: torch.dtype, *, tall: bool = False) -> Tensor:
+        """Rows of `size` numbers for the devices and samples of `like`; with `tall`, columns lie together in memory."""
+        key = (name, like.shape[:2])
+        if key not in self._kept:
+            devices, samples = like.shape[:2]
+            shape = (devices, row_length(size), samples) if tall else (devices, samples, row_length(size))
+            rows = torch.empty(shape, dtype=dtype, device=like.device)
+            rows = rows.transpose(1, 2) if tall else rows
+            rows[..., size:].zero_()
+            rows[..., size].fill_(1)
+            self._kept[key] = rows
+        return self._kept[key]
+
+
 @dataclass(frozen=True, eq=False)
 class _Prepared:
     """A batch in the form the steps need, made once where all steps see the same samples."""
@@ -64,61 +101,124 @@ class _Tape:
 
     convolved: object
     activations: list[Tensor]
-    """Input of each dense layer of the body, then the feature."""
+    """Input of each dense layer of the body, then the feature: rows with their one."""
     logits: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class FusedNetwork:
-    """A known network for a cohort."""
+    """A known network for a cohort. Its weights are those of `joined`."""
 
     recipe: Recipe
     arithmetic: Arithmetic
     convolutions: Convolutions | None
     """None for a network without any."""
 
+    @property
+    def layers(self) -> tuple[Dense, ...]:
+        """All dense layers."""
+        return (*self.recipe.dense, self.recipe.head)
+
+    def joined(self, state: State) -> State:
+        """A state with each dense layer as one tensor under the layer's name: weights, biases, zeros."""
+        found = {name: state[name] for layer in self.recipe.convolutions for name in _names(layer.name)}
+        for layer in self.layers:
+            weight, bias = (state[name] for name in _names(layer.name))
+            rest = weight.new_zeros(*bias.shape, row_length(layer.inputs) - layer.inputs - 1)
+            found[layer.name] = torch.cat([weight, bias.unsqueeze(2), rest], 2)
+        return found
+
+    def taken_apart(self, joined: State) -> State:
+        """The state that was joined, with weights and biases as views."""
+        found = {name: joined[name] for layer in self.recipe.convolutions for name in _names(layer.name)}
+        for layer in self.layers:
+            weight, bias = _names(layer.name)
+            found[weight] = joined[layer.name][..., : layer.inputs]
+            found[bias] = joined[layer.name][..., layer.inputs]
+        return found
+
+    def rates(self, descent: Descent) -> dict[str, float]:
+        """The rate of each joined tensor that moves. Weights and biases of a layer have the same."""
+        found = {name: rate for name, rate in descent.rates.items() if name not in self._in_joined()}
+        for layer in self.layers:
+            weight, bias = (descent.rates.get(name, 0.0) for name in _names(layer.name))
+            assert weight == bias, "the weights and the biases of a layer have different rates"
+            if weight:
+                found[layer.name] = weight
+        return found
+
+    def _in_joined(self) -> set[str]:
+        return {name for layer in self.layers for name in _names(layer.name)}
+
     def prepare(self, inputs: Tensor) -> Tensor:
         """Inputs (devices, samples, *shape) as the first layer wants them."""
         if self.convolutions is not None:
             return self.convolutions.prepare(inputs)
-        return inputs.flatten(2).to(self.arithmetic.factor_dtype)
+        return self._in_rows(inputs.flatten(2), Rows())
 
-    def forward(self, state: State, inputs: Tensor, *, keep: bool) -> _Tape:
+    def _in_rows(self, values: Tensor, memory: Rows) -> Tensor:
+        size, tall = values.shape[2], values.stride(1) == 1
+        rows = memory.take("inputs", values, size, self.arithmetic.factor_dtype, tall=tall)
+        rows[..., :size].copy_(values)
+        return rows
+
+    def forward(self, weights: State, inputs: Tensor, memory: Rows, *, keep: bool) -> _Tape:
         """The forward pass of all devices; without `keep` there is nothing for a backward pass."""
         convolved: object = None
         value = inputs
         if self.convolutions is not None:
-            value, convolved = self.convolutions.forward(self.recipe.convolutions, state, inputs, keep=keep)
-            value = value.to(self.arithmetic.factor_dtype)
+            features, convolved = self.convolutions.forward(self.recipe.convolutions, weights, inputs, keep=keep)
+            value = self._in_rows(features, memory)
         activations = [value]
         for layer in self.recipe.dense:
-            value = self._dense(state, layer, value)
+            rows = memory.take(layer.name, value, layer.outputs, value.dtype)
+            torch.bmm(value, self._factor(weights[layer.name]).transpose(1, 2), out=rows[..., : layer.outputs])
+            # The one and the zeros of a row are no different after a ReLU.
+            value = rows.relu_() if layer.rectified else rows
             activations.append(value)
-        return _Tape(convolved, activations, self._dense(state, self.recipe.head, value))
+        return _Tape(convolved, activations, self.logits(weights, value))
 
-    def _dense(self, state: State, layer: Dense, value: Tensor) -> Tensor:
-        weight, bias = (self._factor(state[f"{layer.name}.{part}"]) for part in ("weight", "bias"))
-        out = torch.baddbmm(bias.unsqueeze(1), value, weight.transpose(1, 2))
-        return out.relu_() if layer.rectified else out
+    def logits(self, weights: State, feature: Tensor) -> Tensor:
+        """What the head says."""
+        return torch.bmm(feature, self._factor(weights[self.recipe.head.name]).transpose(1, 2))
+
+    def feature(self, tape: _Tape) -> Tensor:
+        """The feature of each sample."""
+        return tape.activations[-1][..., : self.recipe.head.inputs]
 
     def _factor(self, value: Tensor) -> Tensor:
         return value.to(self.arithmetic.factor_dtype)
 
-    def step(self, state: State, velocity: State, batch: _Prepared, tape: _Tape, descent: Descent) -> None:
-        """One step of gradient descent with momentum from a finished forward pass; changes state and velocity."""
-        gradients = self._backward(state, velocity, batch, tape, descent)
-        _accumulate(velocity, gradients, descent.momentum)
-        for rate in dict.fromkeys(descent.rates.values()):
-            names = [name for name, own in descent.rates.items() if own == rate]
-            torch._foreach_add_([state[name] for name in names], [velocity[name] for name in names], alpha=-rate)
+    def step(
+        self,
+        weights: State,
+        velocity: State,
+        batch: _Prepared,
+        tape: _Tape,
+        rates: Mapping[str, float],
+        momentum: float,
+    ) -> None:
+        """One step of gradient descent with momentum from a finished forward pass; changes weights and velocity."""
+        gradients = self._backward(weights, velocity, batch, tape, rates, momentum)
+        _accumulate(velocity, gradients, momentum)
+        for rate in dict.fromkeys(rates.values()):
+            names = [name for name, own in rates.items() if own == rate]
+            torch._foreach_add_([weights[name] for name in names], [velocity[name] for name in names], alpha=-rate)
 
-    def _backward(self, state: State, velocity: State, batch: _Prepared, tape: _Tape, descent: Descent) -> State:
+    def _backward(
+        self,
+        weights: State,
+        velocity: State,
+        batch: _Prepared,
+        tape: _Tape,
+        rates: Mapping[str, float],
+        momentum: float,
+    ) -> State:
         """The gradients, but for those that went into the velocity at once."""
         gradient = torch.softmax(tape.logits.to(self.arithmetic.dtype), dim=2).sub_(batch.onehot).mul_(batch.share)
-        feature = tape.activations[-1]
-        layers = [*self.recipe.dense, self.recipe.head]
-        moving = [place for place, layer in enumerate(layers) if _moves(layer, descent)]
-        convolves = any(_moves(layer, descent) for layer in self.recipe.convolutions)
+        layers = self.layers
+        moving = [place for place, layer in enumerate(layers) if layer.name in rates]
+        convolves = any(name in rates for layer in self.recipe.convolutions for name in _names(layer.name))
         last = -1 if convolves else min(moving, default=len(layers))
         found: State = {}
         for place in reversed(range(max(last, 0), len(layers))):
@@ -126,45 +226,36 @@ class FusedNetwork:
             # A pre-activation that ReLU cut off passes no gradient. The head has no ReLU.
             if layer.rectified:
                 gradient = torch.ops.aten.threshold_backward(gradient, tape.activations[place + 1], 0)
-            factor = self._factor(gradient)
-            found |= self._of_layer(velocity, layer, factor, gradient, value, descent)
+            factor = self._factor(gradient)[..., : layer.outputs]
+            if layer.name in rates:
+                if factor.dtype != self.arithmetic.dtype:
+                    found[layer.name] = self._rounded_product(factor, value)
+                elif layer.name in velocity:
+                    velocity[layer.name].baddbmm_(factor.transpose(1, 2), value, beta=momentum)
+                else:
+                    velocity[layer.name] = torch.bmm(factor.transpose(1, 2), value)
             if place == last:
                 return found
-            gradient = self._passed_down(state, layer, factor, transposed=place == 0)
+            gradient = self._passed_down(weights, layer, factor, transposed=place == 0)
             if place == len(layers) - 1 and batch.goal is not None:
                 # The feature is where the pull acts.
-                gradient = gradient.to(self.arithmetic.dtype)
-                gradient.addcmul_(feature.to(self.arithmetic.dtype) - batch.goal, torch.as_tensor(batch.pull))
-                gradient = gradient.to(feature.dtype)
+                exact = self.arithmetic.dtype
+                own = gradient[..., : layer.inputs]
+                away = self.feature(tape).to(exact) - batch.goal
+                own.copy_(own.to(exact).addcmul_(away, torch.as_tensor(batch.pull)))
         if self.convolutions is not None:
-            of_convolutions = self.convolutions.backward(self.recipe.convolutions, state, tape.convolved, gradient)
-            found |= {name: value for name, value in of_convolutions if name in descent.rates}
+            of_convolutions = self.convolutions.backward(self.recipe.convolutions, weights, tape.convolved, gradient)
+            found |= {name: value for name, value in of_convolutions if name in rates}
         return found
 
-    def _passed_down(self, state: State, layer: Dense, factor: Tensor, *, transposed: bool) -> Tensor:
-        """da = dz W. Towards convolutions in (features, samples) order, which is theirs."""
-        weight = self._factor(state[f"{layer.name}.weight"])
+    def _passed_down(self, weights: State, layer: Dense, factor: Tensor, *, transposed: bool) -> Tensor:
+        """da = dz W, in rows as long as those of a, whose ends nobody reads. Towards convolutions: in their order."""
+        weight = self._factor(weights[layer.name])[..., : layer.inputs]
         if transposed:
             return torch.bmm(weight.transpose(1, 2), factor.transpose(1, 2)).transpose(1, 2)
-        return torch.bmm(factor, weight)
-
-    def _of_layer(
-        self, velocity: State, layer: Dense, factor: Tensor, gradient: Tensor, value: Tensor, descent: Descent
-    ) -> State:
-        """dW and db of a layer; dW is not among them where it could be added to the velocity at once."""
-        found: State = {}
-        name = f"{layer.name}.weight"
-        if name in descent.rates:
-            if factor.dtype != self.arithmetic.dtype:
-                found[name] = self._rounded_product(factor, value)
-            elif name in velocity:
-                velocity[name].baddbmm_(factor.transpose(1, 2), value, beta=descent.momentum)
-            else:
-                velocity[name] = torch.bmm(factor.transpose(1, 2), value)
-        name = f"{layer.name}.bias"
-        if name in descent.rates:
-            found[name] = gradient.sum(1, dtype=self.arithmetic.dtype)
-        return found
+        rows = factor.new_empty(*factor.shape[:2], row_length(layer.inputs))
+        torch.bmm(factor, weight, out=rows[..., : layer.inputs])
+        return rows
 
     def _rounded_product(self, factor: Tensor, value: Tensor) -> Tensor:
         """dzᵀ a of rounded factors, added up and returned in float32 where the processor can."""
@@ -173,9 +264,8 @@ class FusedNetwork:
         return torch.bmm(factor.transpose(1, 2), value).to(self.arithmetic.dtype)
 
 
-def _moves(layer: object, descent: Descent) -> bool:
-    name = getattr(layer, "name", "")
-    return f"{name}.weight" in descent.rates or f"{name}.bias" in descent.rates
+def _names(layer: str) -> tuple[str, str]:
+    return f"{layer}.weight", f"{layer}.bias"
 
 
 def _accumulate(velocity: State, gradients: State, momentum: float) -> None:
@@ -196,23 +286,25 @@ def train_fused(
     pull: Pull | None,
     descent: Descent,
 ) -> State:
-    """Descend cross-entropy plus pull, once per entry of `steps`. Changes the stacked state and returns it."""
-    velocity: State = {}
+    """Descend cross-entropy plus pull, once per entry of `steps`. May change the stacked state given."""
+    weights, velocity = network.joined(state), dict[str, Tensor]()
+    rates = network.rates(descent)
     batch: _Prepared | None = None
     tape: _Tape | None = None
-    body_moves = any(not name.startswith("head.") for name in descent.rates)
+    memory = Rows()
+    body_moves = any(name != network.recipe.head.name for name in rates)
     with network.arithmetic.products():
         for place, read in enumerate(steps):
             same = place > 0 and read is steps[place - 1]
             if batch is None or not same:
                 batch = _prepare(network, read(), pull)
             if tape is None or body_moves or not same:
-                tape = network.forward(state, batch.inputs, keep=True)
+                tape = network.forward(weights, batch.inputs, memory, keep=True)
             else:
                 # Same samples, same body: only the head has anything new to say.
-                tape.logits = network._dense(state, network.recipe.head, tape.activations[-1])
-            network.step(state, velocity, batch, tape, descent)
-    return state
+                tape.logits = network.logits(weights, tape.activations[-1])
+            network.step(weights, velocity, batch, tape, rates, descent.momentum)
+    return network.taken_apart(weights)
 
 
 def _prepare(network: FusedNetwork, batch: Batch, pull: Pull | None) -> _Prepared:
@@ -231,6 +323,6 @@ def _prepare(network: FusedNetwork, batch: Batch, pull: Pull | None) -> _Prepare
 def run_fused(network: FusedNetwork, state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Features and logits of a cohort; inputs have one row per device."""
     with network.arithmetic.products():
-        tape = network.forward(state, network.prepare(inputs), keep=False)
+        tape = network.forward(network.joined(state), network.prepare(inputs), Rows(), keep=False)
     dtype = network.arithmetic.dtype
-    return tape.activations[-1].to(dtype), tape.logits.to(dtype)
+    return network.feature(tape).to(dtype), tape.logits.to(dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,31 @@ class Input:
     shape: tuple[int, ...]
     fill: Callable[[Tensor | None], Tensor]
     """Puts it into the given memory; or gives it, in memory that may be its own, where none is given."""
+    rows: Sequence[Tensor] | None = None
+    """Its rows, where they are at hand in its type: the rows of many inputs are copied in one operation."""
 
 
 @dataclass(eq=False)
 class _Recorded:
     graph: torch.cuda.CUDAGraph
     inputs: dict[str, Tensor]
+    rows: dict[str, list[Tensor]]
+    """The rows of inputs that were filled by them."""
     outputs: dict[str, Tensor]
+
+    def fill(self, inputs: Mapping[str, Input]) -> None:
+        """Put inputs into their memory."""
+        into, values = list[Tensor](), list[Tensor]()
+        for name, one in inputs.items():
+            if one.rows is None:
+                one.fill(self.inputs[name])
+            else:
+                if name not in self.rows:
+                    self.rows[name] = list(self.inputs[name].unbind(0))
+                into.extend(self.rows[name])
+                values.extend(one.rows)
+        if into:
+            torch._foreach_copy_(into, values, non_blocking=True)
 
 
 class GraphRunner:
@@ -63,8 +81,7 @@ class GraphRunner:
             recorded = self._recorded((key, shapes), inputs, body)
         if recorded is None:
             return body({name: one.fill(None) for name, one in inputs.items()})
-        for name, one in inputs.items():
-            one.fill(recorded.inputs[name])
+        recorded.fill(inputs)
         recorded.graph.replay()
         return {name: value.clone() for name, value in recorded.outputs.items()}
 
@@ -104,4 +121,4 @@ class GraphRunner:
         with torch.cuda.graph(graph, pool=self._pool):
             outputs = body(dict(held))
         self.recorded += 1
-        return _Recorded(graph, held, outputs)
+        return _Recorded(graph, held, {}, outputs)

@@ -10,6 +10,7 @@ import copy
 import inspect
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -54,9 +55,10 @@ def split_objective(objectives: Sequence[Objective]) -> ObjectiveParts | None:
     return ObjectiveParts(first, shared, stacked, spec)
 
 
-def takes_weights(objective: Objective) -> bool:
+@cache
+def takes_weights(kind: type[Objective]) -> bool:
     """Whether a loss can be told how much each sample weighs."""
-    return "weights" in inspect.signature(objective.loss).parameters
+    return "weights" in inspect.signature(kind.loss).parameters
 
 
 def _leaves(thing: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:

@@ -117,8 +117,8 @@ class StackedEngine(Engine):
         )
 
     def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Bring a message to the processor that computes."""
-        return {name: value.to(self._where) for name, value in arrays.items()}
+        """Bring a message to the processor that computes, without waiting for what it does there."""
+        return {name: value.to(self._where, non_blocking=True) for name, value in arrays.items()}
 
     def profile(self, device: int) -> DeviceProfile:
         """The sizes of a device's model and data."""
@@ -168,8 +168,8 @@ class StackedEngine(Engine):
                 trained = self._work.train(cohort, tasks, sgd, draws, data)
             return self._train_sequential(cohort, tasks, sgd, draws, data) if trained is None else trained
 
-        kinds = {type(objective): objective for objective in objectives}
-        weighable = all(takes_weights(objective) for objective in kinds.values())
+        kinds = {type(objective) for objective in objectives}
+        weighable = all(takes_weights(kind) for kind in kinds)
         counts = [self._data.size(device, "train") if data is None else len(data[1]) for device in devices]
 
         def apart(place: int, family: Family) -> Hashable:
