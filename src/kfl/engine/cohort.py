@@ -215,10 +215,14 @@ class Stack:
 
 
 def _ready(values: Sequence[Tensor], dtype: torch.dtype, where: torch.device) -> bool:
-    return all(value.dtype == dtype and value.device.type == where.type for value in values)
+    on_gpu = where.type == "cuda"
+    return all(value.dtype is dtype and value.is_cuda == on_gpu for value in values)
 
 
 def _runs(values: Sequence[Tensor]) -> list[tuple[int, int]]:
     """Ranges of neighbours of one shape."""
-    starts = [place for place in range(len(values)) if place == 0 or values[place].shape != values[place - 1].shape]
-    return list(zip(starts, [*starts[1:], len(values)], strict=True))
+    shapes = [value.shape for value in values]
+    if shapes.count(shapes[0]) == len(shapes):
+        return [(0, len(shapes))]
+    starts = [place for place in range(len(shapes)) if place == 0 or shapes[place] != shapes[place - 1]]
+    return list(zip(starts, [*starts[1:], len(shapes)], strict=True))

@@ -12,11 +12,13 @@ from kfl.engine.arithmetic import Arithmetic
 from kfl.engine.base import RoundKey, Sgd
 from kfl.engine.cohort import Family, Stack
 from kfl.engine.convolutions import Convolutions, choose_convolutions
-from kfl.engine.fused import FusedNetwork, Pull, run_fused, train_fused
+from kfl.engine.fast_mixture import mixture_names
+from kfl.engine.fused import FusedNetwork, run_fused, train_fused
+from kfl.engine.fused_mixture import train_fused_mixture
 from kfl.engine.graphs import GraphRunner, Input
 from kfl.engine.local_data import LocalData
 from kfl.engine.objective_parts import ObjectiveParts, split_objective
-from kfl.engine.objectives import Objective, Supervised
+from kfl.engine.objectives import MIXING, Distillation, Mixture, Objective, Supervised
 from kfl.engine.recipe import Convolution
 from kfl.engine.samples import (
     GivenTable,
@@ -121,8 +123,7 @@ class CohortWork:
         if given is not None:
             needed.update({"given inputs": self._keep(given[0]), "given targets": self._keep(given[1])})
         network = self._network(cohort.family)
-        by_hand = network is not None and type(parts.sample) is Supervised
-        by_hand = by_hand and set(stack.names()) == set(cohort.family.shapes)
+        by_hand = network is not None and _is_known(parts.sample, stack.names(), cohort.family, descent)
 
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
             table = self._table("train") if given is None else GivenTable(held["given inputs"], held["given targets"])
@@ -130,7 +131,11 @@ class CohortWork:
             state = {name: held[name] for name in stack.names()}
             own = {path: held[f"tensor {number}"] for number, path in enumerate(tensors)}
             if by_hand and network is not None:
-                return train_fused(network, state, batches, _pull(parts.with_tensors(own)), descent)
+                objective = parts.with_tensors(own)
+                if isinstance(objective, Mixture):
+                    return train_fused_mixture(network, state, batches, objective, descent)
+                assert isinstance(objective, Supervised | Distillation)
+                return train_fused(network, state, batches, objective, descent)
             return train_vectorised(cohort.family.template, state, parts, own, batches, descent, self._arithmetic)
 
         key = _hashable(("train", id(cohort.family), parts.spec, tuple(parts.stacked), sgd, steps.sizes))
@@ -257,10 +262,13 @@ def _descent(family: Family, names: Sequence[str], parts: ObjectiveParts, sgd: S
     return Descent({name: rate for name, rate in rates.items() if rate}, sgd.momentum)
 
 
-def _pull(objective: Objective) -> Pull | None:
-    assert isinstance(objective, Supervised)
-    pull = objective.pull
-    return None if pull is None else Pull(pull.weight, pull.targets, pull.known)
+def _is_known(objective: Objective, names: Sequence[str], family: Family, descent: Descent) -> bool:
+    """Whether a training is one that is written out by hand; a subclass of an objective may be anything."""
+    own = set(family.shapes)
+    if type(objective) is Mixture:
+        # A parameter that does not move is no part of the mixture.
+        return set(names) == mixture_names(list(own)) and set(names) - {MIXING} <= descent.rates.keys()
+    return type(objective) in (Supervised, Distillation) and set(names) == own
 
 
 def _step_inputs(steps: Steps) -> dict[str, Input]:

@@ -7,7 +7,8 @@ For a dense layer a' = relu(a Wᵀ + b) with dz the loss's gradient at its pre-a
 What a GPU waits for here is small operations and memory more than products, so there are few of them. Biases are one
 more column of the weights, and activations have a column of ones: a Wᵀ and dzᵀ a then include b and db. The gradient
 is added to m v inside the product itself, so it never exists on its own, and all weights move in one operation. At the
-head, dz = (softmax − one-hot) / n, and the pull of equation (6) adds λ (h − Ω_y) / n to the feature's gradient.
+head, dz = (softmax − one-hot) / n, and the pull of equation (6) adds λ (h − Ω_y) / n to the feature's gradient. For
+distillation, dz = T (softmax(z/T) − softmax(z*/T)) / n.
 """
 
 from __future__ import annotations
@@ -21,30 +22,13 @@ from torch import Tensor
 
 from kfl.engine.arithmetic import adds_up_wide
 from kfl.engine.convolutions import Convolutions
+from kfl.engine.objectives import Distillation, FeatureTargets, Objective, Supervised
 from kfl.engine.vectorised import Batch, Descent
 
 if TYPE_CHECKING:
     from kfl.engine.arithmetic import Arithmetic
     from kfl.engine.recipe import Dense, Recipe
     from kfl.models import State
-
-
-@dataclass(frozen=True, eq=False)
-class Pull:
-    """The pull on features: targets (classes, features) and known (classes,), or with a first axis of devices."""
-
-    weight: float
-    targets: Tensor
-    known: Tensor
-
-    def goals(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """For each sample its target (devices, samples, features), and λ where its class has one, else 0."""
-        if self.targets.dim() == 2:
-            goal, known = self.targets[labels], self.known[labels]
-        else:
-            device = torch.arange(len(labels), device=labels.device)[:, None]
-            goal, known = self.targets[device, labels], self.known[device, labels]
-        return goal, self.weight * known.to(goal.dtype).unsqueeze(-1)
 
 
 ROW_STEP = 8
@@ -84,19 +68,21 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class _Prepared:
+class Prepared:
     """A batch in the form the steps need, made once where all steps see the same samples."""
 
     inputs: Tensor
-    onehot: Tensor
+    wanted: Tensor
+    """What the softmax should be."""
+    temperature: float
     share: Tensor | float
-    """Weight of each sample, (devices, samples, 1), or one number for all."""
+    """Weight of each sample, (devices, samples, 1), or one number for all; times the temperature."""
     goal: Tensor | None
     pull: Tensor | float
 
 
 @dataclass(eq=False)
-class _Tape:
+class Tape:
     """What the backward pass needs of the forward pass."""
 
     convolved: object
@@ -162,7 +148,7 @@ class FusedNetwork:
         rows[..., :size].copy_(values)
         return rows
 
-    def forward(self, weights: State, inputs: Tensor, memory: Rows, *, keep: bool) -> _Tape:
+    def forward(self, weights: State, inputs: Tensor, memory: Rows, *, keep: bool) -> Tape:
         """The forward pass of all devices; without `keep` there is nothing for a backward pass."""
         convolved: object = None
         value = inputs
@@ -176,13 +162,13 @@ class FusedNetwork:
             # The one and the zeros of a row are no different after a ReLU.
             value = rows.relu_() if layer.rectified else rows
             activations.append(value)
-        return _Tape(convolved, activations, self.logits(weights, value))
+        return Tape(convolved, activations, self.logits(weights, value))
 
     def logits(self, weights: State, feature: Tensor) -> Tensor:
         """What the head says."""
         return torch.bmm(feature, self._factor(weights[self.recipe.head.name]).transpose(1, 2))
 
-    def feature(self, tape: _Tape) -> Tensor:
+    def feature(self, tape: Tape) -> Tensor:
         """The feature of each sample."""
         return tape.activations[-1][..., : self.recipe.head.inputs]
 
@@ -193,29 +179,40 @@ class FusedNetwork:
         self,
         weights: State,
         velocity: State,
-        batch: _Prepared,
-        tape: _Tape,
+        batch: Prepared,
+        tape: Tape,
         rates: Mapping[str, float],
         momentum: float,
     ) -> None:
         """One step of gradient descent with momentum from a finished forward pass; changes weights and velocity."""
-        gradients = self._backward(weights, velocity, batch, tape, rates, momentum)
-        _accumulate(velocity, gradients, momentum)
-        for rate in dict.fromkeys(rates.values()):
-            names = [name for name, own in rates.items() if own == rate]
-            torch._foreach_add_([weights[name] for name in names], [velocity[name] for name in names], alpha=-rate)
+        self.push(weights, velocity, batch, tape, rates, momentum)
+        move(weights, velocity, rates)
+
+    def push(
+        self, weights: State, velocity: State, batch: Prepared, tape: Tape, rates: Mapping[str, float], momentum: float
+    ) -> None:
+        """v ← m v + gradient of what has a rate. From an empty velocity, that is the gradient."""
+        found = self._backward(weights, velocity, batch, tape, rates, momentum)
+        moving = [name for name in found if name in velocity]
+        if moving:
+            into = [velocity[name] for name in moving]
+            torch._foreach_mul_(into, momentum)
+            torch._foreach_add_(into, [found[name] for name in moving])
+        velocity.update({name: value for name, value in found.items() if name not in velocity})
 
     def _backward(
         self,
         weights: State,
         velocity: State,
-        batch: _Prepared,
-        tape: _Tape,
+        batch: Prepared,
+        tape: Tape,
         rates: Mapping[str, float],
         momentum: float,
     ) -> State:
         """The gradients, but for those that went into the velocity at once."""
-        gradient = torch.softmax(tape.logits.to(self.arithmetic.dtype), dim=2).sub_(batch.onehot).mul_(batch.share)
+        logits = tape.logits.to(self.arithmetic.dtype)
+        logits = logits if batch.temperature == 1 else logits / batch.temperature
+        gradient = torch.softmax(logits, dim=2).sub_(batch.wanted).mul_(batch.share)
         layers = self.layers
         moving = [place for place, layer in enumerate(layers) if layer.name in rates]
         convolves = any(name in rates for layer in self.recipe.convolutions for name in _names(layer.name))
@@ -268,14 +265,11 @@ def _names(layer: str) -> tuple[str, str]:
     return f"{layer}.weight", f"{layer}.bias"
 
 
-def _accumulate(velocity: State, gradients: State, momentum: float) -> None:
-    """v ← m v + g."""
-    moving = [name for name in gradients if name in velocity]
-    if moving:
-        into = [velocity[name] for name in moving]
-        torch._foreach_mul_(into, momentum)
-        torch._foreach_add_(into, [gradients[name] for name in moving])
-    velocity.update({name: value for name, value in gradients.items() if name not in velocity})
+def move(weights: State, velocity: State, rates: Mapping[str, float]) -> None:
+    """w ← w − η v, all of one rate in one operation."""
+    for rate in dict.fromkeys(rates.values()):
+        names = [name for name, own in rates.items() if own == rate]
+        torch._foreach_add_([weights[name] for name in names], [velocity[name] for name in names], alpha=-rate)
 
 
 @torch.no_grad()
@@ -283,21 +277,21 @@ def train_fused(
     network: FusedNetwork,
     state: State,
     steps: Sequence[Callable[[], Batch]],
-    pull: Pull | None,
+    objective: Supervised | Distillation,
     descent: Descent,
 ) -> State:
-    """Descend cross-entropy plus pull, once per entry of `steps`. May change the stacked state given."""
+    """Descend an objective, once per entry of `steps`. May change the stacked state given."""
     weights, velocity = network.joined(state), dict[str, Tensor]()
     rates = network.rates(descent)
-    batch: _Prepared | None = None
-    tape: _Tape | None = None
+    batch: Prepared | None = None
+    tape: Tape | None = None
     memory = Rows()
     body_moves = any(name != network.recipe.head.name for name in rates)
     with network.arithmetic.products():
         for place, read in enumerate(steps):
             same = place > 0 and read is steps[place - 1]
             if batch is None or not same:
-                batch = _prepare(network, read(), pull)
+                batch = prepare(network, read(), objective)
             if tape is None or body_moves or not same:
                 tape = network.forward(weights, batch.inputs, memory, keep=True)
             else:
@@ -307,16 +301,33 @@ def train_fused(
     return network.taken_apart(weights)
 
 
-def _prepare(network: FusedNetwork, batch: Batch, pull: Pull | None) -> _Prepared:
-    inputs, labels, weights = batch
+def prepare(network: FusedNetwork, batch: Batch, objective: Objective) -> Prepared:
+    """A batch for the steps. Of `Mixture` it is the plain loss, in which both of its models are judged."""
+    inputs, targets, weights = batch
     dtype = network.arithmetic.dtype
-    classes = torch.arange(network.recipe.head.outputs, device=labels.device)
-    onehot = (labels.unsqueeze(-1) == classes).to(dtype)
-    share = 1.0 / labels.shape[1] if weights is None else weights.to(dtype).unsqueeze(-1)
+    share = 1.0 / targets.shape[1] if weights is None else weights.to(dtype).unsqueeze(-1)
+    ready = network.prepare(inputs)
+    if isinstance(objective, Distillation):
+        temperature = objective.temperature
+        wanted = torch.softmax(targets.to(dtype) / temperature, dim=2)
+        return Prepared(ready, wanted, temperature, share * temperature, None, 0.0)
+    classes = torch.arange(network.recipe.head.outputs, device=targets.device)
+    wanted = (targets.unsqueeze(-1) == classes).to(dtype)
+    pull = objective.pull if isinstance(objective, Supervised) else None
     if pull is None:
-        return _Prepared(network.prepare(inputs), onehot, share, None, 0.0)
-    goal, strength = pull.goals(labels)
-    return _Prepared(network.prepare(inputs), onehot, share, goal.to(dtype), strength.to(dtype) * share)
+        return Prepared(ready, wanted, 1.0, share, None, 0.0)
+    goal, strength = _goals(pull, targets)
+    return Prepared(ready, wanted, 1.0, share, goal.to(dtype), strength.to(dtype) * share)
+
+
+def _goals(pull: FeatureTargets, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """For each sample its target (devices, samples, features), and λ where its class has one, else 0."""
+    if pull.targets.dim() == 2:
+        goal, known = pull.targets[labels], pull.known[labels]
+    else:
+        device = torch.arange(len(labels), device=labels.device)[:, None]
+        goal, known = pull.targets[device, labels], pull.known[device, labels]
+    return goal, pull.weight * known.to(goal.dtype).unsqueeze(-1)
 
 
 @torch.no_grad()
