@@ -84,7 +84,7 @@ def test_asking_to_stop_ends_after_a_whole_round_and_resumes(data, tmp_path):
     equal(tmp_path / "whole", tmp_path / "stopped")
 
 
-def stopped_run(data, folder: Path, *, after: int = 5) -> Path:
+def stopped_run(data, folder: Path, experiment=SMALL, *, after: int = 5) -> Path:
     count = [0]
 
     def stop() -> bool:
@@ -92,8 +92,21 @@ def stopped_run(data, folder: Path, *, after: int = 5) -> Path:
         return count[0] >= after
 
     with pytest.raises(StoppedError):
-        kfl.run(SMALL, folder, dataset=data, should_stop=stop)
+        kfl.run(experiment, folder, dataset=data, should_stop=stop)
     return folder
+
+
+@pytest.mark.parametrize("name", kfl.algorithms.ALGORITHMS)
+def test_every_algorithm_goes_on_from_its_last_checkpoint(data, tmp_path, caplog, name):
+    # Devices of some algorithms hold nothing between rounds; their checkpoint is whole all the same.
+    kind = kfl.algorithms.ALGORITHMS[name]
+    experiment = replace(SMALL, algorithm=kind(proxy_per_class=5) if name == "fedkd" else kind(), widths=(8,))
+    kfl.run(experiment, tmp_path / "whole", dataset=data)
+    folder = stopped_run(data, tmp_path / "stopped", experiment)
+    with caplog.at_level(logging.INFO, logger="kfl"):
+        kfl.resume(folder, dataset=data)
+    assert "damaged" not in caplog.text
+    equal(tmp_path / "whole", folder)
 
 
 @pytest.mark.parametrize("kind", ["point", "rows", "rest"])

@@ -161,7 +161,8 @@ class Checkpoints:
             except ValueError as problem:
                 raise _DamagedError(f"{problem}") from problem
         try:
-            devices = {int(device): rows[name][int(device)] for device, name in point["rows"].items()}
+            # A file is whole by its checksum: a device that is not in it holds nothing, as those of FedAvg do.
+            devices = {int(device): rows[name].get(int(device), {}) for device, name in point["rows"].items()}
             return _unpack_rest(content[point["rest"]], point["round"], devices)
         except (KeyError, ValueError) as problem:
             raise _DamagedError(f"{problem}") from problem
