@@ -98,3 +98,16 @@ def test_the_table_has_a_row_with_a_number_and_a_command_for_every_claim() -> No
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == len(claims())
     assert all("`kfl paper" in line and "not run" not in line and "|  |" not in line for line in rows)
+
+
+def test_what_cannot_be_judged_says_why() -> None:
+    table = claims_table(claims(), made_up(0.05), QUICK)
+    assert "**cannot be judged**: runs are missing" in table, "a quick look has runs of its own"
+    few = made_up(0.05)
+    few.rows = {name: found for name, found in few.rows.items() if "fedrep" not in name}
+    assert "**cannot be judged**: runs are missing" in claims_table(claims(), few, FULL)
+    unsure = made_up(0.0)
+    for found in unsure.rows.values():
+        if " kfl " in found["run"]:  # ahead with some seeds, behind with others
+            found["accuracy"] += 0.05 * (-1) ** int(found["run"][-1])
+    assert "**cannot be judged**: the interval allows both" in claims_table(claims(), unsure, FULL)

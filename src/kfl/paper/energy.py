@@ -1,7 +1,7 @@
 """The view the paper lacks: all learning algorithms with the same battery and the same band.
 
 Lyapunov scheduling with a hard budget, equal models, in the paper's cell and in a small cell where the upload of a
-whole model costs as much as training. Accuracy is drawn against joules; the table has seconds and bits too.
+whole model costs as much as training. Accuracy is drawn against joules, seconds and uploaded bits.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from dataclasses import replace
 
 from kfl.paper.setting import DATASETS, NAMES, TITLES, Figure, Line, Panel, as_set, base
 from kfl.scheduling import Lyapunov
+from kfl.simulation.curves import Axis
 
 ALGORITHMS = ("kfl", "local", "fedavg", "fedrep", "apfl", "fedkd")
+ACROSS: tuple[Axis, ...] = ("joules", "seconds", "bits")
 CELLS = {"the paper's cell": "auto", "small cell, where the uplink matters": "small-cell"}
 
 
 def energy_view() -> Figure:
-    """Accuracy over joules, a panel for each dataset and cell."""
+    """Accuracy over joules, seconds and bits, a row for each dataset and cell."""
     panels = []
     for dataset in DATASETS:
         for title, radio in CELLS.items():
@@ -34,5 +36,5 @@ def energy_view() -> Figure:
                 )
                 for name in ALGORITHMS
             ]
-            panels.append(Panel(f"{TITLES[dataset]}, {title}", tuple(lines)))
-    return Figure("energy", "The same battery and band for every algorithm", tuple(panels), columns=2, shows="joules")
+            panels += [Panel(f"{TITLES[dataset]}, {title}", tuple(lines), across) for across in ACROSS]
+    return Figure("energy", "The same battery and band for every algorithm", tuple(panels), columns=len(ACROSS))

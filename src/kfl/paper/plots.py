@@ -15,7 +15,7 @@ from kfl.core.files import write_atomic
 from kfl.paper.measures import gap
 from kfl.paper.setting import Figure, Panel, Scale
 from kfl.paper.store import Store
-from kfl.simulation.curves import STYLES, lines_of, spread_out, y_range
+from kfl.simulation.curves import LABELS, LOG_FROM, STYLES, Axis, lines_of, spread_out, y_range
 from kfl.simulation.curves import Line as Curve
 from kfl.simulation.records import Record
 
@@ -92,43 +92,71 @@ def _panel(axes: Axes, panel: Panel, figure: Figure, store: Store, scale: Scale)
         for line in panel.lines
         for row in store.seeds(line, scale).values()
     ]
-    curves = lines_of(rows, "joules" if figure.shows == "joules" else "rounds")
+    curves = lines_of(rows, panel.across)
+    low, end = _scale(axes, curves, panel.across)
     for curve in reversed(curves):  # the first line on top
         colour, dashes, width = styles[curve.name]
-        band = curve.mean - curve.deviation, curve.mean + curve.deviation
-        axes.fill_between(curve.x, *band, color=colour, alpha=0.13, linewidth=0)
-        axes.plot(curve.x, curve.mean, color=colour, linestyle=dashes, linewidth=width)
+        # What spent nothing is a level across the panel.
+        x, mean, deviation = (
+            ([low, end], np.repeat(curve.mean[-1:], 2), np.repeat(curve.deviation[-1:], 2))
+            if curve.flat
+            else (curve.x, curve.mean, curve.deviation)
+        )
+        axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.13, linewidth=0)
+        axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width)
     axes.set_title(panel.title, loc="left")
     energy = figure.shows == "energy"
     axes.set_ylabel("energy used, % of the budget" if energy else "accuracy over all devices, %")
-    axes.set_xlabel("energy of all devices, J" if figure.shows == "joules" else "round")
     top = max(100.0, *(float(curve.mean.max()) for curve in curves))
     axes.set_ylim(*((0.0, 1.06 * top) if energy else y_range(curves)))
     if energy:
         axes.axhline(100, color="#888888", linewidth=0.8)
-    end = max(float(curve.x[-1]) for curve in curves) or 1.0
-    axes.set_xlim(0, end)
     axes.grid(color="#e3e6ea", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     _names(axes, curves, styles, end)
 
 
+def _scale(axes: Axes, curves: Sequence[Curve], across: Axis) -> tuple[float, float]:
+    """The horizontal axis, logarithmic where the lines end far apart; where it begins and ends."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    spent = [curve for curve in curves if not curve.flat]
+    ends = [float(curve.x[-1]) for curve in spent] or [1.0]
+    low, end = 0.0, max(ends)
+    if across != "rounds" and end > LOG_FROM * min(ends):
+        low = min(float(curve.x[curve.x > 0][0]) for curve in spent)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(numticks=6))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    label, unit = LABELS[across]
+    axes.set_xlabel("round" if across == "rounds" else label)
+    if unit:
+        axes.xaxis.set_major_formatter(EngFormatter(unit=unit, sep=" "))
+    axes.set_xlim(low, end)
+    return low, end
+
+
 def _names(axes: Axes, curves: Sequence[Curve], styles: dict[str, tuple[str, Any, float]], end: float) -> None:
     """Names right of the axes at the height of the lines' ends, moved apart where they would overlap."""
     low, high = axes.get_ylim()
     wanted = {curve.name: (float(np.clip(curve.mean[-1], low, high)) - low) / (high - low) for curve in curves}
+    for curve in curves:
+        if not curve.flat and curve.x[-1] < end:  # a line that ends early is led to its name
+            y = low + wanted[curve.name] * (high - low)
+            axes.plot([curve.x[-1], end], [y, y], color=styles[curve.name][0], linewidth=0.6, linestyle=":")
+    lead = {"arrowstyle": "-", "linewidth": 0.6, "linestyle": ":", "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
     for name, place in _below_the_title(spread_out(wanted, NAME_GAP)).items():
         axes.annotate(
             name,
             xy=(1.0, wanted[name]),
-            xytext=(1.045, place),
+            xytext=(1.06, place),
             xycoords="axes fraction",
             color=styles[name][0],
             fontsize=8,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": styles[name][0], "linewidth": 0.6, "linestyle": ":", "shrinkB": 0},
+            arrowprops={**lead, "color": styles[name][0]},
         )
 
 

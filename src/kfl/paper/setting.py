@@ -16,6 +16,7 @@ from kfl.algorithms import ALGORITHMS, Algorithm, FedKd
 from kfl.core.config import from_table
 from kfl.core.parse import parse_toml
 from kfl.scheduling import Scheduler, Uniform
+from kfl.simulation.curves import Axis
 from kfl.simulation.experiment import PAPER_WIDTHS, Experiment
 
 Dataset = Literal["mnist", "cifar10"]
@@ -82,6 +83,8 @@ class Panel:
 
     title: str
     lines: tuple[Line, ...]
+    across: Axis = "rounds"
+    """What the horizontal axis counts."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,8 @@ class Figure:
     title: str
     panels: tuple[Panel, ...]
     columns: int
-    shows: Literal["accuracy", "energy", "joules", "difference"] = "accuracy"
-    """What is drawn: accuracy or used energy over rounds, accuracy over joules, or differences as dots."""
+    shows: Literal["accuracy", "energy", "difference"] = "accuracy"
+    """What is drawn: accuracy, used energy, or differences as dots."""
     full_only: tuple[str, ...] = ()
     """Keys of lines that a quick look leaves out."""
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kfl.paper.claim import Claim
-from kfl.paper.measures import early, final, gap, told, used
+from kfl.paper.claim import Claim, Finding
+from kfl.paper.measures import NOT_RUN, early, final, gap, told, used
 from kfl.paper.setting import Figure, Line, Panel, Scale
 from kfl.paper.store import Store
 from kfl.paper.verdict import Verdict
@@ -21,7 +21,11 @@ def figure_table(figure: Figure, store: Store, scale: Scale) -> str:
     parts = [f"**{figure.title}**", ""]
     if scale.mark:
         parts += [f"**{scale.mark}**", ""]
+    told_of = set[tuple[Line, ...]]()
     for panel in figure.panels:
+        if panel.lines in told_of:  # the same runs over something else
+            continue
+        told_of.add(panel.lines)
         shown = [line for line in panel.lines if store.seeds(line, scale)]
         if shown:
             parts += [f"### {panel.title}", "", *_panel_table(panel, shown, figure, store, scale), ""]
@@ -32,7 +36,7 @@ def figure_table(figure: Figure, store: Store, scale: Scale) -> str:
 def _panel_table(panel: Panel, lines: Sequence[Line], figure: Figure, store: Store, scale: Scale) -> list[str]:
     reference = lines[0]
     head = ["", "seeds", "accuracy at the end, %", "first quarter, %", f"{reference.label} minus it [95 %], points"]
-    costs = figure.shows in ("energy", "joules") or any(line.experiment.cell is not None for line in lines)
+    costs = any(line.experiment.cell is not None for line in lines)
     if costs:
         head += ["energy, J", "of the budget", "time, s", "uploaded, Mbit", "devices per round"]
     rows = [head, ["---"] * len(head)]
@@ -42,12 +46,9 @@ def _panel_table(panel: Panel, lines: Sequence[Line], figure: Figure, store: Sto
         cells.append(_pm([early(row) for row in found.values()]))
         cells.append("–" if line is reference else told(gap(store, scale, reference.key, line.key)))
         if costs:
-            share = (
-                "" if line.experiment.radio == "small-cell" else _pm([100 * used(row) for row in found.values()]) + " %"
-            )
             cells += [
                 f"{_mean([row['energy_j'] for row in found.values()]):.4g}",
-                share,
+                _pm([100 * used(row) for row in found.values()]) + " %",
                 f"{_mean([row['time_s'] for row in found.values()]):.4g}",
                 f"{_mean([row['bits_up'] for row in found.values()]) / 1e6:.4g}",
                 f"{_mean([row['devices_per_round'] for row in found.values()]):.3g}",
@@ -69,10 +70,17 @@ def claims_table(claims: Sequence[Claim], store: Store, scale: Scale) -> str:
     ]
     for claim, found in zip(claims, findings, strict=True):
         command = f"`{claim.command}{' --quick' * scale.quick}`"
-        lines.append(
-            f"| {claim.where} | {claim.says} | {claim.paper} | {found.ours} | **{found.verdict}** | {command} |"
-        )
+        verdict = f"**{found.verdict}**"
+        if found.verdict == "cannot be judged":
+            verdict += f": {_why_not_judged(found, scale)}"
+        lines.append(f"| {claim.where} | {claim.says} | {claim.paper} | {found.ours} | {verdict} | {command} |")
     return "\n".join(lines) + "\n"
+
+
+def _why_not_judged(found: Finding, scale: Scale) -> str:
+    if NOT_RUN in found.ours:
+        return "runs are missing"
+    return "a quick look" if scale.quick else "the interval allows both"
 
 
 def _pm(values: Sequence[float]) -> str:

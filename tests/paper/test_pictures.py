@@ -1,0 +1,62 @@
+"""Tables and pictures of made-up results."""
+
+from pathlib import Path
+
+from kfl.paper import FIGURES, FULL, Store
+from kfl.paper.plots import draw
+from kfl.paper.setting import run_key
+from kfl.paper.tables import figure_table
+
+ROUNDS = list(range(5, 201, 5))
+
+
+def spending() -> Store:
+    """Runs of the energy view: whole models cost a thousand times the bits, and end with half the energy."""
+    store = Store("nowhere")  # type: ignore[arg-type]  # nothing is written
+    for place, line in enumerate(FIGURES["energy"]().lines(FULL)):
+        bits = {"local": 0.0, "fedavg": 1e6, "fedrep": 1e6, "apfl": 1e6}.get(line.style, 1e3)
+        joules = 0.5 if bits > 1e3 else 1.0
+        for seed in FULL.seeds:
+            accuracy = [0.5 + 0.01 * place + 0.001 * seed + 0.001 * t for t in ROUNDS]
+            curve = {
+                "rounds": ROUNDS,
+                "accuracy": accuracy,
+                "joules": [joules * t for t in ROUNDS],
+                "seconds": [2.0 * t for t in ROUNDS],
+                "bits": [bits * t for t in ROUNDS],
+            }
+            name = run_key(line.key, seed, FULL)
+            store.rows[name] = {
+                "run": name,
+                "digest": "",
+                "accuracy": accuracy[-1],
+                "rounds": 200,
+                "budget_j": 250.0,
+                "energy_j": 200 * joules,
+                "time_s": 400.0,
+                "bits_up": 200 * bits,
+                "devices_per_round": 10.0,
+                "curve": curve,
+            }
+    return store
+
+
+def test_the_energy_view_has_accuracy_over_joules_seconds_and_bits() -> None:
+    figure = FIGURES["energy"]()
+    assert [panel.across for panel in figure.panels] == ["joules", "seconds", "bits"] * 4
+    assert figure.columns == 3
+
+
+def test_a_table_tells_of_runs_once_however_many_panels_show_them() -> None:
+    table = figure_table(FIGURES["energy"](), spending(), FULL)
+    assert table.count("### ") == 4 and table.count("| KFL |") == 4
+    assert "| 80.00 ± 0.00 % |" in table and "| 40.00 ± 0.00 % |" in table, "of the budget, in both cells"
+
+
+def test_pictures_of_what_spent_nothing_and_of_what_ended_early_are_drawn(tmp_path: Path) -> None:
+    files = draw(FIGURES["energy"](), spending(), FULL, tmp_path)
+    assert [path.suffix for path in files] == [".png", ".svg", ".pdf"]
+    (tmp_path / "again").mkdir()
+    again = draw(FIGURES["energy"](), spending(), FULL, tmp_path / "again")
+    for one, other in zip(files, again, strict=True):
+        assert one.read_bytes() == other.read_bytes(), "the same results give the same file"
