@@ -1,7 +1,7 @@
 """The view the paper lacks: all learning algorithms with the same battery and the same band.
 
-Lyapunov scheduling with a hard budget, equal models, in the paper's cell and in a small cell where the upload of a
-whole model costs as much as training. Accuracy is drawn against joules, seconds and uploaded bits.
+Lyapunov scheduling with a hard budget, equal models, in the paper's cell and in a small cell where uploading the whole
+MLP costs more than training it. Accuracy is drawn against joules, seconds and uploaded bits.
 """
 
 from __future__ import annotations
