@@ -13,7 +13,7 @@ distillation, dz = T (softmax(z/T) − softmax(z*/T)) / n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kfl.models import State
 
 
-ROW_STEP = 8
+ALIGNMENT = 8
 """Rows of matrices are filled up to a multiple of this many numbers: products are slow where they begin anywhere."""
 
 
@@ -41,7 +41,7 @@ def row_length(size: int) -> int:
     >>> row_length(64), row_length(784)
     (72, 792)
     """
-    return -(-(size + 1) // ROW_STEP) * ROW_STEP
+    return -(-(size + 1) // ALIGNMENT) * ALIGNMENT
 
 
 class Rows:
@@ -123,18 +123,16 @@ class FusedNetwork:
             found[bias] = joined[layer.name][..., layer.inputs]
         return found
 
-    def rates(self, descent: Descent) -> dict[str, float]:
-        """The rate of each joined tensor that moves. Weights and biases of a layer have the same."""
-        found = {name: rate for name, rate in descent.rates.items() if name not in self._in_joined()}
+    def of_joined(self, descent: Descent) -> Descent:
+        """The same rates for joined tensors. Weights and biases of a layer have one rate."""
+        convolutions = {name for layer in self.recipe.convolutions for name in _names(layer.name)}
+        rates = {name: rate for name, rate in descent.rates.items() if name in convolutions}
         for layer in self.layers:
             weight, bias = (descent.rates.get(name, 0.0) for name in _names(layer.name))
             assert weight == bias, "the weights and the biases of a layer have different rates"
             if weight:
-                found[layer.name] = weight
-        return found
-
-    def _in_joined(self) -> set[str]:
-        return {name for layer in self.layers for name in _names(layer.name)}
+                rates[layer.name] = weight
+        return Descent(rates, descent.momentum)
 
     def prepare(self, inputs: Tensor) -> Tensor:
         """Inputs (devices, samples, *shape) as the first layer wants them."""
@@ -175,45 +173,27 @@ class FusedNetwork:
     def _factor(self, value: Tensor) -> Tensor:
         return value.to(self.arithmetic.factor_dtype)
 
-    def step(
-        self,
-        weights: State,
-        velocity: State,
-        batch: Prepared,
-        tape: Tape,
-        rates: Mapping[str, float],
-        momentum: float,
-    ) -> None:
+    def step(self, weights: State, velocity: State, batch: Prepared, tape: Tape, descent: Descent) -> None:
         """One step of gradient descent with momentum from a finished forward pass; changes weights and velocity."""
-        self.push(weights, velocity, batch, tape, rates, momentum)
-        move(weights, velocity, rates)
+        self.push(weights, velocity, batch, tape, descent)
+        move(weights, velocity, descent)
 
-    def push(
-        self, weights: State, velocity: State, batch: Prepared, tape: Tape, rates: Mapping[str, float], momentum: float
-    ) -> None:
+    def push(self, weights: State, velocity: State, batch: Prepared, tape: Tape, descent: Descent) -> None:
         """v ← m v + gradient of what has a rate. From an empty velocity, that is the gradient."""
-        found = self._backward(weights, velocity, batch, tape, rates, momentum)
+        found = self._backward(weights, velocity, batch, tape, descent)
         moving = [name for name in found if name in velocity]
         if moving:
             into = [velocity[name] for name in moving]
-            torch._foreach_mul_(into, momentum)
+            torch._foreach_mul_(into, descent.momentum)
             torch._foreach_add_(into, [found[name] for name in moving])
         velocity.update({name: value for name, value in found.items() if name not in velocity})
 
-    def _backward(
-        self,
-        weights: State,
-        velocity: State,
-        batch: Prepared,
-        tape: Tape,
-        rates: Mapping[str, float],
-        momentum: float,
-    ) -> State:
+    def _backward(self, weights: State, velocity: State, batch: Prepared, tape: Tape, descent: Descent) -> State:
         """The gradients, but for those that went into the velocity at once."""
         logits = tape.logits.to(self.arithmetic.dtype)
         logits = logits if batch.temperature == 1 else logits / batch.temperature
         gradient = torch.softmax(logits, dim=2).sub_(batch.wanted).mul_(batch.share)
-        layers = self.layers
+        layers, rates = self.layers, descent.rates
         moving = [place for place, layer in enumerate(layers) if layer.name in rates]
         convolves = any(name in rates for layer in self.recipe.convolutions for name in _names(layer.name))
         last = -1 if convolves else min(moving, default=len(layers))
@@ -228,7 +208,7 @@ class FusedNetwork:
                 if factor.dtype != self.arithmetic.dtype:
                     found[layer.name] = self._rounded_product(factor, value)
                 elif layer.name in velocity:
-                    velocity[layer.name].baddbmm_(factor.transpose(1, 2), value, beta=momentum)
+                    velocity[layer.name].baddbmm_(factor.transpose(1, 2), value, beta=descent.momentum)
                 else:
                     velocity[layer.name] = torch.bmm(factor.transpose(1, 2), value)
             if place == last:
@@ -265,10 +245,10 @@ def _names(layer: str) -> tuple[str, str]:
     return f"{layer}.weight", f"{layer}.bias"
 
 
-def move(weights: State, velocity: State, rates: Mapping[str, float]) -> None:
+def move(weights: State, velocity: State, descent: Descent) -> None:
     """w ← w − η v, all of one rate in one operation."""
-    for rate in dict.fromkeys(rates.values()):
-        names = [name for name, own in rates.items() if own == rate]
+    for rate in dict.fromkeys(descent.rates.values()):
+        names = [name for name, own in descent.rates.items() if own == rate]
         torch._foreach_add_([weights[name] for name in names], [velocity[name] for name in names], alpha=-rate)
 
 
@@ -282,11 +262,11 @@ def train_fused(
 ) -> State:
     """Descend an objective, once per entry of `steps`. May change the stacked state given."""
     weights, velocity = network.joined(state), dict[str, Tensor]()
-    rates = network.rates(descent)
+    descent = network.of_joined(descent)
     batch: Prepared | None = None
     tape: Tape | None = None
     memory = Rows()
-    body_moves = any(name != network.recipe.head.name for name in rates)
+    body_moves = any(name != network.recipe.head.name for name in descent.rates)
     with network.arithmetic.products():
         for place, read in enumerate(steps):
             same = place > 0 and read is steps[place - 1]
@@ -297,7 +277,7 @@ def train_fused(
             else:
                 # Same samples, same body: only the head has anything new to say.
                 tape.logits = network.logits(weights, tape.activations[-1])
-            network.step(weights, velocity, batch, tape, rates, descent.momentum)
+            network.step(weights, velocity, batch, tape, descent)
     return network.taken_apart(weights)
 
 

@@ -27,9 +27,9 @@ def train_fused_mixture(
     shared = network.joined({name: state[name] for name in plain})
     personal = network.joined({name: state[PERSONAL + name] for name in plain})
     mixing = state[MIXING]
-    rates = network.rates(Descent({name: descent.rates[name] for name in plain}, descent.momentum))
-    of_shared, of_personal = dict[str, Tensor](), dict[str, Tensor]()
-    of_mixing: Tensor | None = None
+    joined_descent = network.of_joined(descent)
+    shared_velocity, personal_velocity = dict[str, Tensor](), dict[str, Tensor]()
+    mixing_velocity: Tensor | None = None
     memory, batch = Rows(), None
     with network.arithmetic.products():
         for place, read in enumerate(steps):
@@ -37,31 +37,27 @@ def train_fused_mixture(
                 batch = prepare(network, read(), objective)
             share = {name: mixing.reshape(-1, *[1] * (value.dim() - 1)) for name, value in shared.items()}
             mixed = {name: torch.lerp(value, personal[name], share[name]) for name, value in shared.items()}
-            _push(network, shared, of_shared, batch, memory, rates, descent.momentum)
+            _push(network, shared, shared_velocity, batch, memory, joined_descent)
             slope: State = {}
-            _push(network, mixed, slope, batch, memory, rates, 0.0)
+            _push(network, mixed, slope, batch, memory, joined_descent)
             apart = [((personal[name] - shared[name]) * slope[name]).flatten(1).sum(1) for name in slope]
             towards = torch.stack(apart).sum(0)
-            of_mixing = towards if of_mixing is None else of_mixing.mul_(descent.momentum).add_(towards)
+            mixing_velocity = (
+                towards if mixing_velocity is None else mixing_velocity.mul_(descent.momentum).add_(towards)
+            )
             for name, value in slope.items():
-                own = of_personal.get(name)
+                own = personal_velocity.get(name)
                 moved = share[name] * value if own is None else own.mul_(descent.momentum).addcmul_(value, share[name])
-                of_personal[name] = moved
-            move(shared, of_shared, rates)
-            move(personal, of_personal, rates)
-            mixing = mixing.sub(of_mixing, alpha=descent.rates.get(MIXING, 0.0)).clamp_(0.0, 1.0)
+                personal_velocity[name] = moved
+            move(shared, shared_velocity, joined_descent)
+            move(personal, personal_velocity, joined_descent)
+            mixing = mixing.sub(mixing_velocity, alpha=descent.rates.get(MIXING, 0.0)).clamp_(0.0, 1.0)
     trained = {PERSONAL + name: value for name, value in network.taken_apart(personal).items()}
     return {**network.taken_apart(shared), **trained, MIXING: mixing}
 
 
 def _push(
-    network: FusedNetwork,
-    weights: State,
-    velocity: State,
-    batch: Prepared,
-    memory: Rows,
-    rates: dict[str, float],
-    momentum: float,
+    network: FusedNetwork, weights: State, velocity: State, batch: Prepared, memory: Rows, descent: Descent
 ) -> None:
     tape = network.forward(weights, batch.inputs, memory, keep=True)
-    network.push(weights, velocity, batch, tape, rates, momentum)
+    network.push(weights, velocity, batch, tape, descent)
