@@ -1,5 +1,6 @@
 """A run that is interrupted and resumed is the run that was never interrupted, file by file."""
 
+import io
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 import torch
 
 import kfl
+from kfl.core.arrays import read_npz
 from kfl.core.errors import KflError, RunFolderError, StoppedError
 from kfl.core.lock import only_one
 from kfl.scheduling import Lyapunov, RoundRobin
 from kfl.simulation import build_world
-from kfl.simulation.checkpoint import Checkpoints
+from kfl.simulation.checkpoint import Checkpoints, _pack_rest, _unpack_rest
 from kfl.simulation.faults import Faults
 from kfl.simulation.round import begin, finite, play_round
 from kfl.simulation.state_rows import read_rows, rows_sum, write_rows
@@ -59,8 +61,9 @@ def equal(one: Path, other: Path) -> None:
         replace(SMALL, faults=Faults(drop_before=0.2, late=0.2, corrupt=0.3, join=0.3, leave=0.2)),
         replace(SMALL, algorithm=kfl.algorithms.ALGORITHMS["fedavg"](), widths=(8,)),
         replace(SMALL, algorithm=kfl.algorithms.ALGORITHMS["apfl"](), widths=(8,), evaluate_every=4),
+        replace(SMALL, evaluate_every=4),
     ],
-    ids=["kfl", "memory and fading", "queues", "faults", "fedavg", "apfl"],
+    ids=["kfl", "memory and fading", "queues", "faults", "fedavg", "apfl", "tests now and then"],
 )
 def test_a_run_crashed_again_and_again_ends_as_if_nothing_had_happened(data, tmp_path, experiment):
     kfl.run(experiment, tmp_path / "whole", dataset=data)
@@ -194,6 +197,22 @@ def test_only_rows_that_changed_are_written_and_waste_is_cleared(data, tmp_path)
         assert log.devices
     live = sum(value.nbytes for row in state.devices.values() for value in row.values())
     assert largest < 6 * live
+
+
+def test_a_checkpoint_that_does_not_know_who_is_untested_has_all_tested(data):
+    world = build_world(replace(SMALL, evaluate_every=4), dataset=data)
+    state, _ = play_round(world, begin(world))
+    assert state.untested == set(np.flatnonzero(state.taken))
+    packed = read_npz(_pack_rest(state))
+    assert _unpack_rest(npz(packed), 1, {}).untested == state.untested
+    del packed["untested"]
+    assert _unpack_rest(npz(packed), 1, {}).untested == set(range(8))
+
+
+def npz(arrays) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
 
 
 def test_checkpoints_come_as_often_as_they_are_cheap(data):

@@ -245,6 +245,7 @@ def _pack_rest(state: RunState) -> bytes:
         "upload_energy_j": state.upload_energy_j,
         "taken": state.taken,
         "correct": state.correct,
+        "untested": np.array(sorted(state.untested), dtype=np.int64),
         "scheduler.horizon": np.array(state.scheduler.horizon),
         "scheduler.allowance_j": state.scheduler.allowance_j,
         "scheduler.queue_j": state.scheduler.queue_j,
@@ -283,5 +284,7 @@ def _unpack_rest(data: bytes, number: int, devices: dict[int, State]) -> RunStat
         upload_energy_j=arrays["upload_energy_j"],
         taken=arrays["taken"],
         correct=arrays["correct"],
+        # A checkpoint of a kfl that tested all devices every time does not know; then all are tested once more.
+        untested=frozenset(arrays.get("untested", np.arange(len(arrays["correct"]))).tolist()),
         fading=Fading(int(fading["round"]), fading["coefficient"]) if fading else None,
     )

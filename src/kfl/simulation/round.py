@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,8 @@ class RunState:
     correct: IntArray
     """Right test predictions of each device when last tested."""
     fading: Fading | None
+    untested: frozenset[int] = frozenset()
+    """Devices whose model changed since they were last tested."""
 
 
 def begin(world: World) -> RunState:
@@ -73,7 +75,7 @@ def begin(world: World) -> RunState:
         correct=np.zeros(count, dtype=np.int64),
         fading=None,
     )
-    return replace(state, correct=_tested(world, state, range(count)))
+    return _tested(world, state, range(count))
 
 
 def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
@@ -106,8 +108,7 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
         fading=None if link is None else link.fading,
     )
     log.debug("phase evaluation, round %d", state.round)
-    changed = list(trained) if algorithm.predicts_alone else None
-    following = replace(following, correct=_tested(world, following, changed))
+    following = _tested(world, following, trained if algorithm.predicts_alone else range(world.devices))
     sent = [device for device in chosen if struck.get(device) not in (*NOT_TRAINED, "drop_after")]
     return following, replace(
         log_decision(state.round, decision, compute, upload),
@@ -221,21 +222,19 @@ def _is_tested(world: World, state: RunState) -> bool:
     return state.round % every == 0 or state.round >= rounds
 
 
-def _tested(world: World, state: RunState, changed: Sequence[int] | None) -> IntArray:
-    """Test the devices whose predictions may have changed (None: all of them)."""
-    algorithm = world.experiment.algorithm
+def _tested(world: World, state: RunState, changed: Iterable[int]) -> RunState:
+    """The state after a test, if it is time for one, of devices whose predictions may have changed since the last."""
+    waiting = state.untested.union(changed)
     if not _is_tested(world, state):
-        return state.correct
-    if world.experiment.evaluate_every > 1:
-        changed = None  # rounds without a test changed other devices too
-    correct = state.correct.copy()
-    sizes = world.partition.test_sizes
-    waiting = [device for device in (range(world.devices) if changed is None else changed) if sizes[device]]
-    for start in range(0, len(waiting), TESTED_TOGETHER):
-        devices = waiting[start : start + TESTED_TOGETHER]
-        predictors = [algorithm.predictor(state.server, device_state(world, state, device)) for device in devices]
+        return replace(state, untested=waiting)
+    correct, sizes = state.correct.copy(), world.partition.test_sizes
+    due = sorted(device for device in waiting if sizes[device])
+    for start in range(0, len(due), TESTED_TOGETHER):
+        devices = due[start : start + TESTED_TOGETHER]
+        states = [device_state(world, state, device) for device in devices]
+        predictors = [world.experiment.algorithm.predictor(state.server, own) for own in states]
         correct[devices] = world.engine.correct(devices, predictors)
-    return correct
+    return replace(state, correct=correct, untested=frozenset())
 
 
 def _of(values: FloatArray, chosen: list[int]) -> tuple[float, ...]:
