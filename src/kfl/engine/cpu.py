@@ -27,11 +27,13 @@ from kfl.engine.plan import Plan
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.structure import ConvNet, DenseNet, recognise
 from kfl.engine.workers import spread, torch_threads, workspace
-from kfl.engine.workspace import BoundedCache, tensor_bytes
+from kfl.engine.workspace import BoundedCache, Starts, tensor_bytes
 from kfl.models import FleetModels, State
 
 CACHE_BYTES = 320 * 2**20
 """Room for converted inputs and Gram matrices, whatever the number of devices: the paper's MNIST fleet fits."""
+STARTS_BYTES = 128 * 2**20
+"""Room for what the first layers of MLPs said when features were last read: again the paper's MNIST fleet."""
 ROWS_AT_ONCE = 1024
 """Test samples of devices with one common model that are evaluated together."""
 
@@ -53,6 +55,7 @@ class CpuEngine(Engine):
         self._plain = SequentialEngine(data, models, "cpu", str(self._numbers.exact).removeprefix("torch."))
         self._nets: dict[int, DenseNet | ConvNet | None] = {}
         self._cache = BoundedCache(CACHE_BYTES)
+        self._starts = Starts(STARTS_BYTES)
         table = data.byte_table() if "cnn" in plan.paths else None
         self._bytes = None if table is None else table.to(self._numbers.exact)
         self._said: set[str] = set()
@@ -116,7 +119,7 @@ class CpuEngine(Engine):
         def one(place: int) -> tuple[Tensor, Tensor]:
             device = devices[place]
             labels = self._labels(device, "train")
-            feature = self._features(device, states[place], self._samples([device], "train")).to(self._numbers.exact)
+            feature = self._train_features(device, states[place]).to(self._numbers.exact)
             if clip_norm is not None:
                 feature = feature * (clip_norm / feature.norm(dim=1, keepdim=True)).clamp(max=1)
             count = torch.bincount(labels, minlength=self.classes)
@@ -248,8 +251,10 @@ class CpuEngine(Engine):
             trained = train_cnn(net, state, samples, slopes, sgd, numbers, memory)
         else:
             assert isinstance(net, DenseNet) and isinstance(samples, FlatSamples)
+            first = f"{net.dense[0]}.weight"
             gram = self._gram(device if data is None else None, samples, state[f"{net.dense[0]}.bias"], sgd)
-            trained = train_mlp(net, state, samples, gram, slopes, sgd, numbers, memory)
+            start = self._starts.of(device, state[first]) if data is None else None
+            trained = train_mlp(net, state, samples, gram, slopes, sgd, numbers, memory, start)
         return {name: trained[name] for name in state}
 
     def _gradients(self, net: DenseNet | ConvNet | None, samples: Samples, targets: Tensor) -> Gradients:
@@ -271,6 +276,17 @@ class CpuEngine(Engine):
         if device is None:
             return samples.gram()
         return self._cache.get((device, "gram"), samples.gram, tensor_bytes)
+
+    def _train_features(self, device: int, state: State) -> Tensor:
+        """Features of a device's own training samples. What an MLP's first layer says is where training will begin."""
+        net, samples = self._net(device), self._samples([device], "train")
+        if not isinstance(net, DenseNet) or self._numbers.low != self._numbers.exact or not self.plan.gram:
+            return self._features(device, state, samples)
+        assert isinstance(samples, FlatSamples)
+        weight = state[f"{net.dense[0]}.weight"]
+        return body_features(
+            net, state, samples, self._numbers, workspace(), lambda start: self._starts.keep(device, weight, start)
+        )
 
     def _features(self, device: int, state: State, samples: Samples) -> Tensor:
         net = self._net(device)

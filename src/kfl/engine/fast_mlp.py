@@ -11,6 +11,7 @@ n × n. Columns of X that are zero for a device have no gradient and are left ou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -90,8 +91,12 @@ def train_mlp(
     sgd: Sgd,
     numbers: Numbers,
     memory: Workspace,
+    start: Tensor | None = None,
 ) -> State:
-    """τ full-batch steps. Without a Gram matrix, the first layer is treated as the others are."""
+    """τ full-batch steps. Without a Gram matrix, the first layer is treated as the others are.
+
+    `start` is Z at the given weights, where somebody has it; it is left as it is.
+    """
     if sgd.body_rate == 0:
         features = body_features(net, state, samples, numbers, memory)
         return {**_copies(state), **_train_head(state, features, slopes, sgd, numbers, memory)}
@@ -106,7 +111,7 @@ def train_mlp(
         trained[f"{first}.weight"] = _widened(samples, state[f"{first}.weight"], trained[f"{first}.weight"])
         return trained
     layers = DenseLayers(net.dense[1:], state, sgd, numbers, memory)
-    moved = _first_layer(first, state, samples, gram, slopes, sgd, numbers, memory, layers)
+    moved = _first_layer(first, state, samples, gram, start, slopes, sgd, numbers, memory, layers)
     return {**moved, **layers.trained()}
 
 
@@ -137,6 +142,7 @@ def _first_layer(
     state: State,
     samples: FlatSamples,
     gram: Tensor,
+    start: Tensor | None,
     slopes: Slopes,
     sgd: Sgd,
     numbers: Numbers,
@@ -150,7 +156,10 @@ def _first_layer(
     active = memory.take("first active", *shape, dtype=numbers.low)
     moving = memory.take("first moving", *shape, dtype=numbers.exact)
     total = memory.take("first total", *shape, dtype=numbers.exact)
-    _affine(before, bias, samples.rows, samples.low(weight, memory), memory)
+    if start is None:
+        _affine(before, bias, samples.rows, samples.low(weight, memory), memory)
+    else:
+        before.copy_(start)
     for number in range(sgd.steps):
         active.copy_(before).relu_()
         logits = layers.forward(active)
@@ -207,14 +216,27 @@ def _train_head(state: State, features: Tensor, slopes: Slopes, sgd: Sgd, number
     return head.trained()
 
 
-def body_features(net: DenseNet, state: State, samples: FlatSamples, numbers: Numbers, memory: Workspace) -> Tensor:
-    """Features of the samples, in the type of the products; overwritten by the next call with this memory."""
+def body_features(
+    net: DenseNet,
+    state: State,
+    samples: FlatSamples,
+    numbers: Numbers,
+    memory: Workspace,
+    seen: Callable[[Tensor], None] | None = None,
+) -> Tensor:
+    """Features of the samples, in the type of the products; overwritten by the next call with this memory.
+
+    `seen` is shown Z on the way, which it must copy if it wants to keep it.
+    """
     out = samples.rows
     for place, name in enumerate(net.dense[:-1]):
         weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
         low = samples.low(weight, memory) if place == 0 else weight.to(numbers.low)
         target = memory.take(f"feature {place}", len(out), len(bias), dtype=numbers.low)
-        out = torch.addmm(bias.to(numbers.low), out, low.t(), out=target).relu_()
+        out = torch.addmm(bias.to(numbers.low), out, low.t(), out=target)
+        if place == 0 and seen is not None:
+            seen(out)
+        out.relu_()
     return out
 
 

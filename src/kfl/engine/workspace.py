@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
@@ -64,6 +65,42 @@ class BoundedCache:
     def held_bytes(self) -> int:
         """Bytes in use."""
         return self._bytes
+
+
+class Starts:
+    """For each device a value that belongs to one tensor of weights, kept while all fit into so many bytes.
+
+    Personal models do not change between the end of a round and the device's next: what is computed from them at the
+    one is there at the other. A tensor counts as the same if it is the very object; weights are never changed in place.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._held: OrderedDict[int, tuple[weakref.ref[Tensor], Tensor]] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def keep(self, device: int, weights: Tensor, value: Tensor) -> None:
+        """Keep a copy of a value; the ones that were kept longest ago make room."""
+        if value.nbytes > self._limit:
+            return
+        own = own_pages(*value.shape, dtype=value.dtype).copy_(value)
+        with self._lock:
+            self._drop(device)
+            while self._bytes + own.nbytes > self._limit:
+                self._drop(next(iter(self._held)))
+            self._held[device] = (weakref.ref(weights), own)
+            self._bytes += own.nbytes
+
+    def of(self, device: int, weights: Tensor) -> Tensor | None:
+        """The value that belongs to these very weights, if it is still there."""
+        with self._lock:
+            found = self._held.get(device)
+        return found[1] if found is not None and found[0]() is weights else None
+
+    def _drop(self, device: int) -> None:
+        found = self._held.pop(device, None)
+        self._bytes -= 0 if found is None else found[1].nbytes
 
 
 def own_pages(*shape: int, dtype: torch.dtype) -> Tensor:
