@@ -269,8 +269,8 @@ def plans(quick: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     return found
 
 
-def rounds(device: str, quick: bool) -> list[dict[str, Any]]:
-    """Every plan, one after another."""
+def rounds(device: str, quick: bool, keep: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
+    """Every plan, one after another; what is there is kept after each."""
     rows: list[dict[str, Any]] = []
     for (which, devices, precision), options in plans(quick):
         try:
@@ -279,6 +279,7 @@ def rounds(device: str, quick: bool) -> list[dict[str, Any]]:
             rows.append({"what": f"{which} {devices} {precision} {options}", "failed": failure()})
         if device == "cuda":
             torch.cuda.empty_cache()
+        keep(rows)
     return rows
 
 
@@ -343,7 +344,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--quick", action="store_true", help="TF32 alone, fewer samples and rounds")
+    parser.add_argument(
+        "--quick", action="store_true", help="rounds in TF32 alone, checks with fewer samples, shorter runs"
+    )
     parser.add_argument("--parts", default=",".join(PARTS), help="some of the parts, with commas (default: all)")
     arguments = parser.parse_args()
     device, quick, wanted = arguments.device, arguments.quick, arguments.parts.split(",")
@@ -356,7 +359,7 @@ def main() -> None:
     work: dict[str, Callable[[], Any]] = {
         "kernels": lambda: time_kernels(device),
         "checks": lambda: [*check("W1", device, quick), *check("W2", device, quick)],
-        "rounds": lambda: rounds(device, quick),
+        "rounds": lambda: rounds(device, quick, lambda rows: save({**result, "rounds": rows}, arguments.out)),
         "seeds": lambda: seeds(device, REPEATS),
         "whole-runs": lambda: whole_runs(device, quick),
     }

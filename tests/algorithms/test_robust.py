@@ -56,6 +56,29 @@ def test_by_hand():
     assert Kfl(aggregation="clip").aggregate(FRESH, UPLOADS)[0]["knowledge"][1].tolist() == [5.0, 5.0]
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_counts_of_different_types_count_alike(rule):
+    means = [[[1.0, 2.0], [0.0, 0.0]], [[3.0, 4.0], [0.0, 0.0]], [[2.0, 3.0], [0.0, 0.0]]]
+    # 100,000 is infinite as a half-precision number, which the third device's counts are.
+    kinds = (torch.int64, torch.int64, torch.float16)
+    counts = [torch.tensor([n, 0]).to(kind) for n, kind in zip((100_000, 100_000, 100), kinds, strict=True)]
+    uploads = [
+        Upload(k, {"means": torch.tensor(m), "counts": c}) for k, (m, c) in enumerate(zip(means, counts, strict=True))
+    ]
+    alike = [Upload(u.device, {**u.arrays, "counts": u.arrays["counts"].double()}) for u in uploads]
+    (found, rejected), (wanted, _) = (Kfl(aggregation=rule).aggregate(FRESH, some) for some in (uploads, alike))
+    assert rejected == [] and torch.isfinite(found["knowledge"]).all()
+    assert torch.equal(found["knowledge"], wanted["knowledge"])
+
+
+@pytest.mark.parametrize("kind", [torch.uint32, torch.uint64, torch.float8_e4m3fn])
+def test_types_that_cannot_be_computed_with_are_refused(kind):
+    odd = Upload(1, {"means": torch.ones(2, 2), "counts": torch.tensor([1, 2]).to(kind)})
+    after, rejected = Kfl().aggregate(FRESH, [report(0, [[1.0, 2.0], [3.0, 4.0]], [1, 1]), odd])
+    assert [one.device for one in rejected] == [1]
+    assert after["knowledge"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
 def test_an_even_number_of_reports_takes_the_middle_two():
     reports = torch.tensor([[1.0], [2.0], [4.0], [100.0]])
     assert coordinate_median(reports).item() == 3.0

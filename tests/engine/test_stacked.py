@@ -130,6 +130,14 @@ def test_mixture_of_two_models(model, batch_size, fused):
     assert any(state[MIXING] in (0.0, 1.0) for state in wanted), "the projection should be seen at work"
     # Mini-batches are many steps at a large rate, which enlarge what float32 rounds.
     assert_same(three_rounds(stacked, states, Mixture(0.5), sgd), wanted, 1e-5 if batch_size is None else 1e-4)
+    assert stacked.choices.objectives == {"Mixture": "by hand" if fused else "torch.func"}
+
+
+def test_a_mixing_weight_may_be_an_array_of_one():
+    plain, stacked = engines("mlp", (7, 9))
+    states = [{**state, MIXING: state[MIXING].reshape(1)} for state in two_models(plain)]
+    sgd = Sgd(3, 0.2, 0.1, 0.9)
+    assert_same(three_rounds(stacked, states, Mixture(0.1), sgd), three_rounds(plain, states, Mixture(0.1), sgd))
 
 
 @pytest.mark.parametrize(("body", "head", "mixing"), [(0.2, 0.1, 0.0), (0.0, 0.1, 0.5), (0.2, 0.0, 0.5)])
@@ -153,6 +161,33 @@ def test_distillation_on_given_samples(sgd, model, fused):
     # The convolutions of many small batches round differently, by hand and by PyTorch alike.
     tolerance = 1e-4 if model == "cnn" and sgd is SMALL else 1e-5
     assert_same(three_rounds(stacked, states, Distillation(2.0), sgd, given), wanted, tolerance)
+    assert stacked.choices.objectives == {"Distillation": "by hand" if fused else "torch.func"}
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_bf16_is_near_float32_for_every_objective(model):
+    plain, stacked = engines(model, (7, 9), precision="bf16")
+    given = (plain.proxy()[0], torch.randn(11, CLASSES, generator=torch.Generator().manual_seed(0)))
+    single = [plain.initial(device, 0) for device in range(DEVICES)]
+    for objective, states, data in (
+        (Supervised(pull()), single, None),
+        (Mixture(0.1), two_models(plain), None),
+        (Distillation(2.0), single, given),
+    ):
+        wanted = plain.train(range(DEVICES), states, objective, FULL, RoundKey(0, 0), data)
+        found = stacked.train(range(DEVICES), states, objective, FULL, RoundKey(0, 0), data)
+        for before, one, other in zip(states, found, wanted, strict=True):
+            moved = torch.cat([(other[name] - before[name]).flatten() for name in other])
+            off = torch.cat([(one[name] - other[name]).flatten() for name in other])
+            assert off.norm() < 0.2 * moved.norm(), type(objective).__name__
+    assert set(stacked.choices.objectives.values()) == {"by hand"}
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_with_rates_of_zero_nothing_moves(model):
+    plain, stacked = engines(model, (7, 9))
+    states = [plain.initial(device, 0) for device in range(DEVICES)]
+    assert_same(stacked.train(range(DEVICES), states, Supervised(), Sgd(2, 0.0, 0.0, 0.9), RoundKey(0, 0)), states, 0)
 
 
 @pytest.mark.parametrize("fused", [True, False])

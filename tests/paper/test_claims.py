@@ -106,6 +106,10 @@ def test_what_cannot_be_judged_says_why() -> None:
     few = made_up(0.05)
     few.rows = {name: found for name, found in few.rows.items() if "fedrep" not in name}
     assert "**cannot be judged**: runs are missing" in claims_table(claims(), few, FULL)
+    three = made_up(0.05)
+    three.rows = {name: found for name, found in three.rows.items() if name[-1] in "012"}
+    table = claims_table(claims(), three, FULL)
+    assert "(3 seeds) | **cannot be judged**: fewer than 5 seeds" in table and "the interval allows" not in table
     unsure = made_up(0.0)
     for found in unsure.rows.values():
         if " kfl " in found["run"]:  # ahead with some seeds, behind with others

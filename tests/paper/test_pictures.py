@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from kfl.paper import FIGURES, FULL, Store
-from kfl.paper.plots import draw
+from kfl.paper.plots import draw, picture
 from kfl.paper.setting import run_key
 from kfl.paper.tables import figure_table
+from kfl.simulation.curves import STYLES
 
 ROUNDS = list(range(5, 201, 5))
 
@@ -53,10 +54,35 @@ def test_a_table_tells_of_runs_once_however_many_panels_show_them() -> None:
     assert "| 80.00 ± 0.00 % |" in table and "| 40.00 ± 0.00 % |" in table, "of the budget, in both cells"
 
 
-def test_pictures_of_what_spent_nothing_and_of_what_ended_early_are_drawn(tmp_path: Path) -> None:
+def lines_in(panel: int) -> dict[str, list[tuple[float, float]]]:
+    """The lines of one panel by their colour: the first and the last point of each."""
+    axes = picture(FIGURES["energy"](), spending(), FULL).axes[panel]
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in axes.lines:
+        x, y = line.get_xdata(), line.get_ydata()
+        found.setdefault(line.get_color(), []).extend([(float(x[0]), float(y[0])), (float(x[-1]), float(y[-1]))])
+    return found
+
+
+def test_what_spent_nothing_is_a_level_across_the_panel() -> None:
+    bits = lines_in(2)
+    (left, low), (right, high) = bits[STYLES["local"][0]]
+    assert (left, right) == (1e3 * 5, 1e6 * 200), "from the first upload of the thriftiest to the last of the others"
+    assert low == high
+
+
+def test_a_line_ends_where_its_runs_end_on_average_and_is_led_to_its_name() -> None:
+    joules = lines_in(0)
+    start, end, lead, edge = joules[STYLES["fedavg"][0]]
+    assert end[0] == 100.0 and lead[0] == 100.0 and edge[0] == 200.0
+    assert start[1] < end[1] and end[1] == lead[1] == edge[1]
+    assert abs(end[1] - 100 * (0.5 + 0.01 * 2 + 0.001 * 2 + 0.2)) < 1e-9, "the mean over seeds at the end"
+    assert len(joules[STYLES["kfl"][0]]) == 2, "what goes on to the edge needs no lead"
+
+
+def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
     files = draw(FIGURES["energy"](), spending(), FULL, tmp_path)
     assert [path.suffix for path in files] == [".png", ".svg", ".pdf"]
     (tmp_path / "again").mkdir()
     again = draw(FIGURES["energy"](), spending(), FULL, tmp_path / "again")
-    for one, other in zip(files, again, strict=True):
-        assert one.read_bytes() == other.read_bytes(), "the same results give the same file"
+    assert all(one.read_bytes() == other.read_bytes() for one, other in zip(files, again, strict=True))

@@ -166,15 +166,24 @@ def test_what_is_no_result_file_is_refused(tmp_path, text):
         read_records(tmp_path)
 
 
-def test_curves_of_seeds_that_spend_differently_are_read_off_at_common_points():
+def test_curves_of_seeds_that_spend_differently_are_means_round_by_round_and_end_at_the_mean_end():
     ours, _ = lines_of(LINES, "joules")
-    # Seed 0 goes from 1 J to 3 J, seed 1 from 2 J to 6 J: both are known from 2 J to 3 J.
-    assert (ours.x[0], ours.x[-1]) == (2.0, 3.0)
-    assert ours.mean[-1] == pytest.approx(100 * (0.9 + 0.8 * 3 / 6) / 2)
-    assert ours.deviation[-1] == pytest.approx(100 * np.std([0.9, 0.4], ddof=1))
+    # Seed 0 goes from 1 J to 3 J, seed 1 from 2 J to 6 J.
+    assert ours.x.tolist() == [1.5, 3.0, 4.5]
+    assert ours.mean[-1] == pytest.approx(85)
+    assert ours.deviation[-1] == pytest.approx(100 * np.std([0.9, 0.8], ddof=1))
     by_round, _ = lines_of(LINES, "rounds")
     assert by_round.x.tolist() == [1, 2, 3]
     assert by_round.mean[-1] == pytest.approx(85)
+
+
+def test_curves_of_seeds_tested_in_different_rounds_are_read_off_at_common_points():
+    other = line("kfl", 1, 0.8)
+    other["curve"]["rounds"] = [1, 2, 4]
+    (ours,) = lines_of([line("kfl", 0, 0.9), other], "joules")
+    # Seed 0 goes from 1 J to 3 J, seed 1 from 2 J to 6 J: both are known from 2 J to 3 J.
+    assert (ours.x[0], ours.x[-1]) == (2.0, 3.0)
+    assert ours.mean[-1] == pytest.approx(100 * (0.9 + 0.8 * 3 / 6) / 2)
 
 
 def test_rounds_that_cost_nothing_do_not_bend_the_curve_back():

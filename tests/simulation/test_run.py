@@ -10,6 +10,7 @@ from torch import nn
 
 import kfl
 from kfl.core.errors import ConfigError, DataError, KflError, ModelError, RunFolderError
+from kfl.engine.sequential import SequentialEngine
 from kfl.simulation import build_world
 from kfl.simulation.round import begin, device_state, play_round
 from kfl.wireless import compute_energy
@@ -103,6 +104,36 @@ def test_testing_less_often_changes_nothing_else(data, every):
     for one, other in zip(often.rounds, seldom.rounds, strict=True):
         assert other.accuracy in (None, one.accuracy)
         assert replace(one, accuracy=None) == replace(other, accuracy=None)
+
+
+class Watched(SequentialEngine):
+    """An engine that writes down whose models it was asked to test."""
+
+    def __init__(self, world):
+        super().__init__(world.engine._data, world.engine._models)
+        self.asked = []
+
+    def correct(self, devices, states):
+        self.asked.append(list(devices))
+        return super().correct(devices, states)
+
+
+@pytest.mark.parametrize("name", ["kfl", "fedavg"])
+def test_only_devices_whose_predictions_may_have_changed_are_tested(data, name):
+    experiment = replace(SMALL, algorithm=kfl.algorithms.ALGORITHMS[name](), widths=(8,), rounds=7, evaluate_every=3)
+    world = build_world(experiment, dataset=data)
+    engine = Watched(world)
+    world = replace(world, engine=engine)
+    state, changed, expected = begin(world), set(), [list(range(8))]
+    for number in range(1, 8):
+        state, log = play_round(world, state)
+        changed |= set(log.devices)
+        if number in (3, 6, 7):
+            # A model that all share changes for all.
+            expected.append(sorted(changed) if name == "kfl" else list(range(8)))
+            changed = set()
+    assert engine.asked == expected
+    assert name != "kfl" or any(len(some) < 8 for some in expected)
 
 
 def test_energy_and_bits_follow_the_papers_formulas(data):

@@ -104,11 +104,17 @@ def read_together(uploads: Sequence[Upload], before: Tensor) -> Reports | None:
 
 def stack(uploads: Sequence[Upload]) -> Reports:
     """The reports of all uploads, as they are."""
+    return Reports(_in_double(uploads, "means"), _in_double(uploads, "counts"))
+
+
+def _in_double(uploads: Sequence[Upload], name: str) -> Tensor:
+    """One array of all uploads. Of one type they are stacked first, which is quicker; another might not hold them."""
     import torch
 
-    means = torch.stack([upload.arrays["means"] for upload in uploads])
-    counts = torch.stack([upload.arrays["counts"] for upload in uploads])
-    return Reports(means.cpu().double(), counts.cpu().double())
+    arrays = [upload.arrays[name] for upload in uploads]
+    if len({array.dtype for array in arrays}) > 1:
+        arrays = [array.double() for array in arrays]
+    return torch.stack(arrays).cpu().double()
 
 
 def renewed(server: State, mean: Tensor, reported: Tensor, *, memory: bool) -> State:

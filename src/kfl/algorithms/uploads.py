@@ -19,12 +19,17 @@ MOST_SAMPLES = 2**53
 
 
 def is_plain(found: object) -> TypeGuard[Tensor]:
-    """Whether this is an array with a value in every place: a tensor that is not sparse, quantised or without data."""
+    """Whether this is an array with a value in every place: a tensor that is not sparse, quantised or without data.
+
+    Types that PyTorch stores but hardly computes with (long integers without a sign, 8-bit floats) do not count.
+    """
     import torch
 
     if not isinstance(found, torch.Tensor):
         return False
-    return found.layout == torch.strided and not found.is_meta and not found.is_quantized
+    unsigned = found.dtype in (torch.uint16, torch.uint32, torch.uint64)
+    tiny = found.is_floating_point() and found.dtype.itemsize == 1
+    return found.layout == torch.strided and not found.is_meta and not found.is_quantized and not (unsigned or tiny)
 
 
 def refuse_arrays(upload: Upload, like: Mapping[str, Tensor]) -> str | None:

@@ -69,6 +69,8 @@ class CohortWork:
         fused: bool,
     ) -> None:
         self.graphs = GraphRunner(enabled=graphs and where.type == "cuda")
+        self.objectives: dict[str, str] = {}
+        """How each kind of objective was trained."""
         self._data = data
         self._arithmetic = arithmetic
         self._where = where
@@ -124,6 +126,7 @@ class CohortWork:
             needed.update({"given inputs": self._keep(given[0]), "given targets": self._keep(given[1])})
         network = self._network(cohort.family)
         by_hand = network is not None and _is_known(parts.sample, stack.names(), cohort.family, descent)
+        self.objectives[type(parts.sample).__name__] = "by hand" if by_hand else "torch.func"
 
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
             table = self._table("train") if given is None else GivenTable(held["given inputs"], held["given targets"])

@@ -44,7 +44,7 @@ def row_length(size: int) -> int:
     return -(-(size + 1) // ALIGNMENT) * ALIGNMENT
 
 
-class Rows:
+class Activations:
     """Memory for activations, (devices, samples, row length): after the numbers of a row a 1, then zeros.
 
     Asked for again under the same name, it is the same memory: steps write over what the step before left.
@@ -138,15 +138,15 @@ class FusedNetwork:
         """Inputs (devices, samples, *shape) as the first layer wants them."""
         if self.convolutions is not None:
             return self.convolutions.prepare(inputs)
-        return self._in_rows(inputs.flatten(2), Rows())
+        return self._in_rows(inputs.flatten(2), Activations())
 
-    def _in_rows(self, values: Tensor, memory: Rows) -> Tensor:
+    def _in_rows(self, values: Tensor, memory: Activations) -> Tensor:
         size, tall = values.shape[2], values.stride(1) == 1
         rows = memory.take("inputs", values, size, self.arithmetic.factor_dtype, tall=tall)
         rows[..., :size].copy_(values)
         return rows
 
-    def forward(self, weights: State, inputs: Tensor, memory: Rows, *, keep: bool) -> Tape:
+    def forward(self, weights: State, inputs: Tensor, memory: Activations, *, keep: bool) -> Tape:
         """The forward pass of all devices; without `keep` there is nothing for a backward pass."""
         convolved: object = None
         value = inputs
@@ -220,7 +220,7 @@ class FusedNetwork:
                 own = gradient[..., : layer.inputs]
                 away = self.feature(tape).to(exact) - batch.goal
                 own.copy_(own.to(exact).addcmul_(away, torch.as_tensor(batch.pull)))
-        if self.convolutions is not None:
+        if convolves and self.convolutions is not None:
             of_convolutions = self.convolutions.backward(self.recipe.convolutions, weights, tape.convolved, gradient)
             found |= {name: value for name, value in of_convolutions if name in rates}
         return found
@@ -265,7 +265,7 @@ def train_fused(
     descent = network.of_joined(descent)
     batch: Prepared | None = None
     tape: Tape | None = None
-    memory = Rows()
+    memory = Activations()
     body_moves = any(name != network.recipe.head.name for name in descent.rates)
     with network.arithmetic.products():
         for place, read in enumerate(steps):
@@ -314,6 +314,6 @@ def _goals(pull: FeatureTargets, labels: Tensor) -> tuple[Tensor, Tensor]:
 def run_fused(network: FusedNetwork, state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Features and logits of a cohort; inputs have one row per device."""
     with network.arithmetic.products():
-        tape = network.forward(network.joined(state), network.prepare(inputs), Rows(), keep=False)
+        tape = network.forward(network.joined(state), network.prepare(inputs), Activations(), keep=False)
     dtype = network.arithmetic.dtype
     return network.feature(tape).to(dtype), tape.logits.to(dtype)

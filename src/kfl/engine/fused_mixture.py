@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from kfl.engine.fused import FusedNetwork, Prepared, Rows, move, prepare
+from kfl.engine.fused import Activations, FusedNetwork, Prepared, move, prepare
 from kfl.engine.objectives import MIXING, PERSONAL, Mixture
 from kfl.engine.vectorised import Batch, Descent
 from kfl.models import State
@@ -30,7 +30,7 @@ def train_fused_mixture(
     joined_descent = network.of_joined(descent)
     shared_velocity, personal_velocity = dict[str, Tensor](), dict[str, Tensor]()
     mixing_velocity: Tensor | None = None
-    memory, batch = Rows(), None
+    memory, batch = Activations(), None
     with network.arithmetic.products():
         for place, read in enumerate(steps):
             if batch is None or read is not steps[place - 1]:
@@ -41,7 +41,7 @@ def train_fused_mixture(
             slope: State = {}
             _push(network, mixed, slope, batch, memory, joined_descent)
             apart = [((personal[name] - shared[name]) * slope[name]).flatten(1).sum(1) for name in slope]
-            towards = torch.stack(apart).sum(0)
+            towards = torch.stack(apart).sum(0).reshape(mixing.shape)
             mixing_velocity = (
                 towards if mixing_velocity is None else mixing_velocity.mul_(descent.momentum).add_(towards)
             )
@@ -57,7 +57,7 @@ def train_fused_mixture(
 
 
 def _push(
-    network: FusedNetwork, weights: State, velocity: State, batch: Prepared, memory: Rows, descent: Descent
+    network: FusedNetwork, weights: State, velocity: State, batch: Prepared, memory: Activations, descent: Descent
 ) -> None:
     tape = network.forward(weights, batch.inputs, memory, keep=True)
     network.push(weights, velocity, batch, tape, descent)

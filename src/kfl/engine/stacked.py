@@ -3,7 +3,7 @@
 Devices of one architecture, or of one up to the widths of hidden layers, form a cohort whose parameters are
 stacked. What runs for a cohort is one of three things:
 
-    fused       networks of known layers (`kfl.engine.recipe`) on labels: every product written out by hand
+    fused       networks of known layers (`kfl.engine.recipe`) and kfl's own objectives: every product by hand
     torch.func  any other objective or module: `vmap` over stacked parameters
     sequential  modules that PyTorch cannot vectorise: one device after another, as `SequentialEngine` does
 
@@ -54,6 +54,8 @@ class Choices:
     """Why a computation could not be recorded; empty where all could."""
     families: dict[str, str]
     """For each family of architectures that was used, what runs for it."""
+    objectives: dict[str, str]
+    """For each kind of objective that was trained, how: by hand, or by torch.func."""
     most_devices: dict[str, int]
     """For each family, the largest cohort that fits into memory, where that was found out."""
 
@@ -113,6 +115,7 @@ class StackedEngine(Engine):
             graphs_recorded=self._work.graphs.recorded,
             graphs_problem=self._work.graphs.problem,
             families={family.name: self._work.kind(family) for family in families},
+            objectives=dict(self._work.objectives),
             most_devices=dict(self._most),
         )
 

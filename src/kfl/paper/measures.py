@@ -8,6 +8,7 @@ import numpy as np
 
 from kfl.paper.setting import Scale
 from kfl.paper.store import Store
+from kfl.paper.verdict import FEWEST_SEEDS
 from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, paired_difference
 
@@ -47,13 +48,18 @@ def gap(store: Store, scale: Scale, ours: str, theirs: str, measure: Measure = f
 
 
 def told(difference: Difference | None, digits: int = 2) -> str:
-    """A difference with its interval, or that there is none."""
+    """A difference with its interval, or that there is none; and of how many seeds, where they are too few to judge.
+
+    >>> told(Difference(2.0, 1.5, 2.5, 5)), told(Difference(2.0, 1.5, 2.5, 3))
+    ('+2.00 [+1.50, +2.50]', '+2.00 [+1.50, +2.50] (3 seeds)')
+    """
     if difference is None:
         return NOT_RUN
-    mean = f"{difference.mean:+.{digits}f}"
-    if difference.low is None or difference.high is None:
-        return f"{mean} (one seed)".replace("-", "−")
-    return f"{mean} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]".replace("-", "−")
+    said = f"{difference.mean:+.{digits}f}"
+    if difference.low is not None and difference.high is not None:
+        said += f" [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
+    few = "" if difference.count >= FEWEST_SEEDS else f" ({difference.count} seed{'s' * (difference.count > 1)})"
+    return said.replace("-", "−") + few
 
 
 def beyond(difference: Difference | None, claimed: float) -> str:

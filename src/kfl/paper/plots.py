@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -44,15 +45,23 @@ KINDS = ("png", "svg", "pdf")
 
 def draw(figure: Figure, store: Store, scale: Scale, folder: Path) -> list[Path]:
     """Draw what there is of a figure as PNG, SVG and PDF; the files."""
+    drawing = picture(figure, store, scale)
+    if drawing is None:
+        return []
+    with _style():
+        return [_save(drawing, folder / f"{figure.name}{'-quick' * scale.quick}.{kind}") for kind in KINDS]
+
+
+def picture(figure: Figure, store: Store, scale: Scale) -> Drawing | None:
+    """What there is of a figure, drawn; None where there is nothing."""
     try:
-        from matplotlib import rc_context
         from matplotlib.figure import Figure as Drawing
     except ImportError as problem:
         raise MissingExtraError("matplotlib", "plot", "Drawing the figures") from problem
     panels = [panel for panel in figure.panels if any(store.seeds(line, scale) for line in panel.lines)]
     if not panels:
-        return []
-    with rc_context({"font.size": 8.5, "axes.titlesize": 8.5, "svg.hashsalt": "kfl", "font.family": "DejaVu Sans"}):
+        return None
+    with _style():
         drawing = Drawing(layout="constrained")
         if figure.shows == "difference":
             _dots(drawing, panels, store, scale)
@@ -62,7 +71,13 @@ def draw(figure: Figure, store: Store, scale: Scale, folder: Path) -> list[Path]
         drawing.suptitle(
             figure.title + mark, fontsize=10, x=0.01, ha="left", color="#a02020" if scale.quick else "black"
         )
-        return [_save(drawing, folder / f"{figure.name}{'-quick' * scale.quick}.{kind}") for kind in KINDS]
+    return drawing
+
+
+def _style() -> AbstractContextManager[None]:
+    from matplotlib import rc_context
+
+    return rc_context({"font.size": 8.5, "axes.titlesize": 8.5, "svg.hashsalt": "kfl", "font.family": "DejaVu Sans"})
 
 
 def _save(drawing: Drawing, path: Path) -> Path:

@@ -11,7 +11,7 @@ from kfl.paper.claim import Claim, Finding
 from kfl.paper.measures import NOT_RUN, early, final, gap, told, used
 from kfl.paper.setting import Figure, Line, Panel, Scale
 from kfl.paper.store import Store
-from kfl.paper.verdict import Verdict
+from kfl.paper.verdict import FEWEST_SEEDS, Verdict
 
 VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be judged")
 
@@ -80,7 +80,10 @@ def claims_table(claims: Sequence[Claim], store: Store, scale: Scale) -> str:
 def _why_not_judged(found: Finding, scale: Scale) -> str:
     if NOT_RUN in found.ours:
         return "runs are missing"
-    return "a quick look" if scale.quick else "the interval allows both"
+    if scale.quick:
+        return "a quick look"
+    few = "seed)" in found.ours or "seeds)" in found.ours
+    return f"fewer than {FEWEST_SEEDS} seeds" if few else "the interval allows both"
 
 
 def _pm(values: Sequence[float]) -> str:

@@ -161,8 +161,10 @@ class Checkpoints:
             except ValueError as problem:
                 raise _DamagedError(f"{problem}") from problem
         try:
-            # A file is whole by its checksum: a device that is not in it holds nothing, as those of FedAvg do.
-            devices = {int(device): rows[name].get(int(device), {}) for device, name in point["rows"].items()}
+            # A file without any rows is whole by its checksum: its devices hold nothing, as those of FedAvg do.
+            devices = {
+                int(device): rows[name][int(device)] if rows[name] else {} for device, name in point["rows"].items()
+            }
             return _unpack_rest(content[point["rest"]], point["round"], devices)
         except (KeyError, ValueError) as problem:
             raise _DamagedError(f"{problem}") from problem

@@ -80,26 +80,29 @@ def lines_of(records: Sequence[Record], x: Axis) -> list[Line]:
 
 
 def _line(name: str, records: Sequence[Record], x: Axis) -> Line:
-    """Seeds spend differently, so their curves are read off at common points before the mean is taken."""
-    seeds = [_rising(np.array(r["curve"][x]), 100 * np.array(r["curve"]["accuracy"])) for r in records]
-    start, end = max(float(xs[0]) for xs, _ in seeds), min(float(xs[-1]) for xs, _ in seeds)
-    if all(np.array_equal(xs, seeds[0][0]) for xs, _ in seeds):
-        at = seeds[0][0]
-    elif start < end:
-        at = np.linspace(start, end, GRID)
+    """The mean of the seeds, round by round: of what they had spent by then, and of their accuracy.
+
+    So a line ends where the runs end on average, with their mean accuracy. Runs that were tested in different rounds
+    are read off at common points instead, as far as all of them go.
+    """
+    feasible = any(r["devices_per_round"] > 0 for r in records)
+    if len({tuple(r["curve"]["rounds"]) for r in records}) == 1:
+        spent = np.array([r["curve"][x] for r in records], dtype=np.float64).mean(axis=0)
+        values = 100 * np.array([r["curve"]["accuracy"] for r in records])
+        at, values = _rising(spent, values)
     else:
-        at = np.array([end])
-    values = np.array([np.interp(at, xs, ys) for xs, ys in seeds])
-    if len(at) == 1:  # a single point: where every seed ended
-        values = np.array([[ys[-1]] for _, ys in seeds])
-    deviation = values.std(axis=0, ddof=1) if len(seeds) > 1 else np.zeros(len(at))
-    return Line(name, at, values.mean(axis=0), deviation, any(r["devices_per_round"] > 0 for r in records))
+        seeds = [_rising(np.array(r["curve"][x]), 100 * np.array(r["curve"]["accuracy"])) for r in records]
+        start, end = max(float(xs[0]) for xs, _ in seeds), min(float(xs[-1]) for xs, _ in seeds)
+        at = np.linspace(start, end, GRID) if start < end else np.array([end])
+        values = np.array([np.interp(at, xs, ys) for xs, ys in seeds])
+    deviation = values.std(axis=0, ddof=1) if len(records) > 1 else np.zeros(len(at))
+    return Line(name, at, values.mean(axis=0), deviation, feasible)
 
 
 def _rising(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Where several rounds cost nothing, the accuracy after the last of them."""
+    """Where several rounds cost nothing, the accuracy after the last of them; accuracies are along the last axis."""
     last = np.append(x[1:] > x[:-1], True)
-    return x[last], y[last]
+    return x[last], y[..., last]
 
 
 def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title: str) -> None:
