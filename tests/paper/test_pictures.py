@@ -54,6 +54,17 @@ def test_a_table_tells_of_runs_once_however_many_panels_show_them() -> None:
     assert "| 80.00 ± 0.00 % |" in table and "| 40.00 ± 0.00 % |" in table, "of the budget, in both cells"
 
 
+def test_a_run_of_one_point_is_a_dot() -> None:
+    store = spending()
+    for name, row in store.rows.items():
+        if " kfl " in name:  # all of its energy in the first rounds
+            row["curve"]["joules"] = [1.0] * len(ROUNDS)
+    marks = {
+        line.get_marker(): len(line.get_xdata()) for line in picture(FIGURES["energy"](), store, FULL).axes[0].lines
+    }
+    assert marks["o"] == 1 and marks[""] == len(ROUNDS)
+
+
 def lines_in(panel: int) -> dict[str, list[tuple[float, float]]]:
     """The lines of one panel by their colour: the first and the last point of each."""
     axes = picture(FIGURES["energy"](), spending(), FULL).axes[panel]

@@ -118,7 +118,8 @@ def _panel(axes: Axes, panel: Panel, figure: Figure, store: Store, scale: Scale)
             else (curve.x, curve.mean, curve.deviation)
         )
         axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.13, linewidth=0)
-        axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width)
+        marker = "o" if len(x) == 1 else ""  # a run that was done with its energy before its second test
+        axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width, marker=marker, markersize=4)
     axes.set_title(panel.title, loc="left")
     energy = figure.shows == "energy"
     axes.set_ylabel("energy used, % of the budget" if energy else "accuracy over all devices, %")
