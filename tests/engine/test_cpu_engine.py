@@ -21,7 +21,7 @@ from kfl.engine.fast_cnn import ImageSamples
 from kfl.engine.plan import Plan
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.structure import ConvNet, DenseNet, recognise
-from kfl.engine.workspace import BoundedCache, Starts
+from kfl.engine.workspace import BoundedCache, OwnedValue
 from kfl.models import SplitModel, cnn, fleet_from_modules, fleet_from_name, mlp
 
 KEY = RoundKey(0, 0)
@@ -347,6 +347,10 @@ def test_the_cache_keeps_to_its_bytes_and_drops_the_least_lately_used():
     assert made == ["a", "b", "c", "b"]
     assert cache.get("large", lambda: "large", lambda _: 101) == "large"
     assert cache.held_bytes <= 100
+    cache.put("b", "another", 30)
+    assert cache.find("b") == "another" and cache.find("large") is None and cache.held_bytes <= 100
+    cache.put("b", "too large", 101)
+    assert cache.find("b") is None
 
 
 def test_inputs_in_memory_do_not_grow_with_the_fleet(monkeypatch):
@@ -380,35 +384,52 @@ def test_inputs_written_are_inputs_read():
                     images.read(x[:1], table, indices)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64", "bf16"])
-def test_training_that_begins_with_what_was_read_gives_the_same_bits(precision):
-    shape, count = (1, 20, 20), 240  # few samples for so many inputs: the Gram matrix pays
-    y = np.arange(3 * count) % 4
+def small_fleet():
+    """Three MLPs with so few samples for so many inputs that the Gram matrix pays."""
+    shape, y = (1, 20, 20), np.arange(720) % 4
     x = np.random.default_rng(0).normal(size=(len(y), *shape)).astype(np.float32)
     data = Dataset.from_arrays(x, y, x[:12], y[:12])
     local = LocalData(data, partition("iid", data.train_y, data.test_y, 4, 3, 0))
-    models = fleet_from_name("mlp", (8,), 3, shape, 4, seed=0)
+    return local, fleet_from_name("mlp", (8,), 3, shape, 4, seed=0)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "bf16"])
+def test_training_that_begins_with_what_was_read_gives_the_same_bits(precision):
+    local, models = small_fleet()
     sgd, key = Sgd(4, 0.05, 0.05, 0.9), RoundKey(0, 0)
     read, unread = (make_engine(local, models, precision=precision) for _ in range(2))
     states = [read.initial(k, 0) for k in range(3)]
     read.class_means(range(3), states)
-    kept = [read._starts.of(k, states[k]["body.1.weight"]) for k in range(3)]
+    kept = [read._start(k, read._net(k), states[k]) for k in range(3)]
     assert all((start is None) == (precision == "bf16") for start in kept), "in bf16 the two are rounded differently"
     for one, other in zip(*(e.train(range(3), states, Supervised(), sgd, key) for e in (read, unread)), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
-    other = [{name: value.clone() for name, value in state.items()} for state in states]
-    assert read._starts.of(0, other[0]["body.1.weight"]) is None, "equal weights are not the same weights"
 
 
-def test_starts_keep_to_their_bytes_and_forget_weights_that_are_gone():
-    starts, weights = Starts(limit_bytes=100), [torch.zeros(1) for _ in range(4)]
-    for device, weight in enumerate(weights[:3]):
-        starts.keep(device, weight, torch.full((10,), float(device)))  # 40 bytes each
-    assert starts.of(0, weights[0]) is None
-    assert [float(starts.of(k, weights[k])[0]) for k in (1, 2)] == [1.0, 2.0]
-    starts.keep(1, weights[3], torch.full((10,), 7.0))
-    assert starts.of(1, weights[1]) is None and float(starts.of(1, weights[3])[0]) == 7.0
-    starts.keep(3, weights[0], torch.zeros(1000))
-    assert starts.of(3, weights[0]) is None and starts.of(2, weights[2]) is not None, "what is too large moves nobody"
-    del weights[2]
-    assert starts.of(2, torch.zeros(1)) is None
+@pytest.mark.parametrize("change", ["another bias", "equal weights", "written into"])
+def test_what_was_read_is_not_used_for_a_model_that_changed(change):
+    data, models = small_fleet()
+    sgd, key = Sgd(4, 0.05, 0.05, 0.9), RoundKey(0, 0)
+    read, unread = (make_engine(data, models) for _ in range(2))
+    states = [read.initial(k, 0) for k in range(3)]
+    read.class_means(range(3), states)
+    for state in states:
+        if change == "another bias":
+            state["body.1.bias"] = state["body.1.bias"] + 1
+        elif change == "equal weights":
+            state["body.1.weight"] = state["body.1.weight"].clone()
+        else:
+            state["body.1.weight"].mul_(0.5)
+    assert all(read._start(k, read._net(k), states[k]) is None for k in range(3))
+    for one, other in zip(*(e.train(range(3), states, Supervised(), sgd, key) for e in (read, unread)), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_value_forgets_owners_that_are_gone_and_has_none_that_cannot_be_watched():
+    owner = torch.zeros(1)
+    value = OwnedValue.of(torch.ones(3), [owner])
+    assert value.belongs_to([owner]) and not value.belongs_to([torch.zeros(1)])
+    del owner
+    assert not value.belongs_to([torch.zeros(1)])
+    with torch.inference_mode():
+        assert OwnedValue.of(torch.ones(3), [torch.zeros(1)]) is None

@@ -1,5 +1,7 @@
 """Verdicts on results that were made up so that the answer is known."""
 
+from pathlib import Path
+
 import numpy as np
 
 from kfl.paper import FIGURES, FULL, QUICK, Store, claims
@@ -28,7 +30,7 @@ def row(key: str, seed: int, advantage: float, early: float, share: float) -> di
 
 def made_up(kfl_better: float, share: float = 0.5) -> Store:
     """KFL ahead of all others by so much, V = 0.1 ahead of other schedulers, and descend ahead of other patterns."""
-    store = Store("nowhere")  # type: ignore[arg-type]  # nothing is written
+    store = Store(Path("nowhere"))  # nothing is written
     for build in FIGURES.values():
         for line in build().lines(FULL):
             ahead = " kfl " in line.key or line.key.endswith(" kfl")
@@ -90,7 +92,7 @@ def test_nothing_is_judged_by_a_quick_look_or_without_runs() -> None:
 
 
 def test_the_sizes_of_uploads_hold() -> None:
-    assert verdicts(Store("nowhere"), "uploads") == {"holds"}  # type: ignore[arg-type]  # as above
+    assert verdicts(Store(Path("nowhere")), "uploads") == {"holds"}
 
 
 def test_the_table_has_a_row_with_a_number_and_a_command_for_every_claim() -> None:

@@ -13,7 +13,7 @@ ROUNDS = list(range(5, 201, 5))
 
 def spending() -> Store:
     """Runs of the energy view: whole models cost a thousand times the bits, and end with half the energy."""
-    store = Store("nowhere")  # type: ignore[arg-type]  # nothing is written
+    store = Store(Path("nowhere"))  # nothing is written
     for place, line in enumerate(FIGURES["energy"]().lines(FULL)):
         bits = {"local": 0.0, "fedavg": 1e6, "fedrep": 1e6, "apfl": 1e6}.get(line.style, 1e3)
         joules = 0.5 if bits > 1e3 else 1.0

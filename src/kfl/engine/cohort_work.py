@@ -12,13 +12,12 @@ from kfl.engine.arithmetic import Arithmetic
 from kfl.engine.base import RoundKey, Sgd
 from kfl.engine.cohort import Family, Stack
 from kfl.engine.convolutions import Convolutions, choose_convolutions
-from kfl.engine.fast_mixture import mixture_names
 from kfl.engine.fused import FusedNetwork, run_fused, train_fused
 from kfl.engine.fused_mixture import train_fused_mixture
 from kfl.engine.graphs import GraphRunner, Input
 from kfl.engine.local_data import LocalData
 from kfl.engine.objective_parts import ObjectiveParts, split_objective
-from kfl.engine.objectives import MIXING, Distillation, Mixture, Objective, Supervised
+from kfl.engine.objectives import MIXING, Distillation, Mixture, Objective, Supervised, mixture_names
 from kfl.engine.recipe import Convolution
 from kfl.engine.samples import (
     GivenTable,
@@ -270,7 +269,7 @@ def _is_known(objective: Objective, names: Sequence[str], family: Family, descen
     own = set(family.shapes)
     if type(objective) is Mixture:
         # A parameter that does not move is no part of the mixture.
-        return set(names) == mixture_names(list(own)) and set(names) - {MIXING} <= descent.rates.keys()
+        return set(names) == mixture_names(own) and set(names) - {MIXING} <= descent.rates.keys()
     return type(objective) in (Supervised, Distillation) and set(names) == own
 
 

@@ -18,16 +18,16 @@ from torch import Tensor
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.dense import Numbers
 from kfl.engine.fast_cnn import CnnGradients, ImageSamples, compile_kernels, conv_features, train_cnn
-from kfl.engine.fast_mixture import Gradients, mixture_names, train_mixture
+from kfl.engine.fast_mixture import Gradients, train_mixture
 from kfl.engine.fast_mlp import FlatSamples, MlpGradients, body_features, gram_pays, train_mlp
 from kfl.engine.local_data import LocalData
 from kfl.engine.losses import Slopes, is_known
-from kfl.engine.objectives import Mixture, Objective, Supervised
+from kfl.engine.objectives import Mixture, Objective, Supervised, mixture_names
 from kfl.engine.plan import Plan
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.structure import ConvNet, DenseNet, recognise
 from kfl.engine.workers import spread, torch_threads, workspace
-from kfl.engine.workspace import BoundedCache, Starts, tensor_bytes
+from kfl.engine.workspace import BoundedCache, OwnedValue, tensor_bytes
 from kfl.models import FleetModels, State
 
 CACHE_BYTES = 320 * 2**20
@@ -55,7 +55,7 @@ class CpuEngine(Engine):
         self._plain = SequentialEngine(data, models, "cpu", str(self._numbers.exact).removeprefix("torch."))
         self._nets: dict[int, DenseNet | ConvNet | None] = {}
         self._cache = BoundedCache(CACHE_BYTES)
-        self._starts = Starts(STARTS_BYTES)
+        self._starts = BoundedCache(STARTS_BYTES)
         table = data.byte_table() if "cnn" in plan.paths else None
         self._bytes = None if table is None else table.to(self._numbers.exact)
         self._said: set[str] = set()
@@ -251,9 +251,8 @@ class CpuEngine(Engine):
             trained = train_cnn(net, state, samples, slopes, sgd, numbers, memory)
         else:
             assert isinstance(net, DenseNet) and isinstance(samples, FlatSamples)
-            first = f"{net.dense[0]}.weight"
             gram = self._gram(device if data is None else None, samples, state[f"{net.dense[0]}.bias"], sgd)
-            start = self._starts.of(device, state[first]) if data is None else None
+            start = self._start(device, net, state) if data is None else None
             trained = train_mlp(net, state, samples, gram, slopes, sgd, numbers, memory, start)
         return {name: trained[name] for name in state}
 
@@ -280,13 +279,25 @@ class CpuEngine(Engine):
     def _train_features(self, device: int, state: State) -> Tensor:
         """Features of a device's own training samples. What an MLP's first layer says is where training will begin."""
         net, samples = self._net(device), self._samples([device], "train")
+        # In bf16 the two are rounded differently.
         if not isinstance(net, DenseNet) or self._numbers.low != self._numbers.exact or not self.plan.gram:
             return self._features(device, state, samples)
         assert isinstance(samples, FlatSamples)
-        weight = state[f"{net.dense[0]}.weight"]
-        return body_features(
-            net, state, samples, self._numbers, workspace(), lambda start: self._starts.keep(device, weight, start)
-        )
+        owners = _first_layer(net, state)
+
+        def keep(start: Tensor) -> None:
+            own = OwnedValue.of(start, owners)
+            if own is not None:
+                self._starts.put(device, own, tensor_bytes(own.value))
+
+        return body_features(net, state, samples, self._numbers, workspace(), keep)
+
+    def _start(self, device: int, net: DenseNet, state: State) -> Tensor | None:
+        """What the first layer says about a device's training samples, where it was read and is still true."""
+        held = self._starts.find(device)
+        if isinstance(held, OwnedValue) and held.belongs_to(_first_layer(net, state)):
+            return held.value
+        return None
 
     def _features(self, device: int, state: State, samples: Samples) -> Tensor:
         net = self._net(device)
@@ -343,6 +354,10 @@ class CpuEngine(Engine):
         if isinstance(net, ConvNet):
             return ImageSamples.of(inputs, self._numbers)
         return FlatSamples.of(inputs, self._numbers)
+
+
+def _first_layer(net: DenseNet, state: State) -> tuple[Tensor, Tensor]:
+    return state[f"{net.dense[0]}.weight"], state[f"{net.dense[0]}.bias"]
 
 
 def _same(one: State, other: State) -> bool:

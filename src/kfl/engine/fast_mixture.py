@@ -23,15 +23,6 @@ Gradients = Callable[[State], State]
 """∇F at given weights; what it returns is overwritten by the next call."""
 
 
-def mixture_names(parameters: list[str]) -> set[str]:
-    """The entries of a state that `Mixture` trains, for a network with these parameters.
-
-    >>> sorted(mixture_names(["head.bias"]))
-    ['head.bias', 'mixing', 'personal/head.bias']
-    """
-    return {*parameters, *(PERSONAL + name for name in parameters), MIXING}
-
-
 def train_mixture(gradients: Gradients, state: State, objective: Mixture, sgd: Sgd) -> State:
     """τ full-batch steps."""
     shared = [name for name in state if name != MIXING and not name.startswith(PERSONAL)]

@@ -8,7 +8,7 @@ once by giving each a prefix: `personal/body.1.weight`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -137,6 +137,16 @@ PERSONAL = "personal/"
 """Prefix of the parameters of a personal model beside the shared one."""
 MIXING = "mixing"
 """Name of the mixing weight α of the personal and the shared model."""
+
+
+def mixture_names(parameters: Iterable[str]) -> set[str]:
+    """The entries of a state that `Mixture` trains, for a network with these parameters.
+
+    >>> sorted(mixture_names(["head.bias"]))
+    ['head.bias', 'mixing', 'personal/head.bias']
+    """
+    parameters = set(parameters)
+    return {*parameters, *(PERSONAL + name for name in parameters), MIXING}
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,8 @@ import math
 import mmap
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import TypeVar
 
@@ -45,21 +46,33 @@ class BoundedCache:
 
     def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
         """The value of a key, made where it is missing. Two workers may both make it; they make the same."""
-        with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-                found: T = self._held[key][0]  # type: ignore[assignment]  # a key always stands for one type
-                return found
+        held = self.find(key)
+        if held is not None:
+            found: T = held  # type: ignore[assignment]  # a key always stands for one type
+            return found
         value = make()
-        cost = size(value)
+        self.put(key, value, size(value))
+        return value
+
+    def find(self, key: Hashable) -> object | None:
+        """The value of a key, None where there is none."""
         with self._lock:
-            if key not in self._held and cost <= self._limit:
+            if key not in self._held:
+                return None
+            self._held.move_to_end(key)
+            return self._held[key][0]
+
+    def put(self, key: Hashable, value: object, cost: int) -> None:
+        """Keep a value in the place of any other of this key; one that is larger than the whole room is not kept."""
+        with self._lock:
+            _, freed = self._held.pop(key, (None, 0))
+            self._bytes -= freed
+            if cost <= self._limit:
                 self._held[key] = (value, cost)
                 self._bytes += cost
             while self._bytes > self._limit:
                 _, (_, freed) = self._held.popitem(last=False)
                 self._bytes -= freed
-        return value
 
     @property
     def held_bytes(self) -> int:
@@ -67,40 +80,30 @@ class BoundedCache:
         return self._bytes
 
 
-class Starts:
-    """For each device a value that belongs to one tensor of weights, kept while all fit into so many bytes.
+@dataclass(frozen=True, eq=False)
+class OwnedValue:
+    """A value that was computed from some tensors and belongs to them alone.
 
     Personal models do not change between the end of a round and the device's next: what is computed from them at the
-    one is there at the other. A tensor counts as the same if it is the very object; weights are never changed in place.
+    one is there at the other. Tensors count as the same if they are the very objects and nobody wrote into them.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
-        self._held: OrderedDict[int, tuple[weakref.ref[Tensor], Tensor]] = OrderedDict()
-        self._bytes = 0
-        self._lock = Lock()
+    value: Tensor
+    owners: tuple[weakref.ref[Tensor], ...]
+    versions: tuple[int, ...]
 
-    def keep(self, device: int, weights: Tensor, value: Tensor) -> None:
-        """Keep a copy of a value; the ones that were kept longest ago make room."""
-        if value.nbytes > self._limit:
-            return
+    @staticmethod
+    def of(value: Tensor, owners: Sequence[Tensor]) -> OwnedValue | None:
+        """A copy of a value with its owners; None for owners of which PyTorch does not know whether they change."""
+        if any(owner.is_inference() for owner in owners):
+            return None
         own = own_pages(*value.shape, dtype=value.dtype).copy_(value)
-        with self._lock:
-            self._drop(device)
-            while self._bytes + own.nbytes > self._limit:
-                self._drop(next(iter(self._held)))
-            self._held[device] = (weakref.ref(weights), own)
-            self._bytes += own.nbytes
+        return OwnedValue(own, tuple(map(weakref.ref, owners)), tuple(owner._version for owner in owners))
 
-    def of(self, device: int, weights: Tensor) -> Tensor | None:
-        """The value that belongs to these very weights, if it is still there."""
-        with self._lock:
-            found = self._held.get(device)
-        return found[1] if found is not None and found[0]() is weights else None
-
-    def _drop(self, device: int) -> None:
-        found = self._held.pop(device, None)
-        self._bytes -= 0 if found is None else found[1].nbytes
+    def belongs_to(self, owners: Sequence[Tensor]) -> bool:
+        """Whether these are the owners, as they were."""
+        same = all(mine() is owner for mine, owner in zip(self.owners, owners, strict=True))
+        return same and self.versions == tuple(owner._version for owner in owners)
 
 
 def own_pages(*shape: int, dtype: torch.dtype) -> Tensor:
