@@ -34,6 +34,7 @@ def spending() -> Store:
                 "rounds": 200,
                 "budget_j": 250.0,
                 "energy_j": 200 * joules,
+                "upload_energy_j": 50 * joules,
                 "time_s": 400.0,
                 "bits_up": 200 * bits,
                 "devices_per_round": 10.0,
@@ -51,6 +52,7 @@ def test_the_energy_view_has_accuracy_over_joules_seconds_and_bits() -> None:
 def test_a_table_tells_of_runs_once_however_many_panels_show_them() -> None:
     table = figure_table(FIGURES["energy"](), spending(), FULL)
     assert table.count("### ") == 4 and table.count("| KFL |") == 4
+    assert table.count("| 25.0 % |") == 24
     assert "| 80.00 ± 0.00 % |" in table and "| 40.00 ± 0.00 % |" in table, "of the budget, in both cells"
 
 

@@ -16,7 +16,7 @@ from kfl.core.files import write_atomic
 from kfl.paper.measures import gap
 from kfl.paper.setting import Figure, Panel, Scale
 from kfl.paper.store import Store
-from kfl.simulation.curves import LABELS, LOG_FROM, STYLES, Axis, lines_of, spread_out, y_range
+from kfl.simulation.curves import LABELS, STYLES, lines_of, scale_x, spread_out, y_range
 from kfl.simulation.curves import Line as Curve
 from kfl.simulation.records import Record
 
@@ -40,6 +40,8 @@ DOT_LABEL = 42
 """Characters in a line of a condition's name."""
 NAME_GAP = 0.075
 """Between the names of two lines, as a share of the panel's height."""
+TICKS = 5
+"""About so many on a horizontal axis."""
 KINDS = ("png", "svg", "pdf")
 
 
@@ -108,19 +110,15 @@ def _panel(axes: Axes, panel: Panel, figure: Figure, store: Store, scale: Scale)
         for row in store.seeds(line, scale).values()
     ]
     curves = lines_of(rows, panel.across)
-    low, end = _scale(axes, curves, panel.across)
+    low, end = scale_x(axes, curves, panel.across, ticks=TICKS)
     for curve in reversed(curves):  # the first line on top
         colour, dashes, width = styles[curve.name]
-        # What spent nothing is a level across the panel.
-        x, mean, deviation = (
-            ([low, end], np.repeat(curve.mean[-1:], 2), np.repeat(curve.deviation[-1:], 2))
-            if curve.flat
-            else (curve.x, curve.mean, curve.deviation)
-        )
+        x, mean, deviation = curve.drawn(low, end)
         axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.13, linewidth=0)
         marker = "o" if len(x) == 1 else ""  # a run that was done with its energy before its second test
         axes.plot(x, mean, color=colour, linestyle=dashes, linewidth=width, marker=marker, markersize=4)
     axes.set_title(panel.title, loc="left")
+    axes.set_xlabel("round" if panel.across == "rounds" else LABELS[panel.across][0])
     energy = figure.shows == "energy"
     axes.set_ylabel("energy used, % of the budget" if energy else "accuracy over all devices, %")
     top = max(100.0, *(float(curve.mean.max()) for curve in curves))
@@ -131,26 +129,6 @@ def _panel(axes: Axes, panel: Panel, figure: Figure, store: Store, scale: Scale)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     _names(axes, curves, styles, end)
-
-
-def _scale(axes: Axes, curves: Sequence[Curve], across: Axis) -> tuple[float, float]:
-    """The horizontal axis, logarithmic where the lines end far apart; where it begins and ends."""
-    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
-
-    spent = [curve for curve in curves if not curve.flat]
-    ends = [float(curve.x[-1]) for curve in spent] or [1.0]
-    low, end = 0.0, max(ends)
-    if across != "rounds" and end > LOG_FROM * min(ends):
-        low = min(float(curve.x[curve.x > 0][0]) for curve in spent)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(numticks=6))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    label, unit = LABELS[across]
-    axes.set_xlabel("round" if across == "rounds" else label)
-    if unit:
-        axes.xaxis.set_major_formatter(EngFormatter(unit=unit, sep=" "))
-    axes.set_xlim(low, end)
-    return low, end
 
 
 def _names(axes: Axes, curves: Sequence[Curve], styles: dict[str, tuple[str, Any, float]], end: float) -> None:

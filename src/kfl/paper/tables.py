@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from kfl.paper.measures import NOT_RUN, early, final, gap, told, used
 from kfl.paper.setting import Figure, Line, Panel, Scale
 from kfl.paper.store import Store
 from kfl.paper.verdict import FEWEST_SEEDS, Verdict
+from kfl.simulation.records import Record
 
 VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be judged")
 
@@ -38,7 +39,7 @@ def _panel_table(panel: Panel, lines: Sequence[Line], figure: Figure, store: Sto
     head = ["", "seeds", "accuracy at the end, %", "first quarter, %", f"{reference.label} minus it [95 %], points"]
     costs = any(line.experiment.cell is not None for line in lines)
     if costs:
-        head += ["energy, J", "of the budget", "time, s", "uploaded, Mbit", "devices per round"]
+        head += ["energy, J", "of the budget", "of it uploading", "time, s", "uploaded, Mbit", "devices per round"]
     rows = [head, ["---"] * len(head)]
     for line in lines:
         found = store.seeds(line, scale)
@@ -49,6 +50,7 @@ def _panel_table(panel: Panel, lines: Sequence[Line], figure: Figure, store: Sto
             cells += [
                 f"{_mean([row['energy_j'] for row in found.values()]):.4g}",
                 _pm([100 * used(row) for row in found.values()]) + " %",
+                f"{_uploading(found.values()):.1f} %",
                 f"{_mean([row['time_s'] for row in found.values()]):.4g}",
                 f"{_mean([row['bits_up'] for row in found.values()]) / 1e6:.4g}",
                 f"{_mean([row['devices_per_round'] for row in found.values()]):.3g}",
@@ -75,6 +77,12 @@ def claims_table(claims: Sequence[Claim], store: Store, scale: Scale) -> str:
             verdict += f": {_why_not_judged(found, scale)}"
         lines.append(f"| {claim.where} | {claim.says} | {claim.paper} | {found.ours} | {verdict} | {command} |")
     return "\n".join(lines) + "\n"
+
+
+def _uploading(rows: Iterable[Record]) -> float:
+    """Part of the energy that went into uploads, per cent; 0 where nothing was spent."""
+    spent = [(row["upload_energy_j"], row["energy_j"]) for row in rows]
+    return _mean([100 * upload / energy if energy else 0.0 for upload, energy in spent])
 
 
 def _why_not_judged(found: Finding, scale: Scale) -> str:

@@ -70,6 +70,12 @@ class Line:
         """Whether nothing was spent: then it is a level, not a curve."""
         return bool(self.x[-1] == 0)
 
+    def drawn(self, low: float, high: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """What is drawn between these ends of the axis, with mean and deviation: the curve, or a level across."""
+        if not self.flat:
+            return self.x, self.mean, self.deviation
+        return np.array([low, high]), np.repeat(self.mean[-1:], 2), np.repeat(self.deviation[-1:], 2)
+
 
 def lines_of(records: Sequence[Record], x: Axis) -> list[Line]:
     """One line per algorithm, in the order of the records."""
@@ -132,26 +138,33 @@ def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title
 
 def _scale(axes: Axes, lines: Sequence[Line], x: Axis) -> None:
     """Axes that show the differences: the first steep rise may leave the picture below."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
-
-    curves = [line for line in lines if not line.flat]
-    what, unit = LABELS[x]
+    scale_x(axes, lines, x, ticks=8)
     across = "; lines across the picture: nothing at all" if any(line.flat and line.feasible for line in lines) else ""
-    axes.set_xlabel(what + across)
-    ends = [float(line.x[-1]) for line in curves]
-    if ends and max(ends) > LOG_FROM * min(ends) and x != "rounds":
-        axes.set_xscale("log")
-        axes.set_xlim(min(float(line.x[line.x > 0][0]) for line in curves), max(ends))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    else:
-        axes.set_xlim(0, max(ends, default=1.0))
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=x == "rounds"))
-    if unit:
-        axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
+    axes.set_xlabel(LABELS[x][0] + across)
     axes.set_ylim(*y_range(lines))
     axes.grid(color="#e3e6ea", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def scale_x(axes: Axes, lines: Sequence[Line], x: Axis, ticks: int) -> tuple[float, float]:
+    """The horizontal axis, logarithmic where lines end far apart, with about so many ticks; its two ends."""
+    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    curves = [line for line in lines if not line.flat]
+    ends = [float(line.x[-1]) for line in curves]
+    low, high = 0.0, max(ends, default=1.0)
+    if ends and high > LOG_FROM * min(ends) and x != "rounds":
+        low = min(float(line.x[line.x > 0][0]) for line in curves)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(numticks=ticks))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, steps=[1, 2, 5, 10], integer=x == "rounds"))
+    axes.set_xlim(low, high)
+    if LABELS[x][1]:
+        axes.xaxis.set_major_formatter(EngFormatter(unit=LABELS[x][1]))
+    return low, high
 
 
 def y_range(lines: Sequence[Line]) -> tuple[float, float]:
@@ -166,12 +179,7 @@ def y_range(lines: Sequence[Line]) -> tuple[float, float]:
 
 def _draw(axes: Axes, line: Line) -> None:
     colour, style, width = _style(line.name)
-    if line.flat:  # nothing was spent: a level across the picture
-        low, high = axes.get_xlim()
-        x = np.array([low, high])
-        mean, deviation = np.repeat(line.mean[-1], 2), np.repeat(line.deviation[-1], 2)
-    else:
-        x, mean, deviation = line.x, line.mean, line.deviation
+    x, mean, deviation = line.drawn(*axes.get_xlim())
     axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.1, linewidth=0)
     axes.plot(x, mean, color=colour, linestyle=style, linewidth=width)
     if not line.flat:
