@@ -23,17 +23,19 @@ from kfl.core.randomness import stream
 from kfl.scheduling.base import FloatArray, Observation, SchedulerState, Uplink
 from kfl.scheduling.lyapunov import Lyapunov, line_up
 from kfl.scheduling.serve import share_floor
-from kfl.wireless import PRESETS, Cell, Radio
+from kfl.wireless import PRESETS, Cell, CellConfig
 
 KINDS = ("paper", "scarce", "costly", "crowded")
 PARAMETERS, SAMPLES, STEPS = 640, 600.0, 5
 MLP_FLOPS = 550_346
 
 
-def paper_round(devices: int, seed: int, round_index: int = 20, radio: Radio = PRESETS["paper-mnist"]) -> Observation:
+def paper_round(
+    devices: int, seed: int, round_index: int = 20, radio: CellConfig = PRESETS["paper-mnist"]
+) -> Observation:
     """A round of the paper's MNIST cell."""
     cell = Cell.build(radio, devices=devices, seed=seed)
-    link = cell.observe(round_index, flops=STEPS * SAMPLES * MLP_FLOPS, payload_bits=32 * PARAMETERS)
+    link = cell.link_state(round_index, flops=STEPS * SAMPLES * MLP_FLOPS, payload_bits=32 * PARAMETERS)
     return Observation(
         round=round_index,
         seed=seed,

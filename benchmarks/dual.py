@@ -33,7 +33,7 @@ def round_of(devices: int, kind: str, seed: int = 0) -> tuple[Dual, SchedulerSta
     draw = stream(seed, "benchmark")
     samples = draw.integers(300, 900, devices).astype(float)
     cell = Cell.build(PRESETS["paper-mnist"], devices, seed)
-    link = cell.observe(ROUND, 5 * 550_346 * samples, 640 * 32)
+    link = cell.link_state(ROUND, 5 * 550_346 * samples, 640 * 32)
     scheduler = Dual(v=0.1, gamma="constant")
     fleet = Fleet(samples, cell.budget_j(HORIZON))
     state = scheduler.init(fleet, HORIZON)

@@ -60,7 +60,7 @@ def play(scheduler: Scheduler, kappa: float, seed: int) -> EnergyAccount:
     state = scheduler.init(fleet, ROUNDS)
     compute, upload = np.zeros((2, ROUNDS, DEVICES))
     for t in range(ROUNDS):
-        link = cell.observe(t, flops, 640 * 32)
+        link = cell.link_state(t, flops, 640 * 32)
         uplink = Uplink(
             link.bandwidth_hz, link.noise_w_per_hz, link.gain, link.payload_bits, link.upload_time_s, link.max_power_w
         )

@@ -19,8 +19,8 @@ from typing import Any
 
 import kfl
 from kfl.core.files import write_json
+from kfl.experiment.faults import IN_ROUND, Faults
 from kfl.scheduling import Lyapunov
-from kfl.simulation.faults import IN_ROUND, Faults
 
 FAILING = 0.30
 """Share of the scheduled devices that fail."""
@@ -31,7 +31,7 @@ SAMPLES = {"mnist-5k": 40, "mnist": 600}
 
 
 def experiment(dataset: str, rounds: int, seed: int) -> kfl.Experiment:
-    radio = kfl.Radio(power_coefficient=4e-27, budget_j_per_round=0.1 * SAMPLES[dataset] / 600)
+    radio = kfl.CellConfig(power_coefficient=4e-27, budget_j_per_round=0.1 * SAMPLES[dataset] / 600)
     return kfl.Experiment(
         dataset=dataset,
         devices=100,

@@ -33,8 +33,8 @@ from pathlib import Path
 import numpy as np
 
 import kfl
+from kfl.experiment.faults import Faults
 from kfl.scheduling import Lyapunov
-from kfl.simulation.faults import Faults
 
 PHASES = ("training", "aggregation", "evaluation", "history", "checkpoint")
 SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "knowledge.npz")
@@ -46,7 +46,7 @@ ROUNDS = 40
 SMALL = kfl.Experiment(devices=8, rounds=ROUNDS, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 EXPERIMENTS = (
     SMALL,
-    replace(SMALL, scheduler=Lyapunov(v=0.01), hard_budget=True, radio=kfl.Radio(fading_correlation=0.9)),
+    replace(SMALL, scheduler=Lyapunov(v=0.01), hard_budget=True, radio=kfl.CellConfig(fading_correlation=0.9)),
     replace(SMALL, faults=Faults(drop_before=0.1, late=0.1, corrupt=0.2, join=0.3, leave=0.2, poisoned=0.2)),
 )
 

@@ -26,8 +26,8 @@ from torch import nn
 import kfl
 from kfl.algorithms import Local
 from kfl.core.files import write_json
+from kfl.experiment.faults import Faults
 from kfl.models import SplitModel
-from kfl.simulation.faults import Faults
 
 RULES = ("mean", "clip", "median", "trimmed")
 POISONS = ("flip", "scale")

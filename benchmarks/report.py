@@ -20,10 +20,10 @@ import torch
 
 import kfl
 from kfl.report import build_report
+from kfl.runfolder.folder import RunFolder
+from kfl.runfolder.history import History, RoundLog, totals
+from kfl.runfolder.trail import Snapshot, kept_rounds
 from kfl.scheduling import Uniform
-from kfl.simulation.folder import RunFolder
-from kfl.simulation.history import History, RoundLog, totals
-from kfl.simulation.trail import Snapshot, kept_rounds
 
 REASON = "its means has the shape (320,), not (10, 64)"
 

@@ -18,7 +18,7 @@ import kfl
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.local_fleet import LocalFleet
 from kfl.scheduling import Lyapunov
-from kfl.wireless import Radio
+from kfl.wireless import CellConfig
 
 EXPERIMENT = kfl.Experiment(
     dataset="mnist-5k",
@@ -26,7 +26,7 @@ EXPERIMENT = kfl.Experiment(
     rounds=2,
     widths=(32, 64, 96),  # three devices, different networks
     scheduler=Lyapunov(v=0.01),
-    radio=Radio(bandwidth_hz=1e6),
+    radio=CellConfig(bandwidth_hz=1e6),
 )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kfl.models import SplitModel
     from kfl.scheduling import Uniform
     from kfl.simulation import Experiment, History, load_run, resume, run
-    from kfl.wireless import Radio
+    from kfl.wireless import CellConfig
 
 _LAZY = {
     "Dataset": "kfl.data",
@@ -32,7 +32,7 @@ _LAZY = {
     "Kfl": "kfl.algorithms",
     "KflError": "kfl.core.errors",
     "Local": "kfl.algorithms",
-    "Radio": "kfl.wireless",
+    "CellConfig": "kfl.wireless",
     "SplitModel": "kfl.models",
     "Uniform": "kfl.scheduling",
     "load_dataset": "kfl.data",
@@ -47,13 +47,13 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "CellConfig",
     "Dataset",
     "Experiment",
     "History",
     "Kfl",
     "KflError",
     "Local",
-    "Radio",
     "SplitModel",
     "Uniform",
     "__version__",

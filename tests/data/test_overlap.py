@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.data import Dataset, limit_tested, partition
+from kfl.experiment.experiment import DataSettings
 from kfl.simulation import Experiment, build_world
-from kfl.simulation.experiment import DataSettings
 
 LABELS = np.arange(600) % 10
 TESTS = np.arange(200) % 10

@@ -13,7 +13,7 @@ from kfl.deploy.flower import Context, Error, Grid, Message, RecordDict
 from kfl.deploy.server import serve
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import Experiment
-from kfl.wireless import Radio
+from kfl.wireless import CellConfig
 
 FIRST_NODE = 1000
 
@@ -105,7 +105,7 @@ def small_experiment(**changes: Any) -> Experiment:
         rounds=3,
         widths=(128, 192, 256),
         scheduler=SCHEDULERS["lyapunov"](v=0.002),
-        radio=Radio(bandwidth_hz=1e6),
+        radio=CellConfig(bandwidth_hz=1e6),
     )
     return replace(start, **changes)
 

@@ -12,10 +12,10 @@ from kfl.core.errors import KflError
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Array, ConfigRecord, Message, RecordDict
 from kfl.deploy.server import FleetServer, serve
+from kfl.runfolder.folder import RunFolder
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
-from kfl.simulation.folder import RunFolder
-from kfl.wireless import Radio
+from kfl.wireless import CellConfig
 
 
 def knowledge(folder):
@@ -52,7 +52,7 @@ def with_array(reply, name, array):
         {"algorithm": Kfl(local_steps=2, clip_norm=1.0, noise_multiplier=0.1, noise_counts=True)},
         {"algorithm": FedAvg(local_steps=2), "widths": (32,)},
         {"algorithm": Local(local_steps=2), "real_work": True},
-        {"radio": Radio(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
+        {"radio": CellConfig(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
         {"radio": None, "scheduler": SCHEDULERS["round-robin"](count=2)},
     ],
     ids=["lyapunov", "quantised batches", "private", "fedavg", "local", "blocks and outages", "no radio"],
@@ -132,7 +132,7 @@ def test_reported_energy_drives_the_queues(loop, small, tmp_path):
     serve(grid, config, tmp_path / "run")
     _, history = load_run(tmp_path / "run")
     assert set(history.rounds[0].compute_energy_j) == {3.5}
-    allowance = config.experiment.cell.budget_j_per_round
+    allowance = config.experiment.cell_config.budget_j_per_round
     upload = history.rounds[0].upload_energy_j[0]
     for device in history.devices:
         spent = device["compute_energy_j"] + device["upload_energy_j"]

@@ -24,8 +24,8 @@ from kfl.deploy.channel import read_gains
 from kfl.deploy.meters import RaplMeter, make_meter
 from kfl.deploy.metrics import Metrics
 from kfl.deploy.processes import ProcessGroup, free_ports, marked
+from kfl.experiment.faults import Faults
 from kfl.simulation import Experiment, RoundLog
-from kfl.simulation.faults import Faults
 
 
 def test_a_server_config_is_an_experiment_with_one_more_table(tmp_path):

@@ -12,7 +12,7 @@ from kfl.core.lock import only_one
 from kfl.deploy import DeviceSetup
 from kfl.deploy.client import make_worker
 from kfl.deploy.device import Advice, make_setup
-from kfl.deploy.memory import Kept, Memory
+from kfl.deploy.memory import Memory, StoredState
 from kfl.deploy.meters import FormulaMeter
 from kfl.deploy.profile import Profile
 from kfl.deploy.worker import Worker
@@ -200,7 +200,7 @@ def test_a_device_without_test_samples_is_a_device(tmp_path):
 def test_memory_keeps_bits_and_types(tmp_path):
     state = {"a": torch.tensor([1.5, -0.0]), "b": torch.tensor(3), "c": torch.tensor([True, False])}
     memory = Memory(tmp_path, RUN, 9)
-    memory.save(Kept(2, state, {"a": torch.ones(2, dtype=torch.float64)}, {"status": "ok", "x": 0.1}))
+    memory.save(StoredState(2, state, {"a": torch.ones(2, dtype=torch.float64)}, {"status": "ok", "x": 0.1}))
     found = memory.load()
     assert found.answer == {"status": "ok", "x": 0.1}
     assert found.upload["a"].dtype == torch.float64

@@ -3,7 +3,7 @@
 import os
 from importlib.metadata import version
 
-from kfl.simulation.environment import describe_environment
+from kfl.runfolder.environment import describe_environment
 
 
 def machine() -> str:

@@ -11,9 +11,9 @@ import kfl
 from kfl.algorithms import ALGORITHMS, FedKd
 from kfl.core.config import dump_toml
 from kfl.core.errors import ConfigError, KflError
+from kfl.experiment.faults import Faults
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import build_world
-from kfl.simulation.faults import Faults
 from kfl.simulation.round import begin, play_round
 from kfl.wireless import PRESETS
 

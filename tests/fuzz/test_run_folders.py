@@ -12,8 +12,8 @@ import pytest
 import kfl
 from benchmarks.kill_matrix import SMALL, data, difference
 from kfl.core.errors import KflError, StoppedError
+from kfl.runfolder.kept_models import read_state
 from kfl.simulation.export import FinishedRun
-from kfl.simulation.kept_models import read_state
 
 CASES = 150
 TINY = replace(SMALL, rounds=6, devices=4)

@@ -9,7 +9,7 @@ from kfl.core.errors import ConfigError
 from kfl.paper import FIGURES, FULL, GROUPS, QUICK, Store, chosen, claims, runs
 from kfl.paper.setting import run_key, tuned
 from kfl.paper.sharing import CONDITIONS
-from kfl.simulation.run_names import digest
+from kfl.runfolder.run_names import digest
 
 
 def every_figure():
@@ -45,7 +45,7 @@ def test_full_size_is_the_papers() -> None:
 
 def test_learning_comparisons_have_no_radio_and_schedulers_have_the_papers_cell() -> None:
     for name, build in FIGURES.items():
-        cells = {line.experiment.cell is not None for line in build().lines(FULL)}
+        cells = {line.experiment.cell_config is not None for line in build().lines(FULL)}
         assert cells == ({True} if name.startswith(("fig4", "energy")) else {False})
 
 

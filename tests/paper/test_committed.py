@@ -9,7 +9,7 @@ import pytest
 from kfl.paper import FIGURES, FULL, Store, claims
 from kfl.paper.execute import wanted
 from kfl.paper.tables import claims_table, figure_table
-from kfl.simulation.run_names import digest
+from kfl.runfolder.run_names import digest
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "paper"

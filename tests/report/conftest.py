@@ -6,9 +6,9 @@ import pytest
 
 import kfl
 from benchmarks.kill_matrix import SMALL, data
+from kfl.experiment.experiment import common_settings
+from kfl.experiment.faults import Faults
 from kfl.scheduling import Lyapunov
-from kfl.simulation.experiment import common_settings
-from kfl.simulation.faults import Faults
 
 EXPERIMENT = replace(
     SMALL,

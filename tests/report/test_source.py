@@ -49,11 +49,11 @@ def test_sums_are_those_of_the_summary(runs):
 
 
 def test_devices_stand_where_they_stood(runs):
-    from kfl.simulation.folder import load_experiment
+    from kfl.runfolder.folder import load_experiment
     from kfl.wireless import Cell
 
     experiment = load_experiment(runs / "kfl")
-    cell = Cell.build(experiment.cell, experiment.devices, experiment.seed)
+    cell = Cell.build(experiment.cell_config, experiment.devices, experiment.seed)
     np.testing.assert_array_equal(read_run(runs / "kfl").cell.position_m, cell.position_m)
     assert read_run(runs / "plain").cell is None
 

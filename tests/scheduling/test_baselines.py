@@ -24,7 +24,7 @@ from kfl.wireless import PRESETS, Cell
 
 def _observation(round_index: int = 0, devices: int = 20, battery_j: float = np.inf, seed: int = 0) -> Observation:
     """The paper's MNIST cell."""
-    link = Cell.build(PRESETS["paper-mnist"], devices, seed).observe(round_index, 5 * 600 * 550_346, 640 * 32)
+    link = Cell.build(PRESETS["paper-mnist"], devices, seed).link_state(round_index, 5 * 600 * 550_346, 640 * 32)
     return Observation(
         round=round_index,
         seed=seed,

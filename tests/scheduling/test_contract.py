@@ -54,7 +54,7 @@ def _case(scheduler: Scheduler, cell_name: str, seed: int, hard_budget: bool) ->
     draw = stream(seed, "contract")
     samples = draw.integers(200, 900, DEVICES).astype(float)
     cell = Cell.build(PRESETS[preset], DEVICES, seed)
-    link = cell.observe(7, 5 * 550_346 * samples, bits * draw.uniform(0.5, 1.0, DEVICES))
+    link = cell.link_state(7, 5 * 550_346 * samples, bits * draw.uniform(0.5, 1.0, DEVICES))
     fleet = Fleet(samples, cell.budget_j(HORIZON))
     state = scheduler.init(fleet, HORIZON)
     queue = draw.exponential(0.3, DEVICES) * (draw.random(DEVICES) > 0.3)

@@ -12,9 +12,9 @@ import kfl
 from kfl.algorithms import ALGORITHMS, Upload
 from kfl.cli.main import main
 from kfl.core.errors import ConfigError
+from kfl.experiment.faults import IN_ROUND, LASTING, Faults, corrupted, poisoned, spent_fraction
 from kfl.scheduling import SCHEDULERS, Lyapunov, RoundRobin
 from kfl.simulation import build_world
-from kfl.simulation.faults import IN_ROUND, LASTING, Faults, corrupted, poisoned, spent_fraction
 from kfl.simulation.round import begin, play_round
 
 SMALL = kfl.Experiment(devices=8, rounds=6, widths=(8, 12), scheduler=kfl.Uniform(count=3))
@@ -52,7 +52,7 @@ def calm(data):
 @pytest.mark.parametrize("kind", IN_ROUND)
 @pytest.mark.parametrize("scheduler", [kfl.Uniform(count=3), Lyapunov(v=0.01)], ids=["uniform", "lyapunov"])
 def test_what_a_fault_costs_and_what_it_leaves(data, kind, scheduler):
-    """The table of kfl.simulation.faults, line by line, against the same round without the fault."""
+    """The table of kfl.experiment.faults, line by line, against the same round without the fault."""
     usual = replace(SMALL, scheduler=scheduler)
     world, calm_states, calm_logs = rounds_of(usual, data, HIT + 1)
     _, states, logs = rounds_of(replace(usual, faults=Faults(schedule=(f"{kind}:{HIT}:all",))), data, HIT + 1)
@@ -160,7 +160,7 @@ def test_devices_join_and_leave_at_random_rounds_for_good():
 @given(chances=st.lists(st.floats(0, 0.5), min_size=6, max_size=6), seed=st.integers(0, 99), budget=st.floats(0.1, 3))
 def test_a_hard_budget_is_never_overdrawn_and_the_accounts_add_up(data, scheduler, chances, seed, budget):
     """Budgets of none to a few rounds' worth: a round of these small models costs about a millijoule."""
-    radio = kfl.Radio(budget_j_per_round=budget * 1e-3)
+    radio = kfl.CellConfig(budget_j_per_round=budget * 1e-3)
     faults = Faults(**dict(zip(IN_ROUND, chances, strict=True)), join=0.2, leave=0.2)
     experiment = replace(SMALL, seed=seed, rounds=8, scheduler=scheduler, radio=radio, hard_budget=True, faults=faults)
     world, states, logs = rounds_of(experiment, data, 8)
@@ -177,7 +177,7 @@ def test_a_hard_budget_is_never_overdrawn_and_the_accounts_add_up(data, schedule
 
 def test_a_hard_budget_binds(data):
     """The budgets above are such that, unless they are hard, they are overdrawn."""
-    radio = kfl.Radio(budget_j_per_round=2e-4)
+    radio = kfl.CellConfig(budget_j_per_round=2e-4)
     faults = Faults(late=0.3, battery_empty=0.3)
     used = {}
     for hard in (False, True):

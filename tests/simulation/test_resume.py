@@ -13,12 +13,12 @@ import kfl
 from kfl.core.arrays import read_npz
 from kfl.core.errors import KflError, RunFolderError, StoppedError
 from kfl.core.lock import only_one
+from kfl.experiment.faults import Faults
+from kfl.runfolder.checkpoint import Checkpoints, _pack_rest, _unpack_rest
+from kfl.runfolder.state_rows import read_rows, rows_sum, write_rows
 from kfl.scheduling import Lyapunov, RoundRobin
 from kfl.simulation import build_world
-from kfl.simulation.checkpoint import Checkpoints, _pack_rest, _unpack_rest
-from kfl.simulation.faults import Faults
 from kfl.simulation.round import begin, finite, play_round
-from kfl.simulation.state_rows import read_rows, rows_sum, write_rows
 
 SMALL = kfl.Experiment(devices=8, rounds=9, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "knowledge.npz")
@@ -56,7 +56,7 @@ def equal(one: Path, other: Path) -> None:
     "experiment",
     [
         SMALL,
-        replace(SMALL, scheduler=RoundRobin(count=3), radio=kfl.Radio(fading_correlation=0.9)),
+        replace(SMALL, scheduler=RoundRobin(count=3), radio=kfl.CellConfig(fading_correlation=0.9)),
         replace(SMALL, scheduler=Lyapunov(v=0.01), hard_budget=True),
         replace(SMALL, faults=Faults(drop_before=0.2, late=0.2, corrupt=0.3, join=0.3, leave=0.2)),
         replace(SMALL, algorithm=kfl.algorithms.ALGORITHMS["fedavg"](), widths=(8,)),

@@ -139,9 +139,9 @@ def test_only_devices_whose_predictions_may_have_changed_are_tested(data, name):
 def test_energy_and_bits_follow_the_papers_formulas(data):
     world = build_world(SMALL, dataset=data)
     history = play(SMALL, data)
-    radio = SMALL.cell
+    radio = SMALL.cell_config
     for log in history.rounds:
-        link = world.cell.observe(log.round, world.flops, world.bits_up)
+        link = world.cell.link_state(log.round, world.flops, world.bits_up)
         for place, k in enumerate(log.devices):
             profile = world.engine.profile(k)
             work = 5 * profile.samples * profile.model.flops  # τ D C
@@ -265,7 +265,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(data, tmp_path):
         ({"algorithm": kfl.Local(batch_size=0)}, ConfigError, ["batch_size", "0"]),
         ({"widths": ()}, ConfigError, ["widths"]),
         ({"radio": "moon"}, ConfigError, ["radio", "moon", "paper-mnist"]),
-        ({"radio": kfl.Radio(bandwidth_hz=0.0)}, ConfigError, ["bandwidth_hz", "0.0"]),
+        ({"radio": kfl.CellConfig(bandwidth_hz=0.0)}, ConfigError, ["bandwidth_hz", "0.0"]),
         ({"classes_per_device": 0}, ConfigError, ["classes_per_device"]),
         ({"devices": 400}, DataError, ["shards", "samples"]),
         ({"model": "resnet"}, ConfigError, ["model", "resnet", "mlp"]),
@@ -292,7 +292,7 @@ def test_models_whose_features_differ_are_refused_before_anything_runs(data, tmp
 
 
 def test_whole_resource_blocks(data):
-    history = play(replace(SMALL, radio=kfl.Radio(resource_blocks=7)), data)
+    history = play(replace(SMALL, radio=kfl.CellConfig(resource_blocks=7)), data)
     for log in history.rounds:
         assert len(log.devices) == 3
         assert all(abs(share * 7 - round(share * 7)) < 1e-9 and share > 0 for share in log.share)
@@ -304,17 +304,17 @@ def test_whole_resource_blocks(data):
 
 
 def test_a_server_that_knows_the_channel_badly_loses_uploads(data):
-    history = play(replace(SMALL, radio=kfl.Radio(channel_error=0.3), rounds=20), data)
+    history = play(replace(SMALL, radio=kfl.CellConfig(channel_error=0.3), rounds=20), data)
     lost = sum(len(log.lost) for log in history.rounds)
     assert 0 < lost == history.summary["lost_uploads"]
-    careful = kfl.Radio(channel_error=0.3, channel_margin_db=30.0)
+    careful = kfl.CellConfig(channel_error=0.3, channel_margin_db=30.0)
     assert play(replace(SMALL, radio=careful, rounds=20), data).summary["lost_uploads"] < lost
 
 
 def test_a_broadcast_that_is_counted_takes_time(data):
     free = play(SMALL, data)
     # So weak a server that its 8,192 bits take a noticeable part of the second.
-    counted = play(replace(SMALL, radio=kfl.Radio(downlink_power_dbm=-35.0)), data)
+    counted = play(replace(SMALL, radio=kfl.CellConfig(downlink_power_dbm=-35.0)), data)
     assert all(log.time_s <= 1 + 1e-9 for log in counted.rounds)
     assert [log.devices for log in counted.rounds] == [log.devices for log in free.rounds]
     assert sum(sum(log.upload_energy_j) for log in counted.rounds) > sum(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kfl
 from benchmarks.kill_matrix import SMALL, data
-from kfl.simulation.trail import MOST_SNAPSHOTS, Snapshot, kept_rounds, read_trail
+from kfl.runfolder.trail import MOST_SNAPSHOTS, Snapshot, kept_rounds, read_trail
 
 
 def test_the_last_snapshot_is_the_end_of_the_run(tmp_path):

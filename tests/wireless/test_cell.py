@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kfl.wireless import PRESETS, Cell, Radio, transmit_power
+from kfl.wireless import PRESETS, Cell, CellConfig, transmit_power
 
 WORK = 5 * 600 * 550_346  # the paper's MNIST device: 5 steps over 600 samples of the MLP
 KNOWLEDGE, MODEL = 640 * 32, 550_346 * 32
@@ -14,7 +14,7 @@ KNOWLEDGE, MODEL = 640 * 32, 550_346 * 32
 def _upload_over_computation(preset: str, bits: int, devices: int = 10) -> tuple[float, float]:
     """Median of E_U / E_L over the devices that can send at an equal share, and how many can."""
     cell = Cell.build(PRESETS[preset], 300, 1)
-    link = cell.observe(0, WORK, bits)
+    link = cell.link_state(0, WORK, bits)
     power = transmit_power(
         1 / devices, link.payload_bits, link.upload_time_s, link.gain, link.bandwidth_hz, link.noise_w_per_hz
     )
@@ -37,40 +37,42 @@ def test_regimes() -> None:
 
 
 def test_the_papers_upload_is_about_1e_8_joule() -> None:
-    link = Cell.build(PRESETS["paper-mnist"], 300, 1).observe(0, WORK, KNOWLEDGE)
+    link = Cell.build(PRESETS["paper-mnist"], 300, 1).link_state(0, WORK, KNOWLEDGE)
     fair = transmit_power(0.1, KNOWLEDGE, link.upload_time_s, link.gain, link.bandwidth_hz, link.noise_w_per_hz)
     assert 1e-9 < float(np.median(fair * link.upload_time_s)) < 1e-7
 
 
 def test_one_flop_per_cycle_breaks_the_papers_deadline() -> None:
     cell = Cell.build(dataclasses.replace(PRESETS["paper-mnist"], flops_per_cycle=1.0), 50, 0)
-    assert (cell.observe(0, WORK, KNOWLEDGE).upload_time_s <= 0).all()
+    assert (cell.link_state(0, WORK, KNOWLEDGE).upload_time_s <= 0).all()
 
 
 def test_observation_is_a_pure_function() -> None:
-    cell = Cell.build(Radio(), 8, 4)
-    one, two = cell.observe(3, WORK, KNOWLEDGE), cell.observe(3, WORK, KNOWLEDGE)
-    assert (one.gain == two.gain).all() and (one.gain != cell.observe(4, WORK, KNOWLEDGE).gain).all()
+    cell = Cell.build(CellConfig(), 8, 4)
+    one, two = cell.link_state(3, WORK, KNOWLEDGE), cell.link_state(3, WORK, KNOWLEDGE)
+    assert (one.gain == two.gain).all() and (one.gain != cell.link_state(4, WORK, KNOWLEDGE).gain).all()
     assert one.upload_time_s + one.compute_time_s == pytest.approx(1.0)
     assert cell.budget_j(200) == pytest.approx(np.full(8, 20.0))
 
 
 def test_downlink_time_comes_off_the_deadline() -> None:
-    free = Cell.build(Radio(), 8, 4)
-    cell = Cell.build(Radio(downlink_power_dbm=46.0), 8, 4)
-    assert (cell.observe(0, WORK, KNOWLEDGE).upload_time_s == free.observe(0, WORK, KNOWLEDGE).upload_time_s).all()
-    link = cell.observe(0, WORK, KNOWLEDGE, broadcast_bits=KNOWLEDGE)
-    lost = free.observe(0, WORK, KNOWLEDGE).upload_time_s - link.upload_time_s
+    free = Cell.build(CellConfig(), 8, 4)
+    cell = Cell.build(CellConfig(downlink_power_dbm=46.0), 8, 4)
+    assert (
+        cell.link_state(0, WORK, KNOWLEDGE).upload_time_s == free.link_state(0, WORK, KNOWLEDGE).upload_time_s
+    ).all()
+    link = cell.link_state(0, WORK, KNOWLEDGE, broadcast_bits=KNOWLEDGE)
+    lost = free.link_state(0, WORK, KNOWLEDGE).upload_time_s - link.upload_time_s
     everyone = np.ones(8, dtype=bool)
     assert lost == pytest.approx(np.full(8, cell.broadcast_time(link.gain, everyone, KNOWLEDGE)))
     nearest = np.arange(8) == np.argmax(link.gain)
     assert 0 < cell.broadcast_time(link.gain, nearest, KNOWLEDGE) < lost[0]
-    only = cell.observe(0, WORK, KNOWLEDGE, broadcast_bits=KNOWLEDGE, available=nearest)
+    only = cell.link_state(0, WORK, KNOWLEDGE, broadcast_bits=KNOWLEDGE, available=nearest)
     assert (only.upload_time_s > link.upload_time_s).all()
 
 
 def test_processors_come_from_the_list() -> None:
-    cell = Cell.build(Radio(), 400, 0)
+    cell = Cell.build(CellConfig(), 400, 0)
     names, counts = np.unique(cell.cpu_hz, return_counts=True)
-    assert set(names) == set(Radio().cpu_frequencies_hz)
+    assert set(names) == set(CellConfig().cpu_frequencies_hz)
     assert counts.min() > 60

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kfl.wireless import Cell, Fading, Radio, draw_gains, fading_at, path_gain, positions, transmit_power
+from kfl.wireless import Cell, CellConfig, Fading, draw_gains, fading_at, path_gain, positions, transmit_power
 
 
 def test_devices_are_uniform_over_the_disc() -> None:
-    radio = Radio(min_distance_m=100.0)
+    radio = CellConfig(min_distance_m=100.0)
     distance = np.hypot(*positions(radio, 3, 4000).T)
     assert distance.min() >= 100 and distance.max() <= 500
     area = (distance**2 - 100**2) / (500**2 - 100**2)
@@ -18,32 +18,32 @@ def test_devices_are_uniform_over_the_disc() -> None:
 
 
 def test_more_devices_move_nobody() -> None:
-    few, many = Cell.build(Radio(), 5, 1), Cell.build(Radio(), 50, 1)
+    few, many = Cell.build(CellConfig(), 5, 1), Cell.build(CellConfig(), 50, 1)
     assert (few.position_m == many.position_m[:5]).all()
     assert (few.cpu_hz == many.cpu_hz[:5]).all()
-    assert (few.observe(4, 1e9, 1e4).gain == many.observe(4, 1e9, 1e4).gain[:5]).all()
+    assert (few.link_state(4, 1e9, 1e4).gain == many.link_state(4, 1e9, 1e4).gain[:5]).all()
 
 
 def test_path_gain_is_the_papers() -> None:
-    assert path_gain(Radio(), np.array([1.0, 500.0])) == pytest.approx([1e-3, 1e-3 / 500**2])
+    assert path_gain(CellConfig(), np.array([1.0, 500.0])) == pytest.approx([1e-3, 1e-3 / 500**2])
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.95])
 def test_fading_power_is_exponential_in_every_round(rho: float) -> None:
-    radio = Radio(fading_correlation=rho)
+    radio = CellConfig(fading_correlation=rho)
     power = np.abs(fading_at(radio, 5, 20, 4000).coefficient) ** 2
     assert stats.kstest(power, "expon").pvalue > 1e-3
 
 
 def test_fading_is_correlated_as_asked() -> None:
-    radio = Radio(fading_correlation=0.8)
+    radio = CellConfig(fading_correlation=0.8)
     one, two = fading_at(radio, 0, 3, 20_000).coefficient, fading_at(radio, 0, 5, 20_000).coefficient
     correlation = np.mean(two * one.conj())
     assert abs(correlation - 0.8**2) < 0.03
 
 
 def test_a_resumed_channel_is_the_same_channel() -> None:
-    radio = Radio(fading_correlation=0.7)
+    radio = CellConfig(fading_correlation=0.7)
     distance = np.linspace(10, 400, 6)
     previous: Fading | None = None
     for t in range(8):
@@ -57,16 +57,16 @@ def test_a_resumed_channel_is_the_same_channel() -> None:
 
 def test_without_fading_the_gain_is_the_path() -> None:
     distance = np.array([10.0, 300.0])
-    gains = draw_gains(Radio(fading="none"), 0, 3, distance)
-    assert (gains.true_gain == path_gain(Radio(), distance)).all()
+    gains = draw_gains(CellConfig(fading="none"), 0, 3, distance)
+    assert (gains.true_gain == path_gain(CellConfig(), distance)).all()
     assert (gains.known_gain == gains.true_gain).all()
 
 
 def test_the_servers_estimate() -> None:
     """The estimate is unbiased, its error has the stated variance, and it leaves the true channel alone."""
     distance = np.ones(40_000)
-    clear = draw_gains(Radio(reference_gain_db=0.0), 2, 0, distance)
-    radio = Radio(reference_gain_db=0.0, channel_error=0.3)
+    clear = draw_gains(CellConfig(reference_gain_db=0.0), 2, 0, distance)
+    radio = CellConfig(reference_gain_db=0.0, channel_error=0.3)
     noisy = draw_gains(radio, 2, 0, distance)
     assert (noisy.true_gain == clear.true_gain).all()
     assert noisy.known_gain.mean() == pytest.approx(1.0, abs=0.02)
@@ -83,15 +83,15 @@ def test_the_servers_estimate() -> None:
 def test_a_margin_saves_uploads() -> None:
     lost = []
     for margin in (0.0, 3.0, 10.0):
-        cell = Cell.build(Radio(channel_error=0.1, channel_margin_db=margin), 500, 0)
-        link = cell.observe(0, 1e9, 20480)
+        cell = Cell.build(CellConfig(channel_error=0.1, channel_margin_db=margin), 500, 0)
+        link = cell.link_state(0, 1e9, 20480)
         share = np.full(500, 1 / 500)
         power = transmit_power(
             share, link.payload_bits, link.upload_time_s, link.gain, link.bandwidth_hz, link.noise_w_per_hz
         )
         lost.append(link.outage(share, power).mean())
     assert lost[0] > 0.3 > lost[1] > lost[2]
-    perfect = Cell.build(Radio(), 500, 0).observe(0, 1e9, 20480)
+    perfect = Cell.build(CellConfig(), 500, 0).link_state(0, 1e9, 20480)
     share = np.full(500, 1 / 500)
     power = transmit_power(
         share,

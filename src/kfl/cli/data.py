@@ -12,7 +12,7 @@ import tyro
 
 from kfl.cli.options import parse
 from kfl.core.errors import KflError
-from kfl.simulation.experiment import DataSettings
+from kfl.experiment.experiment import DataSettings
 
 
 @dataclass(frozen=True)

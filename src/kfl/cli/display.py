@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kfl.simulation.history import History, RoundLog
+from kfl.runfolder.history import History, RoundLog
 
 if TYPE_CHECKING:
-    from kfl.simulation.experiment import Experiment
+    from kfl.experiment.experiment import Experiment
     from kfl.simulation.world import World
 
 
@@ -102,7 +102,7 @@ def print_summary(experiment: Experiment, history: History, alone: History | Non
     table.add_row(f"accuracy, {whose}", *(percent(c["accuracy"]) for c in columns))
     table.add_row("worst tenth of devices", *(percent(h.worst_tenth) for h in (history, alone) if h is not None))
     table.add_row("uploaded", *(quantity(c["bits_up"] / 8, "B") for c in columns))
-    if experiment.cell is not None:
+    if experiment.cell_config is not None:
         table.add_row("energy, all devices", *(quantity(c["energy_j"], "J") for c in columns))
         table.add_row("   of it transmitting", *(quantity(c["upload_energy_j"], "J") for c in columns))
         table.add_row("time in the cell", *(quantity(c["time_s"], "s") for c in columns))

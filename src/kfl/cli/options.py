@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import ConfigError, MissingExtraError
+from kfl.experiment.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation.experiment import Experiment
-from kfl.wireless import PRESETS, Radio
+from kfl.wireless import PRESETS, CellConfig
 
 T = TypeVar("T")
 
@@ -65,12 +65,12 @@ def starting_point(arguments: Sequence[str]) -> Experiment:
 
 def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Experiment:
     """The experiment with its radio spelled out, so that each field of it can be an option."""
-    cell = experiment.cell
+    cell = experiment.cell_config
     if cell is None:
         flag = next((word for word in arguments if word.startswith("--radio.")), None)
         if flag is not None:
             raise ConfigError("radio", "none", f"the name of a cell ({', '.join(PRESETS)}) to use {flag}")
-    return replace(experiment, radio=cell or Radio())
+    return replace(experiment, radio=cell or CellConfig())
 
 
 def peek(arguments: Sequence[str], name: str) -> str | None:

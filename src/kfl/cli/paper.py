@@ -163,7 +163,7 @@ def show_list(options: PaperOptions, scale: Scale) -> int:
     from kfl.paper import FIGURES, Store, claims, runs
     from kfl.paper.estimate import seconds_of, seconds_per_device
     from kfl.paper.setting import DATASETS
-    from kfl.simulation.run_names import digest
+    from kfl.runfolder.run_names import digest
 
     store, workers = Store.open(options.out), options.worker_count()
     where = options.device if options.device == "cpu" else "gpu"

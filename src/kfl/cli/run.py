@@ -24,12 +24,12 @@ from kfl.cli.options import (
 from kfl.core.errors import ConfigError, StoppedError
 from kfl.core.files import write_json
 from kfl.core.parse import parse_json
+from kfl.experiment.experiment import Experiment, common_settings
 from kfl.report.trackers import Tracking, tracker_names
-from kfl.simulation.experiment import Experiment, common_settings
-from kfl.simulation.folder import cannot_write
+from kfl.runfolder.folder import cannot_write
 
 if TYPE_CHECKING:
-    from kfl.simulation.history import RoundLog
+    from kfl.runfolder.history import RoundLog
     from kfl.simulation.world import World
 
 DESCRIPTION = """Run an experiment: federated learning on a fleet of simulated devices.
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         radio_name=start.radio if isinstance(start.radio, str) else ("none" if start.radio is None else "from file"),
     )
     options = parse(RunOptions, arguments, "kfl run", described, default)
-    experiment = options.experiment if start.cell is not None else replace(options.experiment, radio=None)
+    experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)
     experiment.validate()
     folder = options.out or default_folder(experiment)
     job = Job(

@@ -12,8 +12,8 @@ import tyro
 
 from kfl.cli.options import SCHEDULER_NAMES, parse, peek
 from kfl.core.errors import ConfigError, KflError
+from kfl.experiment.experiment import Experiment
 from kfl.scheduling import Dual, Scheduler
-from kfl.simulation.experiment import Experiment
 
 if TYPE_CHECKING:
     from kfl.scheduling import Horizon

@@ -26,8 +26,8 @@ from kfl.cli.options import (
 )
 from kfl.cli.worker_count import worker_count
 from kfl.core.errors import ConfigError
+from kfl.experiment.experiment import Experiment, common_settings
 from kfl.simulation.compare import configured, read_settings, refuse_mixed_models
-from kfl.simulation.experiment import Experiment, common_settings
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def parse_setting(cls: type[Options], arguments: Sequence[str], prog: str, about
     setting = Setting(shown, scheduler_name=start.scheduler.name, radio_name=radio)
     options = parse(cls, arguments, prog, described, cls(setting))
     experiment = options.setting.experiment
-    if start.cell is None:
+    if start.cell_config is None:
         experiment = replace(experiment, radio=None)
     if options.setting.equal_models is not None:
         experiment = replace(experiment, widths=(options.setting.equal_models,))

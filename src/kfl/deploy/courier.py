@@ -43,7 +43,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Silence:
+class NoReply:
     """Why there is no answer that could be used."""
 
     kind: str
@@ -73,15 +73,15 @@ class Courier:
 
     def ask(
         self, contents: Mapping[int, tuple[int, RecordDict]], kind: str, group: str, deadline_s: float
-    ) -> dict[int, Answer | Silence]:
+    ) -> dict[int, Answer | NoReply]:
         """Send each device (node, content), and wait until all have answered or the deadline has passed."""
         started = self.clock()
         waiting = self._push(contents, kind, group, deadline_s, started)
-        answers: dict[int, Answer | Silence] = {
-            device: Silence("unsent", "the message could not be sent") for device in contents
+        answers: dict[int, Answer | NoReply] = {
+            device: NoReply("unsent", "the message could not be sent") for device in contents
         }
         answers |= {
-            device: Silence("late", f"no answer in {deadline_s:g} s", deadline_s) for device in waiting.values()
+            device: NoReply("late", f"no answer in {deadline_s:g} s", deadline_s) for device in waiting.values()
         }
         while waiting:
             pending = list(waiting)
@@ -126,18 +126,18 @@ class Courier:
             return None
 
 
-def _open(reply: Message, seconds: float) -> Answer | Silence:
+def _open(reply: Message, seconds: float) -> Answer | NoReply:
     """What a reply says, checked as far as a table and arrays go."""
     if reply.has_error():
         said = scrub(reply.error.reason or "it gave no reason")
         kind, reason = UNAVAILABLE.get(reply.error.code, ("error", said))
-        return Silence(kind, reason, seconds)
+        return NoReply(kind, reason, seconds)
     try:
         values, arrays = from_record(reply.content)
     except RefusedError as problem:
-        return Silence("garbled", str(problem), seconds)
+        return NoReply("garbled", str(problem), seconds)
     except Exception as problem:  # Flower reads records lazily, and a record may be anything
-        return Silence("garbled", f"it cannot be read ({type(problem).__name__})", seconds)
+        return NoReply("garbled", f"it cannot be read ({type(problem).__name__})", seconds)
     return Answer(values, arrays, seconds, size_bytes(values, arrays))
 
 

@@ -24,7 +24,7 @@ from kfl.core.files import is_part, write_atomic
 from kfl.core.lock import LockedError, only_one
 from kfl.core.parse import parse_json
 from kfl.deploy.protocol import RefusedError
-from kfl.simulation.kept_models import as_safetensors, device_name
+from kfl.runfolder.kept_models import as_safetensors, device_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class StoredState:
     """What lies on the disk."""
 
     round: int
@@ -57,7 +57,7 @@ class Memory:
             raise RefusedError("the name of its run is not one that kfl gives")
         self.path = folder / run / f"{device_name(device)}.safetensors"
 
-    def load(self) -> Kept | None:
+    def load(self) -> StoredState | None:
         """What lies there; None where this device has not yet taken part in this run."""
         from safetensors import safe_open
 
@@ -72,9 +72,9 @@ class Memory:
             raise KflError(
                 f"The device's model {self.path} is damaged ({problem}); remove it to start this device anew."
             ) from problem
-        return Kept(done, _part(arrays, STATE), _part(arrays, UPLOAD), answer)
+        return StoredState(done, _part(arrays, STATE), _part(arrays, UPLOAD), answer)
 
-    def save(self, kept: Kept) -> None:
+    def save(self, kept: StoredState) -> None:
         """Write it, replacing what was there in one step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         for left in self.path.parent.iterdir():

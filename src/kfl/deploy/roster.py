@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfl.core.errors import ConfigError
-from kfl.deploy.courier import Answer, Courier, Silence
+from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.profile import Profile
 from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version, scrub
 from kfl.deploy.records import to_record
@@ -79,8 +79,8 @@ class Roster:
         """The devices that are there."""
         return {device: member for device, member in sorted(self.members.items()) if member.node in nodes}
 
-    def _admit(self, node: int, nodes: Mapping[int, str], answer: Answer | Silence) -> int:
-        if isinstance(answer, Silence):
+    def _admit(self, node: int, nodes: Mapping[int, str], answer: Answer | NoReply) -> int:
+        if isinstance(answer, NoReply):
             raise RefusedError(answer.reason)
         check_version(answer.values)
         if answer.values.get("kind") != "profile":

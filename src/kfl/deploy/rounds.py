@@ -16,19 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.algorithms import Upload
-from kfl.deploy.courier import Answer, Courier, Silence
+from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.profile import MOST_SAMPLES
 from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version, scrub, whole, word
 from kfl.deploy.records import to_record
 from kfl.deploy.roster import Member, Roster
 from kfl.deploy.site import FleetSite
 from kfl.deploy.validation import check_counts, energy_limits, enough, expected_upload, read_arrays, refuse_energy
+from kfl.runfolder.state import RunState
 from kfl.simulation.air import decide, observe
-from kfl.simulation.round import RunState, log_decision
+from kfl.simulation.round import log_decision
 
 if TYPE_CHECKING:
+    from kfl.runfolder.history import RoundLog
     from kfl.scheduling import Decision, Observation
-    from kfl.simulation.history import RoundLog
     from kfl.wireless import LinkState
 
 FloatArray = NDArray[np.float64]
@@ -55,7 +56,7 @@ class Verdicts:
 
 
 @dataclass(frozen=True)
-class Played:
+class RoundResult:
     """A round that is over."""
 
     state: RunState
@@ -72,7 +73,7 @@ def play_round(
     state: RunState,
     nodes: Mapping[int, str],
     gains: FloatArray | None,
-) -> Played:
+) -> RoundResult:
     """Play one round with the devices that are there."""
     experiment, fleet = roster.config.experiment, roster.config.fleet
     started, before_bytes = time.perf_counter(), courier.sent_bytes
@@ -133,7 +134,7 @@ def play_round(
         "correct": {str(d): right for d, right in verdicts.correct.items()},
         "available": int(available.sum()),
     }
-    return Played(following, entry, verdicts, facts)
+    return RoundResult(following, entry, verdicts, facts)
 
 
 def _messages(
@@ -170,12 +171,12 @@ def judge(
     state: RunState,
     observation: Observation,
     decision: Decision,
-    answers: Mapping[int, Answer | Silence],
+    answers: Mapping[int, Answer | NoReply],
 ) -> Verdicts:
     """Look at every answer; what cannot be used is noted with its reason and the rest goes on."""
     verdicts = Verdicts()
     for device, answer in sorted(answers.items()):
-        if isinstance(answer, Silence):
+        if isinstance(answer, NoReply):
             verdicts.lost.append(device)
             verdicts.faults.append({"device": device, "fault": answer.kind, "reason": answer.reason})
             continue
@@ -274,7 +275,7 @@ def _spent(
     observation: Observation,
     decision: Decision,
     verdicts: Verdicts,
-    answers: Mapping[int, Answer | Silence],
+    answers: Mapping[int, Answer | NoReply],
 ) -> tuple[FloatArray, FloatArray]:
     """Joules of each device: what it reported, or the plan where nothing believable came.
 
@@ -286,7 +287,7 @@ def _spent(
     for device, answer in answers.items():
         if device in verdicts.energy_j:
             compute[device], upload[device] = verdicts.energy_j[device]
-        elif isinstance(answer, Silence) and answer.kind == "unsent":
+        elif isinstance(answer, NoReply) and answer.kind == "unsent":
             compute[device] = upload[device] = 0.0
     return compute, upload
 
@@ -305,9 +306,9 @@ def accuracy(roster: Roster, state: RunState) -> float | None:
     return float(state.correct[list(tests)].sum()) / total if total else None
 
 
-def _facts(answer: Answer | Silence) -> dict[str, Any]:
+def _facts(answer: Answer | NoReply) -> dict[str, Any]:
     """How long an answer took and how large it is; how long the device says it worked."""
-    if isinstance(answer, Silence):
+    if isinstance(answer, NoReply):
         return {"seconds": answer.seconds, "silence": answer.kind}
     facts: dict[str, Any] = {"seconds": answer.seconds, "bytes": answer.bytes}
     worked = answer.values.get("work_s")

@@ -34,16 +34,16 @@ from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Context, Grid, ServerApp
 from kfl.deploy.metrics import Metrics
 from kfl.deploy.roster import Roster, check_fits
-from kfl.deploy.rounds import Played, play_round
+from kfl.deploy.rounds import RoundResult, play_round
 from kfl.deploy.sentences import round_sentence
 from kfl.deploy.settings import ServerConfig
 from kfl.deploy.site import FleetSite, build_site, server_engine
-from kfl.simulation.checkpoint import Checkpoints
+from kfl.runfolder.checkpoint import Checkpoints
+from kfl.runfolder.environment import describe_environment
+from kfl.runfolder.folder import RunFolder
+from kfl.runfolder.history import History, RoundLog, totals
+from kfl.runfolder.state import RunState
 from kfl.simulation.energy import energy_facts
-from kfl.simulation.environment import describe_environment
-from kfl.simulation.folder import RunFolder
-from kfl.simulation.history import History, RoundLog, totals
-from kfl.simulation.round import RunState
 from kfl.simulation.runner import refuse_divergence
 
 log = logging.getLogger("kfl")
@@ -210,7 +210,7 @@ class FleetServer:
             gains[device] = np.nan if gain is None else gain
         return gains
 
-    def _keep(self, played: Played) -> None:
+    def _keep(self, played: RoundResult) -> None:
         """History first, then the checkpoint that counts on it; a kill in between repeats the round."""
         began = time.perf_counter()
         self.target.append(played.entry)

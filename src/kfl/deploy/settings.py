@@ -31,7 +31,7 @@ from typing import Any, Literal
 from kfl.core.config import Table, dump_toml, from_table, to_table
 from kfl.core.errors import ConfigError
 from kfl.core.parse import parse_toml
-from kfl.simulation.experiment import Experiment
+from kfl.experiment.experiment import Experiment
 
 ChannelKind = Literal["simulated", "measured", "reported"]
 
@@ -110,7 +110,7 @@ class ServerConfig:
             )
         if self.experiment.faults.any:
             raise ConfigError("faults", "given", "left out: those of a fleet are real")
-        if self.experiment.cell is None and self.fleet.channel != "simulated":
+        if self.experiment.cell_config is None and self.fleet.channel != "simulated":
             raise ConfigError("radio", "none", f"a cell when fleet.channel is {self.fleet.channel!r}")
         if self.fleet.min_devices > self.experiment.devices:
             raise ConfigError(

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.deploy.profile import Profile
+from kfl.experiment.experiment import Experiment
 from kfl.scheduling import Fleet
 from kfl.simulation.air import listen
-from kfl.simulation.experiment import Experiment
 from kfl.wireless import Cell, LinkState, compute_energy, compute_time
 
 if TYPE_CHECKING:
     from torch import nn
 
     from kfl.engine import Engine
-    from kfl.simulation.round import RunState
+    from kfl.runfolder.state import RunState
 
 FloatArray = NDArray[np.float64]
 
@@ -68,14 +68,14 @@ class FleetSite:
             link,
             compute_time_s=compute_s,
             compute_energy_j=compute_energy(self.flops, self.cell.cpu_hz, self.flops_per_cycle, self.power_coefficient),
-            upload_time_s=self.cell.radio.deadline_s - reserved_s - compute_s,
+            upload_time_s=self.cell.config.deadline_s - reserved_s - compute_s,
             max_power_w=self.max_power_w,
         )
 
 
 def build_site(experiment: Experiment, profiles: Mapping[int, Profile]) -> FleetSite:
     """The fleet as far as it is known."""
-    count, radio = experiment.devices, experiment.cell
+    count, radio = experiment.devices, experiment.cell_config
     cell = None if radio is None else Cell.build(radio, count, experiment.seed)
     budget = np.full(count, np.inf) if cell is None else cell.budget_j(experiment.rounds)
     costs = {

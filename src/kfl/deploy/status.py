@@ -14,9 +14,9 @@ from typing import Any
 
 from kfl.core.errors import RunFolderError
 from kfl.core.parse import parse_json
-from kfl.simulation.experiment import Experiment
-from kfl.simulation.folder import LOCK, load_run
-from kfl.simulation.history import History, RoundLog
+from kfl.experiment.experiment import Experiment
+from kfl.runfolder.folder import LOCK, load_run
+from kfl.runfolder.history import History, RoundLog
 from kfl.wireless import Cell
 
 SILENT = ("late", "gone", "error", "garbled", "unsent", "outage")
@@ -171,7 +171,7 @@ def _device(
 
 def _budgets(experiment: Experiment) -> list[float]:
     """What the cell lets each device spend in the whole run."""
-    radio = experiment.cell
+    radio = experiment.cell_config
     if radio is None:
         return [inf] * experiment.devices
     cell = Cell.build(radio, experiment.devices, experiment.seed)

@@ -17,7 +17,7 @@ import numpy as np
 
 from kfl.core.parse import parse_json
 from kfl.deploy.device import Advice, DeviceSetup
-from kfl.deploy.memory import Kept, Memory
+from kfl.deploy.memory import Memory, StoredState
 from kfl.deploy.meters import Meter
 from kfl.deploy.profile import MOST_SAMPLES, Profile
 from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version, number, whole
@@ -64,7 +64,7 @@ class Worker:
             kept = memory.load()
             if kept is None:  # kept from now on: a module may start with other weights every time it is built
                 state = algorithm.device_init(self.engine, self.device, seed)
-                memory.save(Kept(-1, state, {}, {}))
+                memory.save(StoredState(-1, state, {}, {}))
             else:
                 state = kept.state
         return self.describe(algorithm, self._correct(algorithm, {}, state))
@@ -114,8 +114,8 @@ class Worker:
         return {**kept.answer, **gain}, kept.upload
 
     def _train(
-        self, values: Mapping[str, Any], arrays: Arrays, advice: Advice, algorithm: Algorithm, kept: Kept | None
-    ) -> Kept:
+        self, values: Mapping[str, Any], arrays: Arrays, advice: Advice, algorithm: Algorithm, kept: StoredState | None
+    ) -> StoredState:
         """Train once, and make the answer. A model that ran off to infinity is not kept, nor is its upload sent."""
         from kfl.engine import RoundKey
         from kfl.simulation.round import finite
@@ -139,7 +139,7 @@ class Worker:
             digest=self.describe(algorithm, correct).digest(),
             work_s=time.perf_counter() - began,
         )
-        return Kept(advice.round, state, uploads[0].arrays if fine and uploads else {}, answer)
+        return StoredState(advice.round, state, uploads[0].arrays if fine and uploads else {}, answer)
 
     def _correct(self, algorithm: Algorithm, server: Arrays, state: State) -> int:
         """Right test predictions. Where a device predicts with a model of the server's, with the last it was sent."""
@@ -207,7 +207,7 @@ def whole_or(values: Mapping[str, Any], name: str, otherwise: int = -1) -> int:
 
 def _algorithm(values: Mapping[str, Any]) -> Algorithm:
     from kfl.core.errors import ConfigError
-    from kfl.simulation.experiment import Experiment
+    from kfl.experiment.experiment import Experiment
 
     try:
         algorithm = Experiment.from_table({"algorithm": parse_json(str(values.get("algorithm")))}).algorithm

@@ -40,13 +40,13 @@ class Plan:
     that ever did. Sums of a shared batch may differ in their last digits, so that above 1 the same plan gives the
     same numbers to a tolerance, unless it is carried out with the same runs from beginning to end."""
 
-    def essence(self) -> Table:
+    def identity_fields(self) -> Table:
         """What a run must have in common with its checkpoint to go on from it: all but `together`.
 
         How many runs share a batch says how fast, not what is computed: a run may go on alone, or with others.
 
-        >>> Plan(together=5).essence() == Plan().essence(), Plan(precision="bf16").essence() == Plan().essence()
-        (True, False)
+        >>> [Plan(**c).identity_fields() == Plan().identity_fields() for c in ({"together": 5}, {"precision": "bf16"})]
+        [True, False]
         """
         return {name: value for name, value in self.table().items() if name != "together"}
 

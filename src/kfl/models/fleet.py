@@ -73,7 +73,7 @@ class FleetModels:
 
 @lru_cache(maxsize=8)
 def _common_start(models: FleetModels, which: int, seed: int) -> State:
-    """One start for all devices of an architecture. Kept, since every device asks for it; states are never changed."""
+    """One start for all devices of an architecture, cached; states are never changed."""
     return _drawn(models.builders[which], torch_seed(seed, "initial model"))
 
 

@@ -9,12 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kfl.experiment.experiment import Experiment
 from kfl.paper.scheduling import coefficients
 from kfl.paper.setting import DATASETS, Dataset, as_set, base
-from kfl.simulation.experiment import Experiment
 
 if TYPE_CHECKING:
-    from kfl.simulation.history import RoundLog
+    from kfl.runfolder.history import RoundLog
 
 WORK = {"apfl": 2.0, "fedkd": 1.6}
 """Training of an algorithm relative to KFL's: APFL trains two models, FedKD on the proxy set too."""
@@ -65,5 +65,5 @@ def devices_of(experiment: Experiment) -> float:
     if count is not None:
         return float(count)
     kappas = coefficients("mnist" if experiment.dataset == "mnist" else "cifar10")
-    kappa = 1e-27 if experiment.cell is None else experiment.cell.power_coefficient
+    kappa = 1e-27 if experiment.cell_config is None else experiment.cell_config.power_coefficient
     return DEVICES_PAID.get(kappas.index(kappa) if kappa in kappas else 1, 25.0)

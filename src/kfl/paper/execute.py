@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kfl.core.errors import ConfigError
+from kfl.experiment.experiment import Experiment
 from kfl.paper.setting import Figure, Scale, runs
 from kfl.paper.store import Store
-from kfl.simulation.experiment import Experiment
+from kfl.runfolder.records import Record, data_note, record
+from kfl.runfolder.run_names import digest
 from kfl.simulation.many import Progress, run_many, run_paths
-from kfl.simulation.records import Record, data_note, record
-from kfl.simulation.run_names import digest
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def execute(
             return
         place = Path(progress.history.folder)
         experiment = todo[names[progress.name][0]]
-        cell = experiment.cell
+        cell = experiment.cell_config
         budget_j = None if cell is None else cell.budget_j_per_round * experiment.rounds * experiment.devices
         row = {
             **_short(record(experiment, progress.history, data_note(place))),

@@ -15,9 +15,9 @@ from typing import Literal
 from kfl.algorithms import ALGORITHMS, Algorithm, FedKd
 from kfl.core.config import from_table
 from kfl.core.parse import parse_toml
+from kfl.experiment.experiment import PAPER_WIDTHS, Experiment
 from kfl.scheduling import Scheduler, Uniform
 from kfl.simulation.curves import Axis
-from kfl.simulation.experiment import PAPER_WIDTHS, Experiment
 
 Dataset = Literal["mnist", "cifar10"]
 DATASETS: tuple[Dataset, ...] = ("mnist", "cifar10")
@@ -129,7 +129,7 @@ def at_scale(experiment: Experiment, scale: Scale, seed: int) -> Experiment:
     """
     if not scale.quick or scale.samples is None:
         return replace(experiment, seed=seed)
-    most, algorithm, cell = experiment.samples_per_device, experiment.algorithm, experiment.cell
+    most, algorithm, cell = experiment.samples_per_device, experiment.algorithm, experiment.cell_config
     if isinstance(algorithm, FedKd):  # or distillation on 500 samples would take longer than all the rest
         algorithm = replace(algorithm, proxy_per_class=5)
     if cell is not None:

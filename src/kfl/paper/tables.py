@@ -12,7 +12,7 @@ from kfl.paper.measures import NOT_RUN, early, final, gap, told, used
 from kfl.paper.setting import Figure, Line, Panel, Scale
 from kfl.paper.store import Store
 from kfl.paper.verdict import FEWEST_SEEDS, Verdict
-from kfl.simulation.records import Record
+from kfl.runfolder.records import Record
 
 VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be judged")
 
@@ -37,7 +37,7 @@ def figure_table(figure: Figure, store: Store, scale: Scale) -> str:
 def _panel_table(panel: Panel, lines: Sequence[Line], figure: Figure, store: Store, scale: Scale) -> list[str]:
     reference = lines[0]
     head = ["", "seeds", "accuracy at the end, %", "first quarter, %", f"{reference.label} minus it [95 %], points"]
-    costs = any(line.experiment.cell is not None for line in lines)
+    costs = any(line.experiment.cell_config is not None for line in lines)
     if costs:
         head += ["energy, J", "of the budget", "of it uploading", "time, s", "uploaded, Mbit", "devices per round"]
     rows = [head, ["---"] * len(head)]

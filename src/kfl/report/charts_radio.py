@@ -11,7 +11,7 @@ from kfl.report.chart import Chart, Figure, axis, band, line, numbers, table, th
 from kfl.report.measures import device_energy
 from kfl.report.source import RunData
 from kfl.report.words import percent, quantity
-from kfl.wireless import Radio
+from kfl.wireless import CellConfig
 
 MOST_DOTS = 2500
 MOST_ON_MAP = 2000
@@ -38,13 +38,13 @@ def shares_chart(run: RunData, prefix: str) -> Chart | None:
         label: _dots(run, values, distance_m, y) if len(rounds.device) <= MOST_DOTS else _bands(run, values, y)
         for label, (values, y) in parts.items()
     }
-    summary = _sentence(run, run.cell.radio)
+    summary = _sentence(run, run.cell.config)
     return Chart(
         f"{prefix}shares", "Bandwidth and power", summary, views, "Shown for each upload", _table(run), tall=True
     )
 
 
-def _sentence(run: RunData, radio: Radio) -> str:
+def _sentence(run: RunData, radio: CellConfig) -> str:
     parts = (run.rounds.share, run.rounds.power_w, run.rounds.upload_energy_j)
     share, power, energy = (values[np.isfinite(values)] for values in parts)
     if not (share.size and power.size and energy.size):
@@ -143,7 +143,7 @@ def cell_chart(run: RunData, prefix: str) -> Chart | None:
     distance_m, position_m = run.cell.distance_m, run.cell.position_m
     near = distance_m <= np.median(distance_m)
     summary = (
-        f"{run.devices:,} devices within {run.cell.radio.radius_m:g} m of the server, "
+        f"{run.devices:,} devices within {run.cell.config.radius_m:g} m of the server, "
         f"{quantity(float(distance_m.min()), 'm')} to {quantity(float(distance_m.max()), 'm')} away. The nearer half "
         f"took part {taken[near].mean():.1f} times on average, the farther "
         f"{taken[~near].mean() if (~near).any() else 0:.1f} times."
@@ -167,7 +167,7 @@ def cell_chart(run: RunData, prefix: str) -> Chart | None:
 
 
 def _map_layout(run: RunData) -> dict[str, Any]:
-    radius = 0.0 if run.cell is None else run.cell.radio.radius_m
+    radius = 0.0 if run.cell is None else run.cell.config.radius_m
     edge = {"type": "circle", "x0": -radius, "x1": radius, "y0": -radius, "y1": radius, "layer": "below"}
     limit = [-1.06 * radius, 1.06 * radius]
     plain = {"zeroline": False, "showgrid": False}
@@ -242,7 +242,7 @@ def _grid(run: RunData, values: FloatArray, title: str, style: str) -> Figure:
     """Too many devices for points: the mean over squares of the cell."""
     if run.cell is None:
         return {"data": [], "layout": {}}
-    radius, known = run.cell.radio.radius_m, np.isfinite(values)
+    radius, known = run.cell.config.radius_m, np.isfinite(values)
     edges = np.linspace(-radius, radius, GRID + 1)
     x, y = run.cell.position_m[known].T
     sums = np.histogram2d(y, x, bins=(edges, edges), weights=values[known])[0]

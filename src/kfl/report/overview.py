@@ -8,11 +8,11 @@ import shlex
 import numpy as np
 
 from kfl.core.config import differences
+from kfl.experiment.experiment import identity_fields
 from kfl.report.chart import Table
 from kfl.report.measures import Totals, device_energy, fairness, totals
 from kfl.report.source import RunData
 from kfl.report.words import duration, percent, quantity, several
-from kfl.simulation.experiment import essence
 
 MOST_COLOURS = 8
 
@@ -171,7 +171,11 @@ def what_differs(runs: list[RunData], names: list[str]) -> Table:
     """How each configuration differs from the first."""
     rows = [(names[0], "the others are compared with it")]
     for run, name in zip(runs[1:], names[1:], strict=True):
-        changed = [line for line in differences(essence(runs[0].config), essence(run.config)) if len(line) < 300]
+        changed = [
+            line
+            for line in differences(identity_fields(runs[0].config), identity_fields(run.config))
+            if len(line) < 300
+        ]
         # Settings that only one of two algorithms has say no more than the algorithm's name.
         changed = [line for line in changed if "(absent)" not in line] or changed
         rows.append((name, "; ".join(changed) or "the same configuration"))

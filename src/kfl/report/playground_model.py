@@ -24,11 +24,11 @@ from kfl.scheduling import (
     round_energy,
 )
 from kfl.scheduling.horizon import outcomes, with_ids
-from kfl.wireless import Cell, Radio
+from kfl.wireless import Cell, CellConfig
 
 
 def cell_problem(
-    radio: Radio,
+    radio: CellConfig,
     devices: int,
     rounds: int,
     seed: int,
@@ -41,14 +41,14 @@ def cell_problem(
     """A cell with its devices placed and its channel drawn, as a problem for `kfl.scheduling.schedule`.
 
     >>> from kfl.scheduling import schedule
-    >>> problem = cell_problem(Radio(), 20, 5, seed=0, flops=1.65e9, payload_bits=20480, samples=600)
+    >>> problem = cell_problem(CellConfig(), 20, 5, seed=0, flops=1.65e9, payload_bits=20480, samples=600)
     >>> [len(one.devices) for one in schedule(problem).rounds]
     [20, 20, 20, 20, 13]
     """
     cell = Cell.build(radio, devices, seed)
-    links = [cell.observe(0, flops, payload_bits)]
+    links = [cell.link_state(0, flops, payload_bits)]
     while len(links) < rounds:
-        links.append(cell.observe(len(links), flops, payload_bits, links[-1].fading))
+        links.append(cell.link_state(len(links), flops, payload_bits, links[-1].fading))
     first = links[0]
     return Problem(
         ids=tuple(f"d{place}" for place in range(devices)),

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling import SCHEDULERS, Scheduler
-from kfl.wireless import PRESETS, Radio
+from kfl.wireless import PRESETS, CellConfig
 
 PAPER_FLOPS = 5 * 600 * 550_346
 """Five steps over 600 digits with the paper's MLP, as the paper counts them: τ D C."""
@@ -85,7 +85,7 @@ class Settings:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
-    def radio(self) -> Radio:
+    def radio(self) -> CellConfig:
         """The preset with what was moved put on top."""
         return replace(PRESETS[self.cell], **self.moved())
 

@@ -20,7 +20,7 @@ PER_DEVICE = ("share", "power_w", "compute_energy_j", "upload_energy_j")
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Incident:
     """Something that went wrong with a device in a round."""
 
     round: int
@@ -47,7 +47,7 @@ class Rounds:
     power_w: FloatArray
     compute_energy_j: FloatArray
     upload_energy_j: FloatArray
-    troubles: tuple[Trouble, ...]
+    troubles: tuple[Incident, ...]
 
     @property
     def count(self) -> int:
@@ -123,18 +123,18 @@ def _number(value: Any) -> float:
     return found if math.isfinite(found) else math.nan
 
 
-def _troubles(line: dict[str, Any], number: int, devices: int) -> list[Trouble]:
+def _troubles(line: dict[str, Any], number: int, devices: int) -> list[Incident]:
     """Faults by their kind, refused uploads with the reason, and what else was lost; one entry for one thing."""
     refused = {device: str(entry.get("reason", "")) for device, entry in _entries(line, "rejected", devices)}
     found = {
-        device: Trouble(number, str(entry.get("fault", "fault")), device)
+        device: Incident(number, str(entry.get("fault", "fault")), device)
         for device, entry in _entries(line, "faults", devices)
     }
-    found |= {device: Trouble(number, "diverged", device) for device in _known(line, "diverged", devices)}
+    found |= {device: Incident(number, "diverged", device) for device in _known(line, "diverged", devices)}
     found |= {
-        device: Trouble(number, "outage", device) for device in _known(line, "lost", devices) if device not in found
+        device: Incident(number, "outage", device) for device in _known(line, "lost", devices) if device not in found
     }
-    found |= {device: Trouble(number, "refused", device, reason) for device, reason in refused.items()}
+    found |= {device: Incident(number, "refused", device, reason) for device, reason in refused.items()}
     return [found[device] for device in sorted(found)]
 
 

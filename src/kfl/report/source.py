@@ -18,8 +18,8 @@ from kfl.core.config import Table, from_table
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.parse import parse_json, parse_toml
 from kfl.report.rounds import Rounds, read_rounds
-from kfl.simulation.trail import Snapshot, read_trail
-from kfl.wireless import Cell, Radio
+from kfl.runfolder.trail import Snapshot, read_trail
+from kfl.wireless import Cell, CellConfig
 
 FloatArray = NDArray[np.float64]
 
@@ -84,7 +84,7 @@ class RunData:
     @property
     def budget_j(self) -> float:
         """Energy budget of a device for the whole run; infinite where there is none."""
-        return math.inf if self.cell is None else self.cell.radio.budget_j_per_round * self.planned
+        return math.inf if self.cell is None else self.cell.config.budget_j_per_round * self.planned
 
     @property
     def tested(self) -> str:
@@ -201,6 +201,6 @@ def _cell(config: Table, devices: int) -> Cell | None:
     if not isinstance(radio, dict) or not isinstance(seed, int):
         return None
     try:
-        return Cell.build(from_table(Radio, radio), devices, seed)
+        return Cell.build(from_table(CellConfig, radio), devices, seed)
     except (ConfigError, ValueError, OverflowError):
         return None

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from kfl.simulation.experiment import Experiment
-from kfl.simulation.history import RoundLog
+from kfl.experiment.experiment import Experiment
+from kfl.runfolder.history import RoundLog
 
 
 class RunningMetrics:
     """Turns round logs, in their order, into named numbers; sums and virtual queues are kept on the way.
 
-    >>> from kfl.wireless import Radio
-    >>> metrics = RunningMetrics(Experiment(devices=2, rounds=10, radio=Radio(budget_j_per_round=0.1)))
+    >>> from kfl.wireless import CellConfig
+    >>> metrics = RunningMetrics(Experiment(devices=2, rounds=10, radio=CellConfig(budget_j_per_round=0.1)))
     >>> log = RoundLog(round=0, accuracy=0.5, devices=(1,), share=(1.0,), power_w=(0.1,), compute_energy_j=(0.25,),
     ...     upload_energy_j=(0.05,), time_s=0.9, bits_up=640.0, bits_down=640.0, objective=-1.5, lower_bound=-2.0,
     ...     status="ok")
@@ -25,7 +25,7 @@ class RunningMetrics:
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        cell = experiment.cell
+        cell = experiment.cell_config
         self._allowance_j = float("inf") if cell is None else cell.budget_j_per_round
         self._budget_j = self._allowance_j * experiment.rounds
         self._spent_j = np.zeros(experiment.devices)

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_json
 from kfl.core.parse import parse_json
+from kfl.experiment.experiment import Experiment
 from kfl.report.tracker_metrics import RunningMetrics
-from kfl.simulation.experiment import Experiment
-from kfl.simulation.history import History, RoundLog
+from kfl.runfolder.history import History, RoundLog
 
 if TYPE_CHECKING:
     from kfl.simulation.world import World

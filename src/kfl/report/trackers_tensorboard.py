@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from kfl.report.tracker_metrics import numbers
 from kfl.report.trackers import Metrics, RunFacts, Tracker
-from kfl.simulation.history import RoundLog
+from kfl.runfolder.history import RoundLog
 
 
 class TensorBoardTracker(Tracker):

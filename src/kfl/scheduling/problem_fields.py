@@ -1,7 +1,7 @@
 """The fields of a problem file: what each means, what it may hold, and what holds when it is left out.
 
 This is the format's only description in code: reading checks against it, `kfl schedule --fields` prints it.
-Defaults of the cell are the paper's (`kfl.wireless.Radio`).
+Defaults of the cell are the paper's (`kfl.wireless.CellConfig`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.scheduling.base import BoolArray, FloatArray
-from kfl.wireless import Radio
+from kfl.wireless import CellConfig
 
-_CELL = Radio()
+_CELL = CellConfig()
 
 
 class ProblemError(KflError):

@@ -11,8 +11,8 @@ from kfl.scheduling import Decision, Fleet, Observation, Uplink
 from kfl.wireless import Cell, LinkState, round_to_blocks, transmit_power
 
 if TYPE_CHECKING:
-    from kfl.simulation.experiment import Experiment
-    from kfl.simulation.round import RunState
+    from kfl.experiment.experiment import Experiment
+    from kfl.runfolder.state import RunState
 
 
 class Site(Protocol):
@@ -52,7 +52,7 @@ def listen(world: Site, state: RunState) -> LinkState | None:
     if world.cell is None:
         return None
     down = float(world.bits_down.max())
-    return world.cell.observe(state.round, world.flops, world.bits_up, state.fading, broadcast_bits=down)
+    return world.cell.link_state(state.round, world.flops, world.bits_up, state.fading, broadcast_bits=down)
 
 
 def observe(world: Site, state: RunState, link: LinkState | None) -> Observation:
@@ -84,7 +84,7 @@ def observe(world: Site, state: RunState, link: LinkState | None) -> Observation
 def decide(world: Site, state: RunState, link: LinkState | None, observation: Observation) -> Decision:
     """The scheduler's decision, in whole resource blocks where the cell has them."""
     decision = world.experiment.scheduler.decide(state.scheduler, observation)
-    blocks = None if world.cell is None else world.cell.radio.resource_blocks
+    blocks = None if world.cell is None else world.cell.config.resource_blocks
     if link is None or blocks is None:
         return decision
     return in_blocks(decision, link, blocks, observation)

@@ -11,8 +11,8 @@ from kfl.algorithms import ALGORITHMS, Algorithm
 from kfl.core.config import from_table
 from kfl.core.errors import ConfigError, ModelError
 from kfl.core.parse import parse_toml
-from kfl.simulation.experiment import Experiment, common_settings
-from kfl.simulation.records import Record
+from kfl.experiment.experiment import Experiment, common_settings
+from kfl.runfolder.records import Record
 from kfl.simulation.statistics import Difference, Spread, paired_difference, spread
 
 SHARING_NOTHING = ("local", "self-knowledge", "fixed-knowledge")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfl.runfolder.history import RoundLog
 from kfl.scheduling import EnergyAccount, Scheduler, data_weight, proposition2_energy
-from kfl.simulation.history import RoundLog
 
 if TYPE_CHECKING:
     from kfl.simulation.air import Site

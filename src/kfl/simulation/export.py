@@ -23,11 +23,11 @@ from kfl.core.files import write_atomic, write_json
 from kfl.data import Dataset, Partition
 from kfl.engine import LocalData
 from kfl.engine.sequential import SequentialEngine
+from kfl.experiment.experiment import Experiment
 from kfl.models import FleetModels, State, fleet_from_name
-from kfl.simulation.experiment import Experiment
-from kfl.simulation.folder import load_run, read_environment
-from kfl.simulation.history import History
-from kfl.simulation.kept_models import FOLDER, as_safetensors, device_name, read_state
+from kfl.runfolder.folder import load_run, read_environment
+from kfl.runfolder.history import History
+from kfl.runfolder.kept_models import FOLDER, as_safetensors, device_name, read_state
 
 
 @dataclass(frozen=True, eq=False)

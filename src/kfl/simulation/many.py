@@ -8,11 +8,11 @@ from pathlib import Path
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.data import Dataset
-from kfl.simulation.experiment import Experiment
-from kfl.simulation.folder import load_run
-from kfl.simulation.history import History
+from kfl.experiment.experiment import Experiment
+from kfl.runfolder.folder import load_run
+from kfl.runfolder.history import History
+from kfl.runfolder.run_names import digest, run_names
 from kfl.simulation.jobs import Job, play_here, play_in_processes
-from kfl.simulation.run_names import digest, run_names
 
 
 @dataclass(frozen=True)

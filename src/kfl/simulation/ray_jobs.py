@@ -25,7 +25,7 @@ from typing import Any
 from kfl._version import __version__
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import is_part, write_atomic
-from kfl.simulation.folder import LOCK, RunFolder, cannot_write
+from kfl.runfolder.folder import LOCK, RunFolder, cannot_write
 from kfl.simulation.jobs import Job, Tell, attempt
 from kfl.simulation.ray_address import check_address
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kfl.engine import RoundKey
-from kfl.scheduling import Decision, Observation, SchedulerState
+from kfl.experiment.faults import NOT_TRAINED, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
+from kfl.runfolder.history import RoundLog
+from kfl.runfolder.state import RunState
+from kfl.scheduling import Decision, Observation
 from kfl.simulation.air import decide, duration, listen, observe
-from kfl.simulation.faults import NOT_TRAINED, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
-from kfl.simulation.history import RoundLog
-from kfl.wireless import Fading
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,28 +36,6 @@ log = logging.getLogger("kfl.phases")
 
 TESTED_TOGETHER = 100
 """Devices whose models are in memory at once when all are tested."""
-
-
-@dataclass(frozen=True, eq=False)
-class RunState:
-    """All that a run carries from one round to the next. A checkpoint is this."""
-
-    round: int
-    """The next round to play."""
-    server: State
-    devices: dict[int, State]
-    """States of the devices that ever trained; any other device is still its seed."""
-    scheduler: SchedulerState
-    compute_energy_j: FloatArray
-    """Spent so far, per device."""
-    upload_energy_j: FloatArray
-    taken: IntArray
-    """Rounds each device took part in."""
-    correct: IntArray
-    """Right test predictions of each device when last tested."""
-    fading: Fading | None
-    untested: frozenset[int] = frozenset()
-    """Devices whose model changed since they were last tested."""
 
 
 def begin(world: World) -> RunState:

@@ -16,16 +16,17 @@ from kfl.core.errors import KflError, StoppedError
 from kfl.data import Dataset
 from kfl.engine.plan import Plan
 from kfl.engine.workers import torch_threads
-from kfl.simulation.checkpoint import COST_SHARE, Checkpoints
+from kfl.experiment.experiment import Experiment
+from kfl.runfolder.checkpoint import COST_SHARE, Checkpoints
+from kfl.runfolder.environment import describe_environment
+from kfl.runfolder.folder import RunFolder, cannot_write, load_experiment, load_run
+from kfl.runfolder.history import History, RoundLog, totals
+from kfl.runfolder.kept_models import require_safetensors
+from kfl.runfolder.state import RunState
+from kfl.runfolder.trail import snapshot
 from kfl.simulation.determinism import deterministic_algorithms
 from kfl.simulation.energy import energy_facts
-from kfl.simulation.environment import describe_environment
-from kfl.simulation.experiment import Experiment
-from kfl.simulation.folder import RunFolder, cannot_write, load_experiment, load_run
-from kfl.simulation.history import History, RoundLog, totals
-from kfl.simulation.kept_models import require_safetensors
-from kfl.simulation.round import RunState, begin, play_round
-from kfl.simulation.trail import snapshot
+from kfl.simulation.round import begin, play_round
 from kfl.simulation.world import Models, World, build_world, source_hashes
 
 phases = logging.getLogger("kfl.phases")
@@ -192,7 +193,7 @@ def _play_all(
         if target is not None and checkpoints is not None:
             phases.debug("phase history, round %d", log.round)
             target.append(log)
-            seen = snapshot(world, state, log)
+            seen = snapshot(world.experiment.rounds, world.partition.test_sizes, state, log)
             if seen is not None:
                 target.append_snapshot(seen)
             stop = should_stop is not None and should_stop() and state.round < world.experiment.rounds
@@ -246,7 +247,7 @@ def identity(world: World) -> str:
     Not how many runs share its batches: a run that was trained together with others goes on alone, or the other way
     round, and then agrees with the uninterrupted one to the tolerance of two plans, not bit for bit.
     """
-    plan = repr(sorted(world.engine.plan.essence().items()))
+    plan = repr(sorted(world.engine.plan.identity_fields().items()))
     facts = [world.experiment.identity(), plan, world.dataset.fingerprint()]
     return blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from kfl.core.errors import KflError
 from kfl.data import Dataset, load_dataset
-from kfl.simulation.folder import RunFolder
+from kfl.runfolder.folder import RunFolder
 from kfl.simulation.jobs import Job, Tell, guarded
 
 if TYPE_CHECKING:

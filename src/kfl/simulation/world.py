@@ -18,9 +18,9 @@ from kfl.data import Dataset, Partition, load_dataset
 from kfl.engine import Engine, LocalData
 from kfl.engine.factory import make_engine
 from kfl.engine.plan import Plan
+from kfl.experiment.experiment import Experiment
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
 from kfl.scheduling import Fleet
-from kfl.simulation.experiment import Experiment
 from kfl.wireless import Cell
 
 Models = Sequence[nn.Module] | Callable[[int], nn.Module]
@@ -81,7 +81,7 @@ def build_world(
     engine = make_engine(local, fleet_models, device, precision, plan) if seat is None else seat(local, fleet_models)
     profiles = [engine.profile(device) for device in range(experiment.devices)]
     costs = [experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in profiles]
-    radio = experiment.cell
+    radio = experiment.cell_config
     cell = None if radio is None else Cell.build(radio, experiment.devices, experiment.seed)
     budget = np.full(experiment.devices, np.inf) if cell is None else cell.budget_j(experiment.rounds)
     return World(

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError, RunFolderError
+from kfl.runfolder.folder import load_run, read_environment
 from kfl.scheduling import EnergyBound
-from kfl.simulation.folder import load_run, read_environment
 from kfl.theory.bound import Bound, theorem1
 from kfl.theory.estimate import DEVICES, ITERATIONS, Estimate, estimate_constants, knowledge_weight, pick_devices
 
 if TYPE_CHECKING:
+    from kfl.experiment.experiment import Experiment
     from kfl.models import State
-    from kfl.simulation.experiment import Experiment
-    from kfl.simulation.history import History, RoundLog
+    from kfl.runfolder.history import History, RoundLog
     from kfl.simulation.world import World
     from kfl.theory.proposition2 import VolumeBound
 
@@ -113,7 +113,7 @@ def _last_models(
     path: Path, world: World, history: History, devices: Sequence[int], notes: list[str]
 ) -> dict[int, State]:
     """The models that devices held at the end, of those that ever trained; empty where the run kept none."""
-    from kfl.simulation.kept_models import FOLDER, read_state
+    from kfl.runfolder.kept_models import FOLDER, read_state
 
     if not (path / FOLDER).is_dir():
         notes.append("The run kept no models, so the constants come from the starting models alone.")

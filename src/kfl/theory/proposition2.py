@@ -21,7 +21,7 @@ from kfl.scheduling.curve import energy_scale, min_share, required_exponent, upl
 from kfl.simulation.energy import MOST_ENTRIES, drift_weights, energy_account
 
 if TYPE_CHECKING:
-    from kfl.simulation.history import RoundLog
+    from kfl.runfolder.history import RoundLog
     from kfl.simulation.world import World
 
 FloatArray = NDArray[np.float64]
@@ -137,7 +137,7 @@ def least_round_energy(world: World, rounds: int) -> FloatArray:
     asked, fading = world.experiment, None
     least = np.full((rounds, world.devices), np.inf)
     for t in range(rounds):
-        link = world.cell.observe(
+        link = world.cell.link_state(
             t, world.flops, world.bits_up, fading, broadcast_bits=float(world.bits_down.max(initial=0.0))
         )
         fading = link.fading

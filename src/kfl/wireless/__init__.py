@@ -2,7 +2,7 @@
 
 >>> from kfl.wireless import PRESETS, Cell
 >>> cell = Cell.build(PRESETS["paper-mnist"], devices=100, seed=0)
->>> link = cell.observe(round_index=0, flops=5 * 600 * 550_346, payload_bits=640 * 32)
+>>> link = cell.link_state(round_index=0, flops=5 * 600 * 550_346, payload_bits=640 * 32)
 >>> bool(link.compute_energy_j.max() < 1.0)
 True
 """
@@ -10,6 +10,7 @@ True
 from kfl.wireless.blocks import BlockSplit, round_to_blocks
 from kfl.wireless.cell import Cell, LinkState
 from kfl.wireless.channel import Fading, Gains, draw_gains, fading_at, path_gain, positions
+from kfl.wireless.config import CellConfig
 from kfl.wireless.cost import (
     broadcast_time,
     compute_energy,
@@ -21,16 +22,15 @@ from kfl.wireless.cost import (
     upload_time,
 )
 from kfl.wireless.presets import PRESETS
-from kfl.wireless.radio import Radio
 
 __all__ = [
     "PRESETS",
     "BlockSplit",
     "Cell",
+    "CellConfig",
     "Fading",
     "Gains",
     "LinkState",
-    "Radio",
     "broadcast_time",
     "compute_energy",
     "compute_time",

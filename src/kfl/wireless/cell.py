@@ -11,8 +11,8 @@ from kfl.core.randomness import stream
 from kfl.core.units import dbm_to_watt
 from kfl.wireless import cost
 from kfl.wireless.channel import Fading, draw_gains, positions
+from kfl.wireless.config import CellConfig
 from kfl.wireless.cost import FloatArray
-from kfl.wireless.radio import Radio
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,25 +49,25 @@ class LinkState:
 class Cell:
     """A radio with its devices placed; fixed for a run. Make one with `Cell.build`.
 
-    >>> cell = Cell.build(Radio(), devices=4, seed=0)
-    >>> link = cell.observe(round_index=0, flops=1.65e9, payload_bits=20480)
+    >>> cell = Cell.build(CellConfig(), devices=4, seed=0)
+    >>> link = cell.link_state(round_index=0, flops=1.65e9, payload_bits=20480)
     >>> link.gain.shape, bool((link.upload_time_s < 1).all())
     ((4,), True)
     """
 
-    radio: Radio
+    config: CellConfig
     seed: int
     position_m: FloatArray
     """One row (x, y) per device; the server stands at (0, 0)."""
     cpu_hz: FloatArray
 
     @staticmethod
-    def build(radio: Radio, devices: int, seed: int) -> Cell:
+    def build(config: CellConfig, devices: int, seed: int) -> Cell:
         """Place the devices and draw their processors; a device's place does not depend on their number."""
-        radio.validate()
-        pick = stream(seed, "cpu").random(devices) * len(radio.cpu_frequencies_hz)
-        cpu_hz = np.asarray(radio.cpu_frequencies_hz, dtype=np.float64)[pick.astype(np.int64)]
-        return Cell(radio, seed, positions(radio, seed, devices), cpu_hz)
+        config.validate()
+        pick = stream(seed, "cpu").random(devices) * len(config.cpu_frequencies_hz)
+        cpu_hz = np.asarray(config.cpu_frequencies_hz, dtype=np.float64)[pick.astype(np.int64)]
+        return Cell(config, seed, positions(config, seed, devices), cpu_hz)
 
     @property
     def devices(self) -> int:
@@ -81,9 +81,9 @@ class Cell:
 
     def budget_j(self, horizon: int) -> FloatArray:
         """Each device's energy budget for `horizon` rounds, E_k."""
-        return np.full(self.devices, self.radio.budget_j_per_round * horizon)
+        return np.full(self.devices, self.config.budget_j_per_round * horizon)
 
-    def observe(
+    def link_state(
         self,
         round_index: int,
         flops: ArrayLike,
@@ -98,29 +98,29 @@ class Cell:
         the broadcast is counted, its time at the weakest available device is taken off the deadline before
         anyone is chosen, so that the deadline holds whoever is; `broadcast_time` gives the real, shorter one.
         """
-        radio = self.radio
-        gains = draw_gains(radio, self.seed, round_index, self.distance_m, previous)
+        config = self.config
+        gains = draw_gains(config, self.seed, round_index, self.distance_m, previous)
         work = np.broadcast_to(np.asarray(flops, dtype=np.float64), (self.devices,))
-        compute_s = cost.compute_time(work, self.cpu_hz, radio.flops_per_cycle)
+        compute_s = cost.compute_time(work, self.cpu_hz, config.flops_per_cycle)
         heard = np.ones(self.devices, dtype=bool) if available is None else available
         reserved_s = self.broadcast_time(gains.known_gain, heard, broadcast_bits)
         return LinkState(
             compute_time_s=compute_s,
-            compute_energy_j=cost.compute_energy(work, self.cpu_hz, radio.flops_per_cycle, radio.power_coefficient),
+            compute_energy_j=cost.compute_energy(work, self.cpu_hz, config.flops_per_cycle, config.power_coefficient),
             gain=gains.known_gain,
             true_gain=gains.true_gain,
             payload_bits=np.broadcast_to(np.asarray(payload_bits, dtype=np.float64), (self.devices,)).copy(),
-            upload_time_s=radio.deadline_s - reserved_s - compute_s,
-            max_power_w=np.full(self.devices, radio.max_power_w),
-            bandwidth_hz=radio.bandwidth_hz,
-            noise_w_per_hz=radio.noise_w_per_hz,
+            upload_time_s=config.deadline_s - reserved_s - compute_s,
+            max_power_w=np.full(self.devices, config.max_power_w),
+            bandwidth_hz=config.bandwidth_hz,
+            noise_w_per_hz=config.noise_w_per_hz,
             fading=gains.fading,
         )
 
     def broadcast_time(self, gain: FloatArray, chosen: NDArray[np.bool_], bits: float) -> float:
         """Seconds to send `bits` to the chosen devices at the weakest one's rate; 0 without a downlink."""
-        if self.radio.downlink_power_dbm is None or bits <= 0:
+        if self.config.downlink_power_dbm is None or bits <= 0:
             return 0.0
-        power_w = dbm_to_watt(self.radio.downlink_power_dbm)
-        radio = self.radio
-        return cost.broadcast_time(bits, power_w, gain[chosen], radio.bandwidth_hz, radio.noise_w_per_hz)
+        power_w = dbm_to_watt(self.config.downlink_power_dbm)
+        config = self.config
+        return cost.broadcast_time(bits, power_w, gain[chosen], config.bandwidth_hz, config.noise_w_per_hz)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from kfl.core.randomness import stream
 from kfl.core.units import db_to_linear
+from kfl.wireless.config import CellConfig
 from kfl.wireless.cost import FloatArray
-from kfl.wireless.radio import Radio
 
 ComplexArray = NDArray[np.complex128]
 
@@ -42,10 +42,10 @@ class Gains:
     fading: Fading
 
 
-def positions(radio: Radio, seed: int, devices: int) -> FloatArray:
+def positions(radio: CellConfig, seed: int, devices: int) -> FloatArray:
     """Points (x, y) in metres, uniform over the disc around the server, outside its innermost metre(s).
 
-    >>> where = positions(Radio(), seed=0, devices=3)
+    >>> where = positions(CellConfig(), seed=0, devices=3)
     >>> bool((np.hypot(*where.T) <= 500).all())
     True
     """
@@ -56,10 +56,10 @@ def positions(radio: Radio, seed: int, devices: int) -> FloatArray:
     return np.stack([distance * np.cos(angle), distance * np.sin(angle)], axis=1)
 
 
-def path_gain(radio: Radio, distance_m: FloatArray) -> FloatArray:
+def path_gain(radio: CellConfig, distance_m: FloatArray) -> FloatArray:
     """h_0 (d_0 / d)^v with d_0 = 1 m, linear: the mean channel gain.
 
-    >>> float(path_gain(Radio(), np.array([10.0]))[0])
+    >>> float(path_gain(CellConfig(), np.array([10.0]))[0])
     1e-05
     """
     return np.asarray(db_to_linear(radio.reference_gain_db) * distance_m ** (-radio.path_loss_exponent))
@@ -71,10 +71,10 @@ def _circular_normal(seed: int, purpose: str, round_index: int, devices: int) ->
     return np.asarray(parts[:, 0] + 1j * parts[:, 1])
 
 
-def fading_at(radio: Radio, seed: int, round_index: int, devices: int, previous: Fading | None = None) -> Fading:
+def fading_at(radio: CellConfig, seed: int, round_index: int, devices: int, previous: Fading | None = None) -> Fading:
     """The fading of one round. With the round before at hand one step, else the whole recursion: the same.
 
-    >>> radio = Radio(fading_correlation=0.9)
+    >>> radio = CellConfig(fading_correlation=0.9)
     >>> step = fading_at(radio, 7, 5, 3, previous=fading_at(radio, 7, 4, 3))
     >>> bool((step.coefficient == fading_at(radio, 7, 5, 3).coefficient).all())
     True
@@ -94,7 +94,7 @@ def fading_at(radio: Radio, seed: int, round_index: int, devices: int, previous:
 
 
 def draw_gains(
-    radio: Radio, seed: int, round_index: int, distance_m: FloatArray, previous: Fading | None = None
+    radio: CellConfig, seed: int, round_index: int, distance_m: FloatArray, previous: Fading | None = None
 ) -> Gains:
     """The channel gains of one round, and what the server knows of them.
 

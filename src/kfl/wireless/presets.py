@@ -8,13 +8,13 @@ asserts both.
 
 from __future__ import annotations
 
-from kfl.wireless.radio import Radio
+from kfl.wireless.config import CellConfig
 
-PRESETS: dict[str, Radio] = {
-    # Section V of the paper: E_k = 0.1 T joule and T_max = 1 s for MNIST; all else is Radio's default.
-    "paper-mnist": Radio(budget_j_per_round=0.1, deadline_s=1.0),
+PRESETS: dict[str, CellConfig] = {
+    # Section V of the paper: E_k = 0.1 T joule and T_max = 1 s for MNIST; all else is CellConfig's default.
+    "paper-mnist": CellConfig(budget_j_per_round=0.1, deadline_s=1.0),
     # E_k = 0.5 T joule and T_max = 2 s for CIFAR-10.
-    "paper-cifar10": Radio(budget_j_per_round=0.5, deadline_s=2.0),
+    "paper-cifar10": CellConfig(budget_j_per_round=0.5, deadline_s=2.0),
     # Meters in cellars on one narrow-band carrier below 1 GHz.
     #   180 kHz: one NB-IoT carrier (3GPP TS 36.211, 10.1).
     #   23 dBm: NB-IoT power class 3 (3GPP TS 36.101, 6.2.2F).
@@ -27,7 +27,7 @@ PRESETS: dict[str, Radio] = {
     #   Typical values, not measurements. 60 blocks of 3 kHz: close to the 3.75 kHz single tones of NB-IoT, but
     #   left out, since the paper's shares are real numbers.
     #   deadline and budget: our choice; 20 s lets the slowest processor finish 1.65 GFLOP with time to send.
-    "nb-iot": Radio(
+    "nb-iot": CellConfig(
         bandwidth_hz=180e3,
         noise_dbm_per_hz=-171.0,
         radius_m=1000.0,
@@ -50,7 +50,7 @@ PRESETS: dict[str, Radio] = {
     #   processor: an efficiency core at 1.4–2 GHz, 8 FLOP per cycle (one 128-bit multiply-add on 32-bit floats),
     #   κ = 1e-28, another value common in the literature: about 0.6 W at 1.8 GHz. Typical values.
     #   deadline and budget: our choice.
-    "small-cell": Radio(
+    "small-cell": CellConfig(
         bandwidth_hz=20e6,
         noise_dbm_per_hz=-169.0,
         radius_m=115.0,

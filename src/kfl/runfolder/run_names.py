@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from kfl.simulation.experiment import Experiment
+from kfl.experiment.experiment import Experiment
 
 LONGEST = 96
 """Characters of the readable part: far below what file systems allow."""

@@ -13,10 +13,10 @@ from kfl._version import __version__
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json
-from kfl.simulation.experiment import Experiment
-from kfl.simulation.folder import read_environment
-from kfl.simulation.history import History, RoundLog
-from kfl.simulation.run_names import digest
+from kfl.experiment.experiment import Experiment
+from kfl.runfolder.folder import read_environment
+from kfl.runfolder.history import History, RoundLog
+from kfl.runfolder.run_names import digest
 
 Record = dict[str, Any]
 
@@ -39,7 +39,7 @@ def record(experiment: Experiment, history: History, note: str = "") -> Record:
         "rounds": experiment.rounds,
         "widths": list(experiment.widths),
         "scheduler": experiment.scheduler.name,
-        "radio": experiment.cell is not None,
+        "radio": experiment.cell_config is not None,
         "hard_budget": experiment.hard_budget,
         "note": note,
         "accuracy": history.accuracy,

@@ -20,9 +20,9 @@ from kfl.core.errors import ConfigError
 from kfl.core.parse import parse_toml
 from kfl.core.randomness import stream
 from kfl.data import DATASETS, Dataset, Partition, add_new_class, limit_samples, limit_tested, partition
+from kfl.experiment.faults import Faults
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
-from kfl.simulation.faults import Faults
-from kfl.wireless import PRESETS, Radio
+from kfl.wireless import PRESETS, CellConfig
 
 PAPER_WIDTHS = (128, 192, 256, 320, 384)
 """The widths the paper draws from for devices with different models."""
@@ -32,12 +32,12 @@ ADDED_LATER = {"tested_devices": "none"}
 """Settings that older runs were made without, and the value that stands for them there."""
 
 
-def essence(table: Table) -> Table:
+def identity_fields(table: Table) -> Table:
     """A configuration without settings that say what was so before there was such a setting.
 
     By it runs are told apart, so that those of an older kfl are found again, and go on.
 
-    >>> essence({"rounds": 3, "tested_devices": "none"}), essence({"tested_devices": 5})
+    >>> identity_fields({"rounds": 3, "tested_devices": "none"}), identity_fields({"tested_devices": 5})
     ({'rounds': 3}, {'tested_devices': 5})
     """
     return {name: value for name, value in table.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
@@ -124,8 +124,8 @@ class Experiment(DataSettings):
     """How devices learn."""
     scheduler: Scheduler = Uniform()
     """Who takes part in each round, with which share of the band and which power."""
-    radio: Radio | str | None = "auto"
-    """The cell: a Radio, the name of a preset, auto (the paper's cell for the dataset), or none."""
+    radio: CellConfig | str | None = "auto"
+    """The cell: a CellConfig, the name of a preset, auto (the paper's cell for the dataset), or none."""
     faults: Faults = Faults()
     """What goes wrong with devices."""
     hard_budget: bool = False
@@ -136,11 +136,11 @@ class Experiment(DataSettings):
     """Test every this many rounds (and after the last)."""
 
     @property
-    def cell(self) -> Radio | None:
+    def cell_config(self) -> CellConfig | None:
         """The radio that `radio` stands for."""
         if self.radio is None or self.radio == "none":
             return None
-        if isinstance(self.radio, Radio):
+        if isinstance(self.radio, CellConfig):
             return self.radio
         name = ("paper-cifar10" if self.dataset == "cifar10" else "paper-mnist") if self.radio == "auto" else self.radio
         if name not in PRESETS:
@@ -149,7 +149,7 @@ class Experiment(DataSettings):
 
     def resolved(self) -> Experiment:
         """The same experiment with the radio spelled out."""
-        return replace(self, radio=self.cell)
+        return replace(self, radio=self.cell_config)
 
     def validate(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
@@ -174,8 +174,8 @@ class Experiment(DataSettings):
             raise ConfigError("widths", self.widths, "one or more widths of at least 1")
         self.algorithm.validate()
         self.faults.validate(self.devices)
-        if self.cell is not None:
-            self.cell.validate()
+        if self.cell_config is not None:
+            self.cell_config.validate()
 
     def to_table(self) -> Table:
         """The configuration as plain values, with names for the algorithm and the scheduler."""
@@ -189,8 +189,8 @@ class Experiment(DataSettings):
         return dump_toml(self.to_table())
 
     def identity(self) -> str:
-        """The text by which runs are told apart; see `essence`."""
-        return dump_toml(essence(self.to_table()))
+        """The text by which runs are told apart; see `identity_fields`."""
+        return dump_toml(identity_fields(self.to_table()))
 
     @staticmethod
     def from_table(table: Mapping[str, Any], base: Experiment | None = None) -> Experiment:
@@ -203,9 +203,9 @@ class Experiment(DataSettings):
         radio = None if radio == "none" else radio
         if isinstance(radio, Mapping):
             own = dict(radio)
-            preset = replace(base, radio=own.pop("preset", "paper-mnist")).cell
-            radio = from_table(Radio, own, "radio.", preset)
-        elif not isinstance(radio, str | Radio | None):
+            preset = replace(base, radio=own.pop("preset", "paper-mnist")).cell_config
+            radio = from_table(CellConfig, own, "radio.", preset)
+        elif not isinstance(radio, str | CellConfig | None):
             raise ConfigError("radio", radio, "a table of fields or the name of a preset")
         plain = from_table(Experiment, rest, base=base)
         return replace(plain, algorithm=algorithm, scheduler=scheduler, radio=radio)

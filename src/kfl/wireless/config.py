@@ -1,7 +1,7 @@
 """One cell's configuration: band, noise, path loss, fading, powers, processors, budget, deadline.
 
->>> Radio(bandwidth_hz=1e6).validate()
->>> Radio(deadline_s=0.0).validate()
+>>> CellConfig(bandwidth_hz=1e6).validate()
+>>> CellConfig(deadline_s=0.0).validate()
 Traceback (most recent call last):
 ...
 kfl.core.errors.ConfigError: deadline_s is 0.0, but must be a positive number of seconds.
@@ -21,7 +21,7 @@ LARGEST = 1e12
 
 
 @dataclass(frozen=True)
-class Radio:
+class CellConfig:
     """The cell of the paper's section V by default (MNIST's budget and deadline)."""
 
     bandwidth_hz: float = 5e6

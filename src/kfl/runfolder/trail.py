@@ -23,9 +23,8 @@ from kfl.core.parse import parse_json
 
 if TYPE_CHECKING:
     from kfl.models import State
-    from kfl.simulation.history import RoundLog
-    from kfl.simulation.round import RunState
-    from kfl.simulation.world import World
+    from kfl.runfolder.history import RoundLog
+    from kfl.runfolder.state import RunState
 
 MOST_SNAPSHOTS = 50
 MOST_DEVICES = 10_000
@@ -104,13 +103,12 @@ def read_trail(folder: Path) -> list[Snapshot]:
     return found
 
 
-def snapshot(world: World, state: RunState, log: RoundLog) -> Snapshot | None:
-    """The state after a round, if it is one of those that are kept."""
-    if log.round not in kept_rounds(world.experiment.rounds):
+def snapshot(rounds: int, tests: NDArray[np.int64], state: RunState, log: RoundLog) -> Snapshot | None:
+    """The state after one of so many rounds, if it is kept. `tests` are the test samples of each device."""
+    if log.round not in kept_rounds(rounds):
         return None
     accuracy = None
-    if log.accuracy is not None and world.devices <= MOST_DEVICES:
-        tests = world.partition.test_sizes
+    if log.accuracy is not None and len(tests) <= MOST_DEVICES:
         accuracy = np.where(tests > 0, state.correct / np.maximum(tests, 1), np.nan)
     return Snapshot(log.round, *_knowledge(state.server), accuracy)
 

@@ -32,13 +32,13 @@ from kfl.core.arrays import read_npz
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json
+from kfl.runfolder.state_rows import read_rows, rows_sum, write_rows
 from kfl.scheduling import SchedulerState
-from kfl.simulation.state_rows import read_rows, rows_sum, write_rows
 from kfl.wireless import Fading
 
 if TYPE_CHECKING:
     from kfl.models import State
-    from kfl.simulation.round import RunState
+    from kfl.runfolder.state import RunState
 
 FORMAT_VERSION = 1
 LONGEST_S = 30.0
@@ -264,7 +264,7 @@ def _pack_rest(state: RunState) -> bytes:
 def _unpack_rest(data: bytes, number: int, devices: dict[int, State]) -> RunState:
     import torch
 
-    from kfl.simulation.round import RunState
+    from kfl.runfolder.state import RunState
 
     arrays = read_npz(data)
 

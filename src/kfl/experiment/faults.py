@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.simulation.fault_schedule import Entry, parse_entry
+from kfl.experiment.fault_schedule import Entry, parse_entry
 
 if TYPE_CHECKING:
     from kfl.algorithms import Upload

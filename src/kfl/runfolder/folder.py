@@ -3,7 +3,7 @@
     config.toml        the exact configuration; `kfl run --config config.toml` repeats the run
     environment.json   schema version, versions of kfl, Python and PyTorch, commit, hardware, data
     rounds.jsonl       one line per round, appended as it happens
-    trail.jsonl        knowledge and every device's accuracy after at most fifty of the rounds (kfl.simulation.trail)
+    trail.jsonl        knowledge and every device's accuracy after at most fifty of the rounds (kfl.runfolder.trail)
     state/             while it runs: checkpoints, from which `kfl resume` continues
     devices.json       per device: rounds, energy, budget, accuracy, model, samples
     knowledge.npz      the server's arrays at the end (for KFL the knowledge and which classes it covers)
@@ -35,10 +35,10 @@ from kfl.core.files import is_part, write_atomic, write_json, write_json_list
 from kfl.core.lock import LockedError, only_one
 from kfl.core.parse import parse_json, parse_toml
 from kfl.engine.plan import Plan
-from kfl.simulation.experiment import Experiment, essence
-from kfl.simulation.history import History, RoundLog
-from kfl.simulation.kept_models import write_states
-from kfl.simulation.trail import Snapshot, round_of
+from kfl.experiment.experiment import Experiment, identity_fields
+from kfl.runfolder.history import History, RoundLog
+from kfl.runfolder.kept_models import write_states
+from kfl.runfolder.trail import Snapshot, round_of
 
 if TYPE_CHECKING:
     from kfl.models import State
@@ -169,7 +169,7 @@ class RunFolder:
             raise RunFolderError(
                 f"The configuration {existing} is damaged ({problem}); choose another folder."
             ) from problem
-        changed = differences(essence(before), parse_toml(experiment.identity()))
+        changed = differences(identity_fields(before), parse_toml(experiment.identity()))
         if changed:
             raise RunFolderError(
                 f"The run folder {self.path} belongs to another configuration ({'; '.join(changed)}); "

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from kfl.core.errors import ConfigError
-from kfl.wireless import PRESETS, Cell, Radio
+from kfl.wireless import PRESETS, Cell, CellConfig
 
 NAN, INF = math.nan, math.inf
 
@@ -15,7 +15,7 @@ def test_presets_are_valid(name: str) -> None:
 
 
 def test_infinite_budget_means_none() -> None:
-    Radio(budget_j_per_round=INF).validate()
+    CellConfig(budget_j_per_round=INF).validate()
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_infinite_budget_means_none() -> None:
     ],
 )
 def test_a_bad_value_is_named(field: str, value: object) -> None:
-    radio = dataclasses.replace(Radio(), **{field: value})
+    radio = dataclasses.replace(CellConfig(), **{field: value})
     with pytest.raises(ConfigError) as error:
         radio.validate()
     assert error.value.field == field
@@ -52,4 +52,4 @@ def test_a_bad_value_is_named(field: str, value: object) -> None:
 
 def test_no_fading_has_no_fading_options() -> None:
     with pytest.raises(ConfigError, match="fading_correlation"):
-        Radio(fading="none", fading_correlation=0.5).validate()
+        CellConfig(fading="none", fading_correlation=0.5).validate()

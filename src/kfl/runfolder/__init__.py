@@ -1,0 +1,1 @@
+"""The run folder: one package that writes it and reads it, safely."""
