@@ -63,10 +63,9 @@ class EngineRun:
     def _play(self, chosen: list[int]) -> int:
         message = self.engine.place(self.algorithm.broadcast(self.server))
         before = [self.devices[k] for k in chosen]
-        after, uploads = self.algorithm.local_update(
-            message, chosen, before, self.engine, RoundKey(self.seed, self.round)
-        )
-        self.server, _ = self.algorithm.aggregate(self.server, uploads)
+        key = RoundKey(self.seed, self.round)
+        after, uploads = self.algorithm.local_update(message, chosen, before, self.engine, key)
+        self.server, _ = self.algorithm.aggregate(self.server, uploads, engine=self.engine, key=key)
         self.devices.update(zip(chosen, after, strict=True))
         self.round += 1
         tested = list(self.right) if self.tests_all else chosen

@@ -43,7 +43,7 @@ def play_engine(devices: int, rounds: int) -> list[float]:
         before = [states[k] if k in states else algorithm.device_init(engine, k, 0) for k in chosen]
         message = engine.place(algorithm.broadcast(server))
         after, uploads = algorithm.local_update(message, chosen, before, engine, RoundKey(0, t))
-        server, _ = algorithm.aggregate(server, uploads)
+        server, _ = algorithm.aggregate(server, uploads, engine=engine, key=RoundKey(0, t))
         states.update(zip(chosen, after, strict=True))
         engine.correct(chosen, after)
         stamps.append(time.perf_counter())

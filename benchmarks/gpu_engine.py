@@ -69,7 +69,7 @@ def play(engine: Engine, cohorts: Sequence[Sequence[int]]) -> tuple[State, dict[
         before = [states.get(k) or algorithm.device_init(engine, k, 0) for k in cohort]
         message = engine.place(algorithm.broadcast(server))
         after, uploads = algorithm.local_update(message, cohort, before, engine, RoundKey(0, number))
-        server, _ = algorithm.aggregate(server, uploads)
+        server, _ = algorithm.aggregate(server, uploads, engine=engine, key=RoundKey(0, number))
         states.update(zip(cohort, after, strict=True))
     return server, states
 
@@ -164,7 +164,7 @@ def time_rounds(
         after, uploads = algorithm.local_update(message, cohort, before, engine, RoundKey(0, number))
         arrived = to_cpu([upload.arrays for upload in uploads])
         uploads = [Upload(upload.device, arrays) for upload, arrays in zip(uploads, arrived, strict=True)]
-        server, _ = algorithm.aggregate(server, uploads)
+        server, _ = algorithm.aggregate(server, uploads, engine=engine, key=RoundKey(0, number))
         states.update(zip(cohort, after, strict=True))
         number += 1
 

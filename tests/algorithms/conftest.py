@@ -90,7 +90,7 @@ def play_rounds(algorithm: Algorithm, toy: Toy, cohorts: Sequence[Sequence[int]]
         before = [play.devices.get(k) or algorithm.device_init(toy.engine, k, seed) for k in cohort]
         message = algorithm.broadcast(play.server)
         after, uploads = algorithm.local_update(message, cohort, before, toy.engine, RoundKey(seed, number))
-        play.server, rejected = algorithm.aggregate(play.server, uploads)
+        play.server, rejected = algorithm.aggregate(play.server, uploads, engine=toy.engine, key=RoundKey(seed, number))
         play.devices.update(zip(cohort, after, strict=True))
         play.uploads.append(uploads)
         play.rejections.append(rejected)

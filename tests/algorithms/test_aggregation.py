@@ -14,6 +14,11 @@ from kfl.engine.sequential import SequentialEngine
 from kfl.models import ModelProfile
 
 
+def aggregate(algorithm, server, uploads):
+    """These algorithms need neither an engine nor a draw to aggregate."""
+    return algorithm.aggregate(server, uploads, engine=None, key=None)
+
+
 def knowledge(device, means, counts):
     return Upload(device, {"means": torch.tensor(means), "counts": torch.tensor(counts)})
 
@@ -27,14 +32,14 @@ BEFORE = {"knowledge": torch.tensor([[9.0, 9.0], [9.0, 9.0], [8.0, 8.0]]), "know
 
 def test_kfl_weighs_by_samples():
     """(1·(1, 0) + 2·(4, 3))/3 = (3, 2); one reporter gives its own mean; nobody leaves the last."""
-    after, rejected = Kfl().aggregate(BEFORE, REPORTS)
+    after, rejected = aggregate(Kfl(), BEFORE, REPORTS)
     assert rejected == []
     assert after["knowledge"].tolist() == [[3.0, 2.0], [5.0, 5.0], [8.0, 8.0]]
     assert after["known"].tolist() == [True, True, True]
 
 
 def test_kfl_without_memory_forgets():
-    after, _ = Kfl(memory=False).aggregate(BEFORE, REPORTS)
+    after, _ = aggregate(Kfl(memory=False), BEFORE, REPORTS)
     assert after["knowledge"].tolist() == [[3.0, 2.0], [5.0, 5.0], [0.0, 0.0]]
     assert after["known"].tolist() == [True, True, False]
 
@@ -42,7 +47,7 @@ def test_kfl_without_memory_forgets():
 def test_kfl_without_memory_keeps_what_it_has_when_nothing_usable_arrives():
     bad = knowledge(0, [[math.nan, 0.0]] * 3, [1, 1, 1])
     for uploads in ([], [bad]):
-        after, rejected = Kfl(memory=False).aggregate(BEFORE, uploads)
+        after, rejected = aggregate(Kfl(memory=False), BEFORE, uploads)
         assert len(rejected) == len(uploads)
         assert after is BEFORE
 
@@ -51,7 +56,7 @@ def test_kfl_without_memory_keeps_what_it_has_when_nothing_usable_arrives():
 def test_fedproto_weighs_devices_alike(counts):
     """((1, 0) + (4, 3))/2 = (2.5, 1.5), whatever counts a device claims."""
     uploads = [Upload(u.device, {**u.arrays, "counts": torch.tensor(c)}) for u, c in zip(REPORTS, counts, strict=True)]
-    after, _ = FedProto().aggregate(BEFORE, uploads)
+    after, _ = aggregate(FedProto(), BEFORE, uploads)
     assert after["knowledge"].tolist() == [[2.5, 1.5], [5.0, 5.0], [8.0, 8.0]]
 
 
@@ -69,7 +74,7 @@ def test_weights_are_weighed_by_samples(algorithm):
         arrays = {"body.0.weight": torch.tensor([[weight]]), "body.1.num_batches_tracked": torch.tensor(counter)}
         return Upload(device, {**arrays, "samples": torch.tensor(samples), "more": torch.tensor(math.nan)})
 
-    after, rejected = algorithm.aggregate(server, [upload(0, 1.0, 2, 1.0), upload(1, 5.0, 3, 3.0)])
+    after, rejected = aggregate(algorithm, server, [upload(0, 1.0, 2, 1.0), upload(1, 5.0, 3, 3.0)])
     assert rejected == []
     assert after["body.0.weight"].tolist() == [[4.0]]
     assert after["body.1.num_batches_tracked"].item() == 3
@@ -79,7 +84,7 @@ def test_weights_are_weighed_by_samples(algorithm):
 def test_fedkd_averages_logits():
     server = {"consensus": torch.zeros(1, 2), "known": torch.tensor(False)}
     uploads = [Upload(k, {"logits": torch.tensor([said])}) for k, said in enumerate([[1.0, -1.0], [3.0, 5.0]])]
-    after, _ = FedKd().aggregate(server, uploads)
+    after, _ = aggregate(FedKd(), server, uploads)
     assert after["consensus"].tolist() == [[2.0, 2.0]]
     assert bool(after["known"])
 

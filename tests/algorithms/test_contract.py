@@ -37,13 +37,18 @@ def copy(state):
     return {name: value.clone() for name, value in state.items()}
 
 
+def aggregate(algorithm, toy, server, uploads):
+    """What the server makes of uploads, after round 1."""
+    return algorithm.aggregate(server, uploads, engine=toy.engine, key=RoundKey(toy.seed, 1))
+
+
 def one_round(algorithm, toy, cohort=(0, 1, 3), number=1):
     """A server that has seen a round, and what a cohort then sends."""
     seed = toy.seed
     server = algorithm.server_init(toy.engine, seed)
     states = [algorithm.device_init(toy.engine, k, seed) for k in (0, 2, 4)]
     _, uploads = algorithm.local_update(algorithm.broadcast(server), [0, 2, 4], states, toy.engine, RoundKey(seed, 0))
-    server, rejected = algorithm.aggregate(server, uploads)
+    server, rejected = aggregate(algorithm, toy, server, uploads)
     assert rejected == []
     before = [algorithm.device_init(toy.engine, k, seed) for k in cohort]
     after, uploads = algorithm.local_update(
@@ -85,7 +90,7 @@ def test_inputs_are_not_changed_in_place(cls, toy):
     message = algorithm.broadcast(server)
     kept = [copy(server), copy(message), *map(copy, states), *(copy(u.arrays) for u in uploads)]
     algorithm.local_update(message, [0, 1, 3], states, toy.engine, RoundKey(toy.seed, 2))
-    algorithm.aggregate(server, uploads)
+    aggregate(algorithm, toy, server, uploads)
     algorithm.predictor(server, states[0])
     now = [server, message, *states, *(u.arrays for u in uploads)]
     for before, after in zip(kept, now, strict=True):
@@ -96,15 +101,15 @@ def test_inputs_are_not_changed_in_place(cls, toy):
 def test_nothing_or_zero_weight_changes_nothing(cls, toy):
     algorithm = cls()
     server, _, uploads = one_round(algorithm, toy)
-    equal(algorithm.aggregate(server, [])[0], server)
+    equal(aggregate(algorithm, toy, server, [])[0], server)
     weights = [name for name in WEIGHTS if uploads and name in uploads[0].arrays]
     for name in weights:
-        without = algorithm.aggregate(server, uploads[1:])[0]
+        without = aggregate(algorithm, toy, server, uploads[1:])[0]
         zero = Upload(0, {**uploads[0].arrays, name: torch.zeros_like(uploads[0].arrays[name])})
-        with_zero, rejected = algorithm.aggregate(server, [zero, *uploads[1:]])
+        with_zero, rejected = aggregate(algorithm, toy, server, [zero, *uploads[1:]])
         assert rejected == []
         equal(with_zero, without)
-        equal(algorithm.aggregate(server, [zero])[0], server)
+        equal(aggregate(algorithm, toy, server, [zero])[0], server)
 
 
 @every
@@ -116,7 +121,7 @@ def test_the_order_of_devices_does_not_matter(cls, toy):
         equal(states[place], turned_states[other])
         if uploads:
             equal(uploads[place].arrays, turned_uploads[other].arrays)
-    one, two = algorithm.aggregate(server, uploads)[0], algorithm.aggregate(turned, turned_uploads)[0]
+    one, two = aggregate(algorithm, toy, server, uploads)[0], aggregate(algorithm, toy, turned, turned_uploads)[0]
     equal(one, two, rtol=1e-6, atol=1e-7)
 
 
@@ -251,18 +256,18 @@ def test_bad_uploads_are_refused_and_the_rest_is_used(cls, kind, toy):
     algorithm = cls()
     server, _, uploads = one_round(algorithm, toy)
     if not uploads:
-        after, rejected = algorithm.aggregate(server, [Upload(3, {"anything": torch.tensor(math.nan)})])
+        after, rejected = aggregate(algorithm, toy, server, [Upload(3, {"anything": torch.tensor(math.nan)})])
         assert [r.device for r in rejected] == [3] and cls.name in rejected[0].reason
         equal(after, server)
         return
     if "weight" in kind and not any(name in uploads[0].arrays for name in WEIGHTS):
         return  # every report weighs the same
     bad = spoil(uploads[1], kind)
-    after, rejected = algorithm.aggregate(server, [uploads[0], bad, uploads[2]])
+    after, rejected = aggregate(algorithm, toy, server, [uploads[0], bad, uploads[2]])
     assert [r.device for r in rejected] == [uploads[1].device]
     assert rejected[0].reason
-    equal(after, algorithm.aggregate(server, [uploads[0], uploads[2]])[0])
-    alone, rejected = algorithm.aggregate(server, [bad])
+    equal(after, aggregate(algorithm, toy, server, [uploads[0], uploads[2]])[0])
+    alone, rejected = aggregate(algorithm, toy, server, [bad])
     assert len(rejected) == 1
     equal(alone, server)
 

@@ -17,6 +17,11 @@ RULES = ("mean", "clip", "median", "trimmed")
 numbers = st.floats(-1e6, 1e6, width=32)
 
 
+def aggregate(algorithm, server, uploads):
+    """These algorithms need neither an engine nor a draw to aggregate."""
+    return algorithm.aggregate(server, uploads, engine=None, key=None)
+
+
 def report(device, means, counts):
     return Upload(device, {"means": torch.tensor(means), "counts": torch.tensor(counts)})
 
@@ -46,14 +51,14 @@ def test_by_hand():
         "mean": [(10 + 60 + 60000) / 1040, (120 - 80000) / 1040],
     }
     for rule, value in expected.items():
-        after, rejected = Kfl(aggregation=rule).aggregate(FRESH, UPLOADS)
+        after, rejected = aggregate(Kfl(aggregation=rule), FRESH, UPLOADS)
         assert rejected == []
         torch.testing.assert_close(after["knowledge"], torch.tensor([value, after["knowledge"][1].tolist()]))
         assert after["known"].all()
         if rule != "clip":
             assert after["knowledge"][1].tolist() == [5.0, 5.0]
     # The centre of class 1 is what was known, and of one report the distance is the median distance.
-    assert Kfl(aggregation="clip").aggregate(FRESH, UPLOADS)[0]["knowledge"][1].tolist() == [5.0, 5.0]
+    assert aggregate(Kfl(aggregation="clip"), FRESH, UPLOADS)[0]["knowledge"][1].tolist() == [5.0, 5.0]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -66,7 +71,7 @@ def test_counts_of_different_types_count_alike(rule):
         Upload(k, {"means": torch.tensor(m), "counts": c}) for k, (m, c) in enumerate(zip(means, counts, strict=True))
     ]
     alike = [Upload(u.device, {**u.arrays, "counts": u.arrays["counts"].double()}) for u in uploads]
-    (found, rejected), (wanted, _) = (Kfl(aggregation=rule).aggregate(FRESH, some) for some in (uploads, alike))
+    (found, rejected), (wanted, _) = (aggregate(Kfl(aggregation=rule), FRESH, some) for some in (uploads, alike))
     assert rejected == [] and torch.isfinite(found["knowledge"]).all()
     assert torch.equal(found["knowledge"], wanted["knowledge"])
 
@@ -74,7 +79,7 @@ def test_counts_of_different_types_count_alike(rule):
 @pytest.mark.parametrize("kind", [torch.uint32, torch.uint64, torch.float8_e4m3fn])
 def test_types_that_cannot_be_computed_with_are_refused(kind):
     odd = Upload(1, {"means": torch.ones(2, 2), "counts": torch.tensor([1, 2]).to(kind)})
-    after, rejected = Kfl().aggregate(FRESH, [report(0, [[1.0, 2.0], [3.0, 4.0]], [1, 1]), odd])
+    after, rejected = aggregate(Kfl(), FRESH, [report(0, [[1.0, 2.0], [3.0, 4.0]], [1, 1]), odd])
     assert [one.device for one in rejected] == [1]
     assert after["knowledge"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
@@ -91,10 +96,10 @@ def test_an_even_number_of_reports_takes_the_middle_two():
 def test_equal_reports_are_the_result_and_memory_is_kept(rule):
     same = [report(k, [[3.0, -1.0], [0.0, 0.0], [0.0, 0.0]], [k + 1, 0, 0]) for k in range(4)]
     before = server([[9.0, 9.0], [8.0, 8.0], [0.0, 0.0]], [True, True, False])
-    after, _ = Kfl(aggregation=rule).aggregate(before, same)
+    after, _ = aggregate(Kfl(aggregation=rule), before, same)
     torch.testing.assert_close(after["knowledge"], torch.tensor([[3.0, -1.0], [8.0, 8.0], [0.0, 0.0]]))
     assert after["known"].tolist() == [True, True, False]
-    forgets, _ = Kfl(aggregation=rule, memory=False).aggregate(before, same)
+    forgets, _ = aggregate(Kfl(aggregation=rule, memory=False), before, same)
     assert forgets["known"].tolist() == [True, False, False]
 
 
@@ -103,11 +108,11 @@ def test_bad_uploads_are_refused_and_the_rest_is_used(rule):
     algorithm = Kfl(aggregation=rule)
     good = [report(k, [[float(k), 1.0], [2.0, k * 3.0]], [k + 1, 2]) for k in range(3)]
     bad = report(9, [[math.nan, 1.0], [2.0, 3.0]], [1, 1])
-    after, rejected = algorithm.aggregate(FRESH, [good[0], bad, *good[1:]])
+    after, rejected = aggregate(algorithm, FRESH, [good[0], bad, *good[1:]])
     assert [r.device for r in rejected] == [9]
-    torch.testing.assert_close(after, algorithm.aggregate(FRESH, good)[0])
-    assert algorithm.aggregate(FRESH, [bad])[0] is FRESH
-    torch.testing.assert_close(after, algorithm.aggregate(FRESH, [*good[::-1], bad])[0])
+    torch.testing.assert_close(after, aggregate(algorithm, FRESH, good)[0])
+    assert aggregate(algorithm, FRESH, [bad])[0] is FRESH
+    torch.testing.assert_close(after, aggregate(algorithm, FRESH, [*good[::-1], bad])[0])
 
 
 @st.composite
@@ -163,8 +168,8 @@ def test_one_liar_in_five_moves_the_mean_and_not_the_robust_rules(rule):
     honest = [report(k, [[1.0 + k / 10, 2.0]], [20]) for k in range(4)]
     liar = report(4, [[1e9, -1e9]], [10**9])
     before = server([[1.0, 2.0]], [True])
-    plain = Kfl().aggregate(before, [*honest, liar])[0]["knowledge"]
-    robust = Kfl(aggregation=rule).aggregate(before, [*honest, liar])[0]["knowledge"]
+    plain = aggregate(Kfl(), before, [*honest, liar])[0]["knowledge"]
+    robust = aggregate(Kfl(aggregation=rule), before, [*honest, liar])[0]["knowledge"]
     assert plain.abs().max() > 1e8
     assert (robust - torch.tensor([[1.15, 2.0]])).abs().max() < 0.3
 

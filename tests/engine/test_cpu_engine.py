@@ -54,7 +54,7 @@ def play(engine, algorithm, schedule, seed=0):
         before = [states[k] if k in states else algorithm.device_init(engine, k, seed) for k in chosen]
         message = engine.place(algorithm.broadcast(server))
         after, uploads = algorithm.local_update(message, chosen, before, engine, RoundKey(seed, t))
-        server, rejected = algorithm.aggregate(server, uploads)
+        server, rejected = algorithm.aggregate(server, uploads, engine=engine, key=RoundKey(seed, t))
         assert not rejected
         states.update(zip(chosen, after, strict=True))
     devices = range(6)

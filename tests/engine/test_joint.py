@@ -47,7 +47,7 @@ def play(engine, algorithm, seed, rounds=3, test_in=(0, 1, 2)):
         before = [states.get(k) or algorithm.device_init(engine, k, seed) for k in chosen]
         message = engine.place(algorithm.broadcast(server))
         after, uploads = algorithm.local_update(message, chosen, before, engine, RoundKey(seed, number))
-        server, rejected = algorithm.aggregate(server, uploads)
+        server, rejected = algorithm.aggregate(server, uploads, engine=engine, key=RoundKey(seed, number))
         assert not rejected
         states.update(zip(chosen, after, strict=True))
         if number in test_in:

@@ -31,7 +31,7 @@ def play(algorithm, engine):
         before = [states.get(k) or algorithm.device_init(engine, k, 0) for k in cohort]
         message = engine.place(algorithm.broadcast(server))
         after, uploads = algorithm.local_update(message, cohort, before, engine, RoundKey(0, number))
-        server, rejected = algorithm.aggregate(server, uploads)
+        server, rejected = algorithm.aggregate(server, uploads, engine=engine, key=RoundKey(0, number))
         assert not rejected
         states.update(zip(cohort, after, strict=True))
         predictors = [algorithm.predictor(server, states[device]) for device in sorted(states)]

@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -75,18 +76,19 @@ def test_one_upload_with_one_mutation(world, algorithm, judged):
     _, uploads = algorithm.local_update(algorithm.broadcast(server), devices, states, engine, RoundKey(0, 0))
     if not uploads:
         return
-    server, _ = algorithm.aggregate(server, uploads)
+    aggregate = partial(algorithm.aggregate, engine=engine, key=RoundKey(0, 0))
+    server, _ = aggregate(server, uploads)
     draw = random.Random(10)
     refused = 0
     for _ in range(CASES):
         spoiled = spoil(uploads[1], draw)
-        after, rejected = judged(lambda spoiled=spoiled: algorithm.aggregate(server, [uploads[0], spoiled, uploads[2]]))
+        after, rejected = judged(lambda spoiled=spoiled: aggregate(server, [uploads[0], spoiled, uploads[2]]))
         assert [r.device for r in rejected] in ([], [1]) and all(r.reason for r in rejected)
         refused += len(rejected)
         for name, value in after.items():
             assert value.shape == server[name].shape and value.dtype == server[name].dtype
             assert not value.is_floating_point() or torch.isfinite(value).all()
-        alone, rejected = judged(lambda spoiled=spoiled: algorithm.aggregate(server, [spoiled]))
+        alone, rejected = judged(lambda spoiled=spoiled: aggregate(server, [spoiled]))
         if rejected:
             assert all(torch.equal(alone[name], server[name]) for name in server)
     assert CASES / 4 < refused < CASES

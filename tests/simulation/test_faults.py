@@ -204,7 +204,7 @@ def test_a_corrupt_upload_is_refused_or_harmless(seed, round_index):
     assert all(torch.equal(good.arrays[name], torch.ones(4, 3)) for name in ("means",)), "the original is untouched"
     server = {"knowledge": torch.zeros(4, 3), "known": torch.zeros(4, dtype=torch.bool)}
     for rule in ("mean", "clip", "median", "trimmed"):
-        after, rejected = kfl.Kfl(aggregation=rule).aggregate(server, [bad])
+        after, rejected = kfl.Kfl(aggregation=rule).aggregate(server, [bad], engine=None, key=None)
         if rejected:
             assert after is server and [r.device for r in rejected] == [1]
         else:

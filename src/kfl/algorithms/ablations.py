@@ -77,7 +77,9 @@ class SelfKnowledge(Algorithm):
             for model, mean, count in zip(trained, means, counts, strict=True)
         ], []
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
         """Nothing is expected, nothing changes."""
         return server, refuse_all(uploads, self.name)
 
@@ -140,7 +142,9 @@ class FixedKnowledge(Algorithm):
         unit: Tensor = drawn / drawn.norm(dim=1, keepdim=True).clamp(min=1e-12)
         return self.scale * unit
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
         """Nothing is expected, nothing changes."""
         return server, refuse_all(uploads, self.name)
 

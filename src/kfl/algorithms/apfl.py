@@ -86,7 +86,9 @@ class Apfl(Algorithm):
         ]
         return [{name: state[name] for name in state if name not in message} for state in trained], uploads
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
         """w = Σ_k D_k w_k / Σ_k D_k."""
         return average_weights(server, uploads)
 

@@ -136,8 +136,13 @@ class Algorithm(ABC):
         """The chosen devices' work: their new states and what they send."""
 
     @abstractmethod
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
-        """The server's new state from what arrived, and the uploads it refused."""
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
+        """The server's new state from what arrived, and the uploads it refused.
+
+        The server may train too: `engine` runs its steps and `key` addresses its draws, as in `local_update`.
+        """
 
     def predictor(self, server: State, device: State) -> State:
         """The weights a device predicts with, whether it was chosen lately or not: its own model."""

@@ -54,7 +54,9 @@ class FedAvg(Algorithm):
         uploads = [weights_upload(device, state, engine) for device, state in zip(devices, trained, strict=True)]
         return [{} for _ in devices], uploads
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
         """w = Σ_k D_k w_k / Σ_k D_k."""
         return average_weights(server, uploads)
 

@@ -89,7 +89,9 @@ class FedKd(Algorithm):
         uploads = [Upload(device, {"logits": said}) for device, said in zip(devices, logits, strict=True)]
         return models, uploads
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
         """z* = the mean of the logits over the devices that reported; the last one where nobody did."""
         import torch
 

@@ -72,7 +72,9 @@ class FedProto(Algorithm):
         ]
         return trained, uploads
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
         """C̄_j = the mean of the prototypes over the devices that hold class j."""
         return average_knowledge(server, uploads, memory=True, heaviest=1.0)
 

@@ -88,7 +88,9 @@ class FedRep(Algorithm):
         ]
         return [part_of(model, "head.") for model in models], uploads
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
         """φ = Σ_k D_k φ_k / Σ_k D_k."""
         return average_weights(server, uploads)
 

@@ -112,7 +112,9 @@ class Kfl(Algorithm):
         means = quantise_rows(means, counts > 0, self.bits_per_value, draw)
         return Upload(device, {"means": means, "counts": counts})
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
         """Equation (9): Ω_c = Σ_k D_{k,c} Ω_{k,c} / Σ_k D_{k,c} over the devices that reported, or a robust rule."""
         if self.aggregation != "mean":
             return robust_knowledge(server, uploads, self.aggregation, trim=self.trim, memory=self.memory)

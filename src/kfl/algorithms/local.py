@@ -36,7 +36,9 @@ class Local(Algorithm):
 
         return engine.train(devices, states, Supervised(), self.sgd(), key), []
 
-    def aggregate(self, server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
         """Nothing is expected, nothing changes."""
         return server, refuse_all(uploads, self.name)
 

@@ -23,11 +23,13 @@ from kfl.deploy.records import to_record
 from kfl.deploy.roster import Member, Roster
 from kfl.deploy.site import FleetSite
 from kfl.deploy.validation import check_counts, energy_limits, enough, expected_upload, read_arrays, refuse_energy
+from kfl.engine import RoundKey
 from kfl.runfolder.state import RunState
 from kfl.simulation.air import decide, observe
 from kfl.simulation.round import log_decision
 
 if TYPE_CHECKING:
+    from kfl.engine import Engine
     from kfl.runfolder.history import RoundLog
     from kfl.scheduling import Decision, Observation
     from kfl.wireless import LinkState
@@ -69,6 +71,7 @@ class RoundResult:
 def play_round(
     roster: Roster,
     site: FleetSite,
+    engine: Engine,
     courier: Courier,
     state: RunState,
     nodes: Mapping[int, str],
@@ -94,7 +97,8 @@ def play_round(
         _lose_in_outage(verdicts, link, decision)
     server, status = state.server, decision.status
     if enough(len(verdicts.fine), len(chosen), fleet.quorum):
-        server, refused = experiment.algorithm.aggregate(state.server, verdicts.uploads)
+        key = RoundKey(experiment.seed, state.round)
+        server, refused = experiment.algorithm.aggregate(state.server, verdicts.uploads, engine=engine, key=key)
         verdicts.rejected += [{"device": r.device, "reason": r.reason} for r in refused]
     elif chosen:
         status = f"Only {len(verdicts.fine)} of {len(chosen)} answers could be used, fewer than the quorum: no change."

@@ -38,6 +38,7 @@ from kfl.deploy.rounds import RoundResult, play_round
 from kfl.deploy.sentences import round_sentence
 from kfl.deploy.settings import ServerConfig
 from kfl.deploy.site import FleetSite, build_site, server_engine
+from kfl.engine import Engine
 from kfl.runfolder.checkpoint import Checkpoints
 from kfl.runfolder.environment import describe_environment
 from kfl.runfolder.folder import RunFolder
@@ -90,6 +91,8 @@ class FleetServer:
     courier: Courier
     state: RunState = field(init=False)
     site: FleetSite = field(init=False)
+    engine: Engine = field(init=False)
+    """Trains on the server, where the algorithm does; it has no data of its own."""
     logs: list[RoundLog] = field(default_factory=list)
     gains: dict[int, float] = field(default_factory=dict)
     """What devices last reported of their channel."""
@@ -114,6 +117,7 @@ class FleetServer:
         self.logs = list(self.target.rewind(0 if kept is None else kept.round))
         profiles = {device: member.profile for device, member in self.roster.members.items()}
         self.site = build_site(self.config.experiment, profiles)
+        self.engine = server_engine(self.config.experiment, next(iter(profiles.values())))
         if kept is None:
             self.state = self._begin()
             return
@@ -123,13 +127,12 @@ class FleetServer:
 
     def _begin(self) -> RunState:
         experiment, count = self.config.experiment, self.config.experiment.devices
-        engine = server_engine(experiment, next(iter(self.roster.members.values())).profile)
         correct = np.zeros(count, dtype=np.int64)
         for device, member in self.roster.members.items():
             correct[device] = member.profile.correct
         return RunState(
             round=0,
-            server=experiment.algorithm.server_init(engine, experiment.seed),
+            server=experiment.algorithm.server_init(self.engine, experiment.seed),
             devices={},
             scheduler=experiment.scheduler.init(self.site.fleet, experiment.rounds),
             compute_energy_j=np.zeros(count),
@@ -185,7 +188,7 @@ class FleetServer:
                 log.warning("Round %d waits: too few devices are here.", self.state.round)
             time.sleep(WAIT_S)
             nodes = self._nodes()
-        played = play_round(self.roster, self.site, self.courier, self.state, nodes, self._gains())
+        played = play_round(self.roster, self.site, self.engine, self.courier, self.state, nodes, self._gains())
         self._keep(played)
         try:
             refuse_divergence(self.logs)

@@ -71,7 +71,9 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
     lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST}
     arrived = [_as_it_arrives(world, state, u, struck.get(u.device)) for u in uploads if u.device not in lost]
     log.debug("phase aggregation, round %d", state.round)
-    server, rejected = algorithm.aggregate(state.server, arrived)
+    server, rejected = algorithm.aggregate(
+        state.server, arrived, engine=world.engine, key=RoundKey(experiment.seed, state.round)
+    )
 
     compute, upload = _spent(experiment.seed, state.round, observation, decision, struck)
     following = replace(
