@@ -1,13 +1,11 @@
 """The stacked engine on a GPU: are its kernels right, does it agree with the CPU, how fast is a round.
 
-    python -m benchmarks.gpu_engine [--out gpu.json] [--device cuda] [--quick] [--parts rounds,seeds]
+    python -m benchmarks.gpu_engine [--out gpu.json] [--device cuda] [--quick] [--parts checks,rounds]
 
 W1 is the paper's MLP with 600 samples of 28×28 on each of 100 devices, W2 its CNN with 500 samples of 3×32×32. A
 round is KFL's: five full-batch steps with momentum, class means, aggregation; no evaluation. Images are random,
 since speed does not depend on what they show. Parts: `kernels` times each of the CNN's alone; `checks` compares with
-the CPU; `rounds` times rounds in every precision and way; `seeds` times the training of five runs in one batch
-against one; `whole-runs` times runs with evaluation every fifth round and everything that is written, for one seed and
-for five: in one batch, in five processes, one after another. Whatever fails is printed with its traceback, and the
+the CPU; `rounds` times rounds in every precision and way. Whatever fails is printed with its traceback, and the
 rest goes on.
 """
 
@@ -19,10 +17,9 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -36,13 +33,10 @@ from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
 from kfl.engine.transfer import to_cpu
 from kfl.models import FleetModels, State, fleet_from_name
-from kfl.scheduling import Uniform
-from kfl.simulation import Experiment, run_many
 
 PRECISIONS: tuple[Precision, ...] = ("tf32", "bf16", "float32")
 TARGETS_MS = {("W1", 10): 3.0, ("W1", 50): 8.0, ("W2", 10): 8.0, ("W2", 50): 30.0}
-SEEDS_RATIO = 2.5
-PARTS = ("kernels", "checks", "rounds", "seeds", "whole-runs")
+PARTS = ("kernels", "checks", "rounds")
 REPEATS = 20
 
 
@@ -142,7 +136,7 @@ def busy_ms(work: Callable[[], object], device: str) -> float:
 
 
 def time_rounds(
-    which: str, chosen: int, device: str, precision: Precision, repeats: int, runs: int = 1, **options: Any
+    which: str, chosen: int, device: str, precision: Precision, repeats: int, **options: Any
 ) -> dict[str, Any]:
     """One configuration: the whole round, and the engine's part of it."""
     count, samples = (100, 600 if which == "W1" else 500) if device == "cuda" else (20, 20)
@@ -170,16 +164,13 @@ def time_rounds(
 
     def engine_only() -> None:
         cohort = choose()
-        # Runs in one batch have each their own knowledge, and so their own objective.
-        placed = [engine.place(server) for _ in range(runs)]
-        each = [Supervised(FeatureTargets(1 / 32, own["knowledge"], own["known"])) for own in placed]
-        tasks = [each[place * runs // len(cohort)] for place in range(len(cohort))]
-        keys = [(RoundKey(0, 0), k) for k in cohort]
-        after = engine.train_runs(cohort, [states[k] for k in cohort], tasks, algorithm.sgd(), keys)
+        placed = engine.place(server)
+        objective = Supervised(FeatureTargets(1 / 32, placed["knowledge"], placed["known"]))
+        after = engine.train(cohort, [states[k] for k in cohort], objective, algorithm.sgd(), RoundKey(0, 0))
         engine.class_means(cohort, after)
         states.update(zip(cohort, after, strict=True))
 
-    row: dict[str, Any] = {"workload": which, "devices": chosen, "precision": precision, **options, "runs": runs}
+    row: dict[str, Any] = {"workload": which, "devices": chosen, "precision": precision, **options}
     for name, work in (("round", whole_round), ("engine", engine_only)):
         for _ in range(4):
             work()
@@ -283,70 +274,11 @@ def rounds(device: str, quick: bool, keep: Callable[[list[dict[str, Any]]], None
     return rows
 
 
-def seeds(device: str, repeats: int) -> list[dict[str, Any]]:
-    """Five runs of ten devices in one batch against one run."""
-    rows = []
-    for which in ("W1", "W2"):
-        one = time_rounds(which, 10, device, "tf32", repeats)
-        five = time_rounds(which, 50, device, "tf32", repeats, runs=5)
-        ratio = five["engine_ms"] / one["engine_ms"]
-        rows.append({"workload": which, "one_ms": one["engine_ms"], "five_ms": five["engine_ms"], "ratio": ratio})
-        print(f"{which}: five seeds take {ratio:.2f} times as long as one (wanted: {SEEDS_RATIO})", flush=True)
-    return rows
-
-
-def whole_runs(device: str, quick: bool) -> list[dict[str, Any]]:
-    """Five seeds through `run_many` together, against one seed, five processes, and one after another."""
-    rounds = (40 if quick else 200) if device == "cuda" else 3
-    rows: list[dict[str, Any]] = []
-    for which in ("W1", "W2"):
-        count, samples = (100, 600 if which == "W1" else 500) if device == "cuda" else (20, 20)
-        width = 256 if which == "W1" else 128
-        base = Experiment(devices=count, rounds=rounds, widths=(width,), radio=None, evaluate_every=5)
-        data = world(which, count, samples, (width,))[0].dataset
-        five = [replace(base, scheduler=Uniform(count=10), seed=seed) for seed in range(5)]
-        ways: dict[str, tuple[list[Experiment], dict[str, Any]]] = {
-            "one": (five[:1], {"together": 0}),
-            "five together": (five, {"together": 5}),
-            "five processes": (five, {"workers": 5}),
-            "five in turn": (five, {"together": 0}),
-        }
-        for runs in (five[:1], five):  # what is compiled, recorded and read once
-            time_runs([replace(run, rounds=2) for run in runs], data, device, together=5)
-        for name, (runs, options) in ways.items():
-            row = {"workload": which, "runs": name, "rounds": rounds, **time_runs(runs, data, device, **options)}
-            rows.append(row)
-            print(json.dumps(row), flush=True)
-        of = {row["runs"]: row["wall_s"] for row in rows if row["workload"] == which}
-        told = ", ".join(f"{name} {of[name] / of['one']:.2f}" for name in ways if name != "one")
-        print(f"{which}: {rounds} rounds, times as long as one run: {told}", flush=True)
-    return rows
-
-
-def time_runs(runs: Sequence[Experiment], data: Dataset, device: str, **options: Any) -> dict[str, float]:
-    """Seconds for all, start and end included, and seconds from the first round that is told to the last."""
-    stamps: list[float] = []
-    with TemporaryDirectory() as folder:
-        started = time.perf_counter()
-        run_many(
-            runs,
-            folder,
-            on_progress=lambda _: stamps.append(time.perf_counter()),
-            dataset=data,
-            device=device,
-            precision="tf32",
-            **options,
-        )
-        return {"wall_s": time.perf_counter() - started, "rounds_s": stamps[-1] - stamps[0]}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument(
-        "--quick", action="store_true", help="rounds in TF32 alone, checks with fewer samples, shorter runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="rounds in TF32 alone, checks with fewer samples")
     parser.add_argument("--parts", default=",".join(PARTS), help="some of the parts, with commas (default: all)")
     arguments = parser.parse_args()
     device, quick, wanted = arguments.device, arguments.quick, arguments.parts.split(",")
@@ -360,8 +292,6 @@ def main() -> None:
         "kernels": lambda: time_kernels(device),
         "checks": lambda: [*check("W1", device, quick), *check("W2", device, quick)],
         "rounds": lambda: rounds(device, quick, lambda rows: save({**result, "rounds": rows}, arguments.out)),
-        "seeds": lambda: seeds(device, REPEATS),
-        "whole-runs": lambda: whole_runs(device, quick),
     }
     for name in wanted:
         started = time.perf_counter()

@@ -266,16 +266,6 @@ def test_the_order_of_devices_does_not_matter_and_a_device_may_come_alone_or_twi
     assert_same(stacked.train([3], [states[3]], alone, SMALL, RoundKey(0, 4)), [wanted[3]], 1e-6)
 
 
-def test_devices_of_several_runs_in_one_batch():
-    _, stacked = engines()
-    states = [stacked.initial(device, 0) for device in range(DEVICES)]
-    keys = [(RoundKey(7, 3), 0), (RoundKey(8, 2), 1), (RoundKey(8, 2), 4)]
-    found = stacked.train_runs([0, 1, 4], [states[0], states[1], states[4]], [Supervised()] * 3, SMALL, keys)
-    wanted = stacked.train([0], [states[0]], Supervised(), SMALL, RoundKey(7, 3))
-    wanted += stacked.train([1, 4], [states[1], states[4]], Supervised(), SMALL, RoundKey(8, 2))
-    assert_same(found, wanted, 1e-6)
-
-
 def test_nobody_is_no_problem():
     _, stacked = engines()
     assert stacked.train([], [], Supervised(pull()), FULL, RoundKey(0, 0)) == []

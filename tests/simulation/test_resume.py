@@ -1,6 +1,7 @@
 """A run that is interrupted and resumed is the run that was never interrupted, file by file."""
 
 import io
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,14 @@ import kfl
 from kfl.core.arrays import read_npz
 from kfl.core.errors import KflError, RunFolderError, StoppedError
 from kfl.core.lock import only_one
+from kfl.engine.plan import Plan
 from kfl.experiment.faults import Faults
 from kfl.runfolder.checkpoint import Checkpoints, _pack_rest, _unpack_rest
 from kfl.runfolder.state_rows import read_rows, rows_sum, write_rows
 from kfl.scheduling import Lyapunov, RoundRobin
 from kfl.simulation import build_world
 from kfl.simulation.round import begin, finite, play_round
+from kfl.simulation.runner import run_world
 
 SMALL = kfl.Experiment(devices=8, rounds=9, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "knowledge.npz")
@@ -316,3 +319,17 @@ def test_rows_are_written_as_safetensors_of_any_type_and_shape(tmp_path):
         assert back[device].keys() == row.keys()
         for name, value in row.items():
             assert back[device][name].dtype == value.dtype and torch.equal(back[device][name], value)
+
+
+def test_a_folder_of_an_older_version_with_seeds_in_one_batch_is_resumed(data, tmp_path):
+    """Its plan says how many seeds shared a batch, and may be stacked on a CPU."""
+    plan = Plan(paths=("stacked", "stacked"))
+    whole = run_world(build_world(SMALL, dataset=data, plan=plan), tmp_path / "whole")
+    with pytest.raises(CrashError):
+        run_world(build_world(SMALL, dataset=data, plan=plan), tmp_path / "old", checkpoint_s=0, on_round=crash_at(5))
+    path = tmp_path / "old" / "environment.json"
+    facts = json.loads(path.read_text())
+    facts["plan"]["together"] = 5
+    path.write_text(json.dumps(facts))
+    assert kfl.resume(tmp_path / "old", dataset=data).rounds == whole.rounds
+    equal(tmp_path / "whole", tmp_path / "old")

@@ -97,7 +97,6 @@ def execute(experiments: Sequence[Experiment], folder: Path, options: CompareOpt
                 device=setting.device,
                 precision=setting.precision,
                 ray=setting.ray,
-                together=setting.together,
             )
         except RunsFailedError as problem:
             return problem

@@ -51,8 +51,6 @@ class PaperOptions:
     """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
     workers: int | None = None
     """Runs side by side. By default one for each core, or one on a GPU."""
-    together: Annotated[int | None, tyro.conf.arg(metavar="RUNS")] = None
-    """Runs that differ only in their seed and train in one batch; 0 or 1 for none. By default up to 8 on a GPU."""
     ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or local."""
     keep_runs: bool = False
@@ -60,7 +58,7 @@ class PaperOptions:
 
     def worker_count(self) -> int:
         """How many processes to use."""
-        return worker_count(self.workers, self.device, self.together)
+        return worker_count(self.workers, self.device)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -101,7 +99,6 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
                 precision=options.precision,
                 data_dir=options.data_dir,
                 ray=options.ray,
-                together=options.together,
                 keep_runs=options.keep_runs,
                 on_progress=display.on_progress,
             )

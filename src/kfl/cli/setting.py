@@ -55,8 +55,6 @@ class Setting:
     """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
     workers: int | None = None
     """Runs side by side, each in its own process with one thread. By default one for each core, or one on a GPU."""
-    together: Annotated[int | None, tyro.conf.arg(metavar="RUNS")] = None
-    """Runs that differ only in their seed and train in one batch; 0 or 1 for none. By default up to 8 on a GPU."""
     ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or local."""
     keep_models: bool = False
@@ -64,7 +62,7 @@ class Setting:
 
     def worker_count(self) -> int:
         """How many processes to use."""
-        return worker_count(self.workers, self.device, self.together)
+        return worker_count(self.workers, self.device)
 
 
 class HasSetting(Protocol):

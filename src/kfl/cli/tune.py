@@ -113,7 +113,6 @@ def execute(
                 device=setting.device,
                 precision=setting.precision,
                 ray=setting.ray,
-                together=setting.together,
             ), None
         except RunsFailedError as problem:
             return problem.histories, problem

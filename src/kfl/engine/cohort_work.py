@@ -108,14 +108,14 @@ class CohortWork:
         cohort: Cohort,
         objectives: Sequence[Objective],
         sgd: Sgd,
-        keys: Sequence[tuple[RoundKey, int]],
+        key: RoundKey,
         given: Given | None,
     ) -> list[State] | None:
         """The trained states; None where the devices' objectives are too different to be one."""
         parts = split_objective(objectives)
         if parts is None:
             return None
-        steps, passes = self._steps(cohort, sgd, keys, given)
+        steps, passes = self._steps(cohort, sgd, key, given)
         stack = self._stack(cohort)
         descent = _descent(cohort.family, stack.names(), parts, sgd)
         tensors = {**parts.shared, **parts.stacked}
@@ -140,12 +140,10 @@ class CohortWork:
                 return train_fused(network, state, batches, objective, descent)
             return train_vectorised(cohort.family.template, state, parts, own, batches, descent, self._arithmetic)
 
-        key = _hashable(("train", id(cohort.family), parts.spec, tuple(parts.stacked), sgd, steps.sizes))
-        return stack.take(self.graphs.run(key, needed, body))
+        signature = _hashable(("train", id(cohort.family), parts.spec, tuple(parts.stacked), sgd, steps.sizes))
+        return stack.take(self.graphs.run(signature, needed, body))
 
-    def _steps(
-        self, cohort: Cohort, sgd: Sgd, keys: Sequence[tuple[RoundKey, int]], given: Given | None
-    ) -> tuple[Steps, int]:
+    def _steps(self, cohort: Cohort, sgd: Sgd, key: RoundKey, given: Given | None) -> tuple[Steps, int]:
         """The steps of one pass with the number of passes, or all steps and 1."""
         count = self._data.size(cohort.devices[0], "train") if given is None else len(given[1])
         if batches_per_pass(count, sgd) > 0:
@@ -153,7 +151,7 @@ class CohortWork:
                 rows = [self._rows.of(device, "train") for device in cohort.devices]
             else:
                 rows = [whole_table(count)] * len(cohort.devices)
-            return mini_batches(rows, sgd, keys, self._where, self._arithmetic.dtype), 1
+            return mini_batches(cohort.devices, rows, sgd, key, self._where, self._arithmetic.dtype), 1
         if given is not None:
             row = torch.arange(count, device=self._where)
             return Steps(row.expand(1, len(cohort.devices), -1), None, (count,)), sgd.steps

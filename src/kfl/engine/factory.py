@@ -36,7 +36,7 @@ def make_engine(
     """
     if plan is None:
         plan = make_plan(data, models, device, precision)
-    # On a CPU a plan is stacked where the run was trained together with others, which need not be there any more.
+    # Run folders of older versions may have a stacked plan on a CPU: seeds that shared a batch.
     if check_device(plan.device) == "cuda" or (plan.paths and set(plan.paths) == {"stacked"}):
         from kfl.engine.stacked import StackedEngine
 

@@ -43,7 +43,7 @@ def split_objective(objectives: Sequence[Objective]) -> ObjectiveParts | None:
     """Take the tensors out of the objectives of a cohort; None where they differ in more than tensors."""
     first = objectives[0]
     spec = spec_of(first)
-    # Devices of one run share one object: few are looked at, however many devices there are.
+    # Devices mostly share one object: few are looked at, however many devices there are.
     distinct = {id(objective): objective for objective in objectives}
     if len(distinct) > 1 and any(spec_of(objective) != spec for objective in distinct.values()):
         return None

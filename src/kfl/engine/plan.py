@@ -35,20 +35,6 @@ class Plan:
     paths: tuple[Path, ...] = ()
     """For each architecture: mlp or cnn (written out by hand), stacked (many devices in one batch), or plain
     autograd, one device after another."""
-    together: int = 1
-    """Runs whose devices share batches, this one included; 1 for a run that trains alone. A run folder has the most
-    that ever did. Sums of a shared batch may differ in their last digits, so that above 1 the same plan gives the
-    same numbers to a tolerance, unless it is carried out with the same runs from beginning to end."""
-
-    def identity_fields(self) -> Table:
-        """What a run must have in common with its checkpoint to go on from it: all but `together`.
-
-        How many runs share a batch says how fast, not what is computed: a run may go on alone, or with others.
-
-        >>> [Plan(**c).identity_fields() == Plan().identity_fields() for c in ({"together": 5}, {"precision": "bf16"})]
-        [True, False]
-        """
-        return {name: value for name, value in self.table().items() if name != "together"}
 
     def table(self) -> Table:
         """As plain values, for a file."""
@@ -56,5 +42,12 @@ class Plan:
 
     @staticmethod
     def read(table: Mapping[str, Any]) -> Plan:
-        """From plain values; a ConfigError names what does not fit."""
-        return from_table(Plan, table, "plan.")
+        """From plain values; a ConfigError names what does not fit.
+
+        A plan of an older version may have `together`, how many seeds shared a batch. It did not change what was
+        computed and is ignored.
+
+        >>> Plan.read({"precision": "bf16", "together": 5}).precision
+        'bf16'
+        """
+        return from_table(Plan, {name: value for name, value in table.items() if name != "together"}, "plan.")

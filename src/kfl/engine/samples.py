@@ -173,9 +173,10 @@ def sample_weights(
 
 
 def mini_batches(
+    devices: Sequence[int],
     rows: Sequence[NDArray[np.int64]],
     sgd: Sgd,
-    keys: Sequence[tuple[RoundKey, int]],
+    key: RoundKey,
     where: torch.device,
     dtype: torch.dtype,
 ) -> Steps:
@@ -185,7 +186,7 @@ def mini_batches(
     """
     drawn = [
         [own if batch is None else own[batch.numpy()] for batch in batches(len(own), sgd, key, device)]
-        for own, (key, device) in zip(rows, keys, strict=True)
+        for device, own in zip(devices, rows, strict=True)
     ]
     counts = np.array([[len(batch) for batch in of_step] for of_step in zip(*drawn, strict=True)])
     sizes = counts.max(axis=1)

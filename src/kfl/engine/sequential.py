@@ -57,7 +57,7 @@ class SequentialEngine(Engine):
     ) -> list[State]:
         """Equations (7) and (8), τ times: w ← w − η ∇, with momentum."""
         return [
-            self.train_one(device, state, objective.for_device(place), sgd, (key, device), data)
+            self.train_one(device, state, objective.for_device(place), sgd, key, data)
             for place, (device, state) in enumerate(zip(devices, states, strict=True))
         ]
 
@@ -67,11 +67,10 @@ class SequentialEngine(Engine):
         state: State,
         objective: Objective,
         sgd: Sgd,
-        draws: tuple[RoundKey, int],
+        key: RoundKey,
         data: tuple[Tensor, Tensor] | None = None,
     ) -> State:
-        """One device with its own objective. `draws` names its draws: the round, and its number in its run."""
-        key, number = draws
+        """One device with its own objective."""
         module = self.template(device).train()
         buffers = {name for name, _ in module.named_buffers()}
         now = {name: value.clone() for name, value in state.items()}
@@ -83,8 +82,8 @@ class SequentialEngine(Engine):
         inputs, targets = self._read(device, "train") if data is None else data
         # Fork, so that dropout and the like draw by name too and leave the caller's random state alone.
         with torch.random.fork_rng(devices=[]):
-            torch.random.manual_seed(key.torch_seed("layers", number))
-            for batch in batches(len(targets), sgd, key, number):
+            torch.random.manual_seed(key.torch_seed("layers", device))
+            for batch in batches(len(targets), sgd, key, device):
                 x, y = (inputs, targets) if batch is None else (inputs[batch], targets[batch])
                 for name in trained:
                     now[name].requires_grad_()

@@ -147,29 +147,16 @@ class StackedEngine(Engine):
     ) -> list[State]:
         """Equations (7) and (8), τ times, for whole cohorts: w ← w − η ∇, with momentum."""
         objectives = [objective.for_device(place) for place in range(len(devices))]
-        return self.train_runs(devices, states, objectives, sgd, [(key, device) for device in devices], data)
-
-    def train_runs(
-        self,
-        devices: Sequence[int],
-        states: Sequence[State],
-        objectives: Sequence[Objective],
-        sgd: Sgd,
-        keys: Sequence[tuple[RoundKey, int]],
-        data: tuple[Tensor, Tensor] | None = None,
-    ) -> list[State]:
-        """Train devices of several runs in one batch.
-
-        `objectives` has each device's own. `keys` has, for each device, the round of its run and the number under
-        which it draws there.
-        """
 
         def work(cohort: Cohort, places: Sequence[int]) -> list[State]:
-            tasks, draws = [objectives[place] for place in places], [keys[place] for place in places]
-            trained = None
-            if cohort.family.verdict.vectorised:
-                trained = self._work.train(cohort, tasks, sgd, draws, data)
-            return self._train_sequential(cohort, tasks, sgd, draws, data) if trained is None else trained
+            own = [objectives[place] for place in places]
+            trained = self._work.train(cohort, own, sgd, key, data) if cohort.family.verdict.vectorised else None
+            if trained is not None:
+                return trained
+            return [
+                self._sequential.train_one(device, state, objective, sgd, key, data)
+                for device, state, objective in zip(cohort.devices, cohort.states, own, strict=True)
+            ]
 
         kinds = {type(objective) for objective in objectives}
         weighable = all(takes_weights(kind) for kind in kinds)
@@ -181,20 +168,6 @@ class StackedEngine(Engine):
 
         exact = not all(issubclass(kind, PADDED_OBJECTIVES) for kind in kinds)
         return self._in_cohorts(devices, states, counts, work, apart, exact=exact)
-
-    def _train_sequential(
-        self,
-        cohort: Cohort,
-        objectives: Sequence[Objective],
-        sgd: Sgd,
-        keys: Sequence[tuple[RoundKey, int]],
-        data: tuple[Tensor, Tensor] | None,
-    ) -> list[State]:
-        """One after another, in float32 or float64."""
-        return [
-            self._sequential.train_one(device, state, objective, sgd, key, data)
-            for device, state, objective, key in zip(cohort.devices, cohort.states, objectives, keys, strict=True)
-        ]
 
     def class_means(
         self, devices: Sequence[int], states: Sequence[State], clip_norm: float | None = None

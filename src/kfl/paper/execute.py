@@ -70,7 +70,6 @@ def execute(
     precision: str = "float32",
     data_dir: Path | None = None,
     ray: str | None = None,
-    together: int | None = None,
     keep_runs: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Store:
@@ -122,7 +121,6 @@ def execute(
         precision=precision,
         data_dir=data_dir,
         ray=ray,
-        together=together,
     )
     return store
 

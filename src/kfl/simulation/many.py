@@ -1,4 +1,4 @@
-"""Many independent runs: each in its own run folder, in one batch, over processes or a cluster; none is repeated."""
+"""Many independent runs: each in its own run folder, here, over processes or over a cluster; none is repeated."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ def run_many(
     device: str = "cpu",
     precision: str = "float32",
     ray: str | None = None,
-    together: int | None = None,
 ) -> list[History]:
     """Run every experiment in a run folder of its own under `folder`; histories in the order of the experiments.
 
@@ -82,9 +81,6 @@ def run_many(
         ray: address of a Ray cluster that runs them instead of processes here: `HOST:PORT`, `ray://HOST:PORT`, `auto`
             for the one that this machine belongs to, or `local` for one of this machine alone with room for `workers`
             runs. The results are the same; nodes need kfl, your own modules, and the data.
-        together: how many runs that differ in nothing but their seed may train in one batch, in this process: 0 or 1
-            for none. By default as many as eight on a GPU with one worker, and none elsewhere. Results agree with
-            those of the runs alone to the last digits of float32, not bit for bit.
 
     A run that fails does not stop the others: `RunsFailedError` is raised at the end and carries all histories.
 
@@ -98,7 +94,6 @@ def run_many(
     for name, value in (("workers", workers), ("threads", threads)):
         if value < 1:
             raise ConfigError(name, value, "1 or more")
-    _check_together(together, workers, ray)
     for experiment in experiments:
         experiment.validate()
     where = None if data_dir is None else Path(data_dir)
@@ -119,11 +114,7 @@ def run_many(
     elif min(workers, len(jobs)) > 1:
         play_in_processes(jobs, workers, threads, ledger.tell)
     else:
-        from kfl.simulation.together import in_groups, play_together
-
-        for group in in_groups(jobs, together):
-            play = play_together if len(group) > 1 else play_here
-            play(group, threads, ledger.tell)
+        play_here(jobs, threads, ledger.tell)
     histories = [ledger.histories.get(path) for path in paths]
     if ledger.problems:
         raise RunsFailedError(Path(folder), ledger.problems, histories)
@@ -142,15 +133,6 @@ def is_finished(path: Path, experiment: Experiment) -> bool:
     if not (path / "summary.json").exists():
         return False
     return load_run(path)[0] == experiment.resolved()
-
-
-def _check_together(together: int | None, workers: int, ray: str | None) -> None:
-    if together is None or together in (0, 1):
-        return
-    if together < 0:
-        raise ConfigError("together", together, "0 or more")
-    if workers > 1 or ray is not None:
-        raise ConfigError("together", together, "0 or 1 with several workers or a cluster: runs train alone there")
 
 
 def _check_first(job: Job) -> None:

@@ -14,10 +14,9 @@ from typing import Any
 
 from kfl.core.errors import KflError, StoppedError
 from kfl.data import Dataset
-from kfl.engine.plan import Plan
 from kfl.engine.workers import torch_threads
 from kfl.experiment.experiment import Experiment
-from kfl.runfolder.checkpoint import COST_SHARE, Checkpoints
+from kfl.runfolder.checkpoint import Checkpoints
 from kfl.runfolder.environment import describe_environment
 from kfl.runfolder.folder import RunFolder, cannot_write, load_experiment, load_run
 from kfl.runfolder.history import History, RoundLog, totals
@@ -119,7 +118,7 @@ def run_world(
             shutil.rmtree(target.path / "state", ignore_errors=True)  # a kill may have come just before that
             return load_run(target.path)[1]
         facts = {**describe_environment(), **describe_world(world), "deterministic": deterministic}
-        target.write_environment({**facts, "plan": recorded_plan(world, target).table()})
+        target.write_environment({**facts, "plan": world.engine.plan.table()})
         return _play(
             world,
             target,
@@ -127,7 +126,6 @@ def run_world(
                 target.path / "state",
                 identity=identity(world),
                 interval_s=checkpoint_s,
-                cost_share=COST_SHARE / world.engine.plan.together,
             ),
             keep_models=keep_models,
             on_start=on_start,
@@ -205,8 +203,7 @@ def _play_all(
             on_round(log)
 
     phases.debug("phase end, round %d", state.round)
-    # Runs that train together share the time, so that the times of several runs add up.
-    summary = summarise(world, logs, (time.perf_counter() - started) / world.engine.plan.together)
+    summary = summarise(world, logs, time.perf_counter() - started)
     history = History(tuple(logs), summary, device_records(world, state), None if target is None else str(target.path))
     if target is not None:
         target.finish(history, state.server, state.devices if keep_models else None)
@@ -242,20 +239,10 @@ def _checkpoint(target: RunFolder, checkpoints: Checkpoints, state: RunState) ->
 
 
 def identity(world: World) -> str:
-    """What run a checkpoint belongs to: the configuration, the plan it is executed by, and the data.
-
-    Not how many runs share its batches: a run that was trained together with others goes on alone, or the other way
-    round, and then agrees with the uninterrupted one to the tolerance of two plans, not bit for bit.
-    """
-    plan = repr(sorted(world.engine.plan.identity_fields().items()))
+    """What run a checkpoint belongs to: the configuration, the plan it is executed by, and the data."""
+    plan = repr(sorted(world.engine.plan.table().items()))
     facts = [world.experiment.identity(), plan, world.dataset.fingerprint()]
     return blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
-
-
-def recorded_plan(world: World, target: RunFolder) -> Plan:
-    """The plan for the run folder: the one at work, with the most runs that ever shared batches with this one."""
-    plan, before = world.engine.plan, target.plan()
-    return plan if before is None else replace(plan, together=max(plan.together, before.together))
 
 
 def refuse_divergence(logs: list[RoundLog]) -> None:

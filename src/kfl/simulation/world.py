@@ -61,12 +61,8 @@ def build_world(
     device: str = "cpu",
     precision: str = "float32",
     plan: Plan | None = None,
-    seat: Callable[[LocalData, FleetModels], Engine] | None = None,
 ) -> World:
-    """Everything a run needs, checked: the data is read, split, and every architecture tried once.
-
-    `seat` gives the engine of a run that trains together with others (`kfl.simulation.together`).
-    """
+    """Everything a run needs, checked: the data is read, split, and every architecture tried once."""
     experiment.validate()
     data = load_dataset(experiment.dataset, data_dir) if dataset is None else dataset
     proxy = experiment.proxy(data, experiment.algorithm.proxy_per_class)
@@ -78,7 +74,7 @@ def build_world(
     fleet_models = _models(experiment, data, models)
     experiment.algorithm.check_models(fleet_models)
     local = LocalData(data, split, proxy)
-    engine = make_engine(local, fleet_models, device, precision, plan) if seat is None else seat(local, fleet_models)
+    engine = make_engine(local, fleet_models, device, precision, plan)
     profiles = [engine.profile(device) for device in range(experiment.devices)]
     costs = [experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in profiles]
     radio = experiment.cell_config
