@@ -23,7 +23,7 @@ from kfl.report import build_report
 from kfl.runfolder.folder import RunFolder
 from kfl.runfolder.history import History, RoundLog, totals
 from kfl.runfolder.trail import Snapshot, kept_rounds
-from kfl.scheduling import Uniform
+from kfl.scheduling import Status, Uniform
 
 REASON = "its means has the shape (320,), not (10, 64)"
 
@@ -69,7 +69,7 @@ def made_up_round(draw: np.random.Generator, number: int, devices: int, chosen: 
         bits_down=20480.0 * chosen,
         objective=None,
         lower_bound=None,
-        status="",
+        status=Status(),
         lost=tuple(late.tolist()),
         rejected=tuple({"device": int(device), "reason": REASON} for device in refused),
         faults=tuple({"device": int(device), "fault": "late"} for device in late),

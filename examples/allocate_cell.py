@@ -37,7 +37,7 @@ def main(path: Path, result: Path | None = None) -> None:
             weight=np.ones(cell.size),  # every joule counts the same
         )
     )
-    if best.status != "ok":
+    if not best.feasible:
         sys.exit(str(best.status))
     print("device      share     power_w    energy_j")
     for name, share, power_w, energy_j in zip(cell.ids, best.share, best.power_w, best.energy_j, strict=True):

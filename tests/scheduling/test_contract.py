@@ -7,6 +7,7 @@ Your own scheduler joins in one line, before this file is collected (a `conftest
 If it draws at random or depends on the order of the devices, add its name to ORDERED as well.
 """
 
+import json
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -15,7 +16,18 @@ import pytest
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.scheduling import SCHEDULERS, Decision, Fleet, Observation, Scheduler, SchedulerState, Uplink, reachable
+from kfl.scheduling import (
+    SCHEDULERS,
+    Decision,
+    Fleet,
+    Observation,
+    Scheduler,
+    SchedulerState,
+    Status,
+    Uplink,
+    describe,
+    reachable,
+)
 from kfl.wireless import PRESETS, Cell, in_outage, transmit_power
 
 ORDERED = {"uniform", "ascend", "descend", "round-robin"}  # these may treat equal devices differently
@@ -89,7 +101,7 @@ def _cases(scheduler: Scheduler) -> list[tuple[SchedulerState, Observation]]:
 
 def _same(one: Decision, two: Decision) -> bool:
     pairs = [(getattr(one, f.name), getattr(two, f.name)) for f in fields(Decision)]
-    return all(np.array_equal(a, b, equal_nan=not isinstance(a, str)) for a, b in pairs)
+    return all(np.array_equal(a, b, equal_nan=not isinstance(a, Status)) for a, b in pairs)
 
 
 def test_some_case_schedules_somebody(scheduler: Scheduler) -> None:
@@ -163,7 +175,8 @@ def test_nobody_to_schedule_is_a_sentence(scheduler: Scheduler) -> None:
     for nothing in (late, away, broke, deaf):
         decision = scheduler.decide(state, nothing)
         assert not decision.chosen.any() and decision.share.sum() == 0
-        assert decision.status != "ok" and decision.status.endswith(".")
+        assert not decision.status.ok and describe(decision.status).endswith(".")
+        assert Status.from_dict(json.loads(json.dumps(decision.status.to_dict()))) == decision.status
         following = scheduler.update(state, decision, np.zeros(DEVICES))
         assert (following.queue_j <= state.queue_j).all()
 

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import KflError
 from kfl.core.units import dbm_to_watt
-from kfl.scheduling import Dual, Lyapunov, RoundRobin, Uniform, read_problem, schedule, write_problem
-from kfl.scheduling.horizon import REASONS
+from kfl.scheduling import (
+    OUTCOMES,
+    Dual,
+    Lyapunov,
+    RoundRobin,
+    Uniform,
+    describe,
+    read_problem,
+    schedule,
+    write_problem,
+)
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS
 from kfl.scheduling.problem_json import json_text
 from kfl.wireless import compute_energy, compute_time, uplink_rate
@@ -346,15 +355,18 @@ def test_every_device_has_an_outcome_with_its_reason():
     rows = [{"gain": 1e-9, "payload_bits": 1e5, **row} for row in rows]
     result = schedule(read_problem(json.dumps({"hard_budget": True, "devices": rows})))
     said = {row["id"]: result.reason(k) for k, row in enumerate(rows)}
-    words = dict(zip(("fine", "dear", "away", "slow", "faint", "empty"), REASONS, strict=True))
+    order = ("fine", "dear", "away", "slow", "faint", "empty", "squeezed out")
+    words = dict(zip(order, OUTCOMES.values(), strict=True))
+    del words["squeezed out"]
     assert said == {**words, "deaf": said["faint"]}
 
 
 def test_sentences_of_a_scheduler_name_devices_as_the_user_does():
     rows = [{"id": name, "gain": 1e-9, "payload_bits": 1e5} for name in ("north", "south")]
     rows[1] |= {"compute_time_s": 2.0, "compute_energy_j": 0.0}
-    status = schedule(read_problem(json.dumps({"devices": rows})), Lyapunov()).rounds[0].status
-    assert "device south past the deadline" in status
+    problem = read_problem(json.dumps({"devices": rows}))
+    status = schedule(problem, Lyapunov()).rounds[0].status
+    assert "device south past the deadline" in describe(status, problem.ids)
 
 
 def test_memory_of_another_length_is_refused():

@@ -11,11 +11,13 @@ from kfl.algorithms import ALGORITHMS, FedAvg, FedRep, Kfl, Local
 from kfl.core.errors import ConfigError, ModelError, RunFolderError
 from kfl.runfolder.history import History, RoundLog
 from kfl.runfolder.records import MOST_POINTS, curve, read_records, record, write_records
+from kfl.scheduling import Status
 from kfl.simulation.compare import configured, line_up, pick_reference, read_settings, summarise_rows
 from kfl.simulation.curves import lines_of, plot_curves, spread_out, y_range
 
 
-def log(number, accuracy, devices=(0, 1), energy=0.5, status="ok"):
+def log(number, accuracy, devices=(0, 1), energy=0.5, status=None):
+    status = Status() if status is None else status
     each = (energy / max(len(devices), 1),) * len(devices)
     nothing = (0.0,) * len(devices)
     bits = 100.0 * len(devices)
@@ -126,7 +128,11 @@ def test_rows_are_means_over_seeds_and_differences_are_paired():
 
 
 def test_a_record_adds_up_what_happened(tmp_path):
-    rounds = (log(0, 0.25), log(1, None, devices=(), energy=0.0, status="Too far."), log(2, 0.75, devices=(1,)))
+    rounds = (
+        log(0, 0.25),
+        log(1, None, devices=(), energy=0.0, status=Status.note("Too far.")),
+        log(2, 0.75, devices=(1,)),
+    )
     devices = [{"accuracy": a, "rounds": r} for a, r in ((0.5, 1), (1.0, 2), (None, 0))]
     summary = {
         "energy_j": 1.0,

@@ -18,8 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kfl.cli.display import quantity
-from kfl.scheduling import dominant
-from kfl.scheduling.horizon import REASONS
+from kfl.scheduling import OUTCOMES, describe, dominant
 from kfl.scheduling.horizon_table import never_schedulable
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, Field
 
@@ -117,6 +116,7 @@ def _round_table(console: Console, horizon: Horizon, one: ScheduledRound) -> Tab
 
 def _round_sentences(horizon: Horizon, one: ScheduledRound) -> list[str]:
     problem, count = horizon.problem, len(one.devices)
+    note = "" if one.status.ok else describe(one.status, problem.ids)
     said = []
     if count > SHOWN and problem.size > SHOWN:
         said.append(f"… and {count - SHOWN:,} more that are scheduled; --save FILE has all of them.")
@@ -127,11 +127,11 @@ def _round_sentences(horizon: Horizon, one: ScheduledRound) -> list[str]:
             f"{dominant(one.compute_energy_j, one.upload_energy_j)}"
         )
     else:
-        said.append(f"Nobody is scheduled. {'' if one.status == 'ok' else one.status}".rstrip())
+        said.append(f"Nobody is scheduled. {note}".rstrip())
     said += [sentence for sentence in [_certificate(one)] if sentence]
     said += _left_out(horizon, one)
-    if one.status != "ok" and count:
-        said.append(one.status)
+    if note and count:
+        said.append(note)
     return said
 
 
@@ -153,14 +153,15 @@ def _certificate(one: ScheduledRound) -> str:
 def _left_out(horizon: Horizon, one: ScheduledRound) -> list[str]:
     """Who is not scheduled, by reason: by name where they are few, else their number."""
     said = []
-    for code, count in enumerate(one.counts):
-        if code in (0, REASONS.index("computes past the deadline")) or count == 0:
+    for position, (code, words) in enumerate(OUTCOMES.items()):
+        count = one.counts[position]
+        if code in ("scheduled", "past_deadline") or count == 0:
             continue  # who can never be scheduled has a sentence of its own
         who = _devices(count)
         if count <= _NAMED:
-            names = [_name(horizon.problem.ids[k]).plain for k in np.flatnonzero(horizon.outcome == code)]
+            names = [_name(horizon.problem.ids[k]).plain for k in np.flatnonzero(horizon.outcome == position)]
             who = ", ".join(names)
-        said.append(f"{REASONS[code]}: {who}")
+        said.append(f"{words}: {who}")
     return [f"Not scheduled – {'; '.join(said)}."] if said else []
 
 

@@ -25,6 +25,7 @@ from kfl.deploy.site import FleetSite
 from kfl.deploy.validation import check_counts, energy_limits, enough, expected_upload, read_arrays, refuse_energy
 from kfl.engine import RoundKey
 from kfl.runfolder.state import RunState
+from kfl.scheduling import Status
 from kfl.simulation.air import decide, observe
 from kfl.simulation.round import log_decision
 
@@ -101,7 +102,7 @@ def play_round(
         server, refused = experiment.algorithm.aggregate(state.server, verdicts.uploads, engine=engine, key=key)
         verdicts.rejected += [{"device": r.device, "reason": r.reason} for r in refused]
     elif chosen:
-        status = f"Only {len(verdicts.fine)} of {len(chosen)} answers could be used, fewer than the quorum: no change."
+        status = Status("no_quorum", facts={"usable": len(verdicts.fine), "chosen": len(chosen)})
     compute, upload = _spent(observation, decision, verdicts, answers)
     following = replace(
         state,

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from kfl.report.chart import Chart, axis, line, numbers, table
 from kfl.report.playground_model import Play, PlayedRound
 from kfl.report.words import percent, quantity, several
-from kfl.scheduling.horizon import REASONS
+from kfl.scheduling import OUTCOMES, describe
+from kfl.scheduling.serve import CANNOT
 
-COULD_NOT = 2
-"""From this place of `REASONS` on, a device could not have been scheduled."""
+WORDS = tuple(OUTCOMES.values())
 KINDS = (("scheduled", "@c1"), ("not chosen", "@muted"), ("could not take part", "@c2"))
 
 
 def kind_of(outcome: NDArray[np.int8]) -> NDArray[np.int64]:
     """Per device: 0 scheduled, 1 not chosen, 2 could not take part."""
-    return np.minimum(outcome.astype(np.int64), COULD_NOT)
+    return np.minimum(outcome.astype(np.int64), CANNOT)
 
 
 def map_chart(play: Play, place: int) -> Chart:
@@ -28,7 +28,7 @@ def map_chart(play: Play, place: int) -> Chart:
     kinds, (x, y) = kind_of(one.outcome), cell.position_m.T
     gain_db = 10 * np.log10(np.maximum(play.problem.gain[place], 1e-40))
     words = [
-        f"{name} at {distance:.0f} m, {gain:.0f} dB: {REASONS[outcome]}{_share_words(one, device)}"
+        f"{name} at {distance:.0f} m, {gain:.0f} dB: {WORDS[outcome]}{_share_words(one, device)}"
         for device, (name, distance, gain, outcome) in enumerate(
             zip(play.problem.ids, cell.distance_m, gain_db, one.outcome, strict=True)
         )
@@ -141,7 +141,7 @@ def shares_chart(play: Play, place: int) -> Chart:
     return Chart(
         "shares",
         "Shares and powers",
-        _shares_sentence(one, order),
+        _shares_sentence(play, one, order),
         views,
         "Shown",
         table(columns, rows, 300),
@@ -149,9 +149,13 @@ def shares_chart(play: Play, place: int) -> Chart:
     )
 
 
-def _shares_sentence(one: PlayedRound, order: NDArray[np.intp]) -> str:
+def _shares_sentence(play: Play, one: PlayedRound, order: NDArray[np.intp]) -> str:
     if not len(order):
-        return one.status if one.status != "ok" else "Nobody is scheduled in this round."
+        return (
+            "Nobody is scheduled in this round."
+            if one.decision.status.ok
+            else describe(one.decision.status, play.problem.ids)
+        )
     share, power_w = one.decision.share[order], one.decision.power_w[order]
     return (
         f"Shares from {percent(share.min(), 2)} to {percent(share.max(), 2)} of the band, powers from "
@@ -213,7 +217,7 @@ def energy_chart(play: Play) -> Chart:
 def devices_chart(play: Play) -> Chart:
     """How many devices take part in each round."""
     chosen = np.array([int(one.decision.chosen.sum()) for one in play.rounds])
-    could = np.array([int((one.outcome < COULD_NOT).sum()) for one in play.rounds])
+    could = np.array([int((one.outcome < CANNOT).sum()) for one in play.rounds])
     x = list(range(1, len(chosen) + 1))
     traces = [
         line("scheduled", x, chosen.tolist(), "@c1", line={"shape": "hvh"}),

@@ -23,7 +23,7 @@ from kfl.scheduling import (
     drift_objective,
     round_energy,
 )
-from kfl.scheduling.horizon import outcomes, with_ids
+from kfl.scheduling.serve import outcomes
 from kfl.wireless import Cell, CellConfig
 
 
@@ -83,12 +83,11 @@ class PlayedRound:
     queue_j: FloatArray
     """Virtual queues before the round."""
     outcome: NDArray[np.int8]
-    """What became of each device, as places in `kfl.scheduling.horizon.REASONS`."""
+    """What became of each device, as positions in `kfl.scheduling.OUTCOMES`."""
     objective: float
     """Drift plus penalty (22) of this decision, by the V of the settings, whatever the scheduler minimises."""
     lower_bound: float
     """No decision of this round has an objective below this; the dual scheduler's certificate."""
-    status: str
 
     @property
     def gap(self) -> float:
@@ -152,12 +151,11 @@ class Play:
             decision.chosen,
             observation.compute_energy_j + decision.upload_energy_j,
         )
-        outcome = outcomes(observation, decision.chosen)
-        status = with_ids(decision.status, self.problem.ids)
+        outcome = outcomes(observation, decision)
         self._state = self._scheduler.update(state, decision, compute_j + upload_j)
         self._spent_j = self._spent_j + (compute_j + upload_j)
         self.rounds.append(
-            PlayedRound(decision, compute_j, upload_j, state.queue_j, outcome, objective, min(bound, objective), status)
+            PlayedRound(decision, compute_j, upload_j, state.queue_j, outcome, objective, min(bound, objective))
         )
 
     def _bound(self, state: SchedulerState) -> float:

@@ -26,7 +26,7 @@ from kfl.report.playground_code import command_lines, python_code
 from kfl.report.playground_model import Play
 from kfl.report.playground_settings import CONTROLS, STARTS, Control, Settings, start
 from kfl.report.words import percent, quantity, several, text
-from kfl.scheduling import SCHEDULERS, dominant
+from kfl.scheduling import SCHEDULERS, describe, dominant
 
 GROUPS = {
     "Scheduler": ("v", "count"),
@@ -92,8 +92,8 @@ def sentence(play: Play, place: int) -> str:
         said.append(
             f"{several(slow, 'device')} can never take part: computing alone takes past the deadline.".capitalize()
         )
-    if one.status != "ok":
-        said.append(one.status)
+    if not one.decision.status.ok:
+        said.append(describe(one.decision.status, play.problem.ids))
     return " ".join(said)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import RunFolderError
 from kfl.core.parse import parse_json
+from kfl.scheduling import Status, describe
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -101,7 +102,7 @@ def _checked(line: Any, number: int, devices: int) -> dict[str, Any]:
     if not isinstance(line["devices"], list) or not all(type(d) is int and 0 <= d < devices for d in line["devices"]):
         raise ValueError(f"it names a device that is not one of {devices}")
     who = np.array(line["devices"], dtype=np.int64)
-    log: dict[str, Any] = {"devices": who, "status": str(line.get("status", ""))}
+    log: dict[str, Any] = {"devices": who, "status": describe(_status(line.get("status", "")))}
     for name in PER_DEVICE:
         values = np.array([_number(value) for value in line[name]], dtype=np.float64)
         if values.shape != who.shape:
@@ -111,6 +112,12 @@ def _checked(line: Any, number: int, devices: int) -> dict[str, Any]:
         log[name] = _number(line.get(name))
     log["troubles"] = _troubles(line, number, devices)
     return log
+
+
+def _status(value: Any) -> Status:
+    if not isinstance(value, dict | str):
+        raise ValueError(f"{value!r} is not a status")
+    return Status.from_dict(value)
 
 
 def _number(value: Any) -> float:

@@ -14,11 +14,12 @@ from kfl.runfolder.history import RoundLog
 class RunningMetrics:
     """Turns round logs, in their order, into named numbers; sums and virtual queues are kept on the way.
 
+    >>> from kfl.scheduling import Status
     >>> from kfl.wireless import CellConfig
     >>> metrics = RunningMetrics(Experiment(devices=2, rounds=10, radio=CellConfig(budget_j_per_round=0.1)))
     >>> log = RoundLog(round=0, accuracy=0.5, devices=(1,), share=(1.0,), power_w=(0.1,), compute_energy_j=(0.25,),
     ...     upload_energy_j=(0.05,), time_s=0.9, bits_up=640.0, bits_down=640.0, objective=-1.5, lower_bound=-2.0,
-    ...     status="ok")
+    ...     status=Status())
     >>> shown = metrics.of(log)
     >>> shown["accuracy"], shown["energy/total_j"], round(shown["queue/largest_j"], 3), shown["scheduler/gap"]
     (0.5, 0.3, 0.2, 0.5)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kfl.scheduling import Status
+
 
 @dataclass(frozen=True)
 class RoundLog:
@@ -26,7 +28,7 @@ class RoundLog:
     bits_down: float
     objective: float | None
     lower_bound: float | None
-    status: str
+    status: Status
     lost: tuple[int, ...] = ()
     """Devices whose upload did not arrive."""
     rejected: tuple[dict[str, Any], ...] = ()
@@ -43,13 +45,13 @@ class RoundLog:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON line."""
-        return asdict(self)
+        return {**asdict(self), "status": self.status.to_dict()}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> RoundLog:
-        """Read what `to_dict` wrote."""
+        """Read what `to_dict` wrote, in this version or an earlier one."""
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return RoundLog(**fields)
+        return RoundLog(**{**fields, "status": Status.from_dict(fields["status"])})
 
 
 @dataclass(frozen=True)

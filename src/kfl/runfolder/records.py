@@ -17,6 +17,7 @@ from kfl.experiment.experiment import Experiment
 from kfl.runfolder.folder import read_environment
 from kfl.runfolder.history import History, RoundLog
 from kfl.runfolder.run_names import digest
+from kfl.scheduling import describe
 
 Record = dict[str, Any]
 
@@ -47,7 +48,7 @@ def record(experiment: Experiment, history: History, note: str = "") -> Record:
         **{name: summary[name] for name in ("energy_j", "upload_energy_j", "time_s", "bits_up", "bits_down")},
         "devices_per_round": sum(len(log.devices) for log in logs) / len(logs),
         "rounds_with_nobody": sum(not log.devices for log in logs),
-        "why_nobody": _commonest(log.status for log in logs if not log.devices),
+        "why_nobody": _commonest(describe(log.status) for log in logs if not log.devices),
         "devices_never_chosen": sum(device["rounds"] == 0 for device in history.devices),
         "devices_over_budget": summary.get("devices_over_budget", 0),
         "curve": curve(logs),

@@ -29,7 +29,8 @@ from kfl.scheduling.horizon import Horizon, ScheduledRound, schedule
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
-from kfl.scheduling.serve import reachable, serve, share_floor
+from kfl.scheduling.serve import reachable, serve, share_floor, standing
+from kfl.scheduling.status import OUTCOMES, Status, describe
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
     scheduler.name: scheduler
@@ -38,6 +39,7 @@ SCHEDULERS: dict[str, type[Scheduler]] = {
 """Every scheduler by the word that selects it. Random-k is "uniform" with its `count`."""
 
 __all__ = [
+    "OUTCOMES",
     "SCHEDULERS",
     "AllDevices",
     "Allocation",
@@ -61,10 +63,12 @@ __all__ = [
     "ScheduledRound",
     "Scheduler",
     "SchedulerState",
+    "Status",
     "Uniform",
     "Uplink",
     "allocate",
     "data_weight",
+    "describe",
     "dominant",
     "drift_objective",
     "proposition2_energy",
@@ -74,5 +78,6 @@ __all__ = [
     "schedule",
     "serve",
     "share_floor",
+    "standing",
     "write_problem",
 ]

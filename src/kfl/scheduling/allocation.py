@@ -32,6 +32,7 @@ from kfl.scheduling.base import BoolArray, FloatArray
 from kfl.scheduling.curve import log_marginal_saving, share_at_price, upload_energy
 from kfl.scheduling.multiplier import solve_log_multiplier
 from kfl.scheduling.problem import AllocationProblem, Curves
+from kfl.scheduling.status import Status
 
 __all__ = ["SHARE_TOLERANCE", "Allocation", "AllocationProblem", "allocate"]
 
@@ -55,8 +56,8 @@ class Allocation:
     objective: FloatArray
     """Σ w_k E_k, (...,)."""
     feasible: BoolArray
-    status: str | tuple[str, ...]
-    """"ok", or one sentence that says why no allocation exists; a tuple with one entry per problem of a batch."""
+    status: Status | tuple[Status, ...]
+    """Why no allocation exists, if so; a tuple with one entry per problem of a batch."""
 
 
 def allocate(problem: AllocationProblem) -> Allocation:
@@ -67,10 +68,10 @@ def allocate(problem: AllocationProblem) -> Allocation:
     ...     bandwidth_hz=1e6, noise_w_per_hz=4e-21, gain=np.array([1e-9, 1e-11]), payload_bits=np.full(2, 1e6),
     ...     upload_time_s=np.ones(2), max_power_w=np.ones(2), weight=np.ones(2))
     >>> best = allocate(two)
-    >>> best.share.round(3), best.status, bool(best.residual < 1e-12)
-    (array([0.206, 0.794]), 'ok', True)
-    >>> allocate(replace(two, upload_time_s=np.array([1.0, -0.5]))).status
-    'Device 1 computes past the deadline: the time left for its upload is -0.5 s.'
+    >>> best.share.round(3), best.status.ok, bool(best.residual < 1e-12)
+    (array([0.206, 0.794]), True, True)
+    >>> print(allocate(replace(two, upload_time_s=np.array([1.0, -0.5]))).status)
+    Device 1 computes past the deadline: the time left for its upload is -0.5 s.
     """
     curves = Curves.of(problem)
     feasible, reasons = _feasibility(curves)
@@ -129,36 +130,37 @@ def _residual(log_price: FloatArray, log_cost: FloatArray, share: FloatArray, cu
     return np.asarray(np.maximum(stationarity, band))
 
 
-# ── Feasibility, in words ────────────────────────────────────────────────────
+# ── Feasibility ──────────────────────────────────────────────────────────────
 
 
-def _feasibility(curves: Curves) -> tuple[BoolArray, list[str]]:
-    """Which problems of the batch have a solution, and one sentence for each that has none."""
+def _feasibility(curves: Curves) -> tuple[BoolArray, list[Status]]:
+    """Which problems of the batch have a solution, and why the others have none."""
     late = curves.included & (curves.time_s <= 0)
     weak = curves.included & ~late & ~(curves.floor <= 1.0 + SHARE_TOLERANCE)
     with np.errstate(invalid="ignore"):
         total = np.where(curves.included, curves.floor, 0.0).sum(-1)
     feasible = ~late.any(-1) & ~weak.any(-1) & (total <= 1.0 + SHARE_TOLERANCE)
-    return feasible, ["ok" if good else _why(curves, row, late, weak) for row, good in enumerate(feasible)]
+    return feasible, [Status() if good else _why(curves, row, late, weak) for row, good in enumerate(feasible)]
 
 
-def _why(curves: Curves, row: int, late: BoolArray, weak: BoolArray) -> str:
+def _why(curves: Curves, row: int, late: BoolArray, weak: BoolArray) -> Status:
     if late[row].any():
         k = int(late[row].argmax())
-        return f"Device {k} computes past the deadline: the time left for its upload is {curves.time_s[row, k]:.4g} s."
+        time_s = float(curves.time_s[row, k])
+        return Status("past_deadline", {"past_deadline": (k,)}, {"upload_time_s": time_s})
     if weak[row].any():
         k = int(weak[row].argmax())
         if curves.share_floor[row, k] > 1.0:
-            return f"Device {k} has a share floor of {curves.share_floor[row, k]:.4g}, more than the whole band."
-        needs = curves.exponent[row, k] / np.log(2)
-        can = np.log1p(curves.snr[row, k]) / np.log(2)
-        return (
-            f"Device {k} cannot finish in time even with the whole band at full power: "
-            f"it needs {needs:.4g} bit/s per Hz and reaches {can:.4g}."
-        )
+            share_floor = float(curves.share_floor[row, k])
+            return Status("floor_above_band", {"crowded": (k,)}, {"share_floor": share_floor})
+        needed = float(curves.exponent[row, k] / np.log(2))
+        reached = float(np.log1p(curves.snr[row, k]) / np.log(2))
+        return Status("out_of_reach", {"out_of_reach": (k,)}, {"needed": needed, "reached": reached})
     floor = np.where(curves.included[row], curves.floor[row], 0.0)
     k = int(floor.argmax())
-    return (
-        f"No split of the band lets these {int(curves.included[row].sum())} devices finish in time: "
-        f"their least shares add up to {floor.sum():.6g}, the largest is {floor[k]:.4g} of device {k}."
-    )
+    facts = {
+        "devices": int(curves.included[row].sum()),
+        "total": float(floor.sum()),
+        "largest": float(floor[k]),
+    }
+    return Status("crowded", {"crowded": (k,)}, facts)

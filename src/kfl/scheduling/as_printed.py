@@ -15,6 +15,7 @@ from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, AllocationPro
 from kfl.scheduling.base import FloatArray
 from kfl.scheduling.curve import upload_energy
 from kfl.scheduling.problem import Curves
+from kfl.scheduling.status import Status
 
 
 def printed_rule(problem: AllocationProblem) -> Allocation:
@@ -71,7 +72,7 @@ def printed_algorithm2(problem: AllocationProblem, precision: float = 1e-6) -> A
         residual=np.asarray(abs(total - 1.0)),
         objective=np.asarray(float(np.sum(np.where(q > 0, q * energy, 0.0)))),
         feasible=np.asarray(fits),
-        status="ok" if fits else f"The shares add up to {total:.6g}, more than the whole band.",
+        status=Status() if fits else Status("band_exceeded", facts={"total": total}),
     )
 
 

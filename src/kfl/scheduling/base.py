@@ -19,6 +19,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.scheduling.status import Status
+
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
@@ -86,8 +88,8 @@ class Decision:
     """Value of what the scheduler minimises; NaN where it minimises nothing."""
     lower_bound: float = float("nan")
     """No decision can have an objective below this; NaN where the scheduler does not know."""
-    status: str = "ok"
-    """One sentence for a person, for example why fewer devices were chosen than asked for."""
+    status: Status = field(default_factory=Status)
+    """For example why fewer devices were chosen than asked for; `describe(status)` is the sentence."""
 
     @property
     def gap(self) -> float:

@@ -16,16 +16,16 @@ from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.scheduling import curve
 from kfl.scheduling.base import BoolArray, Decision, Fleet, FloatArray, Observation, Scheduler, SchedulerState
-from kfl.scheduling.serve import reachable, serve
-
-NOBODY = "No device can take part: none is available, able to finish in time and within its budget."
+from kfl.scheduling.serve import by_reason, reachable, serve, standing
+from kfl.scheduling.status import Status
 
 
 def _serve_all(observation: Observation, chosen: BoolArray) -> Decision:
-    """Share the band among the chosen devices with the least total energy; say so where there is nobody."""
+    """Share the band among the chosen devices with the least total energy; the status says where there is nobody."""
     if not chosen.any():
         nothing = np.zeros(len(chosen))
-        return Decision(chosen, nothing, nothing, nothing, nothing, status=NOBODY)
+        unable = by_reason(standing(observation), np.ones_like(chosen))
+        return Decision(chosen, nothing, nothing, nothing, nothing, status=Status("nobody_able", unable))
     return serve(observation, chosen, np.ones(len(chosen)))
 
 
@@ -73,9 +73,8 @@ class RandomDevices(Scheduler):
         chosen[winners] = True
         chosen &= able
         decision = _serve_all(observation, chosen)
-        if decision.status == "ok" and int(chosen.sum()) < wanted:
-            status = f"Only {int(chosen.sum())} devices can take part, of {wanted} asked for."
-            return replace(decision, status=status)
+        if decision.status.ok and int(chosen.sum()) < wanted:
+            return replace(decision, status=Status("too_few", facts={"able": int(chosen.sum()), "wanted": wanted}))
         return decision
 
 
@@ -200,6 +199,6 @@ class Myopic(Scheduler):
         allowance_j = observation.battery_j / rounds_left
         allowed = replace(observation, battery_j=allowance_j, hard_budget=True)
         decision = _serve_all(allowed, reachable(allowed)[0])
-        if decision.status == NOBODY and reachable(observation)[0].any():
-            return replace(decision, status="No device can pay for this round out of its allowance.")
+        if decision.status.code == "nobody_able" and reachable(observation)[0].any():
+            return replace(decision, status=replace(decision.status, code="nobody_affords"))
         return decision

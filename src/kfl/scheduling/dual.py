@@ -21,7 +21,8 @@ from kfl.scheduling.drift import drift_objective, typical_allowance_j
 from kfl.scheduling.gamma import data_weight
 from kfl.scheduling.relaxation import Devices, band_log_price, critical_log_prices, fitted_shares, relax
 from kfl.scheduling.repair import repair
-from kfl.scheduling.serve import share_floor
+from kfl.scheduling.serve import by_reason, share_floor, standing
+from kfl.scheduling.status import Status
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,12 @@ class Dual(Scheduler):
         worth = self.v * gamma * observation.samples - state.queue_j * observation.compute_energy_j
         members = np.flatnonzero(observation.available & (worth > 0))
         if not len(members):
-            return _nobody(size, "No available device is worth its energy in this round.")
+            return _nobody(size, Status("nobody_worth" if observation.available.any() else "nobody_available"))
         floor = share_floor(_only(observation, members))
         members, floor = members[np.isfinite(floor)], floor[np.isfinite(floor)]
         if not len(members):
-            return _nobody(size, "No device worth its energy can finish in time and within its budget.")
+            unable = by_reason(standing(observation), observation.available & (worth > 0))
+            return _nobody(size, Status("nobody_worth_able", unable))
         only = _only(observation, members)
         queue = state.queue_j[members]
         if only.uplink is None:
@@ -72,7 +74,7 @@ class Dual(Scheduler):
             tiny = self._tiny_price(state.allowance_j, _only(only, positions), gamma)
             share, energy = _share_band(devices.take(positions), tiny)
         if not len(positions):
-            return replace(_nobody(size, "No device is worth its energy in this round."), lower_bound=bound)
+            return replace(_nobody(size, Status("nobody_worth")), lower_bound=bound)
         return self._decision(state, observation, gamma, members[positions], share, energy, bound)
 
     def _tiny_price(self, allowance_j: FloatArray, chosen: Observation, gamma: float) -> float:
@@ -157,7 +159,7 @@ def _devices(worth: FloatArray, queue: FloatArray, floor: FloatArray, uplink: Up
     return Devices(worth, queue, scale, exponent, floor, log_cost)
 
 
-def _nobody(size: int, status: str) -> Decision:
+def _nobody(size: int, status: Status) -> Decision:
     nothing = np.zeros(size)
     return Decision(nothing.astype(bool), nothing, nothing, nothing, nothing, 0.0, 0.0, status)
 

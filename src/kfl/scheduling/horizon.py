@@ -9,34 +9,24 @@
 >>> [problem.ids[k] for k in only.devices], only.share.round(3), round(only.gap, 3)
 (['near'], array([1.]), 0.0)
 >>> horizon.reason(1)
-'cannot finish in time even with the whole band at full power'
+'unable to finish with the whole band at full power'
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling import curve
 from kfl.scheduling.account import round_energy
-from kfl.scheduling.base import BoolArray, Decision, Fleet, FloatArray, Observation, Scheduler, SchedulerState
+from kfl.scheduling.base import Decision, Fleet, FloatArray, Observation, Scheduler, SchedulerState
 from kfl.scheduling.cell_problem import Problem
 from kfl.scheduling.dual import Dual
-
-REASONS = (
-    "scheduled",
-    "not chosen",
-    "not available",
-    "computes past the deadline",
-    "cannot finish in time even with the whole band at full power",
-    "its battery does not pay for the round",
-)
-"""What became of a device in a round; the later ones are why it could not be scheduled at all."""
+from kfl.scheduling.serve import outcomes
+from kfl.scheduling.status import OUTCOMES, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +48,9 @@ class ScheduledRound:
     """NaN where the scheduler minimises nothing."""
     lower_bound: float
     """NaN where the scheduler knows none."""
-    status: str
+    status: Status
     counts: tuple[int, ...]
-    """How many devices met each of `REASONS`."""
+    """How many devices met each of `OUTCOMES`."""
 
     @property
     def energy_j(self) -> float:
@@ -91,13 +81,13 @@ class Horizon:
     """Spent in these rounds, per device."""
     upload_energy_j: FloatArray
     outcome: NDArray[np.int8]
-    """What became of each device in the last round, as places in `REASONS`."""
+    """What became of each device in the last round, as positions in `OUTCOMES`."""
     following: Problem
     """The problem of the next round: queues and spent energy brought forward, the last gains repeated."""
 
     def reason(self, device: int) -> str:
         """What became of a device in the last round, in words."""
-        return REASONS[self.outcome[device]]
+        return tuple(OUTCOMES.values())[int(self.outcome[device])]
 
 
 def schedule(problem: Problem, scheduler: Scheduler | None = None) -> Horizon:
@@ -120,8 +110,8 @@ def schedule(problem: Problem, scheduler: Scheduler | None = None) -> Horizon:
         state = scheduler.update(state, decision, computing + sending)
         spent_j = spent_j + (computing + sending)
         taken, compute_j, upload_j = taken + decision.chosen, compute_j + computing, upload_j + sending
-        outcome = outcomes(observation, decision.chosen)
-        rounds.append(_record(problem, observation, decision, state, outcome))
+        outcome = outcomes(observation, decision)
+        rounds.append(_record(observation, decision, state, outcome))
     following = problem.after(state, spent_j)
     return Horizon(problem, scheduler, tuple(rounds), taken, compute_j, upload_j, outcome, following)
 
@@ -138,7 +128,7 @@ def _start(problem: Problem, scheduler: Scheduler) -> SchedulerState:
 
 
 def _record(
-    problem: Problem, observation: Observation, decision: Decision, state: SchedulerState, outcome: NDArray[np.int8]
+    observation: Observation, decision: Decision, state: SchedulerState, outcome: NDArray[np.int8]
 ) -> ScheduledRound:
     chosen = np.flatnonzero(decision.chosen)
     return ScheduledRound(
@@ -153,42 +143,6 @@ def _record(
         queue_j=state.queue_j[chosen],
         objective=decision.objective,
         lower_bound=decision.lower_bound,
-        status=with_ids(decision.status, problem.ids),
-        counts=tuple(np.bincount(outcome, minlength=len(REASONS)).tolist()),
+        status=decision.status,
+        counts=tuple(np.bincount(outcome, minlength=len(OUTCOMES)).tolist()),
     )
-
-
-def outcomes(observation: Observation, chosen: BoolArray) -> NDArray[np.int8]:
-    """What became of each device, as places in `REASONS`; of several reasons against it, the first that holds."""
-    uplink = observation.uplink
-    outcome = np.full(len(chosen), REASONS.index("not chosen"), np.int8)
-    if uplink is not None:
-        late = uplink.upload_time_s <= 0
-        time_s = np.where(late, 1.0, uplink.upload_time_s)
-        exponent = curve.required_exponent(uplink.payload_bits, uplink.bandwidth_hz, time_s)
-        if observation.hard_budget:
-            scale = curve.energy_scale(uplink.bandwidth_hz, uplink.noise_w_per_hz, time_s, uplink.gain)
-            least_j = observation.compute_energy_j + curve.upload_energy(scale, exponent, 1.0)
-            outcome[~(least_j <= observation.battery_j)] = 5
-        snr = uplink.max_power_w * uplink.gain / (uplink.bandwidth_hz * uplink.noise_w_per_hz)
-        outcome[np.log1p(snr) < exponent] = 4
-        outcome[late] = 3
-    outcome[~observation.available] = 2
-    outcome[chosen] = 0
-    return outcome
-
-
-def with_ids(sentence: str, ids: Sequence[str]) -> str:
-    """A scheduler's sentence, which counts devices from 0, with the names the user gave them.
-
-    >>> with_ids("Left out 2 of 7 chosen devices: devices 0, 2 not available.", ["a", "b", "c"])
-    'Left out 2 of 7 chosen devices: devices a, c not available.'
-    >>> with_ids("6 devices (0, 1, …) without the energy for this round.", ["a", "b"])
-    '6 devices (a, b, …) without the energy for this round.'
-    """
-
-    def named(match: re.Match[str]) -> str:
-        places = [int(place) for place in match[2].split(", ")]
-        return match[1] + ", ".join(ids[place] if place < len(ids) else str(place) for place in places)
-
-    return re.sub(r"(\bdevices? |\bdevices \()(\d+(?:, \d+)*)", named, sentence)

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.config import to_table
-from kfl.scheduling.horizon import REASONS, Horizon, ScheduledRound
+from kfl.scheduling.horizon import Horizon, ScheduledRound
 from kfl.scheduling.problem_file import problem_table
+from kfl.scheduling.status import OUTCOMES, describe
 
 Row = dict[str, Any]
 
@@ -34,6 +35,7 @@ def horizon_table(horizon: Horizon) -> Row:
     """Everything about a horizon in JSON's types and SI units; what does not exist (a bound, a budget) is null."""
     problem, following = horizon.problem, horizon.following
     top, devices = problem_table(following)
+    codes = tuple(OUTCOMES)
     return {
         "scheduler": {"name": horizon.scheduler.name, **to_table(horizon.scheduler)},
         "notes": list(problem.notes) + never_schedulable(horizon),
@@ -46,7 +48,7 @@ def horizon_table(horizon: Horizon) -> Row:
             energy_j=horizon.compute_energy_j + horizon.upload_energy_j,
             battery_j=following.budget_j - following.spent_j,
             queue_j=following.queue_j,
-            outcome=[REASONS[code] for code in horizon.outcome],
+            outcome=[codes[position] for position in horizon.outcome],
         ),
         "next": {**top, "devices": devices},
     }
@@ -64,7 +66,8 @@ def _round_row(horizon: Horizon, one: ScheduledRound) -> Row:
         "objective": _number(one.objective),
         "lower_bound": _number(one.lower_bound),
         "gap": _number(one.gap),
-        "status": one.status,
+        "status": one.status.code,
+        "note": "" if one.status.ok else describe(one.status, horizon.problem.ids),
         "devices": scheduled_rows(horizon, one),
     }
 

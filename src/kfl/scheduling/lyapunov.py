@@ -37,7 +37,8 @@ from kfl.scheduling.drift import drift_objective, typical_allowance_j
 from kfl.scheduling.gamma import data_weight
 from kfl.scheduling.lineup import Lineup
 from kfl.scheduling.prefix import best_prefix
-from kfl.scheduling.serve import reachable, serve, unreachable_reasons
+from kfl.scheduling.serve import by_reason, reachable, serve, standing
+from kfl.scheduling.status import Status
 
 
 @dataclass(frozen=True)
@@ -145,14 +146,13 @@ def _order(
     return members[np.lexsort((floor[members], overflow[members], delta[members]))]
 
 
-def _status(observation: Observation, decision: Decision) -> str:
-    """Devices that are there but could not be in play are worth a sentence, and so is an empty round."""
-    count, parts = unreachable_reasons(observation, observation.available)
-    if decision.status != "ok":
+def _status(observation: Observation, decision: Decision) -> Status:
+    """Devices that are there but could not be in play are worth saying, and so is an empty round."""
+    if not decision.status.ok:
         return decision.status
-    if count:
-        return f"{count} of {len(observation.samples)} devices cannot be scheduled this round: {'; '.join(parts)}."
+    devices = by_reason(standing(observation), observation.available)
+    if devices:
+        return Status("unschedulable", devices, {"devices": len(observation.samples)})
     if not decision.chosen.any():
-        there = observation.available.any()
-        return "No device is worth its energy this round." if there else "No device is available this round."
-    return "ok"
+        return Status("nobody_worth" if observation.available.any() else "nobody_available")
+    return Status()

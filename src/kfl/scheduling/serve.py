@@ -1,7 +1,8 @@
 """The last step of every scheduler: who can really take part, and with which share and power.
 
 A scheduler says whom it wants; `serve` leaves out those who cannot finish or cannot afford it, makes the rest
-fit the band, and allocates. What was left out, and why, is one sentence in the decision's status.
+fit the band, and allocates. Who was left out, and why, is the decision's status. `standing` is the one answer to
+the question who cannot take part in a round, and why.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from numpy.typing import NDArray
 from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, AllocationProblem, allocate
 from kfl.scheduling.base import BoolArray, Decision, FloatArray, Observation
 from kfl.scheduling.curve import energy_scale, min_share, required_exponent, share_for_energy
+from kfl.scheduling.status import OUTCOMES, Status
 
 Allocator = Callable[[AllocationProblem], Allocation]
 
 # A hard budget holds exactly, so the floor aims this little below it: rounding must not overspend.
 _BUDGET_MARGIN = 1e-12
-_NAMED = 5
 
 
 def share_floor(observation: Observation) -> FloatArray:
@@ -112,36 +113,50 @@ def _spread(values: FloatArray, members: NDArray[np.intp], size: int) -> FloatAr
     return full
 
 
-def unreachable_reasons(observation: Observation, among: BoolArray) -> tuple[int, list[str]]:
-    """How many of these devices cannot take part this round whatever the others do, and why, in words."""
+# ── Who cannot take part ─────────────────────────────────────────────────────
+
+_CODES = tuple(OUTCOMES)
+_SCHEDULED, _NOT_CHOSEN = _CODES.index("scheduled"), _CODES.index("not_chosen")
+CANNOT = _CODES.index("unavailable")
+"""From this position of `OUTCOMES` on, a device could not take part."""
+
+
+def standing(observation: Observation) -> NDArray[np.int8]:
+    """Why each device cannot take part this round, whatever the others do, as positions in `OUTCOMES`.
+
+    Of several reasons the first in the order of `OUTCOMES`; "not_chosen" for the devices that can take part.
+    """
     floor = share_floor(observation)
-    away = among & ~observation.available
-    asked = among & observation.available
-    time = np.ones(len(among)) if observation.uplink is None else observation.uplink.upload_time_s
-    late = asked & ~(time > 0)
-    weak = asked & ~late & ~np.isfinite(_power_floor(observation))
-    broke = asked & ~late & ~weak & ~np.isfinite(floor)
-    reasons = [
-        (away, "not available"),
-        (late, "past the deadline after computing"),
-        (weak, "unable to finish with the whole band at full power"),
-        (broke, "without the energy for this round"),
-    ]
-    count = int((away | late | weak | broke).sum())
-    return count, [f"{_who(mask)} {reason}" for mask, reason in reasons if mask.any()]
+    result = np.full(len(floor), _NOT_CHOSEN, np.int8)
+    result[~np.isfinite(floor)] = _CODES.index("no_energy")
+    result[~np.isfinite(_power_floor(observation))] = _CODES.index("out_of_reach")
+    if observation.uplink is not None:
+        result[~(observation.uplink.upload_time_s > 0)] = _CODES.index("past_deadline")
+    result[~observation.available] = _CODES.index("unavailable")
+    return result
 
 
-def _left_out(observation: Observation, chosen: BoolArray, crowded: BoolArray) -> str:
-    """One sentence about every chosen device that does not take part; "ok" when all do."""
-    count, parts = unreachable_reasons(observation, chosen)
-    if crowded.any():
-        count += int(crowded.sum())
-        parts.append(f"{_who(crowded)} not fitting the band beside the others")
-    return f"Left out {count} of {int(chosen.sum())} chosen devices: {'; '.join(parts)}." if parts else "ok"
+def outcomes(observation: Observation, decision: Decision) -> NDArray[np.int8]:
+    """What became of each device in a round, as positions in `OUTCOMES`."""
+    result = standing(observation)
+    result[list(decision.status.devices.get("crowded", ()))] = _CODES.index("crowded")
+    result[decision.chosen] = _SCHEDULED
+    return result
 
 
-def _who(mask: BoolArray) -> str:
-    names = [str(k) for k in np.flatnonzero(mask)]
-    if len(names) > _NAMED:
-        return f"{len(names)} devices ({', '.join(names[:_NAMED])}, …)"
-    return f"device{'s' if len(names) > 1 else ''} {', '.join(names)}"
+def by_reason(outcome: NDArray[np.int8], among: BoolArray) -> dict[str, tuple[int, ...]]:
+    """The devices among these that could not take part, by the code of the reason."""
+    found = {}
+    for position in range(CANNOT, len(_CODES)):
+        who = np.flatnonzero(among & (outcome == position))
+        if len(who):
+            found[_CODES[position]] = tuple(who.tolist())
+    return found
+
+
+def _left_out(observation: Observation, chosen: BoolArray, crowded: BoolArray) -> Status:
+    """Every chosen device that does not take part, by reason."""
+    outcome = standing(observation)
+    outcome[crowded] = _CODES.index("crowded")
+    devices = by_reason(outcome, chosen)
+    return Status("left_out", devices, {"chosen": int(chosen.sum())}) if devices else Status()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kfl.scheduling import Decision, Fleet, Observation, Uplink
+from kfl.scheduling import Decision, Fleet, Observation, Status, Uplink
 from kfl.wireless import Cell, LinkState, round_to_blocks, transmit_power
 
 if TYPE_CHECKING:
@@ -124,8 +124,14 @@ def in_blocks(decision: Decision, link: LinkState, blocks: int, observation: Obs
         upload_time_s=np.where(sending, link.upload_time_s, 0.0),
         # The bound was for shares that are real numbers; whole blocks can only be worse, so it still holds.
         objective=float("nan"),
-        status=decision.status if split.status == "ok" else split.status,
+        status=_with_dropped(decision.status, split.dropped, blocks),
     )
+
+
+def _with_dropped(status: Status, dropped: np.ndarray[Any, np.dtype[np.bool_]], blocks: int) -> Status:
+    if not dropped.any():
+        return status
+    return Status("too_few_blocks", {"crowded": tuple(np.flatnonzero(dropped).tolist())}, {"blocks": blocks})
 
 
 def duration(world: Site, observation: Observation, decision: Decision, link: LinkState | None) -> float:

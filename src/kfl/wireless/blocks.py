@@ -26,7 +26,6 @@ class BlockSplit:
     share: FloatArray
     dropped: NDArray[np.bool_]
     """Devices that had a share and lost it, because n blocks cannot carry all of them."""
-    status: str = "ok"
 
 
 def round_to_blocks(
@@ -78,10 +77,7 @@ def round_to_blocks(
     rounded[active[kept]] = counts / blocks
     dropped = np.zeros(len(share), dtype=bool)
     dropped[active[~kept]] = True
-    if not dropped.any():
-        return BlockSplit(rounded, dropped)
-    lost = int(dropped.sum())
-    return BlockSplit(rounded, dropped, f"{blocks} resource blocks cannot carry {lost} of the chosen devices.")
+    return BlockSplit(rounded, dropped)
 
 
 def _fewest_blocks(energy: BlockEnergy, active: NDArray[np.intp], blocks: int) -> NDArray[np.int64]:
