@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfl.core.files import _plain, atomic_file, write_atomic, write_json
+from kfl.core.files import atomic_file, jsonable, write_atomic, write_json
 
 
 def test_replaces_the_old_content_and_leaves_no_other_file(tmp_path: Path) -> None:
@@ -87,5 +87,5 @@ values = st.recursive(
 
 @given(values)
 def test_anything_plain_becomes_strict_json(value: object) -> None:
-    text = json.dumps(_plain(value), allow_nan=False)
-    assert _plain(json.loads(text)) == _plain(value)
+    text = json.dumps(jsonable(value), allow_nan=False)
+    assert jsonable(json.loads(text)) == jsonable(value)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kfl.core.text import scrub
 from kfl.deploy.profile import Profile
-from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version, scrub
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version
 
 PROFILE = Profile(
     device=1,

@@ -13,10 +13,9 @@ import tyro
 
 from kfl.cli.number_list import whole_numbers
 from kfl.cli.options import parse, peek
-from kfl.core.config import dump_toml, from_table, to_table
+from kfl.core.config import dump_toml, from_table, read_config, to_table
 from kfl.core.errors import ConfigError
-from kfl.core.files import write_atomic
-from kfl.core.parse import parse_toml
+from kfl.core.files import jsonable, write_atomic
 from kfl.theory import GAPS, PATTERNS, Bound, Constants, equal_counts, pattern_schedule, theorem1
 
 if TYPE_CHECKING:
@@ -98,11 +97,7 @@ def _refuse(arguments: Sequence[str], names: Sequence[str], needs: str) -> None:
 
 def read_constants(path: Path) -> Constants:
     """Constants from a TOML file; every field must be there."""
-    try:
-        table = parse_toml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise ConfigError("constants", str(path), f"a TOML file that can be read ({reason})") from problem
+    table = read_config(path, "constants")
     missing = [field.name for field in fields(Constants) if field.name not in table]
     if missing:
         raise ConfigError("constants", str(path), f"a file that also gives {', '.join(missing)}")
@@ -187,14 +182,4 @@ def bound_table(bound: Bound) -> dict[str, Any]:
 
 def _print_json(value: dict[str, Any]) -> None:
     """One JSON object; numbers that are not finite have no place in JSON and become null."""
-    print(json.dumps(_finite({**value, "gaps": [asdict(gap) for gap in GAPS]}), indent=2, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return None
-    return value
+    print(json.dumps(jsonable({**value, "gaps": [asdict(gap) for gap in GAPS]}), indent=2, allow_nan=False))

@@ -8,8 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from kfl.cli.display import quantity
 from kfl.cli.number_list import in_short
+from kfl.core.text import quantity
 from kfl.runfolder.records import Record
 from kfl.simulation.compare import Row
 from kfl.simulation.statistics import Difference, Spread

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from kfl.cli.options import parse
+from kfl.core.files import jsonable
 
 if TYPE_CHECKING:
     from kfl.deploy.status import DeviceStatus, FleetStatus
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
     status = read_status(find_run(options.folder))
     if options.json:
-        print(json.dumps(_finite(status.to_dict()), indent=2, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(jsonable(status.to_dict()), indent=2, ensure_ascii=False, allow_nan=False))
     else:
         show(status)
     return 0
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 def show(status: FleetStatus) -> None:
     """The status as a table with a few sentences."""
     from kfl.cli.compare_table import print_table
-    from kfl.cli.display import percent, quantity
+    from kfl.core.text import percent, quantity
 
     done = f"round {status.rounds_done} of {status.rounds}"
     speed = "" if status.round_s is None else f", {status.round_s:.1f} s per round"
@@ -67,7 +68,7 @@ def show(status: FleetStatus) -> None:
 
 def columns(devices: Sequence[DeviceStatus]) -> dict[str, list[str]]:
     """Cells by column, one per device."""
-    from kfl.cli.display import quantity
+    from kfl.core.text import quantity
 
     found = {
         "device": [str(one.device) for one in devices],
@@ -95,14 +96,3 @@ def _share(one: DeviceStatus) -> str:
 
 def _or_dash(value: object) -> str:
     return "–" if value is None else str(value)
-
-
-def _finite(value: object) -> object:
-    """JSON has no infinity: an unlimited budget is null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not float("-inf") < value < float("inf"):
-        return None
-    return value

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from kfl.core.text import percent, quantity
 from kfl.runfolder.history import History, RoundLog
 
 if TYPE_CHECKING:
@@ -151,27 +152,3 @@ def budgets(summary: dict[str, Any], devices: int) -> str:
     if over == 0:
         return f"Every device stayed within its budget; on average they used {mean:.0%} of it."
     return f"{over} of {devices} devices are over their energy budget, the most with {most:.0%} of it."
-
-
-def percent(fraction: float) -> str:
-    """A fraction for people.
-
-    >>> percent(0.98312)
-    '98.31 %'
-    """
-    return f"{100 * fraction:.2f} %"
-
-
-def quantity(value: float, unit: str) -> str:
-    """A number with its unit and a prefix a person reads easily.
-
-    >>> quantity(1_340_000, "B"), quantity(2.5e-7, "J"), quantity(0, "J"), quantity(0.99999, "W")
-    ('1.34 MB', '250 nJ', '0 J', '1 W')
-    """
-    if value == 0:
-        return f"0 {unit}"
-    value = float(f"{value:.3g}")  # round first: 0.99999 W is 1 W, not 1000 mW
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "µ")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value / 1e-9:.3g} n{unit}"

@@ -33,7 +33,7 @@ class ExportOptions:
 def main(arguments: Sequence[str]) -> int:
     """Parse, write, say how to load."""
     options = parse(ExportOptions, arguments, "kfl export", DESCRIPTION)
-    from kfl.cli.display import percent, quantity
+    from kfl.core.text import percent, quantity
     from kfl.simulation.export import FinishedRun, export_models
 
     run = FinishedRun.open(options.run)

@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kfl.cli.display import percent
+from kfl.core.text import percent
 from kfl.simulation.many import Progress as ManyProgress
 
 

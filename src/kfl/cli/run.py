@@ -23,7 +23,7 @@ from kfl.cli.options import (
 )
 from kfl.core.errors import ConfigError, StoppedError
 from kfl.core.files import write_json
-from kfl.core.parse import parse_json
+from kfl.core.parse import read_json
 from kfl.experiment.experiment import Experiment, common_settings
 from kfl.report.trackers import Tracking, tracker_names
 from kfl.runfolder.folder import cannot_write
@@ -129,7 +129,7 @@ class Job:
     def load(folder: Path, data_dir: Path | None, device: str) -> Job:
         """Read the note; a run that was not started by `kfl run` has none, and gets no baseline."""
         try:
-            note = parse_json((folder / "job.json").read_text(encoding="utf-8"))
+            note = read_json(folder / "job.json")
             baseline, models, deterministic = (bool(note[name]) for name in ("baseline", "models", "deterministic"))
             track = tracker_names(str(name) for name in note.get("track", ()))
             return Job(data_dir, device, deterministic=deterministic, baseline=baseline, models=models, track=track)

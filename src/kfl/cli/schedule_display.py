@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kfl.cli.display import quantity
+from kfl.core.text import quantity
 from kfl.scheduling import OUTCOMES, describe, dominant
 from kfl.scheduling.horizon_table import never_schedulable
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, Field

@@ -12,9 +12,11 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from kfl.core.errors import ConfigError
+from kfl.core.parse import parse_toml, read_toml
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -100,6 +102,22 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
     if hint in words and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
         raise ConfigError(where, value, words[hint])
     return value
+
+
+def load_toml(text: str) -> Table:
+    """The table in the TOML text of a configuration, which a person may have written: ConfigError if there is none."""
+    try:
+        return parse_toml(text)
+    except ValueError as problem:
+        raise ConfigError("config", "a file", f"valid TOML ({problem})") from problem
+
+
+def read_config(path: Path, field: str = "config") -> Table:
+    """The table in the TOML file that `field` names: ConfigError if it cannot be read."""
+    try:
+        return read_toml(path)
+    except (OSError, ValueError) as problem:
+        raise ConfigError(field, str(path), f"a readable TOML file ({problem})") from problem
 
 
 def dump_toml(table: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def write_json(path: Path, value: object) -> None:
     >>> json.loads(path.read_text())
     {'accuracy': None, 'rounds': [0, 1, 2]}
     """
-    text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(jsonable(value), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomic(path, (text + "\n").encode())
 
 
@@ -103,21 +103,27 @@ def write_json_list(path: Path, rows: Iterable[object]) -> None:
     with atomic_file(path) as file:
         file.write(b"[")
         for place, row in enumerate(rows):
-            text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
+            text = json.dumps(jsonable(row), ensure_ascii=False, allow_nan=False)
             file.write(f"{',' if place else ''}\n{text}".encode())
         file.write(b"\n]\n")
 
 
-def _plain(value: object) -> object:
-    """`value` in JSON's own types; what is not known stays as it is, and json says so."""
+def jsonable(value: object) -> Any:
+    """`value` in JSON's own types: NaN and infinities, which JSON does not have, become null.
+
+    What is not known stays as it is, and json says so.
+
+    >>> jsonable({"power_w": (np.float64(0.5), math.inf)})
+    {'power_w': [0.5, None]}
+    """
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value

@@ -1,10 +1,14 @@
-"""TOML and JSON from strangers: whatever is wrong with a text is a ValueError, a text nested without end included."""
+"""TOML and JSON from strangers: whatever is wrong with a text is a ValueError, endless nesting included.
+
+Reading a file may also raise OSError; a text that is not UTF-8 is a ValueError, too.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 LARGEST_TOML = 1_000_000
@@ -38,3 +42,30 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table in a TOML file."""
+    return parse_toml(path.read_text(encoding="utf-8"))
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
+    return parse_json(path.read_text(encoding="utf-8"))
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects in a file of lines that may still be growing.
+
+    A last line without its line break is not complete yet; that and every line that does not hold an object is left
+    out. A file that does not exist has no lines.
+    """
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else ():
+        try:
+            value = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found

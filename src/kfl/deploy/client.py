@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import ConfigError
-from kfl.core.parse import parse_toml
+from kfl.core.parse import read_toml
+from kfl.core.text import scrub
 from kfl.deploy.device import make_setup
 from kfl.deploy.flower import ClientApp, Context, Error, ErrorCode, Message
 from kfl.deploy.meters import make_meter
-from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version, scrub
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version
 from kfl.deploy.records import from_record, to_record, to_tensors
 from kfl.deploy.worker import Worker, whole_or
 
@@ -39,7 +40,7 @@ def make_worker(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -
         raise ConfigError("partition-id", node_config.get("partition-id"), "the device's number, from 0")
     address = str(node_config.get("device") or run_config.get("device") or "")
     file = node_config.get("config")
-    config = parse_toml(Path(str(file)).read_text(encoding="utf-8")) if file else {}
+    config = read_toml(Path(str(file))) if file else {}
     sys.path.insert(0, "")  # a module in the folder where the device was started
     setup = make_setup(address, partition, config)
     folder = Path(str(node_config.get("state") or Path.home() / ".kfl" / "fleet"))

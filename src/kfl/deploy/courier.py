@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kfl.deploy.protocol import RawArray, RefusedError, Values, scrub
+from kfl.core.text import scrub
+from kfl.deploy.protocol import RawArray, RefusedError, Values
 from kfl.deploy.records import from_record, size_bytes
 
 if TYPE_CHECKING:

@@ -11,21 +11,18 @@ side is a stranger's: it is checked before it is used, and its texts are scrubbe
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kfl.core.errors import KflError
+from kfl.core.text import scrub
 
 PROTOCOL_VERSION = 1
 RECORD = "kfl"
 """Name of the table in a message."""
 ARRAYS = "arrays"
 """Name of the arrays in a message."""
-LONGEST_TEXT = 200
-"""A sentence from the other side is cut after so many characters."""
 
 Values = dict[str, Any]
 
@@ -60,22 +57,6 @@ def check_version(values: Mapping[str, Any]) -> None:
         raise RefusedError(
             f"it speaks version {said} of the fleet protocol, and this side speaks version {PROTOCOL_VERSION}"
         )
-
-
-def scrub(text: object, longest: int = LONGEST_TEXT) -> str:
-    """A stranger's text as one harmless line: no control characters, no paths, not long.
-
-    Terminals obey escape sequences and people believe line breaks, so both go; paths tell about a machine what nobody
-    needs to know.
-
-    >>> scrub("No file\\n/home/me/secret.py \\x1b[31mhere")
-    'No file … here'
-    """
-    plain = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", str(text)[: 20 * longest])
-    kept = "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in plain)
-    words = ["…" if "/" in word or "\\" in word else word for word in kept.split()]
-    line = " ".join(words)
-    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def number(values: Mapping[str, Any], name: str) -> float:

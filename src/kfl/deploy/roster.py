@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfl.core.errors import ConfigError
+from kfl.core.text import scrub
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.profile import Profile
-from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version, scrub
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version
 from kfl.deploy.records import to_record
 from kfl.deploy.settings import ServerConfig
 

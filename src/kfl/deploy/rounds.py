@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.algorithms import Upload
+from kfl.core.text import scrub
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.profile import MOST_SAMPLES
-from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version, scrub, whole, word
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version, whole, word
 from kfl.deploy.records import to_record
 from kfl.deploy.roster import Member, Roster
 from kfl.deploy.site import FleetSite

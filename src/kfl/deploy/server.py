@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.files import write_json
-from kfl.core.parse import parse_json
+from kfl.core.parse import read_json
 from kfl.deploy.channel import Measurements, read_gains
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Context, Grid, ServerApp
@@ -286,7 +286,7 @@ def run_name(fleet: Mapping[str, Any]) -> str:
 
 def _read_fleet(folder: Path) -> Mapping[str, Any]:
     try:
-        found = parse_json((folder / "fleet.json").read_text(encoding="utf-8"))
+        found = read_json(folder / "fleet.json")
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

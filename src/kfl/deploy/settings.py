@@ -28,9 +28,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from kfl.core.config import Table, dump_toml, from_table, to_table
+from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
-from kfl.core.parse import parse_toml
 from kfl.experiment.experiment import Experiment
 
 ChannelKind = Literal["simulated", "measured", "reported"]
@@ -137,20 +136,12 @@ class ServerConfig:
     @staticmethod
     def from_toml(text: str) -> ServerConfig:
         """Read what `to_toml` wrote, or a person."""
-        try:
-            table = parse_toml(text)
-        except ValueError as problem:
-            raise ConfigError("config", "a file", f"valid TOML ({problem})") from problem
-        return ServerConfig.from_table(table)
+        return ServerConfig.from_table(load_toml(text))
 
     @staticmethod
     def load(path: Path) -> ServerConfig:
         """Read a TOML file."""
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as problem:
-            raise ConfigError("config", str(path), f"a readable TOML file ({problem})") from problem
-        return ServerConfig.from_toml(text)
+        return ServerConfig.from_table(read_config(path))
 
 
 def _require(condition: bool, name: str, value: object, expected: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import RunFolderError
-from kfl.core.parse import parse_json
+from kfl.core.parse import read_json, read_json_lines
 from kfl.experiment.experiment import Experiment
 from kfl.runfolder.folder import LOCK, load_run
 from kfl.runfolder.history import History, RoundLog
@@ -99,7 +99,7 @@ def read_status(folder: Path) -> FleetStatus:
     if not table:
         raise RunFolderError(f"{folder} has no fleet.json: it is the run folder of a simulation, not of a fleet.")
     experiment, history = load_run(folder)
-    facts = _lines(folder / "fleet.jsonl")
+    facts = read_json_lines(folder / "fleet.jsonl")
     members: dict[str, Any] = table.get("devices", {})
     final = {int(record["device"]): record for record in history.devices}
     budgets = _budgets(experiment)
@@ -247,22 +247,9 @@ def find_run(folder: Path) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as problem:
         raise RunFolderError(f"{path} cannot be read ({problem}).") from problem
     return found if isinstance(found, dict) else {}
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines of a file that is being written; what cannot be read is passed over."""
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else ():
-        try:
-            value = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from kfl.algorithms.weights import SAMPLES
 from kfl.core.arrays import read_npy
-from kfl.deploy.protocol import RawArray, RefusedError, scrub
+from kfl.core.text import scrub
+from kfl.deploy.protocol import RawArray, RefusedError
 
 if TYPE_CHECKING:
     from kfl.algorithms import Algorithm

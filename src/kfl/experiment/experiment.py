@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
-from kfl.core.config import Table, dump_toml, from_table, to_table
+from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
-from kfl.core.parse import parse_toml
 from kfl.core.randomness import stream
 from kfl.data import DATASETS, Dataset, Partition, add_new_class, limit_samples, limit_tested, partition
 from kfl.experiment.faults import Faults
@@ -213,20 +212,12 @@ class Experiment(DataSettings):
     @staticmethod
     def from_toml(text: str) -> Experiment:
         """Read what `to_toml` wrote."""
-        try:
-            table = parse_toml(text)
-        except ValueError as problem:
-            raise ConfigError("config", "a file", f"valid TOML ({problem})") from problem
-        return Experiment.from_table(table)
+        return Experiment.from_table(load_toml(text))
 
     @staticmethod
     def load(path: Path) -> Experiment:
         """Read a TOML file."""
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as problem:
-            raise ConfigError("config", str(path), f"a readable TOML file ({problem})") from problem
-        return Experiment.from_toml(text)
+        return Experiment.from_table(read_config(path))
 
 
 N = TypeVar("N", Algorithm, Scheduler)

@@ -6,9 +6,10 @@ from collections import Counter
 
 import numpy as np
 
+from kfl.core.text import several
 from kfl.report.chart import Chart, Table, axis, numbers
 from kfl.report.source import RunData
-from kfl.report.words import percent, several, text
+from kfl.report.words import percent, text
 
 MOST_BARS = 60
 WORDS = {

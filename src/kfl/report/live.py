@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from kfl.core.errors import KflError
+from kfl.core.files import jsonable
 from kfl.report.loopback import Answer, LoopbackServer
-from kfl.report.page import Content, compose, finite, render
+from kfl.report.page import Content, compose, render
 from kfl.report.source import TWIN, RunData, find_runs, read_run
 from kfl.report.words import duration, text
 
@@ -59,7 +60,7 @@ class LiveRun:
         answer = {"version": version, "news": self._state(), "wait_s": max(1.0, round(5 * self._took_s, 1))}
         if have != version:
             answer |= {"title": content.title, "html": content.html, "links": content.links, "figures": content.figures}
-        return json.dumps(finite(answer), allow_nan=False)
+        return json.dumps(jsonable(answer), allow_nan=False)
 
     def _read(self) -> None:
         self._problem = ""

@@ -8,11 +8,12 @@ import shlex
 import numpy as np
 
 from kfl.core.config import differences
+from kfl.core.text import several
 from kfl.experiment.experiment import identity_fields
 from kfl.report.chart import Table
 from kfl.report.measures import Totals, device_energy, fairness, totals
 from kfl.report.source import RunData
-from kfl.report.words import duration, percent, quantity, several
+from kfl.report.words import duration, percent, quantity
 
 MOST_COLOURS = 8
 

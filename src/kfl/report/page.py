@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -14,7 +13,8 @@ from typing import Any
 
 from kfl._version import __version__
 from kfl.core.errors import RunFolderError
-from kfl.core.files import write_atomic
+from kfl.core.files import jsonable, write_atomic
+from kfl.core.text import shortened
 from kfl.report.chart import Chart, gathered
 from kfl.report.charts_accuracy import accuracy_chart
 from kfl.report.charts_devices import distribution_chart, fairness_chart
@@ -38,7 +38,7 @@ from kfl.report.overview import (
     what_differs,
 )
 from kfl.report.source import RunData, find_runs, read_run
-from kfl.report.words import shortened, text
+from kfl.report.words import text
 
 OLD = "This run folder has no trail of its rounds (trail.jsonl), which kfl writes as a run goes on: it is older."
 
@@ -178,17 +178,8 @@ def _all_details(content: Content, runs: list[RunData], names: list[str]) -> Non
 
 def data_of(content: Content) -> str:
     """The figures as JSON that may stand in HTML."""
-    raw = json.dumps(finite(content.figures), separators=(",", ":"), allow_nan=False)
+    raw = json.dumps(jsonable(content.figures), separators=(",", ":"), allow_nan=False)
     return raw.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def finite(value: Any) -> Any:
-    """NaN and infinity have no place in JSON: they become null."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @cache

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.text import several
 from kfl.report.chart import Chart, axis, line, numbers, table
 from kfl.report.playground_model import Play, PlayedRound
-from kfl.report.words import percent, quantity, several
+from kfl.report.words import percent, quantity
 from kfl.scheduling import OUTCOMES, describe
 from kfl.scheduling.serve import CANNOT
 

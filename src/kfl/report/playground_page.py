@@ -10,6 +10,7 @@ from dataclasses import fields
 import numpy as np
 
 from kfl._version import __version__
+from kfl.core.text import several
 from kfl.report.chart import Chart
 from kfl.report.markup import cards_html, code_html, section_html
 from kfl.report.page import Content, asset, data_of
@@ -25,7 +26,7 @@ from kfl.report.playground_charts import (
 from kfl.report.playground_code import command_lines, python_code
 from kfl.report.playground_model import Play
 from kfl.report.playground_settings import CONTROLS, STARTS, Control, Settings, start
-from kfl.report.words import percent, quantity, several, text
+from kfl.report.words import percent, quantity, text
 from kfl.scheduling import SCHEDULERS, describe, dominant
 
 GROUPS = {

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kfl.core.config import Table, from_table
 from kfl.core.errors import ConfigError, RunFolderError
-from kfl.core.parse import parse_json, parse_toml
+from kfl.core.parse import parse_toml, read_json
 from kfl.report.rounds import Rounds, read_rounds
 from kfl.runfolder.trail import Snapshot, read_trail
 from kfl.wireless import Cell, CellConfig
@@ -168,7 +168,7 @@ def _whole(path: Path, config: Table, name: str, most: int) -> int:
 def _table(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is none."""
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as problem:
@@ -180,7 +180,7 @@ def _accuracy(path: Path, devices: int, trail: tuple[Snapshot, ...]) -> FloatArr
     """Each device's accuracy at the end, or when it was last on the trail."""
     values = np.full(devices, np.nan)
     try:
-        records = parse_json((path / "devices.json").read_text(encoding="utf-8"))
+        records = read_json(path / "devices.json")
     except FileNotFoundError:
         last = next(
             (s.accuracy for s in reversed(trail) if s.accuracy is not None and len(s.accuracy) == devices), None

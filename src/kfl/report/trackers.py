@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_json
-from kfl.core.parse import parse_json
+from kfl.core.parse import read_json
 from kfl.experiment.experiment import Experiment
 from kfl.report.tracker_metrics import RunningMetrics
 from kfl.runfolder.history import History, RoundLog
@@ -64,7 +64,7 @@ class RunFacts:
 
     def _notes(self) -> dict[str, Any]:
         try:
-            found = {} if self.folder is None else parse_json((self.folder / MEMORY).read_text(encoding="utf-8"))
+            found = {} if self.folder is None else read_json(self.folder / MEMORY)
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}

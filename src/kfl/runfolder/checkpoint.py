@@ -31,7 +31,7 @@ import numpy as np
 from kfl.core.arrays import read_npz
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
-from kfl.core.parse import parse_json
+from kfl.core.parse import parse_json, read_json
 from kfl.runfolder.state_rows import read_rows, rows_sum, write_rows
 from kfl.scheduling import SchedulerState
 from kfl.wireless import Fading
@@ -213,7 +213,7 @@ def _sum(data: bytes) -> str:
 
 def _read_point(path: Path) -> dict[str, Any]:
     try:
-        outer = parse_json(path.read_text(encoding="utf-8"))
+        outer = read_json(path)
         body = outer["point"]
         if _sum(body.encode()) != outer["sum"]:
             raise _DamagedError("its checksum is wrong")

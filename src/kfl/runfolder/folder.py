@@ -20,7 +20,6 @@ import errno
 import hashlib
 import io
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -31,9 +30,9 @@ import numpy as np
 
 from kfl.core.config import differences
 from kfl.core.errors import RunFolderError
-from kfl.core.files import is_part, write_atomic, write_json, write_json_list
+from kfl.core.files import is_part, jsonable, write_atomic, write_json, write_json_list
 from kfl.core.lock import LockedError, only_one
-from kfl.core.parse import parse_json, parse_toml
+from kfl.core.parse import parse_json, parse_toml, read_json, read_toml
 from kfl.engine.plan import Plan
 from kfl.experiment.experiment import Experiment, identity_fields
 from kfl.runfolder.history import History, RoundLog
@@ -164,7 +163,7 @@ class RunFolder:
 
     def _refuse_other(self, experiment: Experiment, existing: Path) -> None:
         try:
-            before = parse_toml(existing.read_text(encoding="utf-8"))
+            before = read_toml(existing)
         except ValueError as problem:
             raise RunFolderError(
                 f"The configuration {existing} is damaged ({problem}); choose another folder."
@@ -182,7 +181,7 @@ class RunFolder:
 
     def append(self, log: RoundLog) -> None:
         """Add one round: one write of one whole line."""
-        line = json.dumps(_finite(log.to_dict()), allow_nan=False) + "\n"
+        line = json.dumps(jsonable(log.to_dict()), allow_nan=False) + "\n"
         self._append("rounds.jsonl", line.encode())
         self._history.update(line.encode())
 
@@ -287,20 +286,9 @@ def _read_json(path: Path, missing: Any) -> Any:
     if not path.exists():
         return missing
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except ValueError as problem:
         raise RunFolderError(f"{path} is damaged ({problem}).") from problem
-
-
-def _finite(value: Any) -> Any:
-    """NaN and infinity have no place in JSON: they become null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def cannot_write(path: Path, problem: OSError) -> RunFolderError:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kfl.algorithms import ALGORITHMS, Algorithm
-from kfl.core.config import from_table
+from kfl.core.config import from_table, read_config
 from kfl.core.errors import ConfigError, ModelError
-from kfl.core.parse import parse_toml
 from kfl.experiment.experiment import Experiment, common_settings
 from kfl.runfolder.records import Record
 from kfl.simulation.statistics import Difference, Spread, paired_difference, spread
@@ -94,10 +93,7 @@ def configured(
 
 def read_settings(path: Path) -> dict[str, dict[str, Any]]:
     """Hyper-parameters from a TOML file with one table per algorithm, as `kfl tune` writes it."""
-    try:
-        tables = parse_toml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise ConfigError("settings", str(path), f"a readable TOML file ({problem})") from problem
+    tables = read_config(path, "settings")
     for name, table in tables.items():
         if name not in ALGORITHMS or not isinstance(table, dict):
             raise ConfigError("settings", name, f"a table named after an algorithm: {', '.join(ALGORITHMS)}")

@@ -9,10 +9,10 @@ from typing import Any
 
 from kfl.core.errors import KflError
 from kfl.core.files import write_json
-from kfl.core.parse import parse_json
+from kfl.core.parse import parse_json, read_json
+from kfl.core.text import scrub
 from kfl.deploy.app_folder import ENVIRONMENT
 from kfl.deploy.local_fleet import program
-from kfl.deploy.protocol import scrub
 from kfl.deploy.starter.project import CONNECTION, Project
 
 PATIENCE_S = 120.0
@@ -87,7 +87,7 @@ class FlowerCommand:
     def node_ids(self) -> dict[int, str]:
         """Flower's ids of the devices that were let in; Flower itself does not tell which is which."""
         try:
-            found = parse_json((self.project.keys / "nodes.json").read_text(encoding="utf-8"))
+            found = read_json(self.project.keys / "nodes.json")
             return {int(device): str(node) for device, node in found.items()}
         except (OSError, ValueError, AttributeError):
             return {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import KflError
-from kfl.core.parse import parse_toml
+from kfl.core.parse import read_toml
 from kfl.deploy.settings import ServerConfig
 
 CONNECTION = "fleet"
@@ -72,7 +72,7 @@ class Project:
     def device(self) -> str:
         """The device function, `package.module:function`, as the app names it."""
         try:
-            project = parse_toml((self.app / "pyproject.toml").read_text(encoding="utf-8"))
+            project = read_toml(self.app / "pyproject.toml")
             return str(project["tool"]["flwr"]["app"]["config"]["device"])
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise KflError(
@@ -85,7 +85,7 @@ class Project:
         """What device.toml says: handed to the device function."""
         path = self.folder / "device.toml"
         try:
-            return parse_toml(path.read_text(encoding="utf-8")) if path.exists() else {}
+            return read_toml(path) if path.exists() else {}
         except (OSError, ValueError) as problem:
             raise KflError(f"{path} cannot be read ({problem}).") from problem
 
