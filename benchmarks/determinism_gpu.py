@@ -26,7 +26,7 @@ from benchmarks.workloads import made_up
 from kfl.algorithms import ALGORITHMS
 from kfl.core.arrays import read_npz
 from kfl.core.errors import StoppedError
-from kfl.runfolder.kept_models import read_state
+from kfl.runfolder import read_state
 
 POINTS, RELATIVE, ENERGY = 0.01, 0.01, 1e-9
 """Stated tolerances: accuracy (share), values relative to the largest, energies relative."""

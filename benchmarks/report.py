@@ -20,9 +20,7 @@ import torch
 
 import kfl
 from kfl.report import build_report
-from kfl.runfolder.folder import RunFolder
-from kfl.runfolder.history import History, RoundLog, totals
-from kfl.runfolder.trail import Snapshot, kept_rounds
+from kfl.runfolder import History, RoundLog, RunFolder, Snapshot, kept_rounds, totals
 from kfl.scheduling import Status, Uniform
 
 REASON = "its means has the shape (320,), not (10, 64)"

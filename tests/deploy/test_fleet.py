@@ -23,7 +23,7 @@ from kfl.deploy.certificates import make_authority, make_device_key
 from kfl.deploy.local_fleet import LocalFleet, program
 from kfl.deploy.memory import Memory
 from kfl.deploy.processes import free_ports
-from kfl.runfolder.kept_models import read_state
+from kfl.runfolder import read_state
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
 

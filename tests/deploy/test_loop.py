@@ -12,7 +12,7 @@ from kfl.core.errors import KflError
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Array, ConfigRecord, Message, RecordDict
 from kfl.deploy.server import FleetServer, serve
-from kfl.runfolder.folder import RunFolder
+from kfl.runfolder import RunFolder
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
 from kfl.wireless import CellConfig

@@ -12,7 +12,7 @@ from kfl.deploy.courier import Courier
 from kfl.deploy.flower import ConfigRecord, RecordDict
 from kfl.deploy.server import FleetServer
 from kfl.deploy.status import find_run, is_held, read_status
-from kfl.runfolder.folder import RunFolder
+from kfl.runfolder import RunFolder
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
 

@@ -3,7 +3,7 @@
 import os
 from importlib.metadata import version
 
-from kfl.runfolder.environment import describe_environment
+from kfl.runfolder import describe_environment
 
 
 def machine() -> str:

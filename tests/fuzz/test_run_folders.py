@@ -12,7 +12,7 @@ import pytest
 import kfl
 from benchmarks.kill_matrix import SMALL, data, difference
 from kfl.core.errors import KflError, StoppedError
-from kfl.runfolder.kept_models import read_state
+from kfl.runfolder import read_state
 from kfl.simulation.export import FinishedRun
 
 CASES = 150

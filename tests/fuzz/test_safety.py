@@ -27,8 +27,8 @@ from kfl.core.errors import DataError, KflError, RunFolderError, StoppedError
 from kfl.data import idx
 from kfl.data.cache import Decoded, cached
 from kfl.data.image_table import read_images
-from kfl.runfolder.kept_models import read_state
-from kfl.runfolder.state_rows import rows_sum
+from kfl.runfolder import read_state
+from kfl.runfolder._tensors import rows_sum
 from kfl.simulation.export import FinishedRun
 
 SOURCE = Path(kfl.__file__).parent

@@ -9,7 +9,6 @@ from kfl.core.errors import ConfigError
 from kfl.paper import FIGURES, FULL, GROUPS, QUICK, Store, chosen, claims, runs
 from kfl.paper.setting import run_key, tuned
 from kfl.paper.sharing import CONDITIONS
-from kfl.runfolder.run_names import digest
 
 
 def every_figure():
@@ -29,7 +28,7 @@ def test_a_name_stands_for_one_experiment_in_every_figure(scale) -> None:
     for figure in every_figure():
         for name, experiment in runs(figure, scale):
             experiment.validate()
-            assert found.setdefault(name, digest(experiment)) == digest(experiment)
+            assert found.setdefault(name, experiment.digest()) == experiment.digest()
     assert not scale.quick or all(name.endswith("quick") for name in found)
 
 

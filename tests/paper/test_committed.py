@@ -9,7 +9,6 @@ import pytest
 from kfl.paper import FIGURES, FULL, Store, claims
 from kfl.paper.execute import wanted
 from kfl.paper.tables import claims_table, figure_table
-from kfl.runfolder.run_names import digest
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "paper"
@@ -22,7 +21,7 @@ def results() -> Store:
 
 def test_every_run_of_every_figure_is_there_in_the_setting_the_code_has_now():
     runs = wanted([build() for build in FIGURES.values()], FULL)
-    missing = [name for name, experiment in runs.items() if not results().has(name, digest(experiment))]
+    missing = [name for name, experiment in runs.items() if not results().has(name, experiment.digest())]
     assert not missing and len(runs) > 1000
 
 

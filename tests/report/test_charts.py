@@ -17,7 +17,7 @@ from kfl.report.charts_knowledge import flatten, knowledge_chart, motion_chart
 from kfl.report.charts_radio import cell_chart, shares_chart
 from kfl.report.charts_schedule import participants_chart, schedule_chart
 from kfl.report.measures import fairness
-from kfl.report.source import read_run
+from kfl.runfolder import read_run
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from kfl.cli.main import main
 from kfl.core.errors import KflError, RunFolderError
 from kfl.report import build_report
 from kfl.report.page import compose, render
-from kfl.report.source import read_run
+from kfl.runfolder import read_run
 
 WICKED = '"><img src=x onerror="window.hacked=1"><script>window.hacked=1</script></script><b>&amp;'
 

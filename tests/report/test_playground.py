@@ -144,7 +144,7 @@ def test_the_training_command_is_one_that_works(tmp_path, monkeypatch, capsys):
     state = small(rounds=2, bandwidth_hz=1e6, scheduler="dual", v=0.02, hard_budget=True)
     words = command_lines(state).splitlines()[-1].split()[1:]
     assert main([*words, "--widths", "8", "--no-baseline", "--no-models", "--out", "run"]) == 0
-    from kfl.runfolder.folder import load_experiment
+    from kfl.runfolder import load_experiment
 
     experiment = load_experiment(tmp_path / "run")
     assert (experiment.scheduler, experiment.radio, experiment.hard_budget) == (Dual(v=0.02), state.radio, True)

@@ -9,7 +9,7 @@ import pytest
 import kfl
 from kfl.core.errors import RunFolderError
 from kfl.report.measures import device_energy, fairness, spent_curves, totals
-from kfl.report.source import find_runs, read_run
+from kfl.runfolder import find_runs, read_run
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_sums_are_those_of_the_summary(runs):
 
 
 def test_devices_stand_where_they_stood(runs):
-    from kfl.runfolder.folder import load_experiment
+    from kfl.runfolder import load_experiment
     from kfl.wireless import Cell
 
     experiment = load_experiment(runs / "kfl")

@@ -187,7 +187,7 @@ import numpy as np
 import kfl
 from pathlib import Path
 from kfl.report import Tracking
-from kfl.runfolder.folder import load_experiment
+from kfl.runfolder import load_experiment
 
 folder, names = sys.argv[1], sys.argv[2:]
 experiment = load_experiment(Path(folder))

@@ -9,11 +9,11 @@ import pytest
 import kfl
 from kfl.algorithms import ALGORITHMS, FedAvg, FedRep, Kfl, Local
 from kfl.core.errors import ConfigError, ModelError, RunFolderError
-from kfl.runfolder.history import History, RoundLog
-from kfl.runfolder.records import MOST_POINTS, curve, read_records, record, write_records
+from kfl.runfolder import History, RoundLog
 from kfl.scheduling import Status
 from kfl.simulation.compare import configured, line_up, pick_reference, read_settings, summarise_rows
 from kfl.simulation.curves import lines_of, plot_curves, spread_out, y_range
+from kfl.simulation.records import MOST_POINTS, curve, read_records, record, write_records
 
 
 def log(number, accuracy, devices=(0, 1), energy=0.5, status=None):

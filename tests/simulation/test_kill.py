@@ -17,7 +17,7 @@ import kfl
 from benchmarks.kill_matrix import PHASES, SMALL, data, difference
 from kfl.cli.main import main
 from kfl.core.errors import RunFolderError
-from kfl.runfolder.folder import RunFolder
+from kfl.runfolder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 RUN = ["--devices", "6", "--rounds", "12", "--widths", "8", "--scheduler.count", "3", "--no-baseline"]
@@ -137,7 +137,7 @@ def test_the_commands_run_kill_and_resume(whole, tmp_path):
 
 def test_a_folder_in_use_by_another_process_is_refused_and_untouched(whole, tmp_path, capfd):
     folder = tmp_path / "run"
-    code = "import sys, time; from pathlib import Path; from kfl.runfolder.folder import RunFolder\n"
+    code = "import sys, time; from pathlib import Path; from kfl.runfolder import RunFolder\n"
     code += "with RunFolder(Path(sys.argv[1])).locked(): print('mine', flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"mine\n"

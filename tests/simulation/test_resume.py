@@ -16,8 +16,9 @@ from kfl.core.errors import KflError, RunFolderError, StoppedError
 from kfl.core.lock import only_one
 from kfl.engine.plan import Plan
 from kfl.experiment.faults import Faults
-from kfl.runfolder.checkpoint import Checkpoints, _pack_rest, _unpack_rest
-from kfl.runfolder.state_rows import read_rows, rows_sum, write_rows
+from kfl.runfolder import Checkpoints
+from kfl.runfolder._checkpoint import _pack_rest, _unpack_rest
+from kfl.runfolder._tensors import read_rows, rows_sum, write_rows
 from kfl.scheduling import Lyapunov, RoundRobin
 from kfl.simulation import build_world
 from kfl.simulation.round import begin, finite, play_round

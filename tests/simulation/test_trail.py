@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import kfl
 from benchmarks.kill_matrix import SMALL, data
-from kfl.runfolder.trail import MOST_SNAPSHOTS, Snapshot, kept_rounds, read_trail
+from kfl.runfolder import Snapshot, kept_rounds, read_trail
+from kfl.runfolder._trail import MOST_SNAPSHOTS
 
 
 def test_the_last_snapshot_is_the_end_of_the_run(tmp_path):

@@ -17,9 +17,9 @@ from kfl.cli.setting import Setting, chosen_algorithms, new_folder, parse_settin
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.experiment.experiment import Experiment
-from kfl.runfolder.records import Record, data_note, read_records, record, write_records
 from kfl.simulation.compare import STANDARD, line_up, pick_reference, summarise_rows
 from kfl.simulation.curves import Axis
+from kfl.simulation.records import Record, data_note, read_records, record, write_records
 
 DESCRIPTION = """Compare algorithms on the same setting and seeds: one table, one plot, raw results as JSON lines.
 

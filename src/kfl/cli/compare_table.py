@@ -10,8 +10,8 @@ from rich.table import Table
 
 from kfl.cli.number_list import in_short
 from kfl.core.text import quantity
-from kfl.runfolder.records import Record
 from kfl.simulation.compare import Row
+from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, Spread
 
 WIDE = 150

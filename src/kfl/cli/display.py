@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kfl.core.text import percent, quantity
-from kfl.runfolder.history import History, RoundLog
+from kfl.runfolder import History, RoundLog
 
 if TYPE_CHECKING:
     from kfl.experiment.experiment import Experiment

@@ -160,7 +160,6 @@ def show_list(options: PaperOptions, scale: Scale) -> int:
     from kfl.paper import FIGURES, Store, claims, runs
     from kfl.paper.estimate import seconds_of, seconds_per_device
     from kfl.paper.setting import DATASETS
-    from kfl.runfolder.run_names import digest
 
     store, workers = Store.open(options.out), options.worker_count()
     where = options.device if options.device == "cpu" else "gpu"
@@ -171,7 +170,7 @@ def show_list(options: PaperOptions, scale: Scale) -> int:
     for name, build in FIGURES.items():
         figure = build()
         every = dict(runs(figure, scale))
-        todo = {run: one for run, one in every.items() if not store.has(run, digest(one))}
+        todo = {run: one for run, one in every.items() if not store.has(run, one.digest())}
         seconds = seconds_of(todo.values(), rates, workers if where == "cpu" else 1)
         left |= {run: seconds / max(len(todo), 1) for run in todo}
         table.add_row(name, figure.title, str(len(every)), str(len(every) - len(todo)), span(seconds))

@@ -36,7 +36,7 @@ interrupted. A finished run only shows its summary."""
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, continue, print."""
-    from kfl.runfolder.folder import load_experiment
+    from kfl.runfolder import load_experiment
 
     options = parse(ResumeOptions, arguments, "kfl resume", DESCRIPTION)
     experiment = load_experiment(options.folder)

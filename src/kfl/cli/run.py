@@ -26,10 +26,10 @@ from kfl.core.files import write_json
 from kfl.core.parse import read_json
 from kfl.experiment.experiment import Experiment, common_settings
 from kfl.report.trackers import Tracking, tracker_names
-from kfl.runfolder.folder import cannot_write
+from kfl.runfolder import cannot_write
 
 if TYPE_CHECKING:
-    from kfl.runfolder.history import RoundLog
+    from kfl.runfolder import RoundLog
     from kfl.simulation.world import World
 
 DESCRIPTION = """Run an experiment: federated learning on a fleet of simulated devices.

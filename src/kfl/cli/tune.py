@@ -20,7 +20,7 @@ from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
 from kfl.experiment.experiment import Experiment
-from kfl.runfolder.history import History
+from kfl.runfolder import History
 from kfl.simulation.compare import STANDARD, line_up
 from kfl.simulation.tuning import (
     LEARNING_RATES,

@@ -37,7 +37,7 @@ from kfl.deploy.app_folder import ENVIRONMENT, write_app, write_connection
 from kfl.deploy.certificates import Pair, make_authority, make_device_key, make_server_certificate, write_private
 from kfl.deploy.processes import ProcessGroup, free_ports, listening
 from kfl.deploy.settings import ServerConfig
-from kfl.runfolder.history import RoundLog
+from kfl.runfolder import RoundLog
 
 CONNECTION = "fleet"
 START_S = 60.0

@@ -24,7 +24,7 @@ from kfl.core.files import is_part, write_atomic
 from kfl.core.lock import LockedError, only_one
 from kfl.core.parse import parse_json
 from kfl.deploy.protocol import RefusedError
-from kfl.runfolder.kept_models import as_safetensors, device_name
+from kfl.runfolder import as_safetensors, device_name
 
 if TYPE_CHECKING:
     from torch import Tensor

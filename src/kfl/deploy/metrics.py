@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kfl.core.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from kfl.runfolder.history import RoundLog
+    from kfl.runfolder import RoundLog
 
 log = logging.getLogger("kfl")
 

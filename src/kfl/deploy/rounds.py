@@ -25,14 +25,14 @@ from kfl.deploy.roster import Member, Roster
 from kfl.deploy.site import FleetSite
 from kfl.deploy.validation import check_counts, energy_limits, enough, expected_upload, read_arrays, refuse_energy
 from kfl.engine import RoundKey
-from kfl.runfolder.state import RunState
+from kfl.runfolder import RunState
 from kfl.scheduling import Status
 from kfl.simulation.air import decide, observe
 from kfl.simulation.round import log_decision
 
 if TYPE_CHECKING:
     from kfl.engine import Engine
-    from kfl.runfolder.history import RoundLog
+    from kfl.runfolder import RoundLog
     from kfl.scheduling import Decision, Observation
     from kfl.wireless import LinkState
 

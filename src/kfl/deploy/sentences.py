@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kfl.runfolder.history import RoundLog
+from kfl.runfolder import RoundLog
 
 
 def round_sentence(entry: RoundLog, rounds: int) -> str:

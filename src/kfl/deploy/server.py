@@ -39,11 +39,7 @@ from kfl.deploy.sentences import round_sentence
 from kfl.deploy.settings import ServerConfig
 from kfl.deploy.site import FleetSite, build_site, server_engine
 from kfl.engine import Engine
-from kfl.runfolder.checkpoint import Checkpoints
-from kfl.runfolder.environment import describe_environment
-from kfl.runfolder.folder import RunFolder
-from kfl.runfolder.history import History, RoundLog, totals
-from kfl.runfolder.state import RunState
+from kfl.runfolder import Checkpoints, History, RoundLog, RunFolder, RunState, describe_environment, totals
 from kfl.simulation.energy import energy_facts
 from kfl.simulation.runner import refuse_divergence
 

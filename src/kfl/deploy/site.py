@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from kfl.engine import Engine
-    from kfl.runfolder.state import RunState
+    from kfl.runfolder import RunState
 
 FloatArray = NDArray[np.float64]
 

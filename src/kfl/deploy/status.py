@@ -15,8 +15,7 @@ from typing import Any
 from kfl.core.errors import RunFolderError
 from kfl.core.parse import read_json, read_json_lines
 from kfl.experiment.experiment import Experiment
-from kfl.runfolder.folder import LOCK, load_run
-from kfl.runfolder.history import History, RoundLog
+from kfl.runfolder import LOCK, History, RoundLog, load_run
 from kfl.wireless import Cell
 
 SILENT = ("late", "gone", "error", "garbled", "unsent", "outage")

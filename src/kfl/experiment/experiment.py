@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -190,6 +191,14 @@ class Experiment(DataSettings):
     def identity(self) -> str:
         """The text by which runs are told apart; see `identity_fields`."""
         return dump_toml(identity_fields(self.to_table()))
+
+    def digest(self) -> str:
+        """Eight characters that stand for the whole configuration, its seed included.
+
+        >>> Experiment().digest() == Experiment().digest(), Experiment().digest() == Experiment(seed=1).digest()
+        (True, False)
+        """
+        return blake2b(self.identity().encode(), digest_size=4).hexdigest()
 
     @staticmethod
     def from_table(table: Mapping[str, Any], base: Experiment | None = None) -> Experiment:

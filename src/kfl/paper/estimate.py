@@ -14,7 +14,7 @@ from kfl.paper.scheduling import coefficients
 from kfl.paper.setting import DATASETS, Dataset, as_set, base
 
 if TYPE_CHECKING:
-    from kfl.runfolder.history import RoundLog
+    from kfl.runfolder import RoundLog
 
 WORK = {"apfl": 2.0, "fedkd": 1.6}
 """Training of an algorithm relative to KFL's: APFL trains two models, FedKD on the proxy set too."""

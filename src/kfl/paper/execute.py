@@ -11,9 +11,8 @@ from kfl.core.errors import ConfigError
 from kfl.experiment.experiment import Experiment
 from kfl.paper.setting import Figure, Scale, runs
 from kfl.paper.store import Store
-from kfl.runfolder.records import Record, data_note, record
-from kfl.runfolder.run_names import digest
 from kfl.simulation.many import Progress, run_many, run_paths
+from kfl.simulation.records import Record, data_note, record
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def execute(
     store = Store.open(folder, shard.file)
     todo = wanted(figures, scale)
     todo = {name: todo[name] for name in shard.share(list(todo))}
-    digests = {name: digest(experiment) for name, experiment in todo.items()}
+    digests = {name: experiment.digest() for name, experiment in todo.items()}
     _copy_twins(store, digests)
     # Long and short ones mixed: what is done then tells how long the rest takes.
     order = sorted(todo, key=lambda name: digests[name])

@@ -9,7 +9,7 @@ import numpy as np
 from kfl.paper.setting import Scale
 from kfl.paper.store import Store
 from kfl.paper.verdict import FEWEST_SEEDS
-from kfl.runfolder.records import Record
+from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, paired_difference
 
 Measure = Callable[[Record], float]

@@ -16,9 +16,9 @@ from kfl.core.files import write_atomic
 from kfl.paper.measures import gap
 from kfl.paper.setting import Figure, Panel, Scale
 from kfl.paper.store import Store
-from kfl.runfolder.records import Record
 from kfl.simulation.curves import LABELS, STYLES, lines_of, scale_x, spread_out, y_range
 from kfl.simulation.curves import Line as Curve
+from kfl.simulation.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from pathlib import Path
 from kfl.core.errors import RunFolderError
 from kfl.core.parse import parse_json
 from kfl.paper.setting import Line, Scale, run_key
-from kfl.runfolder.records import Record, write_records
+from kfl.simulation.records import Record, write_records
 
 
 @dataclass

@@ -12,7 +12,7 @@ from kfl.paper.measures import NOT_RUN, early, final, gap, told, used
 from kfl.paper.setting import Figure, Line, Panel, Scale
 from kfl.paper.store import Store
 from kfl.paper.verdict import FEWEST_SEEDS, Verdict
-from kfl.runfolder.records import Record
+from kfl.simulation.records import Record
 
 VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be judged")
 

@@ -9,8 +9,8 @@ import numpy as np
 from kfl.core.text import shortened
 from kfl.report.chart import Chart, Figure, axis, band, ink, line, numbers, stroke, table, thinned
 from kfl.report.measures import spent_curves, totals, trail_accuracy
-from kfl.report.source import RunData
 from kfl.report.words import about, between, percent, quantity, text
+from kfl.runfolder import RunData
 
 MOST_POINTS = 600
 AXES = {

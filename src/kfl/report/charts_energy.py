@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from kfl.core.text import several, shortened
 from kfl.report.chart import Chart, axis, band, ink, level, line, numbers, stroke, table, thinned
 from kfl.report.measures import device_energy, totals
-from kfl.report.source import RunData
 from kfl.report.words import about, between, percent, quantity, text
+from kfl.runfolder import RunData
 
 MOST_BARS = 150
 """Devices up to which each is a bar of its own; beyond, a line through the sorted devices says the same."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from kfl.core.text import several
 from kfl.report.chart import Chart, Table, axis, numbers
-from kfl.report.source import RunData
 from kfl.report.words import percent, text
+from kfl.runfolder import RunData
 
 MOST_BARS = 60
 WORDS = {

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.report.chart import COLOURS, Chart, axis, line, numbers, table
-from kfl.report.source import RunData
 from kfl.report.words import percent
+from kfl.runfolder import RunData
 
 FloatArray = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from kfl.report.chart import Chart, Figure, axis, band, line, numbers, table, thinned
 from kfl.report.measures import device_energy
-from kfl.report.source import RunData
 from kfl.report.words import percent, quantity
+from kfl.runfolder import RunData
 from kfl.wireless import CellConfig
 
 MOST_DOTS = 2500

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from kfl.core.text import several
 from kfl.report.chart import Chart, axis, line, numbers, table, thinned
-from kfl.report.source import RunData
 from kfl.report.words import percent
+from kfl.runfolder import RunData
 
 MOST_CELLS = 60_000
 """Devices × rounds up to which each is shown; beyond, groups of devices and of rounds are."""

@@ -12,8 +12,8 @@ from kfl.core.errors import KflError
 from kfl.core.files import jsonable
 from kfl.report.loopback import Answer, LoopbackServer
 from kfl.report.page import Content, compose, render
-from kfl.report.source import TWIN, RunData, find_runs, read_run
 from kfl.report.words import duration, text
+from kfl.runfolder import TWIN, RunData, find_runs, read_run
 
 PORT = 8378
 """Where the page is, unless that port is taken."""

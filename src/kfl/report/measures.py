@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.report.source import RunData
+from kfl.runfolder import RunData
 
 FloatArray = NDArray[np.float64]
 

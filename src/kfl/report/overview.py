@@ -12,8 +12,8 @@ from kfl.core.text import several
 from kfl.experiment.experiment import identity_fields
 from kfl.report.chart import Table
 from kfl.report.measures import Totals, device_energy, fairness, totals
-from kfl.report.source import RunData
 from kfl.report.words import duration, percent, quantity
+from kfl.runfolder import RunData
 
 MOST_COLOURS = 8
 

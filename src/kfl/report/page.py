@@ -37,8 +37,8 @@ from kfl.report.overview import (
     state_of,
     what_differs,
 )
-from kfl.report.source import RunData, find_runs, read_run
 from kfl.report.words import text
+from kfl.runfolder import RunData, find_runs, read_run
 
 OLD = "This run folder has no trail of its rounds (trail.jsonl), which kfl writes as a run goes on: it is older."
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kfl.experiment.experiment import Experiment
-from kfl.runfolder.history import RoundLog
+from kfl.runfolder import RoundLog
 
 
 class RunningMetrics:

@@ -30,7 +30,7 @@ from kfl.core.files import write_json
 from kfl.core.parse import read_json
 from kfl.experiment.experiment import Experiment
 from kfl.report.tracker_metrics import RunningMetrics
-from kfl.runfolder.history import History, RoundLog
+from kfl.runfolder import History, RoundLog
 
 if TYPE_CHECKING:
     from kfl.simulation.world import World

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from kfl.core.errors import MissingExtraError
 from kfl.report.tracker_metrics import flat, numbers
 from kfl.report.trackers import Metrics, RunFacts, Tracker
-from kfl.runfolder.history import RoundLog
+from kfl.runfolder import RoundLog
 
 MOST_PARAMETERS = 100
 """MLflow takes this many parameters in one call."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from kfl.report.tracker_metrics import numbers
 from kfl.report.trackers import Metrics, RunFacts, Tracker
-from kfl.runfolder.history import RoundLog
+from kfl.runfolder import RoundLog
 
 
 class TensorBoardTracker(Tracker):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from kfl.report.tracker_metrics import numbers
 from kfl.report.trackers import Metrics, RunFacts, Tracker
-from kfl.runfolder.history import RoundLog
+from kfl.runfolder import RoundLog
 
 BLOCK = 32768
 PATIENCE_S = 10.0

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from kfl.core.lazy import lazy_exports
 from kfl.experiment.experiment import Experiment
-from kfl.runfolder.history import History, RoundLog
+from kfl.runfolder import History, RoundLog
 
 if TYPE_CHECKING:
-    from kfl.runfolder.folder import load_run
+    from kfl.runfolder import load_run
     from kfl.simulation.export import export_models, load_model
     from kfl.simulation.many import Progress, RunsFailedError, run_many
     from kfl.simulation.runner import resume, run
@@ -22,7 +22,7 @@ _LAZY = {
     "build_world": "kfl.simulation.world",
     "export_models": "kfl.simulation.export",
     "load_model": "kfl.simulation.export",
-    "load_run": "kfl.runfolder.folder",
+    "load_run": "kfl.runfolder",
     "resume": "kfl.simulation.runner",
     "run": "kfl.simulation.runner",
     "run_many": "kfl.simulation.many",

@@ -12,7 +12,7 @@ from kfl.wireless import Cell, LinkState, round_to_blocks, transmit_power
 
 if TYPE_CHECKING:
     from kfl.experiment.experiment import Experiment
-    from kfl.runfolder.state import RunState
+    from kfl.runfolder import RunState
 
 
 class Site(Protocol):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import MissingExtraError
 from kfl.core.files import write_atomic
-from kfl.runfolder.records import Record
+from kfl.simulation.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

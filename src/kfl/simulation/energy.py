@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfl.runfolder.history import RoundLog
+from kfl.runfolder import RoundLog
 from kfl.scheduling import EnergyAccount, Scheduler, data_weight, proposition2_energy
 
 if TYPE_CHECKING:

@@ -25,9 +25,7 @@ from kfl.engine import LocalData
 from kfl.engine.sequential import SequentialEngine
 from kfl.experiment.experiment import Experiment
 from kfl.models import FleetModels, State, fleet_from_name
-from kfl.runfolder.folder import load_run, read_environment
-from kfl.runfolder.history import History
-from kfl.runfolder.kept_models import FOLDER, as_safetensors, device_name, read_state
+from kfl.runfolder import MODELS, History, as_safetensors, device_name, load_run, read_environment, read_state
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +46,7 @@ class FinishedRun:
         experiment, history = load_run(path)
         if not history.summary:
             raise RunFolderError(f"The run in {path} is not finished: it has no summary.json.")
-        if not (path / FOLDER).is_dir():
+        if not (path / MODELS).is_dir():
             raise RunFolderError(
                 f"The run in {path} did not keep its models; run it again without --no-models, into another folder: "
                 f"kfl run --config {path / 'config.toml'}"
@@ -84,7 +82,7 @@ class FinishedRun:
             # Never trained, or keeps nothing between rounds: what it holds follows from its seed.
             state = algorithm.device_init(_bare_engine(self.models()), device, self.experiment.seed)
             if state and self.history.devices[device]["rounds"] > 0:
-                raise RunFolderError(f"{self.path / FOLDER} has no file for device {device}, though it trained.")
+                raise RunFolderError(f"{self.path / MODELS} has no file for device {device}, though it trained.")
         knowledge = self.path / "knowledge.npz"
         try:
             server = {name: torch.from_numpy(value) for name, value in read_npz(knowledge.read_bytes()).items()}

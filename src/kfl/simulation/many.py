@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.data import Dataset
 from kfl.experiment.experiment import Experiment
-from kfl.runfolder.folder import load_run
-from kfl.runfolder.history import History
-from kfl.runfolder.run_names import digest, run_names
-from kfl.simulation.jobs import Job, play_here, play_in_processes
+from kfl.runfolder import History, load_run
+from kfl.simulation._jobs import Job, play_here, play_in_processes
+
+LONGEST_NAME = 96
+"""Characters of the readable part of a run folder's name: far below what file systems allow."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def run_many(
     if len(jobs) > 1 and ray is None:  # the machines of a cluster have what this one may not
         _check_first(jobs[0])
     if ray is not None:
-        from kfl.simulation.ray_jobs import play_on_ray
+        from kfl.simulation._ray import play_on_ray
 
         play_on_ray(jobs, ray, threads, ledger.tell, workers=workers)
     elif min(workers, len(jobs)) > 1:
@@ -125,7 +128,51 @@ def run_paths(experiments: Sequence[Experiment], folder: Path) -> list[Path]:
     """The run folder of each experiment: one that is there already, found by its hash, or a new name."""
     present = {path.name.rpartition("-")[2]: path for path in sorted(folder.glob("*-seed*-*")) if path.is_dir()}
     names = run_names(experiments)
-    return [present.get(digest(experiment), folder / name) for experiment, name in zip(experiments, names, strict=True)]
+    return [
+        present.get(experiment.digest(), folder / name) for experiment, name in zip(experiments, names, strict=True)
+    ]
+
+
+def run_names(experiments: Sequence[Experiment]) -> list[str]:
+    """One name per experiment: algorithm, what differs among them, seed, hash.
+
+    >>> from kfl.algorithms import Kfl, Local
+    >>> some = [Kfl(), Kfl(knowledge_weight=0.1), Local()]
+    >>> [name.rpartition("-")[0] for name in run_names([Experiment(algorithm=one) for one in some])]
+    ['kfl-knowledge_weight0.03125-seed0', 'kfl-knowledge_weight0.1-seed0', 'local-seed0']
+    """
+    tables = [_flat(experiment.to_table()) for experiment in experiments]
+    scopes = [{name: _scope(name, table) for name in table} for table in tables]
+    values: dict[tuple[str, str], set[str]] = {}
+    for table, scope in zip(tables, scopes, strict=True):
+        for name, value in table.items():
+            values.setdefault((scope[name], name), set()).add(str(value))
+    names = []
+    for experiment, table, scope in zip(experiments, tables, scopes, strict=True):
+        told = [experiment.algorithm.name]
+        for name, value in table.items():
+            if name not in ("seed", "algorithm.name") and len(values[scope[name], name]) > 1:
+                told.append(str(value) if name.endswith(".name") else f"{name.rpartition('.')[2]}{value}")
+        readable = re.sub(r"[^A-Za-z0-9._-]+", "", "-".join(told))[:LONGEST_NAME]
+        names.append(f"{readable}-seed{experiment.seed}-{experiment.digest()}")
+    return names
+
+
+def _scope(name: str, table: Mapping[str, Any]) -> str:
+    """Parameters of an algorithm or a scheduler are compared with others of the same one only."""
+    part, dot, rest = name.partition(".")
+    return str(table[f"{part}.name"]) if dot and rest != "name" and f"{part}.name" in table else ""
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat
 
 
 def is_finished(path: Path, experiment: Experiment) -> bool:

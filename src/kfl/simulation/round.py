@@ -15,8 +15,7 @@ import numpy as np
 
 from kfl.engine import RoundKey
 from kfl.experiment.faults import NOT_TRAINED, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
-from kfl.runfolder.history import RoundLog
-from kfl.runfolder.state import RunState
+from kfl.runfolder import RoundLog, RunState
 from kfl.scheduling import Decision, Observation
 from kfl.simulation.air import decide, duration, listen, observe
 

@@ -16,13 +16,20 @@ from kfl.core.errors import KflError, StoppedError
 from kfl.data import Dataset
 from kfl.engine.workers import torch_threads
 from kfl.experiment.experiment import Experiment
-from kfl.runfolder.checkpoint import Checkpoints
-from kfl.runfolder.environment import describe_environment
-from kfl.runfolder.folder import RunFolder, cannot_write, load_experiment, load_run
-from kfl.runfolder.history import History, RoundLog, totals
-from kfl.runfolder.kept_models import require_safetensors
-from kfl.runfolder.state import RunState
-from kfl.runfolder.trail import snapshot
+from kfl.runfolder import (
+    Checkpoints,
+    History,
+    RoundLog,
+    RunFolder,
+    RunState,
+    cannot_write,
+    describe_environment,
+    load_experiment,
+    load_run,
+    require_safetensors,
+    snapshot,
+    totals,
+)
 from kfl.simulation.determinism import deterministic_algorithms
 from kfl.simulation.energy import energy_facts
 from kfl.simulation.round import begin, play_round

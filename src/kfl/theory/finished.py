@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError, RunFolderError
-from kfl.runfolder.folder import load_run, read_environment
+from kfl.runfolder import load_run, read_environment
 from kfl.scheduling import EnergyBound
 from kfl.theory.bound import Bound, theorem1
 from kfl.theory.estimate import DEVICES, ITERATIONS, Estimate, estimate_constants, knowledge_weight, pick_devices
@@ -19,7 +19,7 @@ from kfl.theory.estimate import DEVICES, ITERATIONS, Estimate, estimate_constant
 if TYPE_CHECKING:
     from kfl.experiment.experiment import Experiment
     from kfl.models import State
-    from kfl.runfolder.history import History, RoundLog
+    from kfl.runfolder import History, RoundLog
     from kfl.simulation.world import World
     from kfl.theory.proposition2 import VolumeBound
 
@@ -113,9 +113,9 @@ def _last_models(
     path: Path, world: World, history: History, devices: Sequence[int], notes: list[str]
 ) -> dict[int, State]:
     """The models that devices held at the end, of those that ever trained; empty where the run kept none."""
-    from kfl.runfolder.kept_models import FOLDER, read_state
+    from kfl.runfolder import MODELS, read_state
 
-    if not (path / FOLDER).is_dir():
+    if not (path / MODELS).is_dir():
         notes.append("The run kept no models, so the constants come from the starting models alone.")
         return {}
     found = {}
@@ -124,7 +124,7 @@ def _last_models(
         if state is not None:
             found[device] = world.experiment.algorithm.predictor({}, state)
         elif history.devices[device]["rounds"] > 0:
-            raise RunFolderError(f"{path / FOLDER} has no file for device {device}, though it trained.")
+            raise RunFolderError(f"{path / MODELS} has no file for device {device}, though it trained.")
     return found
 
 

@@ -21,7 +21,7 @@ from kfl.scheduling.curve import energy_scale, min_share, required_exponent, upl
 from kfl.simulation.energy import MOST_ENTRIES, drift_weights, energy_account
 
 if TYPE_CHECKING:
-    from kfl.runfolder.history import RoundLog
+    from kfl.runfolder import RoundLog
     from kfl.simulation.world import World
 
 FloatArray = NDArray[np.float64]

@@ -11,7 +11,7 @@ from kfl.core.parse import parse_json
 from kfl.deploy.starter.flower_command import FlowerCommand, UnreachableError
 from kfl.deploy.starter.project import Project
 from kfl.deploy.status import is_held
-from kfl.runfolder.history import RoundLog
+from kfl.runfolder import RoundLog
 
 LOOK_S = 1.0
 SILENT_S = 30.0

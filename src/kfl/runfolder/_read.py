@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from kfl.core.config import Table, from_table
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.parse import parse_toml, read_json
-from kfl.report.rounds import Rounds, read_rounds
-from kfl.runfolder.trail import Snapshot, read_trail
+from kfl.runfolder._rounds import Rounds, read_rounds
+from kfl.runfolder._trail import Snapshot, read_trail
 from kfl.wireless import Cell, CellConfig
 
 FloatArray = NDArray[np.float64]

@@ -23,8 +23,8 @@ from kfl.core.parse import parse_json
 
 if TYPE_CHECKING:
     from kfl.models import State
-    from kfl.runfolder.history import RoundLog
-    from kfl.runfolder.state import RunState
+    from kfl.runfolder._checkpoint import RunState
+    from kfl.runfolder._history import RoundLog
 
 MOST_SNAPSHOTS = 50
 MOST_DEVICES = 10_000

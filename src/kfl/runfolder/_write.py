@@ -3,7 +3,7 @@
     config.toml        the exact configuration; `kfl run --config config.toml` repeats the run
     environment.json   schema version, versions of kfl, Python and PyTorch, commit, hardware, data
     rounds.jsonl       one line per round, appended as it happens
-    trail.jsonl        knowledge and every device's accuracy after at most fifty of the rounds (kfl.runfolder.trail)
+    trail.jsonl        knowledge and every device's accuracy after at most fifty of the rounds (kfl.runfolder._trail)
     state/             while it runs: checkpoints, from which `kfl resume` continues
     devices.json       per device: rounds, energy, budget, accuracy, model, samples
     knowledge.npz      the server's arrays at the end (for KFL the knowledge and which classes it covers)
@@ -35,9 +35,9 @@ from kfl.core.lock import LockedError, only_one
 from kfl.core.parse import parse_json, parse_toml, read_json, read_toml
 from kfl.engine.plan import Plan
 from kfl.experiment.experiment import Experiment, identity_fields
-from kfl.runfolder.history import History, RoundLog
-from kfl.runfolder.kept_models import write_states
-from kfl.runfolder.trail import Snapshot, round_of
+from kfl.runfolder._history import History, RoundLog
+from kfl.runfolder._tensors import write_states
+from kfl.runfolder._trail import Snapshot, round_of
 
 if TYPE_CHECKING:
     from kfl.models import State

@@ -27,18 +27,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfl.core.arrays import read_npz
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json, read_json
-from kfl.runfolder.state_rows import read_rows, rows_sum, write_rows
+from kfl.runfolder._tensors import read_rows, rows_sum, write_rows
 from kfl.scheduling import SchedulerState
 from kfl.wireless import Fading
 
 if TYPE_CHECKING:
     from kfl.models import State
-    from kfl.runfolder.state import RunState
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 FORMAT_VERSION = 1
 LONGEST_S = 30.0
@@ -48,6 +50,28 @@ COST_SHARE = 0.02
 KEPT = 2
 
 log = logging.getLogger("kfl")
+
+
+@dataclass(frozen=True, eq=False)
+class RunState:
+    """All that a run carries from one round to the next. A checkpoint is this."""
+
+    round: int
+    """The next round to play."""
+    server: State
+    devices: dict[int, State]
+    """States of the devices that ever trained; any other device is still its seed."""
+    scheduler: SchedulerState
+    compute_energy_j: FloatArray
+    """Spent so far, per device."""
+    upload_energy_j: FloatArray
+    taken: IntArray
+    """Rounds each device took part in."""
+    correct: IntArray
+    """Right test predictions of each device when last tested."""
+    fading: Fading | None
+    untested: frozenset[int] = frozenset()
+    """Devices whose model changed since they were last tested."""
 
 
 @dataclass
@@ -263,8 +287,6 @@ def _pack_rest(state: RunState) -> bytes:
 
 def _unpack_rest(data: bytes, number: int, devices: dict[int, State]) -> RunState:
     import torch
-
-    from kfl.runfolder.state import RunState
 
     arrays = read_npz(data)
 

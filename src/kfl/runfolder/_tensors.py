@@ -1,8 +1,11 @@
-"""States of devices in one safetensors file, written as a stream: no second copy in memory, one pass over the numbers.
+"""Device states as safetensors: plain named arrays, which never execute code when read.
 
-A checkpoint may write hundreds of megabytes while a run waits, so this is the one place where the format is written
-by hand: the length of a header, the header in JSON (name, type, shape, place of each array), then the arrays. Reading
-goes through the package safetensors.
+Two layouts. At the end of a run, the folder `models/` has one file per device that ever trained and keeps anything
+between rounds (federated averaging keeps nothing); any other device is still its seed. A checkpoint holds the states
+of many devices in one file. It may write hundreds of megabytes while a run waits, so this is the one place where the
+format is written by hand, as a stream: the length of the header, the header in JSON (name, type, shape and offsets of
+each array), then the arrays. No second copy in memory, one pass over the numbers. Reading always goes through the
+package safetensors.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfl.core.files import atomic_file
+from kfl.core.errors import KflError, RunFolderError
+from kfl.core.files import atomic_file, write_atomic
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +39,66 @@ TYPES = {
 }
 """Types of PyTorch and their names in the format."""
 BATCH_BYTES = 2**28
-"""What comes over from a GPU at a time."""
+"""Bytes copied from a GPU at a time."""
+MODELS = "models"
+"""Folder of a run folder with one file per device."""
+
+
+def state_path(run: Path, device: int) -> Path:
+    """Where a device's state lies in a run folder.
+
+    >>> state_path(Path("runs/mine"), 12).as_posix()
+    'runs/mine/models/device-00012.safetensors'
+    """
+    return run / MODELS / f"{device_name(device)}.safetensors"
+
+
+def device_name(device: int) -> str:
+    """The name of a device's files."""
+    return f"device-{device:05d}"
+
+
+def write_states(run: Path, states: Mapping[int, State]) -> None:
+    """Write every state that holds anything; each file is whole or not there."""
+    (run / MODELS).mkdir(exist_ok=True)
+    for device, state in states.items():
+        if state:
+            write_atomic(state_path(run, device), as_safetensors(state))
+
+
+def as_safetensors(state: State, metadata: Mapping[str, str] | None = None) -> bytes:
+    """A state as the bytes of a safetensors file."""
+    from safetensors.torch import save
+
+    # Cloned, because safetensors refuses two names for one memory, which a view or a tied layer has.
+    arrays = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+    data: bytes = save(arrays, metadata=None if metadata is None else dict(metadata))
+    return data
+
+
+def read_state(run: Path, device: int) -> State | None:
+    """A device's state from a run folder; None where it has no file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    path = state_path(run, device)
+    if not path.exists():
+        return None
+    try:
+        return load(path.read_bytes())
+    except (SafetensorError, OSError) as problem:
+        raise RunFolderError(f"The model file {path} is damaged ({problem}).") from problem
+
+
+def require_safetensors() -> None:
+    """Raise a sentence where the package is missing."""
+    try:
+        import safetensors.torch  # noqa: F401  # whether it imports is the question
+    except ImportError as problem:
+        raise KflError(
+            "Keeping models needs the package 'safetensors', which is not installed: pip install safetensors, "
+            "or run with keep_models=False (kfl run --no-models)."
+        ) from problem
 
 
 def write_rows(path: Path, rows: Mapping[int, State]) -> tuple[str, int]:

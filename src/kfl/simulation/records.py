@@ -14,9 +14,7 @@ from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json
 from kfl.experiment.experiment import Experiment
-from kfl.runfolder.folder import read_environment
-from kfl.runfolder.history import History, RoundLog
-from kfl.runfolder.run_names import digest
+from kfl.runfolder import History, RoundLog, read_environment
 from kfl.scheduling import describe
 
 Record = dict[str, Any]
@@ -30,7 +28,7 @@ def record(experiment: Experiment, history: History, note: str = "") -> Record:
     logs, summary = history.rounds, history.summary
     table = experiment.to_table()
     return {
-        "digest": digest(experiment),
+        "digest": experiment.digest(),
         "algorithm": experiment.algorithm.name,
         "settings": {name: value for name, value in table["algorithm"].items() if name != "name"},
         "seed": experiment.seed,
