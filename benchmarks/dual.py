@@ -20,7 +20,7 @@ import time
 import numpy as np
 
 from kfl.core.randomness import stream
-from kfl.scheduling.base import Fleet, Observation, SchedulerState, Uplink
+from kfl.scheduling.base import Observation, SchedulerState, Uplink
 from kfl.scheduling.dual import Dual
 from kfl.wireless import PRESETS, Cell
 
@@ -35,8 +35,8 @@ def round_of(devices: int, kind: str, seed: int = 0) -> tuple[Dual, SchedulerSta
     cell = Cell.build(PRESETS["paper-mnist"], devices, seed)
     link = cell.link_state(ROUND, 5 * 550_346 * samples, 640 * 32)
     scheduler = Dual(v=0.1, gamma="constant")
-    fleet = Fleet(samples, cell.budget_j(HORIZON))
-    state = scheduler.init(fleet, HORIZON)
+    budget_j = cell.budget_j(HORIZON)
+    state = scheduler.init(budget_j, HORIZON)
     hz_per_device = {"wide": 5e3, "half": 600.0}.get(kind)
     if kind != "early":
         queue = np.where(draw.random(devices) < 0.2, 0.0, draw.exponential(20.0, devices))
@@ -48,7 +48,7 @@ def round_of(devices: int, kind: str, seed: int = 0) -> tuple[Dual, SchedulerSta
         available=np.ones(devices, dtype=bool),
         compute_time_s=link.compute_time_s,
         compute_energy_j=link.compute_energy_j,
-        battery_j=fleet.budget_j,
+        battery_j=budget_j,
         hard_budget=False,
         uplink=Uplink(
             bandwidth_hz=hz_per_device * devices if hz_per_device else link.bandwidth_hz,

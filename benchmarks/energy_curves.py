@@ -21,7 +21,6 @@ from kfl.core.randomness import stream
 from kfl.scheduling import (
     Dual,
     EnergyAccount,
-    Fleet,
     Lyapunov,
     Myopic,
     Observation,
@@ -56,8 +55,8 @@ def play(scheduler: Scheduler, kappa: float, seed: int) -> EnergyAccount:
     widths = np.array(WIDTHS)[(stream(seed, "architecture").random(DEVICES) * len(WIDTHS)).astype(int)]
     flops = STEPS * SAMPLES * np.array([mlp_flops(int(width)) for width in widths], dtype=np.float64)
     samples = np.full(DEVICES, float(SAMPLES))
-    fleet = Fleet(samples, cell.budget_j(ROUNDS))
-    state = scheduler.init(fleet, ROUNDS)
+    budget_j = cell.budget_j(ROUNDS)
+    state = scheduler.init(budget_j, ROUNDS)
     compute, upload = np.zeros((2, ROUNDS, DEVICES))
     for t in range(ROUNDS):
         link = cell.link_state(t, flops, 640 * 32)
@@ -71,7 +70,7 @@ def play(scheduler: Scheduler, kappa: float, seed: int) -> EnergyAccount:
             available=np.ones(DEVICES, dtype=bool),
             compute_time_s=link.compute_time_s,
             compute_energy_j=link.compute_energy_j,
-            battery_j=fleet.budget_j - compute.sum(0) - upload.sum(0),
+            battery_j=budget_j - compute.sum(0) - upload.sum(0),
             hard_budget=False,
             uplink=uplink,
         )
@@ -79,7 +78,7 @@ def play(scheduler: Scheduler, kappa: float, seed: int) -> EnergyAccount:
         compute[t] = np.where(decision.chosen, link.compute_energy_j, 0.0)
         upload[t] = np.where(decision.chosen, decision.upload_energy_j, 0.0)
         state = scheduler.update(state, decision, compute[t] + upload[t])
-    return EnergyAccount(compute, upload, fleet.budget_j)
+    return EnergyAccount(compute, upload, budget_j)
 
 
 def measure(seeds: list[int]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.algorithm3 import SAMPLES, paper_round
-from kfl.scheduling.base import Fleet, FloatArray
+from benchmarks.algorithm3 import paper_round
+from kfl.scheduling.base import FloatArray
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.wireless import PRESETS
 
@@ -32,8 +32,8 @@ def run(as_printed: bool, coefficient: float, seed: int, rounds: int) -> FloatAr
     """Per round: devices scheduled, joules of all uploads, joules of all computation."""
     scheduler = Lyapunov(v=0.01, as_printed=as_printed)
     radio = replace(CELL, power_coefficient=coefficient)
-    fleet = Fleet(np.full(DEVICES, SAMPLES), np.full(DEVICES, radio.budget_j_per_round * HORIZON))
-    state = scheduler.init(fleet, HORIZON)
+    budget_j = np.full(DEVICES, radio.budget_j_per_round * HORIZON)
+    state = scheduler.init(budget_j, HORIZON)
     rows = []
     for t in range(rounds):
         seen = paper_round(DEVICES, seed, t, radio)

@@ -5,7 +5,6 @@ from kfl.core.errors import ConfigError
 from kfl.scheduling import (
     Decision,
     EnergyAccount,
-    Fleet,
     Observation,
     Uniform,
     dominant,
@@ -26,7 +25,7 @@ def test_queues_are_those_of_the_schedulers() -> None:
     spent = np.random.default_rng(0).uniform(0, 0.3, (30, 4))
     account = EnergyAccount(spent, np.zeros_like(spent), np.array([2.0, 4.0, 8.0, np.inf]))
     scheduler = Uniform()
-    state = scheduler.init(Fleet(np.ones(4), account.budget_j), 30)
+    state = scheduler.init(account.budget_j, 30)
     nobody = Decision(np.zeros(4, bool), *(np.zeros(4) for _ in range(4)))
     for t in range(30):
         assert account.queue_j[t] == pytest.approx(state.queue_j)

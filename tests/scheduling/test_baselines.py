@@ -9,7 +9,6 @@ from kfl.scheduling import (
     AllDevices,
     Ascend,
     Descend,
-    Fleet,
     Myopic,
     Observation,
     RoundRobin,
@@ -46,7 +45,7 @@ def _observation(round_index: int = 0, devices: int = 20, battery_j: float = np.
 
 
 def _state(scheduler: Scheduler, devices: int = 20, horizon: int = 200) -> SchedulerState:
-    return scheduler.init(Fleet(np.full(devices, 600.0), np.full(devices, 20.0)), horizon)
+    return scheduler.init(np.full(devices, 20.0), horizon)
 
 
 # ── Patterns ─────────────────────────────────────────────────────────────────

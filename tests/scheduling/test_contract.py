@@ -19,7 +19,6 @@ from kfl.core.randomness import stream
 from kfl.scheduling import (
     SCHEDULERS,
     Decision,
-    Fleet,
     Observation,
     Scheduler,
     SchedulerState,
@@ -67,8 +66,7 @@ def _case(scheduler: Scheduler, cell_name: str, seed: int, hard_budget: bool) ->
     samples = draw.integers(200, 900, DEVICES).astype(float)
     cell = Cell.build(PRESETS[preset], DEVICES, seed)
     link = cell.link_state(7, 5 * 550_346 * samples, bits * draw.uniform(0.5, 1.0, DEVICES))
-    fleet = Fleet(samples, cell.budget_j(HORIZON))
-    state = scheduler.init(fleet, HORIZON)
+    state = scheduler.init(cell.budget_j(HORIZON), HORIZON)
     queue = draw.exponential(0.3, DEVICES) * (draw.random(DEVICES) > 0.3)
     need = link.compute_energy_j
     battery = need * draw.choice([0.5, 1.0 + 1e-7, 1.5, 5.0, 100.0], DEVICES) * (HORIZON - 7) ** draw.integers(0, 2)
@@ -206,14 +204,14 @@ def _permuted(thing: Any, order: np.ndarray) -> Any:
 
 def test_queues_follow_their_equation(scheduler: Scheduler) -> None:
     """Equation (21): q(t+1) = max(q(t) + spent − E/T, 0), from zero."""
-    fleet = Fleet(np.full(3, 600.0), np.array([4.0, 40.0, np.inf]))
-    state = scheduler.init(fleet, HORIZON)
+    budget_j = np.array([4.0, 40.0, np.inf])
+    state = scheduler.init(budget_j, HORIZON)
     assert state.horizon == HORIZON and (state.queue_j == 0).all()
     nothing = np.zeros(3)
     decision = Decision(np.array([True, True, False]), nothing, nothing, nothing, nothing)
     for spent in ([0.5, 0.5, 0.0], [0.0, 2.0, 9.0], [0.0, 0.0, 0.0]):
         following = scheduler.update(state, decision, np.array(spent))
-        expected = np.maximum(state.queue_j + spent - fleet.budget_j / HORIZON, 0)
+        expected = np.maximum(state.queue_j + spent - budget_j / HORIZON, 0)
         assert following.queue_j == pytest.approx(expected)
         assert following.horizon == HORIZON and (following.allowance_j == state.allowance_j).all()
         state = following

@@ -11,7 +11,7 @@ from benchmarks.algorithm3 import KINDS, instance, paper_round
 from benchmarks.literal_algorithm3 import literal_best_prefix
 from kfl.core.errors import ConfigError
 from kfl.scheduling import curve
-from kfl.scheduling.base import Fleet, Observation, SchedulerState, Uplink
+from kfl.scheduling.base import Observation, SchedulerState, Uplink
 from kfl.scheduling.gamma import data_weight
 from kfl.scheduling.lineup import Lineup
 from kfl.scheduling.lyapunov import Lyapunov, line_up
@@ -217,7 +217,7 @@ def test_without_a_radio_computation_decides() -> None:
 
 def test_queues_follow_equation_20() -> None:
     scheduler = Lyapunov()
-    before = scheduler.init(Fleet(samples=np.ones(2), budget_j=np.array([20.0, np.inf])), horizon=200)
+    before = scheduler.init(np.array([20.0, np.inf]), horizon=200)
     after = scheduler.update(before, Lyapunov().decide(before, _two()), np.array([0.3, 0.3]))
     np.testing.assert_allclose(after.queue_j, [0.2, 0.0])
 

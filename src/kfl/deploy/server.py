@@ -130,7 +130,7 @@ class FleetServer:
             round=0,
             server=experiment.algorithm.server_init(self.engine, experiment.seed),
             devices={},
-            scheduler=experiment.scheduler.init(self.site.fleet, experiment.rounds),
+            scheduler=experiment.scheduler.init(self.site.budget_j, experiment.rounds),
             compute_energy_j=np.zeros(count),
             upload_energy_j=np.zeros(count),
             taken=np.zeros(count, dtype=np.int64),
@@ -171,7 +171,7 @@ class FleetServer:
         self.site = build_site(self.config.experiment, profiles)
         scheduler, correct = self.state.scheduler, self.state.correct.copy()
         correct[joined] = [profiles[device].correct for device in joined]
-        allowance = self.site.fleet.budget_j / max(scheduler.horizon, 1)
+        allowance = self.site.budget_j / max(scheduler.horizon, 1)
         self.state = replace(self.state, scheduler=replace(scheduler, allowance_j=allowance), correct=correct)
 
     def step(self) -> None:
@@ -265,7 +265,7 @@ class FleetServer:
                     "rounds": int(self.state.taken[device]),
                     "compute_energy_j": float(self.state.compute_energy_j[device]),
                     "upload_energy_j": float(self.state.upload_energy_j[device]),
-                    "budget_j": float(self.site.fleet.budget_j[device]),
+                    "budget_j": float(self.site.budget_j[device]),
                     "queue_j": float(self.state.scheduler.queue_j[device]),
                     "accuracy": int(self.state.correct[device]) / tests if tests else None,
                     "test_samples": tests,

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.deploy.profile import Profile
 from kfl.experiment.experiment import Experiment
-from kfl.scheduling import Fleet
 from kfl.simulation.air import listen
 from kfl.wireless import Cell, LinkState, compute_energy, compute_time
 
@@ -35,7 +34,9 @@ class FleetSite:
 
     experiment: Experiment
     cell: Cell | None
-    fleet: Fleet
+    samples: FloatArray
+    budget_j: FloatArray
+    """For the whole run; infinite where there is none."""
     flops: FloatArray
     bits_up: FloatArray
     bits_down: FloatArray
@@ -47,7 +48,7 @@ class FleetSite:
     @property
     def devices(self) -> int:
         """The number of devices K."""
-        return self.fleet.size
+        return len(self.samples)
 
     def hear(self, state: RunState, gains: FloatArray | None) -> LinkState | None:
         """The radio's part of a round: the simulator's, with measured gains and the devices' own hardware on top.
@@ -98,9 +99,8 @@ def build_site(experiment: Experiment, profiles: Mapping[int, Profile]) -> Fleet
     return FleetSite(
         experiment=experiment,
         cell=cell,
-        fleet=Fleet(
-            samples=known(lambda _, p: float(p.samples), none), budget_j=known(lambda _, p: p.budget_j, budget)
-        ),
+        samples=known(lambda _, p: float(p.samples), none),
+        budget_j=known(lambda _, p: p.budget_j, budget),
         flops=known(lambda d, _: costs[d].flops, none),
         bits_up=known(lambda d, _: costs[d].bits_up, none),
         bits_down=known(lambda d, _: costs[d].bits_down, none),

@@ -15,7 +15,6 @@ from kfl.report.playground_settings import Settings
 from kfl.scheduling import (
     Decision,
     Dual,
-    Fleet,
     FloatArray,
     Problem,
     SchedulerState,
@@ -113,7 +112,7 @@ class Play:
         self.rounds: list[PlayedRound] = []
         self._scheduler = settings.make_scheduler()
         self._judge = Dual(v=settings.v, gamma=settings.gamma)
-        self._state = self._scheduler.init(Fleet(self.problem.samples, self.problem.budget_j), settings.rounds)
+        self._state = self._scheduler.init(self.problem.budget_j, settings.rounds)
         self._spent_j = np.zeros(settings.devices)
 
     @cached_property

@@ -13,7 +13,6 @@ from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
 from kfl.scheduling.base import (
     BoolArray,
     Decision,
-    Fleet,
     FloatArray,
     Observation,
     Scheduler,
@@ -51,7 +50,6 @@ __all__ = [
     "Dual",
     "EnergyAccount",
     "EnergyBound",
-    "Fleet",
     "FloatArray",
     "Horizon",
     "Lyapunov",

@@ -26,21 +26,6 @@ BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Fleet:
-    """What is fixed for a run, one entry per device."""
-
-    samples: FloatArray
-    """Training samples D_k."""
-    budget_j: FloatArray
-    """Energy budget E_k for the whole run; infinite where there is none."""
-
-    @property
-    def size(self) -> int:
-        """The number of devices K."""
-        return len(self.samples)
-
-
-@dataclass(frozen=True, eq=False)
 class Uplink:
     """The shared band in one round, one entry per device."""
 
@@ -122,12 +107,15 @@ class Scheduler(ABC):
     name: ClassVar[str]
     """The word that selects it on the command line and in files."""
 
-    def init(self, fleet: Fleet, horizon: int) -> SchedulerState:
-        """The state before round 0: empty queues."""
+    def init(self, budget_j: FloatArray, horizon: int) -> SchedulerState:
+        """The state before round 0: empty queues.
+
+        `budget_j` is each device's energy budget E_k for all `horizon` rounds, infinite where there is none.
+        """
         return SchedulerState(
             horizon=horizon,
-            allowance_j=fleet.budget_j / max(horizon, 1),
-            queue_j=np.zeros(fleet.size),
+            allowance_j=budget_j / max(horizon, 1),
+            queue_j=np.zeros(len(budget_j)),
         )
 
     @abstractmethod

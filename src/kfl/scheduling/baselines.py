@@ -15,7 +15,7 @@ import numpy as np
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.scheduling import curve
-from kfl.scheduling.base import BoolArray, Decision, Fleet, FloatArray, Observation, Scheduler, SchedulerState
+from kfl.scheduling.base import BoolArray, Decision, FloatArray, Observation, Scheduler, SchedulerState
 from kfl.scheduling.serve import by_reason, reachable, serve, standing
 from kfl.scheduling.status import Status
 
@@ -140,9 +140,9 @@ class RoundRobin(Scheduler):
     def __post_init__(self) -> None:
         _check_count(self.count)
 
-    def init(self, fleet: Fleet, horizon: int) -> SchedulerState:
+    def init(self, budget_j: FloatArray, horizon: int) -> SchedulerState:
         """Empty queues, and device 0 is next."""
-        return replace(Scheduler.init(self, fleet, horizon), memory={"next": np.zeros(1)})
+        return replace(Scheduler.init(self, budget_j, horizon), memory={"next": np.zeros(1)})
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """The next devices in turn that can take part and whose battery covers the round.

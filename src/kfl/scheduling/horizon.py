@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling.account import round_energy
-from kfl.scheduling.base import Decision, Fleet, FloatArray, Observation, Scheduler, SchedulerState
+from kfl.scheduling.base import Decision, FloatArray, Observation, Scheduler, SchedulerState
 from kfl.scheduling.cell_problem import Problem
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.serve import outcomes
@@ -118,7 +118,7 @@ def schedule(problem: Problem, scheduler: Scheduler | None = None) -> Horizon:
 
 def _start(problem: Problem, scheduler: Scheduler) -> SchedulerState:
     """The scheduler's state when the first round begins: its own, with the problem's queues and memory."""
-    state = scheduler.init(Fleet(problem.samples, problem.budget_j), problem.rounds)
+    state = scheduler.init(problem.budget_j, problem.rounds)
     for name, values in problem.memory.items():
         if name in state.memory and values.shape != state.memory[name].shape:
             right = f"a list of {state.memory[name].size}, as {scheduler.name} keeps it"

@@ -45,13 +45,10 @@ from kfl.scheduling.status import Status
 class Lyapunov(Scheduler):
     """The paper's scheduler: virtual energy queues, Algorithm 3 in every round.
 
-    >>> from kfl.scheduling.base import Fleet
-    >>> fleet = Fleet(samples=np.array([600.0, 600.0]), budget_j=np.array([20.0, 20.0]))
-    >>> scheduler = Lyapunov(v=0.01)
-    >>> state = scheduler.init(fleet, horizon=200)
-    >>> ones = np.ones(2)
-    >>> seen = Observation(round=0, seed=0, samples=fleet.samples, available=ones > 0, compute_time_s=0.5 * ones,
-    ...                    compute_energy_j=0.05 * ones, battery_j=fleet.budget_j, hard_budget=False, uplink=None)
+    >>> scheduler, ones = Lyapunov(v=0.01), np.ones(2)
+    >>> state = scheduler.init(budget_j=20 * ones, horizon=200)
+    >>> seen = Observation(round=0, seed=0, samples=600 * ones, available=ones > 0, compute_time_s=0.5 * ones,
+    ...                    compute_energy_j=0.05 * ones, battery_j=20 * ones, hard_budget=False, uplink=None)
     >>> decision = scheduler.decide(state, seen)
     >>> decision.chosen, decision.objective
     (array([ True,  True]), -12.0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kfl.scheduling import Decision, Fleet, Observation, Status, Uplink
+from kfl.scheduling import Decision, Observation, Status, Uplink
 from kfl.wireless import Cell, LinkState, round_to_blocks, transmit_power
 
 if TYPE_CHECKING:
@@ -27,8 +27,12 @@ class Site(Protocol):
         """The radio with its devices; None without one."""
 
     @property
-    def fleet(self) -> Fleet:
-        """Samples and budgets."""
+    def samples(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Training samples of each device."""
+
+    @property
+    def budget_j(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Each device's energy budget for the whole run; infinite where there is none."""
 
     @property
     def flops(self) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -71,11 +75,11 @@ def observe(world: Site, state: RunState, link: LinkState | None) -> Observation
     return Observation(
         round=state.round,
         seed=world.experiment.seed,
-        samples=world.fleet.samples,
+        samples=world.samples,
         available=world.experiment.faults.present(world.experiment.seed, state.round, count, world.experiment.rounds),
         compute_time_s=np.zeros(count) if link is None else link.compute_time_s,
         compute_energy_j=np.zeros(count) if link is None else link.compute_energy_j,
-        battery_j=world.fleet.budget_j - state.compute_energy_j - state.upload_energy_j,
+        battery_j=world.budget_j - state.compute_energy_j - state.upload_energy_j,
         hard_budget=world.experiment.hard_budget,
         uplink=uplink,
     )

@@ -30,8 +30,8 @@ def energy_facts(world: Site, logs: Sequence[RoundLog]) -> dict[str, Any]:
     """What the summary says about energy; empty without a radio."""
     if world.cell is None or len(logs) * world.devices > MOST_ENTRIES:
         return {}
-    account = energy_account(logs, world.fleet.budget_j)
-    used = account.energy_j.sum(axis=0) / world.fleet.budget_j
+    account = energy_account(logs, world.budget_j)
+    used = account.energy_j.sum(axis=0) / world.budget_j
     scheduler = world.experiment.scheduler
     facts: dict[str, Any] = {
         "regime": account.dominant(),
@@ -39,9 +39,9 @@ def energy_facts(world: Site, logs: Sequence[RoundLog]) -> dict[str, Any]:
         "largest_use_of_budget": float(used.max()),
         "mean_use_of_budget": float(used.mean()),
     }
-    if np.isfinite(world.fleet.budget_j).all():
+    if np.isfinite(world.budget_j).all():
         v, gamma = drift_weights(scheduler, len(logs))
-        facts["proposition2"] = str(proposition2_energy(account, world.fleet.samples, v, gamma))
+        facts["proposition2"] = str(proposition2_energy(account, world.samples, v, gamma))
     return facts
 
 

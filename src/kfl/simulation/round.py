@@ -45,7 +45,7 @@ def begin(world: World) -> RunState:
         round=0,
         server=server,
         devices={},
-        scheduler=experiment.scheduler.init(world.fleet, experiment.rounds),
+        scheduler=experiment.scheduler.init(world.budget_j, experiment.rounds),
         compute_energy_j=np.zeros(count),
         upload_energy_j=np.zeros(count),
         taken=np.zeros(count, dtype=np.int64),

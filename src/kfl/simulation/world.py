@@ -20,7 +20,6 @@ from kfl.engine.factory import make_engine
 from kfl.engine.plan import Plan
 from kfl.experiment.experiment import Experiment
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
-from kfl.scheduling import Fleet
 from kfl.wireless import Cell
 
 Models = Sequence[nn.Module] | Callable[[int], nn.Module]
@@ -36,7 +35,10 @@ class World:
     models: FleetModels
     engine: Engine
     cell: Cell | None
-    fleet: Fleet
+    samples: np.ndarray[Any, np.dtype[np.float64]]
+    """Training samples of each device, D_k."""
+    budget_j: np.ndarray[Any, np.dtype[np.float64]]
+    """Energy budget of each device for the whole run, E_k; infinite where there is none."""
     flops: np.ndarray[Any, np.dtype[np.float64]]
     """Work of each device in a round."""
     bits_up: np.ndarray[Any, np.dtype[np.float64]]
@@ -49,7 +51,7 @@ class World:
     @property
     def devices(self) -> int:
         """The number of devices K."""
-        return self.fleet.size
+        return len(self.samples)
 
 
 def build_world(
@@ -87,7 +89,8 @@ def build_world(
         models=fleet_models,
         engine=engine,
         cell=cell,
-        fleet=Fleet(np.array([profile.samples for profile in profiles], dtype=np.float64), budget),
+        samples=np.array([profile.samples for profile in profiles], dtype=np.float64),
+        budget_j=budget,
         flops=np.array([cost.flops for cost in costs], dtype=np.float64),
         bits_up=np.array([cost.bits_up for cost in costs], dtype=np.float64),
         bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64),

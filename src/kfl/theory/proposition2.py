@@ -161,13 +161,13 @@ def scheduled(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
 
 def proposition2_of_run(world: World, logs: Sequence[RoundLog]) -> tuple[EnergyBound, VolumeBound]:
     """Both inequalities of Proposition 2 for the rounds of a run. V is 0 for a scheduler that weighs no data."""
-    if not np.isfinite(world.fleet.budget_j).all():
+    if not np.isfinite(world.budget_j).all():
         raise ConfigError("radio", "none", "a cell with energy budgets, which Proposition 2 is about")
     if len(logs) * world.devices > MOST_ENTRIES:
         raise ConfigError("rounds × devices", len(logs) * world.devices, f"at most {MOST_ENTRIES:,} to be laid out")
-    account = energy_account(logs, world.fleet.budget_j)
+    account = energy_account(logs, world.budget_j)
     v, gamma = drift_weights(world.experiment.scheduler, len(logs))
-    samples = world.fleet.samples
+    samples = world.samples
     energy = proposition2_energy(account, samples, v, gamma)
     chosen = scheduled(logs, world.devices)
     return energy, proposition2_volume(account, chosen, samples, v, gamma, least_round_energy(world, len(logs)))
