@@ -1,14 +1,9 @@
-"""Pictures of a split show the split."""
-
-import io
-from pathlib import Path
+"""The split as text shows the split."""
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from kfl.core.errors import DataError
-from kfl.data import partition, plot_split, split_table
+from kfl.data import partition, split_table
 
 
 def split(devices: int, classes: int = 10, kind: str = "shards", samples: int = 20_000):
@@ -45,20 +40,3 @@ def test_the_map_shows_who_holds_what() -> None:
 
 def test_the_summary_counts_classes_per_device() -> None:
     assert "classes per device (number of devices): 10: 50" in split_table(split(50, kind="iid"))
-
-
-@pytest.mark.parametrize("devices", [1, 12, 100, 5000])
-def test_plots_are_written_whole(tmp_path: Path, devices) -> None:
-    path = tmp_path / "split.png"
-    plot_split(split(devices), path)
-    with Image.open(io.BytesIO(path.read_bytes())) as image:
-        assert image.size[0] > 1000
-        assert len(set(image.convert("L").resize((60, 60)).tobytes())) > 10, "not blank"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_ending_decides_the_format(tmp_path: Path) -> None:
-    plot_split(split(5), tmp_path / "a.svg", title="Mine")
-    assert "<svg" in (tmp_path / "a.svg").read_text()
-    with pytest.raises(DataError, match=r"ends in \.xyz"):
-        plot_split(split(5), tmp_path / "a.xyz")

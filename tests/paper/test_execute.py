@@ -10,7 +10,7 @@ import kfl
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.paper import FULL, Figure, Line, Panel, Scale, Store
 from kfl.paper.execute import Shard, execute
-from kfl.paper.plots import draw
+from kfl.paper.pictures import draw
 from kfl.paper.tables import figure_table
 
 TINY = Scale(rounds=4, seeds=(0, 1), samples=20, evaluate_every=1, quick=True)

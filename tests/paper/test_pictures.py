@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from kfl.paper import FIGURES, FULL, Store
-from kfl.paper.plots import draw, picture
+from kfl.paper.pictures import draw, picture
 from kfl.paper.setting import run_key
 from kfl.paper.tables import figure_table
-from kfl.simulation.curves import STYLES
+from kfl.plots import STYLES
 
 ROUNDS = list(range(5, 201, 5))
 

@@ -9,10 +9,11 @@ import pytest
 import kfl
 from kfl.algorithms import ALGORITHMS, FedAvg, FedRep, Kfl, Local
 from kfl.core.errors import ConfigError, ModelError, RunFolderError
+from kfl.plots.curves import curves_of, plot_curves, y_range
+from kfl.plots.style import spread_out
 from kfl.runfolder import History, RoundLog
 from kfl.scheduling import Status
 from kfl.simulation.compare import configured, line_up, pick_reference, read_settings, summarise_rows
-from kfl.simulation.curves import lines_of, plot_curves, spread_out, y_range
 from kfl.simulation.records import MOST_POINTS, curve, read_records, record, write_records
 
 
@@ -173,12 +174,12 @@ def test_what_is_no_result_file_is_refused(tmp_path, text):
 
 
 def test_curves_of_seeds_that_spend_differently_are_means_round_by_round_and_end_at_the_mean_end():
-    ours, _ = lines_of(LINES, "joules")
+    ours, _ = curves_of(LINES, "joules")
     # Seed 0 goes from 1 J to 3 J, seed 1 from 2 J to 6 J.
     assert ours.x.tolist() == [1.5, 3.0, 4.5]
     assert ours.mean[-1] == pytest.approx(85)
     assert ours.deviation[-1] == pytest.approx(100 * np.std([0.9, 0.8], ddof=1))
-    by_round, _ = lines_of(LINES, "rounds")
+    by_round, _ = curves_of(LINES, "rounds")
     assert by_round.x.tolist() == [1, 2, 3]
     assert by_round.mean[-1] == pytest.approx(85)
 
@@ -186,7 +187,7 @@ def test_curves_of_seeds_that_spend_differently_are_means_round_by_round_and_end
 def test_curves_of_seeds_tested_in_different_rounds_are_read_off_at_common_points():
     other = line("kfl", 1, 0.8)
     other["curve"]["rounds"] = [1, 2, 4]
-    (ours,) = lines_of([line("kfl", 0, 0.9), other], "joules")
+    (ours,) = curves_of([line("kfl", 0, 0.9), other], "joules")
     # Seed 0 goes from 1 J to 3 J, seed 1 from 2 J to 6 J: both are known from 2 J to 3 J.
     assert (ours.x[0], ours.x[-1]) == (2.0, 3.0)
     assert ours.mean[-1] == pytest.approx(100 * (0.9 + 0.8 * 3 / 6) / 2)
@@ -195,7 +196,7 @@ def test_curves_of_seeds_tested_in_different_rounds_are_read_off_at_common_point
 def test_rounds_that_cost_nothing_do_not_bend_the_curve_back():
     stuck = line("local", 0, 0.9)
     stuck["curve"]["bits"] = [0.0, 0.0, 0.0]
-    (found,) = lines_of([stuck], "bits")
+    (found,) = curves_of([stuck], "bits")
     assert found.flat
     assert found.mean.tolist() == [pytest.approx(90)]
 
@@ -203,12 +204,12 @@ def test_rounds_that_cost_nothing_do_not_bend_the_curve_back():
 def test_the_picture_shows_ends_and_lets_only_the_first_rise_go():
     steep = line("kfl", 0, 0.9)
     steep["curve"] |= {"rounds": list(range(1, 101)), "accuracy": [0.1] * 5 + [0.85] * 50 + [0.9] * 45}
-    low, high = y_range(lines_of([steep], "rounds"))
+    low, high = y_range(curves_of([steep], "rounds"))
     assert 80 < low < 85
     assert 90 < high <= 100.5
     unfit = line("fedavg", 0, 0.1, devices_per_round=0.0)
     unfit["curve"] |= {"rounds": steep["curve"]["rounds"], "accuracy": [0.1] * 100}
-    assert y_range(lines_of([steep, unfit], "rounds")) == (low, high)
+    assert y_range(curves_of([steep, unfit], "rounds")) == (low, high)
 
 
 def test_labels_never_overlap_and_keep_their_order():

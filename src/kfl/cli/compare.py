@@ -17,8 +17,8 @@ from kfl.cli.setting import Setting, chosen_algorithms, new_folder, parse_settin
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.experiment.experiment import Experiment
+from kfl.plots import Axis
 from kfl.simulation.compare import STANDARD, line_up, pick_reference, summarise_rows
-from kfl.simulation.curves import Axis
 from kfl.simulation.records import Record, data_note, read_records, record, write_records
 
 DESCRIPTION = """Compare algorithms on the same setting and seeds: one table, one plot, raw results as JSON lines.
@@ -127,7 +127,7 @@ def show_again(options: CompareOptions, arguments: Sequence[str]) -> int:
 def show(records: Sequence[Record], reference: str, x: Axis, folder: Path, command: str) -> None:
     """Print the table, and write it and the plot into the folder."""
     from kfl.cli.compare_table import columns, markdown, print_table, sentences, title_of
-    from kfl.simulation.curves import plot_curves
+    from kfl.plots import plot_curves
 
     rows, title = summarise_rows(records, reference), title_of(records)
     cells, said = columns(rows, records, reference), sentences(rows, records, reference)

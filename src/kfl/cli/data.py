@@ -59,13 +59,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def show(options: ShowOptions) -> int:
     """Print the split, and draw it if asked to."""
-    from kfl.data import load_dataset, plot_split, split_table
+    from kfl.data import load_dataset, split_table
 
     settings = options.settings
     data = load_dataset(settings.dataset, options.data_dir)
     split = settings.partition(data)
     print(split_table(split))
     if options.plot is not None:
+        from kfl.plots import plot_split
+
         plot_split(split, options.plot, f"{data.name}: {settings.split} over {settings.devices} devices")
         print(f"\nDrawn into {options.plot}")
     return 0

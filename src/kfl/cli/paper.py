@@ -118,7 +118,7 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
 
 def show_figure(figure: Figure, store: Store, scale: Scale, folder: Path) -> None:
     """Write the table and the picture of what there is; print the table."""
-    from kfl.paper.plots import draw
+    from kfl.paper.pictures import draw
     from kfl.paper.tables import figure_table
 
     text = figure_table(figure, store, scale)

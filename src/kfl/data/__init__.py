@@ -14,7 +14,7 @@ from kfl.data.dataset import DATASETS, Dataset, load_dataset
 from kfl.data.download import download
 from kfl.data.folders import resolve_data_dir
 from kfl.data.partition import Partition, partition
-from kfl.data.show import plot_split, split_table
+from kfl.data.show import split_table
 
 __all__ = [
     "DATASETS",
@@ -26,7 +26,6 @@ __all__ = [
     "limit_tested",
     "load_dataset",
     "partition",
-    "plot_split",
     "resolve_data_dir",
     "split_table",
 ]

@@ -1,29 +1,19 @@
-"""Pictures of a split: devices × classes, as text for a terminal and as a plot."""
+"""The split of a dataset as text for a terminal: devices × classes."""
 
 from __future__ import annotations
 
-import io
 import shutil
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import DataError, MissingExtraError
-from kfl.core.files import write_atomic
 from kfl.data.checks import IntArray
 from kfl.data.partition import Partition
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SHADES = " ░▒▓█"
 MOST_COUNT_ROWS = 30
 """Up to so many devices are listed with their counts; more become a map of shades."""
 MOST_CLASS_ROWS = 30
-MOST_BUBBLE_DEVICES = 60
-MOST_PLOT_COLUMNS = 600
 
 
 def split_table(partition: Partition, width: int | None = None) -> str:
@@ -101,96 +91,3 @@ def _axis(devices: int, columns: int) -> str:
 def _grouped(counts: IntArray, edges: IntArray) -> NDArray[np.float64]:
     """Counts of neighbouring devices, added up into one row per edge."""
     return np.add.reduceat(counts, edges, axis=0).astype(np.float64)
-
-
-def plot_split(partition: Partition, path: Path, title: str | None = None) -> None:
-    """Write the split as a picture; the ending of `path` decides the format (png, pdf, svg).
-
-    Bubbles for a small fleet, a heat map for a large one; above it the number of samples of each device.
-
-    >>> import tempfile
-    >>> from kfl.data.partition import partition
-    >>> path = Path(tempfile.mkdtemp()) / "split.svg"
-    >>> plot_split(partition("iid", [0, 1, 0, 1], [0, 1], classes=2, devices=2, seed=0), path)
-    >>> path.stat().st_size > 1000
-    True
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot", "Plotting a split") from error
-    path = Path(path)
-    kind = path.suffix.lstrip(".").lower() or "png"
-    figure = Figure(figsize=(9, 2.6 + 0.24 * min(max(partition.classes, 6), 20)), layout="constrained")
-    if kind not in figure.canvas.get_supported_filetypes():
-        raise DataError(f"{path} ends in .{kind}, but a plot can be written as png, pdf or svg.")
-    above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1, 3.2], "hspace": 0.02})
-    if partition.devices <= MOST_BUBBLE_DEVICES:
-        _bubbles(below, partition)
-    else:
-        _heat_map(below, partition)
-    _sizes(above, partition)
-    above.set_title(title or f"Training samples of {partition.devices:,} devices", loc="left", fontsize=11)
-    figure.align_ylabels([above, below])
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=150, bbox_inches="tight", pad_inches=0.1)
-    write_atomic(path, buffer.getvalue())
-
-
-def _bubbles(axes: Axes, partition: Partition) -> None:
-    """Area is proportional to the number of samples."""
-    device, label = np.nonzero(partition.train_counts)
-    counts = partition.train_counts[device, label]
-    # In points: about 600 across for the devices; the largest bubble just fits its place.
-    largest = min(18.0, 640.0 / partition.devices, max(6.0, 300.0 / partition.classes)) ** 2
-    axes.scatter(device, label, s=largest * counts / counts.max(), c="#2b6cb0", alpha=0.85, linewidths=0)
-    axes.set_xlim(-0.8, partition.devices - 0.2)
-    _class_axis(axes, partition)
-    axes.grid(color="#e2e8f0", linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def _heat_map(axes: Axes, partition: Partition) -> None:
-    """Samples per device and class; neighbouring devices are averaged where there are more than columns."""
-    mean = _column_means(partition)[0]
-    image = axes.imshow(
-        np.ma.masked_equal(mean.T, 0),
-        cmap="Blues",
-        vmin=0,
-        aspect="auto",
-        interpolation="nearest",
-        origin="lower",
-        extent=(-0.5, partition.devices - 0.5, -0.5, partition.classes - 0.5),
-    )
-    axes.figure.colorbar(image, ax=axes, label="samples per device", pad=0.01, aspect=18)
-    _class_axis(axes, partition)
-
-
-def _column_means(partition: Partition) -> tuple[NDArray[np.float64], IntArray]:
-    """Mean counts of neighbouring devices, (columns, classes), and where each column starts and the last ends."""
-    columns = min(partition.devices, MOST_PLOT_COLUMNS)
-    edges = np.arange(columns + 1) * partition.devices // columns
-    return _grouped(partition.train_counts, edges[:-1]) / np.diff(edges)[:, None], edges
-
-
-def _class_axis(axes: Axes, partition: Partition) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    margin = 0.7 + 0.01 * partition.classes
-    axes.set_ylim(-margin, partition.classes - 1 + margin)
-    axes.set_xlabel("device")
-    axes.set_ylabel("class")
-    if partition.classes <= 20:
-        axes.set_yticks(range(partition.classes))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _sizes(axes: Axes, partition: Partition) -> None:
-    """Samples of every device as a filled outline."""
-    means, edges = _column_means(partition)
-    axes.stairs(means.sum(axis=1), edges - 0.5, fill=True, color="#a0aec0")
-    axes.tick_params(axis="x", length=0)
-    axes.set_ylabel("samples")
-    axes.set_ylim(0, None)
-    axes.spines[["top", "right"]].set_visible(False)

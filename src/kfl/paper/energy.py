@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kfl.paper.setting import DATASETS, NAMES, TITLES, Figure, Line, Panel, as_set, base
+from kfl.plots import Axis
 from kfl.scheduling import Lyapunov
-from kfl.simulation.curves import Axis
 
 ALGORITHMS = ("kfl", "local", "fedavg", "fedrep", "apfl", "fedkd")
 ACROSS: tuple[Axis, ...] = ("joules", "seconds", "bits")

@@ -16,8 +16,8 @@ from kfl.algorithms import ALGORITHMS, Algorithm, FedKd
 from kfl.core.config import from_table
 from kfl.core.parse import parse_toml
 from kfl.experiment.experiment import PAPER_WIDTHS, Experiment
+from kfl.plots import Axis
 from kfl.scheduling import Scheduler, Uniform
-from kfl.simulation.curves import Axis
 
 Dataset = Literal["mnist", "cifar10"]
 DATASETS: tuple[Dataset, ...] = ("mnist", "cifar10")

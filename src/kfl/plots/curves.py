@@ -1,25 +1,24 @@
 """Accuracy curves of a comparison: means over seeds with bands, names at the ends of the lines.
 
-Every algorithm has its own colour, line style and label, so that the picture can be read in grey.
+Every algorithm has its own colour, dashes and label, so that the plot can be read in greyscale.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import MissingExtraError
-from kfl.core.files import write_atomic
-from kfl.simulation.records import Record
+from kfl.plots.style import new_figure, plain_axes, save, spread_out, style_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from kfl.simulation.records import Record
 
     FloatArray = NDArray[np.float64]
 
@@ -33,19 +32,6 @@ LABELS: dict[Axis, tuple[str, str]] = {
 }
 """What stands under each axis, and its unit."""
 
-STYLES: dict[str, tuple[str, Any, float]] = {
-    "kfl": ("#0b3d91", "-", 2.4),
-    "local": ("#333333", (0, (5, 2)), 1.7),
-    "self-knowledge": ("#6b7f94", (0, (1, 1.2)), 1.8),
-    "fixed-knowledge": ("#957a52", (0, (6, 1.5, 1, 1.5)), 1.6),
-    "fedavg": ("#d55e00", "-", 1.6),
-    "fedrep": ("#00805a", (0, (8, 2)), 1.7),
-    "apfl": ("#b2478c", (0, (4, 1, 1, 1, 1, 1)), 1.7),
-    "fedkd": ("#b07d00", (0, (3, 1.2)), 1.7),
-    "fedproto": ("#3a9bd9", "-", 1.7),
-}
-"""Colour, line style and width of each algorithm: a heavy blue line for KFL, dull colours for what shares nothing."""
-
 SIZE_IN = (8.2, 4.8)
 """Width and height of the picture in inches."""
 GRID = 200
@@ -55,7 +41,7 @@ LOG_FROM = 20.0
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class Curve:
     """The mean of one algorithm's curves and its standard deviation, in per cent."""
 
     name: str
@@ -77,15 +63,15 @@ class Line:
         return np.array([low, high]), np.repeat(self.mean[-1:], 2), np.repeat(self.deviation[-1:], 2)
 
 
-def lines_of(records: Sequence[Record], x: Axis) -> list[Line]:
+def curves_of(records: Sequence[Record], x: Axis) -> list[Curve]:
     """One line per algorithm, in the order of the records."""
     curves: dict[str, list[Record]] = {}
     for record in records:
         curves.setdefault(record["algorithm"], []).append(record)
-    return [_line(name, some, x) for name, some in curves.items()]
+    return [_curve(name, some, x) for name, some in curves.items()]
 
 
-def _line(name: str, records: Sequence[Record], x: Axis) -> Line:
+def _curve(name: str, records: Sequence[Record], x: Axis) -> Curve:
     """The mean of the seeds, round by round: of what they had spent by then, and of their accuracy.
 
     So a line ends where the runs end on average, with their mean accuracy. Runs that were tested in different rounds
@@ -102,7 +88,7 @@ def _line(name: str, records: Sequence[Record], x: Axis) -> Line:
         at = np.linspace(start, end, GRID) if start < end else np.array([end])
         values = np.array([np.interp(at, xs, ys) for xs, ys in seeds])
     deviation = values.std(axis=0, ddof=1) if len(records) > 1 else np.zeros(len(at))
-    return Line(name, at, values.mean(axis=0), deviation, feasible)
+    return Curve(name, at, values.mean(axis=0), deviation, feasible)
 
 
 def _rising(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -113,13 +99,8 @@ def _rising(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title: str) -> None:
     """Draw the comparison into files; their endings decide the formats (png, svg, pdf)."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as problem:
-        raise MissingExtraError("matplotlib", "plot", "Plotting a comparison") from problem
-    lines = lines_of(records, x)
-    figure = Figure(figsize=SIZE_IN)
+    lines = curves_of(records, x)
+    figure = new_figure("Plotting a comparison", figsize=SIZE_IN)
     axes = figure.add_axes((0.085, 0.125, 0.70, 0.775))
     _scale(axes, lines, x)
     for line in sorted(lines, key=lambda line: line.name == "kfl"):  # KFL on top
@@ -130,24 +111,19 @@ def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title
     some = any("tested_devices" in record for record in records)
     axes.set_ylabel(f"accuracy over {'tested' if some else 'all'} devices, %")
     for path in files:
-        buffer, kind = io.BytesIO(), path.suffix.lstrip(".")
-        with rc_context({"svg.hashsalt": "kfl"}):  # with no date, so that the same results give the same file
-            figure.savefig(buffer, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else {})
-        write_atomic(path, buffer.getvalue())
+        save(figure, path)
 
 
-def _scale(axes: Axes, lines: Sequence[Line], x: Axis) -> None:
+def _scale(axes: Axes, lines: Sequence[Curve], x: Axis) -> None:
     """Axes that show the differences: the first steep rise may leave the picture below."""
     scale_x(axes, lines, x, ticks=8)
     across = "; lines across the picture: nothing at all" if any(line.flat and line.feasible for line in lines) else ""
     axes.set_xlabel(LABELS[x][0] + across)
     axes.set_ylim(*y_range(lines))
-    axes.grid(color="#e3e6ea", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain_axes(axes)
 
 
-def scale_x(axes: Axes, lines: Sequence[Line], x: Axis, ticks: int) -> tuple[float, float]:
+def scale_x(axes: Axes, lines: Sequence[Curve], x: Axis, ticks: int) -> tuple[float, float]:
     """The horizontal axis, logarithmic where lines end far apart, with about so many ticks; its two ends."""
     from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -167,7 +143,7 @@ def scale_x(axes: Axes, lines: Sequence[Line], x: Axis, ticks: int) -> tuple[flo
     return low, high
 
 
-def y_range(lines: Sequence[Line]) -> tuple[float, float]:
+def y_range(lines: Sequence[Curve]) -> tuple[float, float]:
     """All of every curve but its first tenth, which may be a steep rise that would press the rest together."""
     lines = [line for line in lines if line.feasible] or lines
     top = max(float((line.mean + line.deviation).max()) for line in lines)
@@ -177,8 +153,8 @@ def y_range(lines: Sequence[Line]) -> tuple[float, float]:
     return max(0.0, bottom - margin), min(100.5, top + margin)
 
 
-def _draw(axes: Axes, line: Line) -> None:
-    colour, style, width = _style(line.name)
+def _draw(axes: Axes, line: Curve) -> None:
+    colour, style, width = style_of(line.name)
     x, mean, deviation = line.drawn(*axes.get_xlim())
     axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.1, linewidth=0)
     axes.plot(x, mean, color=colour, linestyle=style, linewidth=width)
@@ -186,11 +162,7 @@ def _draw(axes: Axes, line: Line) -> None:
         axes.plot(x[-1:], mean[-1:], "o", color=colour, markersize=4.5, clip_on=False, zorder=5)
 
 
-def _style(name: str) -> tuple[str, Any, float]:
-    return STYLES.get(name, ("#222222", "-", 1.5))
-
-
-def _labels(axes: Axes, lines: Sequence[Line]) -> None:
+def _labels(axes: Axes, lines: Sequence[Curve]) -> None:
     """Names in the right margin at the height of the line's end, moved apart where they would overlap."""
     low, high = axes.get_ylim()
     size = SIZE_IN[1] * axes.get_position().height * 72  # points
@@ -200,7 +172,7 @@ def _labels(axes: Axes, lines: Sequence[Line]) -> None:
     to_fraction = axes.transData + axes.transAxes.inverted()
     right = axes.get_xlim()[1]
     for line in lines:
-        colour = _style(line.name)[0]
+        colour = style_of(line.name)[0]
         end = right if line.flat else float(line.x[-1])
         x_end, y_end = to_fraction.transform((end, float(line.mean[-1])))
         place = places[line.name]
@@ -226,32 +198,7 @@ def _connect(axes: Axes, end: tuple[float, float], place: float, colour: str) ->
     axes.plot(x, y, transform=axes.transAxes, color=colour, linewidth=0.8, linestyle=":", clip_on=False)
 
 
-def _name(line: Line) -> str:
+def _name(line: Curve) -> str:
     if not line.feasible:
         return f"{line.name}: not feasible"
     return line.name
-
-
-def spread_out(wanted: Mapping[str, float], gap: float) -> dict[str, float]:
-    """Heights at least `gap` apart, in the order of the wanted ones and as near to them as that allows.
-
-    Labels that would overlap form a block around the mean of their wanted heights; blocks that meet become one.
-
-    >>> {name: round(place, 2) for name, place in spread_out({"a": 0.5, "b": 0.5, "c": 0.9}, 0.1).items()}
-    {'a': 0.45, 'b': 0.55, 'c': 0.9}
-    """
-    order = sorted(wanted, key=lambda name: wanted[name])
-    blocks: list[list[str]] = []
-    for name in order:
-        blocks.append([name])
-        while len(blocks) > 1 and _bottom(blocks[-1], wanted, gap) < _bottom(blocks[-2], wanted, gap) + gap * len(
-            blocks[-2]
-        ):
-            joined = blocks.pop()
-            blocks[-1] += joined
-    return {name: _bottom(block, wanted, gap) + gap * place for block in blocks for place, name in enumerate(block)}
-
-
-def _bottom(block: Sequence[str], wanted: Mapping[str, float], gap: float) -> float:
-    middle = float(np.mean([wanted[name] for name in block]))
-    return middle - gap * (len(block) - 1) / 2

@@ -1,0 +1,27 @@
+"""Plots as files, with Matplotlib: curves of a comparison, panels of a figure, the split of a dataset.
+
+The same data gives the same file, byte for byte.
+"""
+
+from kfl.plots.curves import Axis, Curve, curves_of, plot_curves
+from kfl.plots.panels import Differences, Panel, plot_differences, plot_panels
+from kfl.plots.split import plot_split
+from kfl.plots.style import FORMATS, STYLES, Style, new_figure, save, style_of
+
+__all__ = [
+    "FORMATS",
+    "STYLES",
+    "Axis",
+    "Curve",
+    "Differences",
+    "Panel",
+    "Style",
+    "curves_of",
+    "new_figure",
+    "plot_curves",
+    "plot_differences",
+    "plot_panels",
+    "plot_split",
+    "save",
+    "style_of",
+]

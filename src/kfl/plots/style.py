@@ -1,0 +1,110 @@
+"""What all plots share: colours, a plain pair of axes, labels that do not overlap, and files that can be reproduced."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from kfl.core.errors import DataError, MissingExtraError
+from kfl.core.files import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+DPI = 160
+
+
+class Style(NamedTuple):
+    """How a line is drawn."""
+
+    colour: str
+    dashes: Any
+    """A line style of Matplotlib: "-", or an offset and lengths of dashes and gaps in points."""
+    width: float
+
+
+STYLES: dict[str, Style] = {
+    "kfl": Style("#0b3d91", "-", 2.4),
+    "local": Style("#333333", (0, (5, 2)), 1.7),
+    "self-knowledge": Style("#6b7f94", (0, (1, 1.2)), 1.8),
+    "fixed-knowledge": Style("#957a52", (0, (6, 1.5, 1, 1.5)), 1.6),
+    "fedavg": Style("#d55e00", "-", 1.6),
+    "fedrep": Style("#00805a", (0, (8, 2)), 1.7),
+    "apfl": Style("#b2478c", (0, (4, 1, 1, 1, 1, 1)), 1.7),
+    "fedkd": Style("#b07d00", (0, (3, 1.2)), 1.7),
+    "fedproto": Style("#3a9bd9", "-", 1.7),
+}
+"""The style of each algorithm: a heavy blue line for KFL, muted colours for what shares nothing.
+
+Lines differ in dashes as well as in colour, so that a plot can be read in greyscale.
+"""
+OTHER = Style("#222222", "-", 1.5)
+GRID_COLOUR = "#e3e6ea"
+
+
+def style_of(name: str) -> Style:
+    """The style of an algorithm; one for all that are not known."""
+    return STYLES.get(name, OTHER)
+
+
+def new_figure(purpose: str, **options: Any) -> Figure:
+    """An empty figure; a MissingExtraError that names the purpose where Matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise MissingExtraError("matplotlib", "plot", purpose) from problem
+    return Figure(**options)
+
+
+def save(figure: Figure, path: Path, *, tight: bool = False) -> Path:
+    """Write a figure; the ending of `path` selects the format. The same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    kind = path.suffix.lstrip(".").lower() or "png"
+    if kind not in figure.canvas.get_supported_filetypes():
+        raise DataError(f"{path} ends in .{kind}, but a plot can be written as png, pdf or svg.")
+    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+    cut: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": 0.1} if tight else {}
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": "kfl"}):
+        figure.savefig(buffer, format=kind, dpi=DPI, metadata=undated, **cut)
+    write_atomic(path, buffer.getvalue())
+    return path
+
+
+def plain_axes(axes: Axes, grid: Literal["both", "x", "none"] = "both") -> None:
+    """Two spines and a faint grid behind the lines."""
+    if grid != "none":
+        axes.grid(axis=grid, color=GRID_COLOUR, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def spread_out(wanted: Mapping[str, float], gap: float) -> dict[str, float]:
+    """Heights at least `gap` apart, in the order of the wanted ones and as near to them as that allows.
+
+    Labels that would overlap form a block around the mean of their wanted heights; blocks that meet become one.
+
+    >>> {name: round(height, 2) for name, height in spread_out({"a": 0.5, "b": 0.5, "c": 0.9}, 0.1).items()}
+    {'a': 0.45, 'b': 0.55, 'c': 0.9}
+    """
+    blocks: list[list[str]] = []
+    for name in sorted(wanted, key=lambda name: wanted[name]):
+        blocks.append([name])
+        while len(blocks) > 1 and _bottom(blocks[-1], wanted, gap) < _bottom(blocks[-2], wanted, gap) + gap * len(
+            blocks[-2]
+        ):
+            joined = blocks.pop()
+            blocks[-1] += joined
+    return {name: _bottom(block, wanted, gap) + gap * index for block in blocks for index, name in enumerate(block)}
+
+
+def _bottom(block: Sequence[str], wanted: Mapping[str, float], gap: float) -> float:
+    middle = float(np.mean([wanted[name] for name in block]))
+    return middle - gap * (len(block) - 1) / 2
