@@ -6,7 +6,9 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import json
 import math
+import re
 import subprocess
 import sys
 import textwrap
@@ -15,7 +17,7 @@ import typing
 import pytest
 import torch
 
-from kfl.algorithms import ALGORITHMS, Algorithm, Upload
+from kfl.algorithms import ALGORITHMS, Algorithm, ArrayFormat, Rejection, Upload, plot_style
 from kfl.core.config import from_table, to_table
 from kfl.core.errors import ConfigError, ModelError
 from kfl.engine import DeviceProfile, RoundKey, Sgd, Supervised
@@ -169,6 +171,42 @@ def test_bits_are_charged_exactly_when_something_is_sent(cls, toy):
 
 
 @every
+def test_uploads_are_what_is_declared(cls, toy):
+    """A fleet's server accepts exactly the declared arrays, so they must be exactly what is sent."""
+    algorithm = cls()
+    server, _, uploads = one_round(algorithm, toy)
+    formats = algorithm.upload_format(server)
+    assert bool(formats) == bool(uploads)
+    for upload in uploads:
+        sent = {name: ArrayFormat.like(array) for name, array in upload.arrays.items()}
+        assert sent == {name: dataclasses.replace(form, holds="values", noise=0.0) for name, form in formats.items()}
+        for name, form in formats.items():
+            array = upload.arrays[name]
+            if form.holds == "samples":
+                assert 0 <= array <= toy.engine.profile(upload.device).samples
+            elif form.holds == "counts":
+                assert array.shape == (toy.engine.classes,) and bool((array >= 0).all())
+
+
+@every
+def test_class_vectors_have_a_row_per_class(cls, toy):
+    algorithm = cls()
+    server, _, _ = one_round(algorithm, toy)
+    vectors = algorithm.class_vectors(server)
+    if vectors is not None:
+        rows, known = vectors
+        assert rows.shape == (toy.engine.classes, toy.engine.features) and known.shape == rows.shape[:1]
+        assert known.dtype == torch.bool
+
+
+@every
+def test_its_line_in_plots_is_plain_and_its_own(cls):
+    style = plot_style(cls.name)
+    assert re.fullmatch("#[0-9a-f]{6}", style.colour) and style.width > 0 and len(style.dash) % 2 == 0
+    assert [name for name in ALGORITHMS if plot_style(name) == style] == [cls.name]
+
+
+@every
 def test_configuration_goes_through_a_table(cls):
     algorithm = cls(local_steps=4, learning_rate=0.025, batch_size=10)
     assert from_table(cls, to_table(algorithm)) == algorithm
@@ -235,29 +273,30 @@ def spoil(upload: Upload, kind: str) -> Upload:
     return Upload(upload.device, arrays)
 
 
+CODES = {
+    "nan": "not_finite",
+    "infinite": "not_finite",
+    "infinite when stored": "not_finite",
+    "shape": "shape",
+    "scalar": "shape",
+    "complex": "not_finite",
+    "missing": "missing_array",
+    "not an array": "missing_array",
+    "negative weight": "negative_count",
+    "nan weight": "not_finite",
+    "infinite weight": "not_finite",
+}
+
+
 @every
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "nan",
-        "infinite",
-        "infinite when stored",
-        "shape",
-        "scalar",
-        "complex",
-        "missing",
-        "not an array",
-        "negative weight",
-        "nan weight",
-        "infinite weight",
-    ],
-)
+@pytest.mark.parametrize("kind", CODES)
 def test_bad_uploads_are_refused_and_the_rest_is_used(cls, kind, toy):
     algorithm = cls()
     server, _, uploads = one_round(algorithm, toy)
     if not uploads:
         after, rejected = aggregate(algorithm, toy, server, [Upload(3, {"anything": torch.tensor(math.nan)})])
-        assert [r.device for r in rejected] == [3] and cls.name in rejected[0].reason
+        assert [(r.device, r.code) for r in rejected] == [(3, "nothing_expected")]
+        assert cls.name in rejected[0].describe()
         equal(after, server)
         return
     if "weight" in kind and not any(name in uploads[0].arrays for name in WEIGHTS):
@@ -265,7 +304,8 @@ def test_bad_uploads_are_refused_and_the_rest_is_used(cls, kind, toy):
     bad = spoil(uploads[1], kind)
     after, rejected = aggregate(algorithm, toy, server, [uploads[0], bad, uploads[2]])
     assert [r.device for r in rejected] == [uploads[1].device]
-    assert rejected[0].reason
+    assert rejected[0].code == CODES[kind], rejected[0].describe()
+    assert Rejection.from_dict(json.loads(json.dumps(rejected[0].to_dict()))) == rejected[0]
     equal(after, aggregate(algorithm, toy, server, [uploads[0], uploads[2]])[0])
     alone, rejected = aggregate(algorithm, toy, server, [bad])
     assert len(rejected) == 1

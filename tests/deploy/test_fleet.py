@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfl.algorithms import Kfl
+from kfl.algorithms import Kfl, Rejection
 from kfl.core.lock import LockedError, only_one
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.certificates import make_authority, make_device_key
@@ -177,7 +177,7 @@ def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(
     assert all(log.devices == (0, 1, 2, 3) for log in logs)
 
     fault = {(f["device"], log.round): f for log in logs for f in log.faults}
-    refused = {(r["device"], log.round): r["reason"] for log in logs for r in log.rejected}
+    refused = {(r["device"], log.round): Rejection.from_dict(r).describe() for log in logs for r in log.rejected}
     assert fault[1, 0]["fault"] == "error"
     assert "no camera at … red" in fault[1, 0]["reason"]
     assert "more than the" in refused[2, 0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kfl.algorithms import FedAvg, Kfl, Local
+from kfl.algorithms import FedAvg, Kfl, Local, Rejection
 from kfl.core.errors import KflError
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Array, ConfigRecord, Message, RecordDict
@@ -106,7 +106,7 @@ def test_an_answer_that_cannot_be_true_is_refused_and_the_others_count(loop, sma
     _, history = load_run(tmp_path / "run")
     log = history.rounds[0]
     assert [r["device"] for r in log.rejected] == [1]
-    assert said in log.rejected[0]["reason"]
+    assert said in Rejection.from_dict(log.rejected[0]).describe()
     honest = knowledge(tmp_path / "run")
     held = {c for d in history.devices if d["device"] != 1 for c in d["classes"]}
     assert set(np.flatnonzero(honest["known"]).tolist()) == held

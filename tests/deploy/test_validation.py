@@ -17,13 +17,12 @@ from kfl.deploy.validation import (
     check_counts,
     energy_limits,
     enough,
-    expected_upload,
     read_arrays,
     refuse_energy,
 )
 
 SERVER = {"knowledge": torch.zeros(3, 4), "known": torch.zeros(3, dtype=torch.bool)}
-EXPECTED = expected_upload(Kfl(), SERVER)
+EXPECTED = Kfl().upload_format(SERVER)
 PROFILE = Profile(0, 3, 4, 50, 40, 50, 40, (2,), 30, (10, 0, 20), 5, 3)
 
 
@@ -41,9 +40,9 @@ def good(means=None, counts=None):
     }
 
 
-def judge(arrays, profile=PROFILE, expected=EXPECTED, noise=0.0):
+def judge(arrays, profile=PROFILE, expected=EXPECTED):
     found = read_arrays(arrays, expected)
-    check_counts(found, expected, profile, noise)
+    check_counts(found, expected, profile)
     return found
 
 
@@ -111,23 +110,23 @@ def test_counts_are_used_exactly_when_each_is_within_what_was_declared(counts):
 
 def test_hidden_counts_may_be_noisy_but_not_absurd():
     algorithm = Kfl(clip_norm=1.0, noise_multiplier=1.0, noise_counts=True)
-    expected = expected_upload(algorithm, SERVER)
+    expected = algorithm.upload_format(SERVER)
     hidden = Profile(0, 3, 4, 50, 40, 50, 40, (2,), 30, (), 5, 3)
-    judge(good(counts=np.array([12.7, 0.0, 31.0])), hidden, expected, 1.0)
+    judge(good(counts=np.array([12.7, 0.0, 31.0])), hidden, expected)
     with pytest.raises(RefusedError, match="more samples than the 30"):
-        judge(good(counts=np.array([51.0, 0.0, 20.0])), hidden, expected, 1.0)
+        judge(good(counts=np.array([51.0, 0.0, 20.0])), hidden, expected)
 
 
 def test_weights_come_with_samples_and_local_learning_uploads_nothing():
     server = {"body.0.weight": torch.zeros(2, 2)}
     for algorithm in (FedAvg(), FedRep()):
-        expected = expected_upload(algorithm, server)
+        expected = algorithm.upload_format(server)
         weights = {"body.0.weight": raw(np.ones((2, 2), dtype=np.float32))}
         judge({**weights, "samples": raw(np.array(30.0))}, expected=expected)
         for lie, said in ((31.0, "31 samples, more than the 30"), (29.5, "not whole"), (-1.0, "negative")):
             with pytest.raises(RefusedError, match=said):
                 judge({**weights, "samples": raw(np.array(lie))}, expected=expected)
-    assert expected_upload(Local(), {}) == {}
+    assert Local().upload_format({}) == {}
     with pytest.raises(RefusedError, match="nobody asked for"):
         judge({"means": raw(np.ones(2))}, expected={})
 

@@ -6,26 +6,34 @@
 FedRep(local_steps=4, learning_rate=0.05, head_learning_rate=None, momentum=0.9, batch_size=None, head_steps=None)
 """
 
-from kfl.algorithms.ablations import FixedKnowledge, SelfKnowledge
 from kfl.algorithms.apfl import Apfl
-from kfl.algorithms.base import Algorithm, Cost, Rejection, Upload
+from kfl.algorithms.base import Algorithm, Cost, PlotStyle, automatic_style
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedkd import FedKd
 from kfl.algorithms.fedproto import FedProto
 from kfl.algorithms.fedrep import FedRep
 from kfl.algorithms.kfl import Kfl
-from kfl.algorithms.local import Local
+from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
 from kfl.algorithms.privacy import PrivacyCost, privacy_cost
+from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, describe
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.name: cls for cls in (Kfl, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, SelfKnowledge, FixedKnowledge)
 }
 """Algorithms by the word that selects them."""
 
+
+def plot_style(name: str) -> PlotStyle:
+    """The line of an algorithm in plots, registered or not: the same everywhere."""
+    cls = ALGORITHMS.get(name)
+    return (cls and cls.style) or automatic_style(name)
+
+
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
     "Apfl",
+    "ArrayFormat",
     "Cost",
     "FedAvg",
     "FedKd",
@@ -34,9 +42,13 @@ __all__ = [
     "FixedKnowledge",
     "Kfl",
     "Local",
+    "PlotStyle",
     "PrivacyCost",
     "Rejection",
     "SelfKnowledge",
     "Upload",
+    "UploadFormat",
+    "describe",
+    "plot_style",
     "privacy_cost",
 ]

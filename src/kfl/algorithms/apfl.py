@@ -23,8 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, require, training_flops
-from kfl.algorithms.weights import average_weights, weights_upload
+from kfl.algorithms.averaging import average_weights, weights_format, weights_upload
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, require, training_flops
+from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +40,7 @@ class Apfl(Algorithm):
     """APFL: a personal model, mixed with the global one by a weight that is learnt."""
 
     name: ClassVar[str] = "apfl"
+    style: ClassVar[PlotStyle | None] = PlotStyle("#b2478c", (4, 1, 1, 1, 1, 1))
     needs_equal_models: ClassVar[bool] = True
     predicts_alone: ClassVar[bool] = False
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("mixing", (0.5, 0.75, 0.9))
@@ -85,6 +87,10 @@ class Apfl(Algorithm):
             for device, state in zip(devices, trained, strict=True)
         ]
         return [{name: state[name] for name in state if name not in message} for state in trained], uploads
+
+    def upload_format(self, server: State) -> UploadFormat:
+        """A whole model and the number of samples behind it."""
+        return weights_format(server)
 
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey

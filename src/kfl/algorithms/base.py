@@ -6,7 +6,7 @@ a process of its own. An algorithm *is* its hyper-parameters: a frozen dataclass
 the command line. State is passed in and returned, never changed in place.
 
 A round is:  broadcast → local_update (on the chosen devices) → aggregate;  `predictor` says at any time which
-model a device would use, chosen or not.
+model a device would use, chosen or not. An algorithm whose devices share nothing needs `local_update` and `cost` alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+from zlib import crc32
 
+from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 from kfl.core.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -34,20 +36,15 @@ BITS_PER_VALUE = 32
 """Bits of one number on the air, the paper's q: float32."""
 
 
-@dataclass(frozen=True, eq=False)
-class Upload:
-    """What one device sends to the server after its local work."""
-
-    device: int
-    arrays: Mapping[str, Tensor]
-
-
 @dataclass(frozen=True)
-class Rejection:
-    """An upload that was not used, and why."""
+class PlotStyle:
+    """How an algorithm's line is drawn; plain values, in the terms of Matplotlib."""
 
-    device: int
-    reason: str
+    colour: str
+    dash: tuple[float, ...] = ()
+    """Lengths of dashes and gaps in units of the line's width; empty for a solid line."""
+    width: float = 1.7
+    """In points."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +69,8 @@ class Algorithm(ABC):
     """True where a device's predictions depend on its own state only: an idle one need not be tested again."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None
     """The field that `kfl tune` searches beside the learning rate, and the values it tries; None for none."""
+    style: ClassVar[PlotStyle | None] = None
+    """Its line in plots; None for one that follows from its name."""
 
     local_steps: int = 5
     """Passes over the local data in a round, τ. A pass is one full-batch step unless batch_size is set."""
@@ -125,9 +124,9 @@ class Algorithm(ABC):
         """What a device holds before its first round. Asked for late: an untouched device is its seed."""
         return engine.initial(device, seed)
 
-    @abstractmethod
     def broadcast(self, server: State) -> Message:
-        """What goes down to the chosen devices."""
+        """What goes down to the chosen devices: nothing, unless an algorithm says otherwise."""
+        return {}
 
     @abstractmethod
     def local_update(
@@ -135,14 +134,31 @@ class Algorithm(ABC):
     ) -> tuple[list[State], list[Upload]]:
         """The chosen devices' work: their new states and what they send."""
 
-    @abstractmethod
+    def upload_format(self, server: State) -> UploadFormat:
+        """The arrays of an upload: names, shapes, types and what each holds; empty where devices send nothing.
+
+        A fleet's server accepts exactly these arrays.
+        """
+        return {}
+
+    @classmethod
+    def sends(cls) -> bool:
+        """Whether devices upload anything at all."""
+        return cls.upload_format is not Algorithm.upload_format
+
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
     ) -> tuple[State, list[Rejection]]:
         """The server's new state from what arrived, and the uploads it refused.
 
         The server may train too: `engine` runs its steps and `key` addresses its draws, as in `local_update`.
+        Where devices send nothing, nothing changes.
         """
+        return server, [Rejection(upload.device, "nothing_expected", {"algorithm": self.name}) for upload in uploads]
+
+    def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
+        """One vector per class (classes × features) for reports to show, and which classes have one; None for none."""
+        return None
 
     def predictor(self, server: State, device: State) -> State:
         """The weights a device predicts with, whether it was chosen lately or not: its own model."""
@@ -173,3 +189,17 @@ def require(condition: bool, field: str, value: object, expected: str) -> None:
     """Raise a ConfigError that names an algorithm's field unless the condition holds."""
     if not condition:
         raise ConfigError(f"algorithm.{field}", value, expected)
+
+
+_COLOURS = ("#7f3c8d", "#11a579", "#e68310", "#008695", "#cf1c90", "#80602b", "#4b4b8f", "#a5313a")
+_DASHES: tuple[tuple[float, ...], ...] = ((), (7, 2), (2, 1.5), (6, 1.5, 1.5, 1.5))
+
+
+def automatic_style(name: str) -> PlotStyle:
+    """The line of an algorithm that declares none: it follows from the name, so it is the same in every plot.
+
+    >>> automatic_style("my-algorithm") == automatic_style("my-algorithm")
+    True
+    """
+    number = crc32(name.encode())
+    return PlotStyle(_COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)])

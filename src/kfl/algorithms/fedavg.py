@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, training_flops
-from kfl.algorithms.weights import average_weights, weights_upload
+from kfl.algorithms.averaging import average_weights, weights_format, weights_upload
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, training_flops
+from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
@@ -28,6 +29,7 @@ class FedAvg(Algorithm):
     """Federated averaging: one model for all devices, weighted by their samples."""
 
     name: ClassVar[str] = "fedavg"
+    style: ClassVar[PlotStyle | None] = PlotStyle("#d55e00", width=1.6)
     needs_equal_models: ClassVar[bool] = True
     predicts_alone: ClassVar[bool] = False
 
@@ -53,6 +55,10 @@ class FedAvg(Algorithm):
         trained = engine.train(devices, received, Supervised(), self.sgd(), key)
         uploads = [weights_upload(device, state, engine) for device, state in zip(devices, trained, strict=True)]
         return [{} for _ in devices], uploads
+
+    def upload_format(self, server: State) -> UploadFormat:
+        """A whole model and the number of samples behind it."""
+        return weights_format(server)
 
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey

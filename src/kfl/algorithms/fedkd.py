@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, require, training_flops
-from kfl.algorithms.uploads import refuse_arrays
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, require, training_flops
+from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
 from kfl.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class FedKd(Algorithm):
     """FedKD: distillation from the mean logits on a proxy set, after FedMD."""
 
     name: ClassVar[str] = "fedkd"
+    style: ClassVar[PlotStyle | None] = PlotStyle("#b07d00", (3, 1.2))
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("distill_rate", (0.003, 0.01, 0.03))
 
     proxy_per_class: int = 50
@@ -81,13 +82,17 @@ class FedKd(Algorithm):
             digest = replace(
                 self.sgd(), steps=self.distill_steps, body_rate=self.distill_rate, head_rate=self.distill_rate
             )
-            wanted = message["consensus"].to(inputs.device)
+            targets = message["consensus"].to(inputs.device)
             task = Distillation(self.temperature)
-            models = engine.train(devices, models, task, digest, replace(key, phase=1), (inputs, wanted))
+            models = engine.train(devices, models, task, digest, replace(key, phase=1), (inputs, targets))
         models = engine.train(devices, models, Supervised(), self.sgd(), key)
         logits = engine.logits(devices, models, inputs)
-        uploads = [Upload(device, {"logits": said}) for device, said in zip(devices, logits, strict=True)]
+        uploads = [Upload(device, {"logits": mine}) for device, mine in zip(devices, logits, strict=True)]
         return models, uploads
+
+    def upload_format(self, server: State) -> UploadFormat:
+        """Logits on the proxy set."""
+        return {"logits": ArrayFormat.like(server["consensus"])}
 
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
@@ -96,18 +101,13 @@ class FedKd(Algorithm):
         import torch
 
         before = server["consensus"]
-        rejected, reports = [], 0
-        total = torch.zeros(before.shape, dtype=torch.float64)
-        for upload in uploads:
-            reason = refuse_arrays(upload, {"logits": before})
-            if reason:
-                rejected.append(Rejection(upload.device, reason))
-                continue
-            total += upload.arrays["logits"].double().cpu()
-            reports += 1
-        if reports == 0:
+        good, rejected = usable(uploads, self.upload_format(server))
+        if not good:
             return server, rejected
-        consensus = (total / reports).to(before.dtype).to(before.device)
+        total = torch.zeros(before.shape, dtype=torch.float64)
+        for upload in good:
+            total += upload.arrays["logits"].double().cpu()
+        consensus = (total / len(good)).to(before.dtype).to(before.device)
         return {"consensus": consensus, "known": torch.ones_like(server["known"])}, rejected
 
     def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:

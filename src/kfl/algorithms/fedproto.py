@@ -22,10 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, require, training_flops
-from kfl.algorithms.knowledge import average_knowledge, empty_knowledge
+from kfl.algorithms.averaging import average_knowledge, empty_knowledge, knowledge_format
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, require, training_flops
+from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kfl.algorithms.base import Message
     from kfl.engine import DeviceProfile, Engine, RoundKey
     from kfl.models import State
@@ -36,6 +39,7 @@ class FedProto(Algorithm):
     """FedProto: class prototypes, averaged over devices without regard to their samples."""
 
     name: ClassVar[str] = "fedproto"
+    style: ClassVar[PlotStyle | None] = PlotStyle("#3a9bd9")
     # 0.32 and 3.2 are KFL's λ of 0.01 and 0.1 in FedProto's own scale, for 64 features.
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("prototype_weight", (0.32, 1.0, 3.2))
 
@@ -72,11 +76,19 @@ class FedProto(Algorithm):
         ]
         return trained, uploads
 
+    def upload_format(self, server: State) -> UploadFormat:
+        """The prototype of each class, and 1 or 0 for whether the device holds it."""
+        return knowledge_format(server)
+
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
     ) -> tuple[State, list[Rejection]]:
         """C̄_j = the mean of the prototypes over the devices that hold class j."""
         return average_knowledge(server, uploads, memory=True, heaviest=1.0)
+
+    def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
+        """The global prototypes."""
+        return server["knowledge"], server["known"]
 
     def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
         """As KFL: p numbers for each class, up and down; real work adds the pass that reads features."""

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, require
-from kfl.algorithms.weights import average_weights, part_of, weights_upload
+from kfl.algorithms.averaging import average_weights, part_of, weights_format, weights_upload
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, require
+from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
@@ -33,6 +34,7 @@ class FedRep(Algorithm):
     """FedRep: a shared body, averaged, and a head that stays on its device."""
 
     name: ClassVar[str] = "fedrep"
+    style: ClassVar[PlotStyle | None] = PlotStyle("#00805a", (8, 2))
     needs_equal_models: ClassVar[bool] = True
     predicts_alone: ClassVar[bool] = False
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("head_steps", (1, 3, 4))
@@ -87,6 +89,10 @@ class FedRep(Algorithm):
             for device, model in zip(devices, models, strict=True)
         ]
         return [part_of(model, "head.") for model in models], uploads
+
+    def upload_format(self, server: State) -> UploadFormat:
+        """A body and the number of samples behind it."""
+        return weights_format(server)
 
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey

@@ -22,11 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, get_args
 
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, Rejection, Upload, require, training_flops
-from kfl.algorithms.knowledge import average_knowledge, empty_knowledge
+from kfl.algorithms.averaging import average_knowledge, empty_knowledge, knowledge_format
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, require, training_flops
 from kfl.algorithms.privacy import add_noise
 from kfl.algorithms.quantise import FULL_PRECISION_BITS, message_bits, quantise_rows
 from kfl.algorithms.robust import Aggregation, robust_knowledge
+from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +42,7 @@ class Kfl(Algorithm):
     """Knowledge-aided federated learning: devices share the mean feature of each class, never weights."""
 
     name: ClassVar[str] = "kfl"
+    style: ClassVar[PlotStyle | None] = PlotStyle("#0b3d91", width=2.4)
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
 
     knowledge_weight: float = 1 / 32
@@ -112,6 +114,10 @@ class Kfl(Algorithm):
         means = quantise_rows(means, counts > 0, self.bits_per_value, draw)
         return Upload(device, {"means": means, "counts": counts})
 
+    def upload_format(self, server: State) -> UploadFormat:
+        """The mean feature of each class, and how many samples stand behind it."""
+        return knowledge_format(server, 2 * self.noise_multiplier if self.noise_counts else 0.0)
+
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
     ) -> tuple[State, list[Rejection]]:
@@ -119,6 +125,10 @@ class Kfl(Algorithm):
         if self.aggregation != "mean":
             return robust_knowledge(server, uploads, self.aggregation, trim=self.trim, memory=self.memory)
         return average_knowledge(server, uploads, memory=self.memory)
+
+    def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
+        """The knowledge Ω."""
+        return server["knowledge"], server["known"]
 
     def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
         """Knowledge is p numbers for each class, up and down; real work adds the pass that reads features.

@@ -1,6 +1,14 @@
-"""Local-only training: each device trains alone and nothing is shared.
+"""Algorithms that share nothing: what any sharing has to beat. All run on mixed architectures.
 
-The baseline the paper leaves out. On devices with two classes it is strong, so every comparison includes it.
+`Local` trains each device alone: the baseline the paper leaves out. On devices with two classes it is strong, so every
+comparison includes it.
+
+Where does the gain of knowledge come from? KFL's pull ½‖h(x) − Ω_c‖² does two things: it regularises, as any fixed
+target would, and it carries what others know. Two ablations keep the pull and take a part of the sharing away.
+
+- `SelfKnowledge`: a device's targets are its own class means of its previous round. No pull in its first round.
+- `FixedKnowledge`: the targets are drawn once, from the run's seed, the same for all devices. Everybody agrees
+  where each class belongs, and nobody has told anyone anything.
 """
 
 from __future__ import annotations
@@ -9,13 +17,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.base import Algorithm, Cost, Rejection, Upload, training_flops
-from kfl.algorithms.uploads import refuse_all
+from kfl.algorithms.averaging import empty_knowledge
+from kfl.algorithms.base import Algorithm, Cost, PlotStyle, require, training_flops
+from kfl.algorithms.uploads import Upload
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kfl.algorithms.base import Message
     from kfl.engine import DeviceProfile, Engine, RoundKey
     from kfl.models import State
+
+OWN = "own/"
+"""Prefix of what a device remembers beside its model."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +37,7 @@ class Local(Algorithm):
     """Local-only training: λ = 0, nothing shared."""
 
     name: ClassVar[str] = "local"
-
-    def broadcast(self, server: State) -> Message:
-        """Nothing."""
-        return {}
+    style: ClassVar[PlotStyle | None] = PlotStyle("#333333", (5, 2))
 
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
@@ -36,12 +47,115 @@ class Local(Algorithm):
 
         return engine.train(devices, states, Supervised(), self.sgd(), key), []
 
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
-        """Nothing is expected, nothing changes."""
-        return server, refuse_all(uploads, self.name)
+    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
+        """The local passes, and no bits."""
+        return Cost(training_flops(self.local_steps, profile, real_work=real_work), 0, 0)
+
+
+@dataclass(frozen=True)
+class SelfKnowledge(Algorithm):
+    """Ablation: each device is pulled to its own class means of its previous round."""
+
+    name: ClassVar[str] = "self-knowledge"
+    style: ClassVar[PlotStyle | None] = PlotStyle("#6b7f94", (1, 1.2), 1.8)
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
+
+    knowledge_weight: float = 1 / 32
+    """Weight λ of the pull, as in kfl."""
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work."""
+        require(0 <= self.knowledge_weight < float("inf"), "knowledge_weight", self.knowledge_weight, "0 or more")
+
+    def device_init(self, engine: Engine, device: int, seed: int) -> State:
+        """The device's model, and no knowledge of any class."""
+        start = engine.initial(device, seed)
+        own = empty_knowledge(engine.classes, engine.features)
+        where = next(iter(start.values())).device
+        return {**start, **{OWN + name: value.to(where) for name, value in own.items()}}
+
+    def local_update(
+        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
+    ) -> tuple[list[State], list[Upload]]:
+        """τ steps on F + λL towards the device's own last class means, then its class means anew."""
+        import torch
+
+        from kfl.engine import FeatureTargets, Supervised
+
+        if not devices:
+            return [], []
+        targets = torch.stack([state[OWN + "knowledge"] for state in states])
+        known = torch.stack([state[OWN + "known"] for state in states])
+        pull = FeatureTargets(self.knowledge_weight, targets, known)
+        models = [_model(state) for state in states]
+        trained = engine.train(devices, models, Supervised(pull), self.sgd(), key)
+        means, counts = engine.class_means(devices, trained)
+        return [
+            {**model, OWN + "knowledge": mean, OWN + "known": count > 0}
+            for model, mean, count in zip(trained, means, counts, strict=True)
+        ], []
+
+    def predictor(self, server: State, device: State) -> State:
+        """The device's own model."""
+        return _model(device)
+
+    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
+        """The work of KFL, and no bits."""
+        flops = training_flops(self.local_steps, profile, real_work=real_work)
+        if real_work:
+            flops += profile.samples * profile.model.body_flops
+        return Cost(flops, 0, 0)
+
+
+@dataclass(frozen=True)
+class FixedKnowledge(Algorithm):
+    """Ablation: all devices are pulled to the same random targets, drawn once from the seed."""
+
+    name: ClassVar[str] = "fixed-knowledge"
+    style: ClassVar[PlotStyle | None] = PlotStyle("#957a52", (6, 1.5, 1, 1.5), 1.6)
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
+
+    knowledge_weight: float = 1 / 32
+    """Weight λ of the pull, as in kfl."""
+    scale: float = 3.0
+    """Euclidean norm of each target. KFL's own knowledge has norms of about 3 on CIFAR-10; 2 and 5 work as well."""
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work."""
+        require(0 <= self.knowledge_weight < float("inf"), "knowledge_weight", self.knowledge_weight, "0 or more")
+        require(0 < self.scale < float("inf"), "scale", self.scale, "a number above 0")
+
+    def local_update(
+        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
+    ) -> tuple[list[State], list[Upload]]:
+        """τ steps on F + λL towards the fixed targets."""
+        import torch
+
+        from kfl.engine import FeatureTargets, Supervised
+
+        if not devices:
+            return [], []
+        where = next(iter(states[0].values())).device
+        targets = self.targets(engine.classes, engine.features, key.seed).to(where)
+        known = torch.ones(engine.classes, dtype=torch.bool, device=where)
+        pull = FeatureTargets(self.knowledge_weight, targets, known)
+        return engine.train(devices, states, Supervised(pull), self.sgd(), key), []
+
+    def targets(self, classes: int, features: int, seed: int) -> Tensor:
+        """One target per class: a normal draw after ReLU, as features are after theirs, scaled to `scale`."""
+        import torch
+
+        from kfl.core.randomness import torch_stream
+
+        drawn = torch.randn(classes, features, generator=torch_stream(seed, "fixed knowledge")).relu()
+        unit: Tensor = drawn / drawn.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        return self.scale * unit
 
     def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
         """The local passes, and no bits."""
         return Cost(training_flops(self.local_steps, profile, real_work=real_work), 0, 0)
+
+
+def _model(state: State) -> State:
+    """A device's model without what it remembers beside it."""
+    return {name: value for name, value in state.items() if not name.startswith(OWN)}

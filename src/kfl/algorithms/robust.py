@@ -29,8 +29,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from kfl.algorithms.base import Rejection, Upload
-from kfl.algorithms.knowledge import renewed, usable
+from kfl.algorithms.averaging import renewed, usable_reports
+from kfl.algorithms.uploads import Rejection, Upload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +47,7 @@ def robust_knowledge(
     """New knowledge by a robust rule; what is not usable at all is refused as ever."""
     import torch
 
-    reports, rejected = usable(server, uploads)
+    reports, rejected = usable_reports(server, uploads)
     if reports is None:
         return server, rejected
     before, known = server["knowledge"], server["known"]

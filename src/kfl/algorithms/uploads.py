@@ -1,21 +1,180 @@
-"""Uploads that make no sense: each is refused with a reason, and the round goes on with the rest.
+"""What devices send: the arrays an algorithm declares, and what becomes of an upload that is something else.
 
-A radio link or a stranger's device can deliver anything. Whatever a server averages goes through here first.
+A radio link or a stranger's device can deliver anything. `Algorithm.upload_format` declares the arrays of an upload;
+everything a server averages is checked against that first. An upload that fails is refused with a code, and the round
+goes on with the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeGuard
-
-from kfl.algorithms.base import Rejection, Upload
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
 MOST_SAMPLES = 2**53
 """Counts above this are not exact in float64, and a few of them would overflow a weighted sum."""
+
+Facts = Mapping[str, Any]
+"""What a code is about: plain values that JSON can hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """What one device sends to the server after its local work."""
+
+    device: int
+    arrays: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class ArrayFormat:
+    """One array of an upload, as its algorithm declares it.
+
+    >>> ArrayFormat((10,), "int64", holds="counts")
+    ArrayFormat(shape=(10,), dtype='int64', holds='counts', noise=0.0)
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    """PyTorch's and NumPy's name of the type."""
+    holds: Literal["values", "counts", "samples"] = "values"
+    """Any finite numbers; numbers of samples, one for each class; or the number of all samples of the device."""
+    noise: float = 0.0
+    """Standard deviation of noise that is added to counts on purpose; such counts are not whole numbers."""
+
+    @staticmethod
+    def like(array: Tensor) -> ArrayFormat:
+        """Values of the shape and type of an array."""
+        return ArrayFormat(tuple(array.shape), str(array.dtype).removeprefix("torch."))
+
+
+UploadFormat = Mapping[str, ArrayFormat]
+"""The arrays of an upload by name; empty where devices send nothing."""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An upload that was not used: a code, and the facts that a sentence needs.
+
+    >>> print(Rejection(3, "shape", {"array": "means", "found": (2, 4), "expected": (2, 5)}).describe())
+    its means has the shape (2, 4), not (2, 5)
+    """
+
+    device: int
+    code: str
+    facts: Facts = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Why the upload was not used, in words."""
+        return describe(self.code, self.facts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for a run folder."""
+        return {"device": self.device, "code": self.code, **self.facts}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Rejection:
+        """Read what `to_dict` gave, or the `device` and `reason` of a run folder from before there were codes."""
+        facts = {name: value for name, value in values.items() if name not in ("device", "code", "reason")}
+        if "code" not in values:
+            return Rejection(values["device"], "note", {"text": values.get("reason", "")})
+        return Rejection(values["device"], str(values["code"]), facts)
+
+
+def describe(code: str, facts: Facts) -> str:
+    """The sentence for a code, without its end; the code itself where the facts do not fit it.
+
+    >>> describe("missing_array", {"array": "means"})
+    'it has no array means'
+    """
+    try:
+        return _SENTENCES[code](**facts)
+    except Exception:  # facts come from files that anyone may have written
+        return str(facts.get("text", code))
+
+
+def _too_many(array: str, found: float | None = None, limit: float | None = None, label: int | None = None) -> str:
+    if limit is None:
+        return f"its {array} has more samples than a device can hold"
+    if found is None:
+        return f"its {array} has more samples than the {limit:g} it said it has"
+    of_class = "" if label is None else f" of class {label}"
+    return f"its {array} says {found:.15g} samples{of_class}, more than the {limit:g} it said it has"
+
+
+_SENTENCES: dict[str, Callable[..., str]] = {
+    "note": lambda text: f"{text}",
+    "nothing_expected": lambda algorithm: f"devices send nothing in {algorithm}",
+    "missing_array": lambda array: f"it has no array {array}",
+    "unexpected_array": lambda array: f"it has an array {array}, which nobody asked for",
+    "storage": lambda array, found, expected: f"its {array} is stored as {found}, not {expected}",
+    "size": lambda array, found, expected: f"its {array} has {found} bytes, where {expected} are enough",
+    "unreadable": lambda array, text: f"its {array} cannot be read: {text}",
+    "shape": lambda array, found, expected: f"its {array} has the shape {tuple(found)}, not {tuple(expected)}",
+    "dtype": lambda array, found, expected: f"its {array} has the type {found}, not {expected}",
+    "not_finite": lambda array: f"its {array} has a value that is infinite or not a number",
+    "negative_count": lambda array: f"its {array} has a negative number of samples",
+    "not_whole": lambda array: f"its {array} has a number of samples that is not whole",
+    "too_many_samples": _too_many,
+}
+"""How each code reads."""
+
+Problem = tuple[str, Facts]
+"""A code and its facts: what is wrong with an upload."""
+
+
+def usable(uploads: Sequence[Upload], formats: UploadFormat) -> tuple[list[Upload], list[Rejection]]:
+    """The uploads that have the declared arrays, and why each of the others is refused.
+
+    All are checked together first: on a GPU every single check waits for the device. Only if something is wrong is
+    each checked alone. Another type is accepted where its values fit; a fleet, which knows what its devices run, is
+    stricter (`kfl.deploy.validation`).
+    """
+    if _all_sound(uploads, formats):
+        return list(uploads), []
+    good, rejected = [], []
+    for upload in uploads:
+        problem = find_problem(upload, formats)
+        if problem is None:
+            good.append(upload)
+        else:
+            rejected.append(Rejection(upload.device, *problem))
+    return good, rejected
+
+
+def find_problem(upload: Upload, formats: UploadFormat) -> Problem | None:
+    """What is wrong with an upload; None where all declared arrays are there and make sense."""
+    for name, form in formats.items():
+        found = upload.arrays.get(name)
+        if not is_plain(found):
+            return "missing_array", {"array": name}
+        problem = array_problem(name, found, form)
+        if problem is not None:
+            return problem
+    return None
+
+
+def array_problem(name: str, found: Tensor, form: ArrayFormat) -> Problem | None:
+    """What is wrong with one array: its shape, a value that is not finite, or numbers of samples that cannot be."""
+    import torch
+
+    if tuple(found.shape) != form.shape:
+        return "shape", {"array": name, "found": list(found.shape), "expected": list(form.shape)}
+    # Finite is judged as the server stores it: 1e300 is finite in float64 and infinite in float32.
+    kind = getattr(torch, form.dtype)
+    stored = found.to(kind) if kind.is_floating_point and not found.is_complex() else found
+    if found.is_complex() or not bool(torch.isfinite(stored).all()):
+        return "not_finite", {"array": name}
+    if form.holds == "values":
+        return None
+    if bool((found < 0).any()):
+        return "negative_count", {"array": name}
+    if bool((found > MOST_SAMPLES).any()):
+        return "too_many_samples", {"array": name}
+    return None
 
 
 def is_plain(found: object) -> TypeGuard[Tensor]:
@@ -32,41 +191,25 @@ def is_plain(found: object) -> TypeGuard[Tensor]:
     return found.layout == torch.strided and not found.is_meta and not found.is_quantized and not (unsigned or tiny)
 
 
-def refuse_arrays(upload: Upload, like: Mapping[str, Tensor]) -> str | None:
-    """Why an upload cannot stand for arrays of these names, shapes and types; None where it can."""
+def _all_sound(uploads: Sequence[Upload], formats: UploadFormat) -> bool:
+    """Whether nothing is wrong with any upload; False also where that takes a closer look."""
     import torch
 
-    for name, model in like.items():
-        found = upload.arrays.get(name)
-        if not is_plain(found):
-            return f"it has no array {name}"
-        if found.shape != model.shape:
-            return f"its {name} has the shape {tuple(found.shape)}, not {tuple(model.shape)}"
-        # Finite is judged as the server stores it: 1e300 is finite in float64 and infinite in float32.
-        stored = found.to(model.dtype) if model.is_floating_point() and not found.is_complex() else found
-        if found.is_complex() or not bool(torch.isfinite(stored).all()):
-            return f"its {name} has a value that is infinite or not a number"
-    return None
-
-
-def refuse_count(upload: Upload, name: str, shape: Sequence[int]) -> str | None:
-    """Why the numbers of samples in an upload cannot be used as weights; None where they can."""
-    import torch
-
-    found = upload.arrays.get(name)
-    if not is_plain(found):
-        return f"it has no array {name}"
-    if tuple(found.shape) != tuple(shape):
-        return f"its {name} has the shape {tuple(found.shape)}, not {tuple(shape)}"
-    if found.is_complex() or not bool(torch.isfinite(found).all()):
-        return f"its {name} has a value that is infinite or not a number"
-    if bool((found < 0).any()):
-        return f"its {name} has a negative number of samples"
-    if bool((found > MOST_SAMPLES).any()):
-        return f"its {name} has more samples than a device can hold"
-    return None
-
-
-def refuse_all(uploads: Sequence[Upload], name: str) -> list[Rejection]:
-    """Rejections for an algorithm whose devices send nothing."""
-    return [Rejection(upload.device, f"devices send nothing in {name}") for upload in uploads]
+    arrays = []
+    for upload in uploads:
+        for name, form in formats.items():
+            found = upload.arrays.get(name)
+            if not is_plain(found):
+                return False
+            if form.holds != "values":
+                if array_problem(name, found, form) is not None:
+                    return False
+                continue
+            if tuple(found.shape) != form.shape or found.dtype != getattr(torch, form.dtype):
+                return False
+            if found.is_floating_point() and found.numel():
+                arrays.append(found)
+    if len({(array.dtype, array.device) for array in arrays}) > 1:
+        return False
+    largest = list(torch._foreach_norm(arrays, float("inf"))) if arrays else []
+    return not largest or bool(torch.isfinite(torch.stack(largest)).all())

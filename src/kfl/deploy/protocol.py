@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kfl.algorithms import describe
 from kfl.core.errors import KflError
 from kfl.core.text import scrub
 
@@ -28,7 +29,18 @@ Values = dict[str, Any]
 
 
 class RefusedError(KflError):
-    """What the other side sent cannot be used; the sentence says why."""
+    """What the other side sent cannot be used: a code of `kfl.algorithms.describe` and its facts.
+
+    >>> print(RefusedError("missing_array", array="means"))
+    it has no array means
+
+    A sentence in place of a code is kept as the fact `text` of the code "note".
+    """
+
+    def __init__(self, code: str, /, **facts: Any) -> None:
+        self.code = code if facts else "note"
+        self.facts: dict[str, Any] = facts or {"text": code}
+        super().__init__(describe(self.code, self.facts))
 
 
 @dataclass(frozen=True)

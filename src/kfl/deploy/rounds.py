@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.algorithms import Upload
+from kfl.algorithms import Rejection, Upload
 from kfl.core.text import scrub
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.profile import MOST_SAMPLES
@@ -23,7 +23,7 @@ from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_ve
 from kfl.deploy.records import to_record
 from kfl.deploy.roster import Member, Roster
 from kfl.deploy.site import FleetSite
-from kfl.deploy.validation import check_counts, energy_limits, enough, expected_upload, read_arrays, refuse_energy
+from kfl.deploy.validation import check_counts, energy_limits, enough, read_arrays, refuse_energy
 from kfl.engine import RoundKey
 from kfl.runfolder import RunState
 from kfl.scheduling import Status
@@ -101,7 +101,7 @@ def play_round(
     if enough(len(verdicts.fine), len(chosen), fleet.quorum):
         key = RoundKey(experiment.seed, state.round)
         server, refused = experiment.algorithm.aggregate(state.server, verdicts.uploads, engine=engine, key=key)
-        verdicts.rejected += [{"device": r.device, "reason": r.reason} for r in refused]
+        verdicts.rejected += [rejection.to_dict() for rejection in refused]
     elif chosen:
         status = Status("no_quorum", facts={"usable": len(verdicts.fine), "chosen": len(chosen)})
     compute, upload = _spent(observation, decision, verdicts, answers)
@@ -189,7 +189,7 @@ def judge(
         try:
             _judge_one(verdicts, roster, site, state, observation, decision, device, answer)
         except RefusedError as problem:
-            verdicts.rejected.append({"device": device, "reason": str(problem)})
+            verdicts.rejected.append(Rejection(device, problem.code, problem.facts).to_dict())
     return verdicts
 
 
@@ -226,9 +226,9 @@ def _judge_one(
     import torch
 
     algorithm = roster.config.experiment.algorithm
-    expected = expected_upload(algorithm, state.server)
-    arrays = read_arrays(answer.arrays, expected)
-    check_counts(arrays, expected, profile, float(getattr(algorithm, "noise_multiplier", 0.0)))
+    formats = algorithm.upload_format(state.server)
+    arrays = read_arrays(answer.arrays, formats)
+    check_counts(arrays, formats, profile)
     if arrays:
         verdicts.uploads.append(Upload(device, {name: torch.from_numpy(array) for name, array in arrays.items()}))
     verdicts.fine.append(device)

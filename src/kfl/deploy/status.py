@@ -12,6 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from kfl.algorithms import Rejection
 from kfl.core.errors import RunFolderError
 from kfl.core.parse import read_json, read_json_lines
 from kfl.experiment.experiment import Experiment
@@ -209,7 +210,10 @@ def _problems(rounds: tuple[RoundLog, ...]) -> list[str]:
         for one in entry.faults:
             reason = f": {one['reason']}" if one.get("reason") else ""
             found.append(f"{where}, device {one.get('device')}, {one.get('fault')}{reason}")
-        found += [f"{where}, device {one.get('device')}, rejected: {one.get('reason')}" for one in entry.rejected]
+        found += [
+            f"{where}, device {one.get('device')}, rejected: {Rejection.from_dict(one).describe()}"
+            for one in entry.rejected
+        ]
         found += [f"{where}, device {device}, its training ran off to infinity" for device in entry.diverged]
     return [f"{sentence.rstrip('.')}." for sentence in found]
 

@@ -5,115 +5,76 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.algorithms.weights import SAMPLES
+from kfl.algorithms import ArrayFormat, UploadFormat
 from kfl.core.arrays import read_npy
 from kfl.core.text import scrub
 from kfl.deploy.protocol import RawArray, RefusedError
 
 if TYPE_CHECKING:
-    from kfl.algorithms import Algorithm
     from kfl.deploy.profile import Profile
-    from kfl.models import State
 
 HEADER_BYTES = 4096
 """A npy file is its numbers and a header, which is never this long."""
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What one array of an upload must be."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    holds: Literal["values", "counts", "noisy counts", "samples"] = "values"
-
-
-def expected_upload(algorithm: Algorithm, server: State) -> dict[str, Expected]:
-    """The arrays that devices of an algorithm upload: class means with counts, weights with samples, or nothing."""
-    if "knowledge" in server:
-        classes, features = server["knowledge"].shape
-        noisy = bool(getattr(algorithm, "noise_counts", False))
-        return {
-            "means": Expected((classes, features), _dtype(server["knowledge"])),
-            "counts": Expected((classes,), "float64", "noisy counts")
-            if noisy
-            else Expected((classes,), "int64", "counts"),
-        }
-    if not server:
-        return {}
-    return {
-        **{name: Expected(tuple(value.shape), _dtype(value)) for name, value in server.items()},
-        SAMPLES: Expected((), "float64", "samples"),
-    }
-
-
-def read_arrays(raw: Mapping[str, RawArray], expected: Mapping[str, Expected]) -> dict[str, NDArray[Any]]:
-    """The arrays of an answer if they are exactly those expected: names, storage, size, type and shape, all finite."""
-    missing, strange = sorted(set(expected) - set(raw)), sorted(set(raw) - set(expected))
+def read_arrays(raw: Mapping[str, RawArray], formats: UploadFormat) -> dict[str, NDArray[Any]]:
+    """The arrays of an answer if they are exactly those declared: names, storage, size, type and shape, all finite."""
+    missing, strange = sorted(set(formats) - set(raw)), sorted(set(raw) - set(formats))
     if missing:
-        raise RefusedError(f"it has no array {missing[0]}")
+        raise RefusedError("missing_array", array=missing[0])
     if strange:
-        raise RefusedError(f"it has an array {scrub(strange[0], 40)}, which nobody asked for")
-    return {name: _read(name, raw[name], want) for name, want in expected.items()}
+        raise RefusedError("unexpected_array", array=scrub(strange[0], 40))
+    return {name: _read(name, raw[name], form) for name, form in formats.items()}
 
 
-def _read(name: str, raw: RawArray, want: Expected) -> NDArray[Any]:
+def _read(name: str, raw: RawArray, form: ArrayFormat) -> NDArray[Any]:
     if raw.kind != "numpy.ndarray":
-        raise RefusedError(f"its {name} is stored as {scrub(raw.kind, 40)}, not numpy.ndarray")
-    size = int(np.prod(want.shape, dtype=np.int64)) * np.dtype(want.dtype).itemsize
+        raise RefusedError("storage", array=name, found=scrub(raw.kind, 40), expected="numpy.ndarray")
+    size = int(np.prod(form.shape, dtype=np.int64)) * np.dtype(form.dtype).itemsize
     if len(raw.data) > size + HEADER_BYTES:
-        raise RefusedError(f"its {name} has {len(raw.data)} bytes, where {size} are enough")
+        raise RefusedError("size", array=name, found=len(raw.data), expected=size)
     try:
         array = read_npy(raw.data)
     except ValueError as problem:
-        raise RefusedError(f"its {name} cannot be read: {scrub(problem, 80)}") from problem
-    if array.shape != want.shape:
-        raise RefusedError(f"its {name} has the shape {array.shape}, not {want.shape}")
-    if array.dtype != np.dtype(want.dtype):
-        raise RefusedError(f"its {name} has the type {scrub(array.dtype, 40)}, not {want.dtype}")
+        raise RefusedError("unreadable", array=name, text=scrub(problem, 80)) from problem
+    if array.shape != form.shape:
+        raise RefusedError("shape", array=name, found=list(array.shape), expected=list(form.shape))
+    if array.dtype != np.dtype(form.dtype):
+        raise RefusedError("dtype", array=name, found=scrub(array.dtype, 40), expected=form.dtype)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise RefusedError(f"its {name} has a value that is infinite or not a number")
+        raise RefusedError("not_finite", array=name)
     return array
 
 
-def check_counts(
-    arrays: Mapping[str, NDArray[Any]],
-    expected: Mapping[str, Expected],
-    profile: Profile,
-    noise_multiplier: float = 0.0,
-) -> None:
+def check_counts(arrays: Mapping[str, NDArray[Any]], formats: UploadFormat, profile: Profile) -> None:
     """Counts are whole numbers of samples, and no more than the device said it has.
 
     Counts with noise on purpose are not whole; they may exceed all samples by ten standard deviations of the noise,
     which happens once in 10²³ draws.
     """
-    for name, want in expected.items():
-        if want.holds == "values":
+    for name, form in formats.items():
+        if form.holds == "values":
             continue
         found = np.atleast_1d(arrays[name])
         if bool((found < 0).any()):
-            raise RefusedError(f"its {name} has a negative number of samples")
-        if want.holds == "noisy counts":
-            if bool((found > profile.samples + 20 * noise_multiplier).any()):
-                raise RefusedError(f"its {name} has more samples than the {profile.samples} it said it has")
+            raise RefusedError("negative_count", array=name)
+        if form.noise > 0:
+            if bool((found > profile.samples + 10 * form.noise).any()):
+                raise RefusedError("too_many_samples", array=name, limit=profile.samples)
             continue
         if found.dtype.kind == "f" and bool((found != np.trunc(found)).any()):
-            raise RefusedError(f"its {name} has a number of samples that is not whole")
-        limit = np.array([profile.samples] if want.holds == "samples" else profile.samples_per_class or profile.samples)
+            raise RefusedError("not_whole", array=name)
+        limit = np.array([profile.samples] if form.holds == "samples" else profile.samples_per_class or profile.samples)
         over = np.flatnonzero(found > limit)
         if len(over):
-            which = (
-                f"{int(found[over[0]])} samples of class {over[0]}"
-                if want.holds == "counts"
-                else f"{found[0]:g} samples"
-            )
+            label = {"label": int(over[0])} if form.holds == "counts" else {}
             most = int(np.broadcast_to(limit, found.shape)[over[0]])
-            raise RefusedError(f"its {name} says {which}, more than the {most} it said it has")
+            raise RefusedError("too_many_samples", array=name, found=int(found[over[0]]), limit=most, **label)
 
 
 @dataclass(frozen=True)
@@ -167,7 +128,3 @@ def enough(usable: int, chosen: int, quorum: float) -> bool:
     (True, False, True)
     """
     return usable >= quorum * chosen - 1e-9
-
-
-def _dtype(value: Any) -> str:
-    return str(value.dtype).removeprefix("torch.")

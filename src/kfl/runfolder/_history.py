@@ -32,7 +32,7 @@ class RoundLog:
     lost: tuple[int, ...] = ()
     """Devices whose upload did not arrive."""
     rejected: tuple[dict[str, Any], ...] = ()
-    """Uploads the server refused: device and reason."""
+    """Uploads the server refused: device, code and facts, as `kfl.algorithms.Rejection` reads them."""
     faults: tuple[dict[str, Any], ...] = ()
     """What went wrong with which device."""
     diverged: tuple[int, ...] = ()

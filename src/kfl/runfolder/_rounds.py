@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.algorithms import Rejection
 from kfl.core.errors import RunFolderError
 from kfl.core.parse import parse_json
 from kfl.scheduling import Status, describe
@@ -132,7 +133,7 @@ def _number(value: Any) -> float:
 
 def _troubles(line: dict[str, Any], number: int, devices: int) -> list[Incident]:
     """Faults by their kind, refused uploads with the reason, and what else was lost; one entry for one thing."""
-    refused = {device: str(entry.get("reason", "")) for device, entry in _entries(line, "rejected", devices)}
+    refused = {device: Rejection.from_dict(entry).describe() for device, entry in _entries(line, "rejected", devices)}
     found = {
         device: Incident(number, str(entry.get("fault", "fault")), device)
         for device, entry in _entries(line, "faults", devices)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from kfl.core.parse import parse_json
 
 if TYPE_CHECKING:
+    from kfl.algorithms import Algorithm
     from kfl.models import State
     from kfl.runfolder._checkpoint import RunState
     from kfl.runfolder._history import RoundLog
@@ -103,21 +104,24 @@ def read_trail(folder: Path) -> list[Snapshot]:
     return found
 
 
-def snapshot(rounds: int, tests: NDArray[np.int64], state: RunState, log: RoundLog) -> Snapshot | None:
+def snapshot(
+    rounds: int, tests: NDArray[np.int64], state: RunState, log: RoundLog, algorithm: Algorithm
+) -> Snapshot | None:
     """The state after one of so many rounds, if it is kept. `tests` are the test samples of each device."""
     if log.round not in kept_rounds(rounds):
         return None
     accuracy = None
     if log.accuracy is not None and len(tests) <= MOST_DEVICES:
         accuracy = np.where(tests > 0, state.correct / np.maximum(tests, 1), np.nan)
-    return Snapshot(log.round, *_knowledge(state.server), accuracy)
+    return Snapshot(log.round, *_knowledge(algorithm, state.server), accuracy)
 
 
-def _knowledge(server: State) -> tuple[FloatArray | None, NDArray[np.bool_] | None]:
-    """The server's knowledge and which classes it covers, where it has any that can be kept."""
-    knowledge, known = server.get("knowledge"), server.get("known")
-    if knowledge is None or known is None or knowledge.ndim != 2 or not 0 < knowledge.numel() <= MOST_VALUES:
+def _knowledge(algorithm: Algorithm, server: State) -> tuple[FloatArray | None, NDArray[np.bool_] | None]:
+    """The vectors of the classes and which classes have one, where the server has any that can be kept."""
+    vectors = algorithm.class_vectors(server)
+    if vectors is None or not 0 < vectors[0].numel() <= MOST_VALUES:
         return None, None
+    knowledge, known = vectors
     values = knowledge.cpu().numpy().astype(np.float64)
     return (values, known.cpu().numpy()) if np.isfinite(values).all() else (None, None)
 

@@ -14,7 +14,7 @@ from kfl.experiment.experiment import Experiment, common_settings
 from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, Spread, paired_difference, spread
 
-SHARING_NOTHING = ("local", "self-knowledge", "fixed-knowledge")
+SHARING_NOTHING = tuple(name for name, cls in ALGORITHMS.items() if not cls.sends())
 """Algorithms that upload nothing: what any sharing has to beat."""
 STANDARD = ("kfl", *SHARING_NOTHING)
 """What a comparison is made of unless it is told otherwise."""

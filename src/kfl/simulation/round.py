@@ -96,7 +96,7 @@ def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
         bits_up=float(world.bits_up[sent].sum()),
         bits_down=float(world.bits_down[chosen].sum()),
         lost=tuple(sorted(lost)),
-        rejected=tuple({"device": r.device, "reason": r.reason} for r in rejected),
+        rejected=tuple(rejection.to_dict() for rejection in rejected),
         faults=tally(struck),
         diverged=tuple(diverged),
     )

@@ -198,7 +198,7 @@ def _play_all(
         if target is not None and checkpoints is not None:
             phases.debug("phase history, round %d", log.round)
             target.append(log)
-            seen = snapshot(world.experiment.rounds, world.partition.test_sizes, state, log)
+            seen = snapshot(world.experiment.rounds, world.partition.test_sizes, state, log, world.experiment.algorithm)
             if seen is not None:
                 target.append_snapshot(seen)
             stop = should_stop is not None and should_stop() and state.round < world.experiment.rounds

@@ -1,0 +1,205 @@
+"""What a server makes of uploads: the mean of weights, or the mean feature of each class, its *knowledge*."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import TYPE_CHECKING
+
+from kfl.algorithms.uploads import (
+    MOST_SAMPLES,
+    ArrayFormat,
+    Rejection,
+    Upload,
+    UploadFormat,
+    find_problem,
+    is_plain,
+    usable,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kfl.algorithms.uploads import Problem
+    from kfl.engine import Engine
+    from kfl.models import State
+
+SAMPLES = "samples"
+"""Name under which a device sends its number of training samples D_k, the weight of its upload."""
+
+
+def weights_format(server: Mapping[str, Tensor]) -> UploadFormat:
+    """An upload of arrays like the server's own, with the number of samples behind them."""
+    values = {name: ArrayFormat.like(value) for name, value in server.items()}
+    return {**values, SAMPLES: ArrayFormat((), "float64", "samples")}
+
+
+def weights_upload(device: int, weights: Mapping[str, Tensor], engine: Engine) -> Upload:
+    """A device's weights with its number of samples."""
+    import torch
+
+    samples = torch.tensor(float(engine.profile(device).samples), dtype=torch.float64)
+    return Upload(device, {**weights, SAMPLES: samples})
+
+
+def average_weights(server: State, uploads: Sequence[Upload]) -> tuple[State, list[Rejection]]:
+    """w = Σ_k D_k w_k / Σ_k D_k over the uploads that make sense; the server's own where there is none.
+
+    McMahan et al. 2017, Algorithm 1. Running statistics are averaged like weights, and counters (whole
+    numbers) are rounded.
+    """
+    import torch
+
+    good, rejected = usable(uploads, weights_format(server))
+    if not good:
+        return server, rejected
+    samples = torch.stack([upload.arrays[SAMPLES].double().cpu() for upload in good])
+    if float(samples.sum()) == 0:
+        return server, rejected
+    share = samples / samples.sum()
+    averaged = {}
+    for name, like in server.items():
+        stacked = torch.stack([upload.arrays[name] for upload in good])
+        # Sums in float64, so that the order of the devices does not matter beyond rounding of the result.
+        mean = torch.tensordot(share.to(stacked.device), stacked.double(), dims=1)
+        averaged[name] = (mean if like.is_floating_point() else mean.round()).to(like.dtype).to(like.device)
+    return averaged, rejected
+
+
+def part_of(state: Mapping[str, Tensor], prefix: str) -> State:
+    """The entries whose name starts with `prefix`: "body." or "head."."""
+    return {name: value for name, value in state.items() if name.startswith(prefix)}
+
+
+def empty_knowledge(classes: int, features: int) -> State:
+    """Knowledge of no class at all: what the server starts with."""
+    import torch
+
+    return {
+        "knowledge": torch.zeros(classes, features),
+        "known": torch.zeros(classes, dtype=torch.bool),
+    }
+
+
+def knowledge_format(server: State, count_noise: float = 0.0) -> UploadFormat:
+    """An upload of class means with their counts, which may have noise of a given standard deviation on purpose."""
+    classes = len(server["known"])
+    return {
+        "means": ArrayFormat.like(server["knowledge"]),
+        "counts": ArrayFormat((classes,), "float64" if count_noise else "int64", "counts", count_noise),
+    }
+
+
+def average_knowledge(
+    server: State, uploads: Sequence[Upload], *, memory: bool, heaviest: float = inf
+) -> tuple[State, list[Rejection]]:
+    """Count-weighted mean of the uploaded class means, equation (9), without the uploads that make no sense.
+
+    A class that nobody reports keeps its knowledge with `memory`, and is forgotten without. No count weighs more
+    than `heaviest`: with 1, each device that holds a class weighs the same. Where no upload can be used, the
+    server keeps what it has.
+    """
+    import torch
+
+    reports, rejected = usable_reports(server, uploads)
+    if reports is None:
+        return server, rejected
+    # Sums in float64, so that the order of the devices does not matter beyond rounding of the result.
+    weights = reports.counts.clamp(max=heaviest)
+    total = (weights[:, :, None] * reports.means).sum(0)
+    weight = weights.sum(0)
+    reported = weight > 0
+    mean = total / torch.where(reported, weight, 1.0)[:, None]
+    return renewed(server, mean, reported, memory=memory), rejected
+
+
+@dataclass(frozen=True, eq=False)
+class Reports:
+    """The knowledge of several devices, float64 on the CPU."""
+
+    means: Tensor
+    """(devices, classes, features), all finite, also where a device has no sample of a class."""
+    counts: Tensor
+    """(devices, classes)."""
+
+
+def usable_reports(server: State, uploads: Sequence[Upload]) -> tuple[Reports | None, list[Rejection]]:
+    """The reports that can stand for knowledge, None where there are none, and why each of the others is refused.
+
+    All are checked together first, which is what counts for a round's time; only if something is wrong is each
+    checked alone.
+    """
+    reports = _read_together(uploads, server["knowledge"])
+    if reports is not None:
+        return reports, []
+    formats = knowledge_format(server)
+    good, rejected = [], []
+    for upload in uploads:
+        problem = _knowledge_problem(upload, formats)
+        if problem is None:
+            good.append(upload)
+        else:
+            rejected.append(Rejection(upload.device, *problem))
+    if not good:
+        return None, rejected
+    reports = _stack(good)
+    # A class of count 0 may hold anything.
+    return Reports(reports.means.where(reports.counts[:, :, None] > 0, 0.0), reports.counts), rejected
+
+
+def _knowledge_problem(upload: Upload, formats: UploadFormat) -> Problem | None:
+    """What is wrong with an upload of class means; None for nothing. A class of count 0 may hold anything."""
+    problem = find_problem(upload, {"counts": formats["counts"]})
+    if problem is not None:
+        return problem
+    means, counts = upload.arrays.get("means"), upload.arrays["counts"]
+    if is_plain(means) and tuple(means.shape) == formats["means"].shape:
+        means = means.where((counts > 0).to(means.device)[:, None], 0)
+        upload = Upload(upload.device, {"means": means})
+    return find_problem(upload, {"means": formats["means"]})
+
+
+def _read_together(uploads: Sequence[Upload], before: Tensor) -> Reports | None:
+    """All reports, where every count is a number of samples and every mean is finite; None if anything is amiss."""
+    for upload in uploads:
+        means, counts = upload.arrays.get("means"), upload.arrays.get("counts")
+        if not (is_plain(means) and is_plain(counts)):
+            return None
+        if means.shape != before.shape or counts.shape != before.shape[:1]:
+            return None
+        if means.dtype != before.dtype or counts.is_complex():
+            return None
+    if not uploads or not before.numel():
+        return None
+    reports = _stack(uploads)
+    least, most = reports.counts.aminmax()
+    # A sum is finite where every term is: in float64 no number of float32 values overflows. NaN fails both tests.
+    sound = least >= 0 and most <= MOST_SAMPLES and isfinite(float(reports.means.sum()))
+    return reports if sound else None
+
+
+def _stack(uploads: Sequence[Upload]) -> Reports:
+    """The reports of all uploads, as they are."""
+    return Reports(_in_double(uploads, "means"), _in_double(uploads, "counts"))
+
+
+def _in_double(uploads: Sequence[Upload], name: str) -> Tensor:
+    """One array of all uploads. Of one type they are stacked first, which is quicker; another might not hold them."""
+    import torch
+
+    arrays = [upload.arrays[name] for upload in uploads]
+    if len({array.dtype for array in arrays}) > 1:
+        arrays = [array.double() for array in arrays]
+    return torch.stack(arrays).cpu().double()
+
+
+def renewed(server: State, mean: Tensor, reported: Tensor, *, memory: bool) -> State:
+    """The server's state with new knowledge of reported classes; others are kept, or forgotten without memory."""
+    import torch
+
+    before, reported = server["knowledge"], reported.to(server["knowledge"].device)
+    keep = server["known"] & memory
+    mean = mean.to(before.dtype).to(before.device)
+    knowledge = torch.where(reported[:, None], mean, torch.where(keep[:, None], before, 0.0))
+    return {"knowledge": knowledge, "known": reported | keep}
