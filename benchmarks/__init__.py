@@ -1,1 +1,1 @@
-"""Speed, accuracy and energy measured by scripts that print tables: `python -m benchmarks.<name>`."""
+"""Speed, memory and bytes, measured by scripts that print tables: `python -m benchmarks.<name>`."""

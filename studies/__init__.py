@@ -1,1 +1,4 @@
-"""Programs that measure and study the library itself, and whose results are written into the docs."""
+"""Programs that produce the results under docs/results and in the docs: `python -m studies.<name>`.
+
+Speed and memory, as ratios measured in one run, are the business of `benchmarks`.
+"""

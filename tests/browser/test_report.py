@@ -8,12 +8,11 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 import kfl
-from benchmarks.kill_matrix import SMALL, data
-from benchmarks.report import made_up_run
 from kfl.experiment.experiment import common_settings
 from kfl.experiment.faults import Faults
 from kfl.report import build_report
 from kfl.scheduling import Lyapunov
+from tests.reference.runs import SMALL, data, made_up_run
 
 EXPERIMENT = replace(
     SMALL, rounds=15, scheduler=Lyapunov(v=0.01), faults=Faults(drop_before=0.1, late=0.1, corrupt=0.2)

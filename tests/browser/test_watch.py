@@ -17,7 +17,7 @@ RUN = """
 import sys, time
 from pathlib import Path
 import kfl
-from benchmarks.kill_matrix import SMALL, data
+from tests.reference.runs import SMALL, data
 pause_s = float(sys.argv[2])
 kfl.run(SMALL, Path(sys.argv[1]), dataset=data(), keep_models=False, on_round=lambda log: time.sleep(pause_s))
 """

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import kfl
-from benchmarks.kill_matrix import SMALL, data, difference
 from kfl.core.errors import KflError, StoppedError
 from kfl.runfolder import read_state
 from kfl.simulation.export import FinishedRun
+from tests.reference.runs import SMALL, data, difference
 
 CASES = 150
 TINY = replace(SMALL, rounds=6, devices=4)

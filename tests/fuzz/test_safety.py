@@ -21,7 +21,6 @@ import pytest
 import torch
 
 import kfl
-from benchmarks.kill_matrix import SMALL, data, difference
 from kfl.core.arrays import read_npz
 from kfl.core.errors import DataError, KflError, RunFolderError, StoppedError
 from kfl.data import idx
@@ -30,6 +29,7 @@ from kfl.data.image_table import read_images
 from kfl.runfolder import read_state
 from kfl.runfolder._tensors import rows_sum
 from kfl.simulation.export import FinishedRun
+from tests.reference.runs import SMALL, data, difference
 
 SOURCE = Path(kfl.__file__).parent
 TINY = replace(SMALL, rounds=6, devices=4)

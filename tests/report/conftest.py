@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 import kfl
-from benchmarks.kill_matrix import SMALL, data
 from kfl.experiment.experiment import common_settings
 from kfl.experiment.faults import Faults
 from kfl.scheduling import Lyapunov
+from tests.reference.runs import SMALL, data
 
 EXPERIMENT = replace(
     SMALL,

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import kfl
-from benchmarks.report import made_up_run
 from kfl.report.chart import numbers, thinned
 from kfl.report.charts_accuracy import accuracy_chart
 from kfl.report.charts_devices import distribution_chart, fairness_chart
@@ -18,6 +17,7 @@ from kfl.report.charts_radio import cell_chart, shares_chart
 from kfl.report.charts_schedule import participants_chart, schedule_chart
 from kfl.report.measures import fairness
 from kfl.runfolder import read_run
+from tests.reference.runs import made_up_run
 
 
 @pytest.fixture(scope="module")

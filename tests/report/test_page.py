@@ -12,12 +12,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from benchmarks.report import made_up_run
 from kfl.cli.main import main
 from kfl.core.errors import KflError, RunFolderError
 from kfl.report import build_report
 from kfl.report.page import compose, render
 from kfl.runfolder import read_run
+from tests.reference.runs import made_up_run
 
 WICKED = '"><img src=x onerror="window.hacked=1"><script>window.hacked=1</script></script><b>&amp;'
 

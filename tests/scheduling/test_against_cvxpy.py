@@ -1,6 +1,6 @@
 """The allocator against a general convex solver over wide regimes (the same comparison as the benchmark)."""
 
-from benchmarks.allocation import compare, instances
+from tests.reference.convex_solver import compare, instances
 
 
 def test_three_hundred_random_instances() -> None:

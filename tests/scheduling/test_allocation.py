@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from benchmarks.allocation import instances
 from kfl.core.errors import ConfigError
 from kfl.scheduling.allocation import AllocationProblem, allocate
 from kfl.scheduling.as_printed import printed_algorithm2, printed_rule
 from kfl.scheduling.problem import Curves
 from kfl.scheduling.status import Status
+from tests.reference.convex_solver import instances
 
 
 def problem(**changes: object) -> AllocationProblem:

@@ -1,9 +1,9 @@
-"""Both schedulers against all 2^K sets: a smaller run of benchmarks/brute_force.py."""
+"""Both schedulers against all 2^K sets: a smaller run of studies/brute_force.py."""
 
 import pytest
 
-from benchmarks.brute_force import V, instance, run
 from kfl.scheduling import Dual, Lyapunov
+from tests.reference.brute_force import V, instance, run
 
 CASES = [instance(seed, hard_budget=seed % 4 == 3) for seed in range(60)]
 
@@ -22,7 +22,7 @@ def test_the_dual_is_optimal_and_its_bound_is_one() -> None:
     rows = [run(Dual(v=V), case) for case in CASES]
     assert max(row.bound_excess for row in rows) <= 0
     assert max(row.certified_devices for row in rows) <= 1
-    # So are all of the first 3000 such rounds (benchmarks/brute_force.py --instances 3000); these are 60 of them.
+    # So are all of the first 3000 such rounds (studies/brute_force.py --instances 3000); these are 60 of them.
     assert all(row.optimal for row in rows)
     assert max(row.distance for row in rows) < 1e-6
 

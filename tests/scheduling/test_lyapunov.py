@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.algorithm3 import KINDS, instance, paper_round
-from benchmarks.literal_algorithm3 import literal_best_prefix
 from kfl.core.errors import ConfigError
 from kfl.scheduling import curve
 from kfl.scheduling.base import Observation, SchedulerState, Uplink
@@ -17,6 +15,8 @@ from kfl.scheduling.lineup import Lineup
 from kfl.scheduling.lyapunov import Lyapunov, line_up
 from kfl.scheduling.prefix import best_prefix
 from kfl.scheduling.serve import reachable, serve, share_floor
+from tests.reference.literal_algorithm3 import literal_best_prefix
+from tests.reference.rounds import KINDS, instance, paper_round
 
 
 def observe(**changes: object) -> Observation:

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import kfl
-from benchmarks.kill_matrix import SMALL, data, difference
 from kfl.algorithms import ALGORITHMS
 from kfl.cli.main import main
 from kfl.simulation.determinism import WORKSPACE, deterministic_algorithms
+from tests.reference.runs import SMALL, data, difference
 
 SHORT = replace(SMALL, rounds=5)
 

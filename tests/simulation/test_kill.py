@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 import kfl
-from benchmarks.kill_matrix import PHASES, SMALL, data, difference
 from kfl.cli.main import main
 from kfl.core.errors import RunFolderError
 from kfl.runfolder import RunFolder
+from studies.kill_matrix import PHASES
+from tests.reference.runs import SMALL, data, difference
 
 ROOT = Path(__file__).parents[2]
 RUN = ["--devices", "6", "--rounds", "12", "--widths", "8", "--scheduler.count", "3", "--no-baseline"]
@@ -41,7 +42,7 @@ def one_sentence(text: str) -> str:
 
 def test_killed_in_every_phase_every_resumed_run_is_the_undisturbed_one():
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.kill_matrix", "--kills", "42", "--seed", "7"],
+        [sys.executable, "-m", "studies.kill_matrix", "--kills", "42", "--seed", "7"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kfl
-from benchmarks.kill_matrix import SMALL, data
 from kfl.runfolder import Snapshot, kept_rounds, read_trail
 from kfl.runfolder._trail import MOST_SNAPSHOTS
+from tests.reference.runs import SMALL, data
 
 
 def test_the_last_snapshot_is_the_end_of_the_run(tmp_path):

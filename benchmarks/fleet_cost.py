@@ -1,6 +1,6 @@
 """What a device costs: memory and time of its processes, bytes on the wire, and where a round's time goes.
 
-    python -m tests.fleet.cost --out docs/results/fleet-cost.txt
+    python -m benchmarks.fleet_cost --out docs/results/fleet-cost.txt
 
 Two devices and a server as real processes on 127.0.0.1, with TLS. Each device reaches the server through a small relay
 that counts bytes, so what is counted is TCP payload: TLS, HTTP, Flower's envelopes, polls and heartbeats included.
@@ -21,13 +21,13 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from benchmarks.machine import machine
 from kfl.algorithms import Algorithm, FedAvg, Kfl
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.local_fleet import LocalFleet
 from kfl.deploy.processes import free_ports, marked
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import Experiment
-from tests.fleet.machine import machine
 
 ROUNDS = 4
 DEVICES = 2
@@ -169,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     out = parser.parse_args().out
-    text = ["python -m tests.fleet.cost; " + machine(), ""]
+    text = ["python -m benchmarks.fleet_cost; " + machine(), ""]
     found = {}
     for algorithm in (Kfl(), replace(FedAvg(), learning_rate=0.05)):
         with tempfile.TemporaryDirectory(prefix="kfl-cost-") as folder:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every algorithm with equal models on MNIST and CIFAR-10: tuned on development seeds, then compared on seeds 0 to 2.
-#   benchmarks/tuned_comparison.sh OUT [extra options such as --device cuda --workers 14]
+#   studies/tuned_comparison.sh OUT [extra options such as --device cuda --workers 14]
 # KFL_DATA_DIR must hold both datasets. The search is short (100 rounds, one seed); the comparison is the full 200.
 set -euo pipefail
 out=$1; shift

@@ -1,6 +1,6 @@
 """Kill a run with SIGKILL again and again, in every phase, resume it, and compare the result byte for byte.
 
-    python -m benchmarks.kill_matrix --kills 300
+    python -m studies.kill_matrix --kills 300
 
 A child process plays a small run with a checkpoint after every round and says which phase it enters: training,
 aggregation, evaluation, history, checkpoint (the logger `kfl.phases` at debug level). A random moment after a marker
@@ -30,32 +30,20 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 import kfl
 from kfl.experiment.faults import Faults
 from kfl.scheduling import Lyapunov
+from tests.reference.runs import SMALL, data, difference
 
 PHASES = ("training", "aggregation", "evaluation", "history", "checkpoint")
-SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "knowledge.npz")
-"""Files that must be equal to the byte; environment.json and summary.json hold times."""
 KILLS_PER_RUN = 15
 AT_START = 0.1
 """Share of the kills that come before the first marker."""
-ROUNDS = 40
-SMALL = kfl.Experiment(devices=8, rounds=ROUNDS, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 EXPERIMENTS = (
     SMALL,
     replace(SMALL, scheduler=Lyapunov(v=0.01), hard_budget=True, radio=kfl.CellConfig(fading_correlation=0.9)),
     replace(SMALL, faults=Faults(drop_before=0.1, late=0.1, corrupt=0.2, join=0.3, leave=0.2, poisoned=0.2)),
 )
-
-
-def data() -> kfl.Dataset:
-    """Four classes of points in five dimensions: small enough that a round takes milliseconds."""
-    draw = np.random.default_rng(0)
-    y = np.arange(480) % 4
-    return kfl.Dataset.from_arrays(draw.normal(size=(480, 5)).astype(np.float32) * 2 + y[:, None], y)
 
 
 @dataclass(frozen=True)
@@ -148,18 +136,6 @@ def _play(experiment: kfl.Experiment, folder: Path, pipe: int, aim: Aim | None) 
     finally:
         sys.stderr.flush()
         os._exit(status)
-
-
-def difference(one: Path, other: Path) -> str | None:
-    """The first file in which two finished runs differ; None if they are equal to the byte."""
-    models = sorted(path.name for path in (one / "models").iterdir())
-    if models != sorted(path.name for path in (other / "models").iterdir()):
-        return "the list of models"
-    for name in (*SAME, *(f"models/{name}" for name in models)):
-        if (one / name).read_bytes() != (other / name).read_bytes():
-            return name
-    left = [path.name for path in other.rglob("*") if path.name.endswith(".part") or path.name == "state"]
-    return f"left behind: {', '.join(left)}" if left else None
 
 
 def lengths(markers: list[tuple[str, int]]) -> dict[str, float]:

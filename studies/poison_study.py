@@ -1,6 +1,6 @@
 """Poisoned devices: what plain KFL loses, and what each robust aggregation saves. The table of docs/robust.md.
 
-    python -m benchmarks.poison_study --out docs/results/poison.json
+    python -m studies.poison_study --out docs/results/poison.json
 
 mnist-5k over 50 devices with different networks, of which 25 random ones or all take part in a round, so that about
 five or ten of them report each class. None, one in ten or one in three of the devices upload knowledge that is
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="mnist-5k")
     parser.add_argument("--devices", type=int, default=50)
     parser.add_argument("--counts", type=int, nargs="+", default=[25, 50])
-    parser.add_argument("--model", default="benchmarks.poison_study:network")
+    parser.add_argument("--model", default="studies.poison_study:network")
     parser.add_argument("--widths", type=int, nargs="+", default=[32, 48, 64, 80, 96])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

@@ -1,6 +1,6 @@
 """CPU against GPU, and a GPU against itself: how far apart, and whether twice is the same.
 
-    python -m benchmarks.determinism_gpu
+    python -m studies.determinism_gpu
 
 Plays the same short runs on both, on made-up images, and compares: who took part and what it cost in energy must be
 the same to 1e-9; accuracy may differ by 1 point, knowledge and weights after five rounds by 1 % of the largest value

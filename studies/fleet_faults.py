@@ -1,6 +1,6 @@
 """Kill everything once: a fleet of real processes on 127.0.0.1, with TLS and authenticated devices.
 
-    python -m tests.fleet.faults --out docs/results/fleet-faults.txt
+    python -m studies.fleet_faults --out docs/results/fleet-faults.txt
 
 Takes about seven minutes on two cores. Each step says what is done and what is seen, and raises where that is not
 what a fleet has to do.
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.machine import machine
 from kfl.algorithms import Kfl
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.certificates import make_device_key
@@ -24,7 +25,6 @@ from kfl.deploy.local_fleet import LocalFleet
 from kfl.deploy.memory import Memory
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import Experiment, RoundLog
-from tests.fleet.machine import machine
 
 DEADLINE_S = 30.0
 ROUNDS = 20
@@ -98,7 +98,7 @@ def used(log: RoundLog) -> set[int]:
 
 def play(script: Script) -> None:
     fleet = script.fleet
-    script.say("python -m tests.fleet.faults; " + machine())
+    script.say("python -m studies.fleet_faults; " + machine())
     script.say("Four devices, TLS, authenticated, database, process isolation. Deadline 30 s, quorum 0.25.")
     script.until(lambda log: used(log) == {0, 1, 2, 3}, "all devices take part")
 

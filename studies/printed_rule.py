@@ -1,6 +1,6 @@
 """What the paper's rule for empty queues costs: devices with q = 0 get the least share, and send at full power.
 
-    python -m benchmarks.printed_rule [--rounds 60] [--seeds 5] [--out docs/results]
+    python -m studies.printed_rule [--rounds 60] [--seeds 5] [--out docs/results]
 
 The paper's MNIST cell (100 devices, 5 MHz, 1 s, 0.1 J per device and round, V = 0.01), energy only, for three
 power coefficients κ, which the paper does not give. Both rules run Algorithm 3 on the same channels, each with
@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.algorithm3 import paper_round
+from kfl.plots.style import new_figure, plain_axes, save
 from kfl.scheduling.base import FloatArray
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.wireless import PRESETS
+from tests.reference.rounds import paper_round
 
 DEVICES, HORIZON = 100, 200
 CELL = PRESETS["paper-mnist"]
@@ -77,15 +78,9 @@ def numbers(results: dict[float, dict[str, FloatArray]]) -> dict[str, Any]:
 
 def draw(results: dict[float, dict[str, FloatArray]], folder: Path) -> None:
     """Cumulative joules over rounds, one panel per coefficient; line styles tell the rules apart in grey."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    # The same file for the same numbers, and text that stays text.
-    matplotlib.rcParams.update({"svg.hashsalt": "kfl", "svg.fonttype": "none"})
     seeds = len(next(iter(results.values()))["ours"])
-    figure, panels = plt.subplots(1, len(results), figsize=(10.5, 4.0), sharey=True, layout="constrained")
+    figure = new_figure("This study", figsize=(10.5, 4.0), layout="constrained")
+    panels = figure.subplots(1, len(results), sharey=True)
     for panel, (coefficient, rules) in zip(panels, results.items(), strict=True):
         rounds = np.arange(1, rules["ours"].shape[1] + 1)
         upload = {name: runs[:, :, UPLOAD].cumsum(1) for name, runs in rules.items()}
@@ -105,8 +100,7 @@ def draw(results: dict[float, dict[str, FloatArray]], folder: Path) -> None:
         panel.set_yscale("log")
         panel.set_xlim(1, rounds[-1])
         panel.set_xlabel("round")
-        panel.grid(True, which="major", color="0.9", lw=0.6)
-        panel.spines[["top", "right"]].set_visible(False)
+        plain_axes(panel)
     panels[0].set_ylabel("energy since the start,\nall 100 devices [J]")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9.5, handlelength=3)
@@ -116,8 +110,8 @@ def draw(results: dict[float, dict[str, FloatArray]], folder: Path) -> None:
         fontsize=11,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "printed-rule.png", dpi=160)
-    figure.savefig(folder / "printed-rule.svg", metadata={"Date": None})
+    for ending in ("png", "svg"):
+        save(figure, folder / f"printed-rule.{ending}")
 
 
 def main() -> None:

@@ -1,16 +1,13 @@
-"""The allocator against a general convex solver, on random instances over wide regimes.
+"""The allocator's yardstick: a general convex solver, on random problems over wide regimes.
 
-    python -m benchmarks.allocation [--count 400] [--seed 0]
-
-Each instance is written as an exponential-cone problem for cvxpy with Clarabel: ExpCone(b, θ, z) says
-z ≥ θ e^{b/θ}, and Σ a w (z − θ) is minimised. The solver's shares are put through the exact objective, so the
-comparison does not depend on how it rounds z − θ. Both points are feasible, so the lower value is the better
-one: "solver worse" means that it stalled above ours. The optimality conditions judge ours in any case.
+Each problem is written as an exponential-cone problem for cvxpy with Clarabel: ExpCone(b, θ, z) says z ≥ θ e^{b/θ}, and
+Σ a w (z − θ) is minimised. The solver's shares are put through the exact objective, so the comparison does not depend
+on how it rounds z − θ. Both points are feasible, so the lower value is the better one: "solver worse" means that it
+stalled above ours. The optimality conditions judge ours in any case.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections import Counter
@@ -187,15 +184,3 @@ def compare(problems: list[AllocationProblem], tolerance: float = 1e-8) -> Summa
         else:
             summary.outcomes["agree"] += 1
     return summary
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    print(compare(instances(options.count, options.seed)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Which rounds Theorem 1 as printed favours, beside the paper's three patterns and what runs of them measure.
 
-    python -m benchmarks.bound_weights --measure [--seeds 0 1 2 3 4] [--out docs/results]
-    python -m benchmarks.bound_weights [--out docs/results]
+    python -m studies.bound_weights --measure [--seeds 0 1 2 3 4] [--out docs/results]
+    python -m studies.bound_weights [--out docs/results]
 
 The first runs uniform, ascend and descend (mnist-5k, 50 devices, 40 rounds, KFL and local-only) and writes
 bound-patterns.json; the second evaluates the bound, prints both and draws bound-weights.svg.
@@ -20,6 +20,7 @@ import numpy as np
 
 from kfl import Experiment, run
 from kfl.algorithms import Algorithm, Kfl, Local
+from kfl.plots.style import new_figure, plain_axes, save
 from kfl.theory import PATTERNS, Bound, Constants, equal_counts, pattern_schedule, round_weights, theorem1
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def measure(seeds: list[int]) -> dict[str, Any]:
             curves[f"{name} | {pattern}"] = [[round(a, 5) for a in history.curve()[1]] for history in histories]
             print(f"{name} {pattern}: {np.mean([c[-1] for c in curves[f'{name} | {pattern}']]):.4f}", flush=True)
     return {
-        "command": f"python -m benchmarks.bound_weights --measure --seeds {' '.join(map(str, seeds))}",
+        "command": f"python -m studies.bound_weights --measure --seeds {' '.join(map(str, seeds))}",
         "dataset": "mnist-5k",
         "devices": DEVICES,
         "rounds": ROUNDS,
@@ -101,20 +102,14 @@ def report(measured: dict[str, Any], found: dict[str, Bound]) -> None:
 
 
 def draw(measured: dict[str, Any], path: Path) -> None:
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.4, 3.9), layout="constrained")
+    figure = new_figure("This study", figsize=(11.4, 3.9), layout="constrained")
     panels = figure.subplots(1, 3)
     draw_weights(panels[0])
     draw_patterns(panels[1])
     draw_measured(panels[2], measured)
     for panel in panels:
-        panel.grid(color="#e3e6ea", lw=0.7)
-        panel.set_axisbelow(True)
-        panel.spines[["top", "right"]].set_visible(False)
-    with rc_context({"svg.hashsalt": "kfl"}):  # with no date, so that the same numbers give the same file
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {})
+        plain_axes(panel)
+    save(figure, path)
 
 
 def draw_weights(panel: Axes) -> None:

@@ -1,6 +1,6 @@
 """Learning algorithms side by side on real MNIST and CIFAR-10: the numbers of docs/results.md.
 
-    python -m benchmarks.learning --out docs/results/learning.jsonl --device cuda --workers 12
+    python -m studies.learning --out docs/results/learning.jsonl --device cuda --workers 12
 
 K = 100 devices, two shards each as the paper prints the split, 10 random devices per round, 200 rounds, seeds 0
 to 2. One line per finished run; runs that are already in the file are not repeated.

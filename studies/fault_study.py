@@ -1,6 +1,6 @@
 """Thirty per cent of the scheduled devices fail, in every way there is: does the run complete, and what does it lose?
 
-    python -m benchmarks.fault_study --out docs/results/faults.json
+    python -m studies.fault_study --out docs/results/faults.json
 
 100 devices with the paper's different networks, 200 rounds, Lyapunov scheduling with hard budgets, seeds 0 to 2, each
 with and without faults. By default on mnist-5k, whose devices hold 40 samples each; the budget is scaled to that, so

@@ -1,6 +1,4 @@
-"""Algorithm 3 and the dual scheduler against all 2^K sets, for up to 10 devices.
-
-    python benchmarks/brute_force.py [--instances 300]
+"""Rounds small enough to try all 2^K sets of devices, and what a scheduler loses against the best of them.
 
 The optimum is the best of all sets, each with the shares that `allocate` finds for the true queues. A band is
 called scarce when the optimum leaves out a device that would be worth its energy if it had the band to itself.
@@ -8,8 +6,6 @@ called scarce when the optimum leaves out a device that would be worth its energ
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +14,6 @@ from numpy.typing import NDArray
 from kfl.core.randomness import stream
 from kfl.scheduling import (
     AllocationProblem,
-    Dual,
-    Lyapunov,
     Observation,
     Scheduler,
     SchedulerState,
@@ -140,29 +134,3 @@ def run(scheduler: Scheduler, case: Instance) -> Result:
         certified_devices=decision.gap / one,
         bound_excess=(decision.lower_bound - case.optimum) / scale,
     )
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Algorithm 3 and the dual scheduler against all sets.")
-    parser.add_argument("--instances", type=int, default=300)
-    options = parser.parse_args()
-    cases = [instance(seed, hard_budget=seed % 4 == 3) for seed in range(options.instances)]
-    scarce = [case for case in cases if case.scarce]
-    print(f"{len(cases)} rounds of 4 to 10 devices, the band truly scarce in {len(scarce)}")
-    print(f"{'scheduler':12}{'rounds':>8}{'optimal':>11}{'worst gap':>11}{'in devices':>12}{'mean gap':>11}")
-    for scheduler in (Lyapunov(v=V), Dual(v=V)):
-        for label, group in (("all", cases), ("scarce", scarce)):
-            rows = [run(scheduler, case) for case in group]
-            print(
-                f"{scheduler.name:12}{label:>8}{sum(row.optimal for row in rows):>6}/{len(rows):<4}"
-                f"{max(row.distance for row in rows):>11.2%}{max(row.distance_devices for row in rows):>12.3g}"
-                f"{np.mean([row.distance for row in rows]):>11.3%}"
-            )
-    rows = [run(Dual(v=V), case) for case in cases]
-    print(f"dual: certified gap at most {max(row.certified_devices for row in rows):.3f} devices;", end=" ")
-    print(f"bound − optimum at most {max(row.bound_excess for row in rows):.1e} (relative; must not be positive)")
-    return 0 if 2 * len(scarce) >= len(cases) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Energy over 200 rounds at the paper's MNIST settings: V = 0.01, V = 0.1, round robin, myopic, for each κ.
 
-    python -m benchmarks.energy_curves --out docs/results
+    python -m studies.energy_curves --out docs/results
 
 Who is scheduled depends on channel, queues and costs, not on what is learned, so no model is trained here. K = 100
 devices with 600 samples each, networks of mixed widths, KFL's payload of 640 × 32 bits, seeds 0 to 4. Writes
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from kfl.core.randomness import stream
+from kfl.plots.style import new_figure, plain_axes, save
 from kfl.scheduling import (
     Dual,
     EnergyAccount,
@@ -149,11 +150,6 @@ def verdict(holds: bool) -> str:
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     styles = {
         "V = 0.01": ("#00539b", "-"),
         "V = 0.1": ("#c84e00", "-"),
@@ -161,7 +157,8 @@ def draw(results: dict[str, Any], folder: Path) -> None:
         "round robin": ("#555555", "-."),
         "myopic": ("#909090", ":"),
     }
-    figure, axes = plt.subplots(1, len(KAPPAS), figsize=(12, 4), sharey=True, layout="constrained")
+    figure = new_figure("This study", figsize=(12, 4), layout="constrained")
+    axes = figure.subplots(1, len(KAPPAS), sharey=True)
     rounds = np.arange(1, ROUNDS + 1)
     for axis, kappa in zip(axes, KAPPAS, strict=True):
         axis.axhline(1, color="#bbbbbb", linewidth=1)
@@ -172,13 +169,12 @@ def draw(results: dict[str, Any], folder: Path) -> None:
             axis.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
         axis.set_title(f"κ = {kappa:g}", fontsize=11)
         axis.set_xlabel("round")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3)
+        plain_axes(axis)
     axes[0].set_ylabel("energy used / energy budget, whole fleet")
     axes[0].text(2, 1.01, "budget for 200 rounds", fontsize=8, color="#777777", va="bottom")
     axes[0].legend(frameon=False, fontsize=9, loc="center left")
     for ending in ("svg", "png"):
-        figure.savefig(folder / f"energy-curves.{ending}", dpi=130)
+        save(figure, folder / f"energy-curves.{ending}")
 
 
 def main() -> None:
