@@ -2,16 +2,19 @@
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
-from kfl.algorithms import FedAvg, Kfl, Local, Rejection
+from kfl.algorithms import Algorithm, ArrayFormat, Cost, FedAvg, Kfl, Local, Rejection, Upload, training_flops, usable
 from kfl.core.errors import KflError
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Array, ConfigRecord, Message, RecordDict
 from kfl.deploy.server import FleetServer, serve
+from kfl.engine import Distillation, Supervised
 from kfl.runfolder import RunFolder
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
@@ -44,10 +47,54 @@ def with_array(reply, name, array):
     return reply
 
 
+@dataclass(frozen=True)
+class Anchored(Algorithm):
+    """An algorithm that nobody registered, with arrays of its own and training on the server."""
+
+    name: ClassVar[str] = "anchored"
+    needs_equal_models: ClassVar[bool] = True
+
+    def server_init(self, engine, seed):
+        return {"teacher." + name: value for name, value in engine.initial(0, seed, common=True).items()}
+
+    def broadcast(self, server):
+        return {"mean": server["teacher.head.bias"]}
+
+    def local_update(self, message, devices, states, engine, key):
+        trained = engine.train(devices, states, Supervised(), self.sgd(), key)
+        uploads = [
+            Upload(
+                device,
+                {"push": state["head.bias"] - message["mean"], "held": torch.tensor(engine.profile(device).samples)},
+            )
+            for device, state in zip(devices, trained, strict=True)
+        ]
+        return trained, uploads
+
+    def upload_format(self, server):
+        return {"push": ArrayFormat.like(server["teacher.head.bias"]), "held": ArrayFormat((), "int64", "samples")}
+
+    def aggregate(self, server, uploads, *, engine, key):
+        good, rejected = usable(uploads, self.upload_format(server))
+        if not good:
+            return server, rejected
+        teacher = {name.removeprefix("teacher."): value for name, value in server.items()}
+        teacher["head.bias"] = teacher["head.bias"] + sum(u.arrays["push"] * u.arrays["held"] for u in good) / 1000
+        shape = (2 * engine.classes, teacher["body.1.weight"].shape[1])
+        draw = torch.Generator().manual_seed(key.torch_seed("samples of the server", 0))
+        task = torch.randn(shape, generator=draw), torch.randn(shape[0], engine.classes, generator=draw)
+        (teacher,) = engine.train([0], [teacher], Distillation(2.0), self.sgd(), replace(key, phase=9), task)
+        return {"teacher." + name: value for name, value in teacher.items()}, rejected
+
+    def cost(self, profile, *, real_work):
+        return Cost(training_flops(self.local_steps, profile, real_work=real_work), 352, 320)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {},
+        {"algorithm": Anchored(local_steps=2), "widths": (32,)},
         {"algorithm": Kfl(batch_size=100, local_steps=2, bits_per_value=4)},
         {"algorithm": Kfl(local_steps=2, clip_norm=1.0, noise_multiplier=0.1, noise_counts=True)},
         {"algorithm": FedAvg(local_steps=2), "widths": (32,)},
@@ -55,7 +102,16 @@ def with_array(reply, name, array):
         {"radio": CellConfig(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
         {"radio": None, "scheduler": SCHEDULERS["round-robin"](count=2)},
     ],
-    ids=["lyapunov", "quantised batches", "private", "fedavg", "local", "blocks and outages", "no radio"],
+    ids=[
+        "lyapunov",
+        "unregistered",
+        "quantised batches",
+        "private",
+        "fedavg",
+        "local",
+        "blocks and outages",
+        "no radio",
+    ],
 )
 def test_a_fleet_does_what_the_simulator_does(loop, serve_fleet, small, tmp_path, changes):
     grid, config = loop(small(**changes), quorum=0.0)  # the simulator knows no quorum

@@ -6,7 +6,7 @@ from kfl.paper import FIGURES, FULL, Store
 from kfl.paper.pictures import draw, picture
 from kfl.paper.setting import run_key
 from kfl.paper.tables import figure_table
-from kfl.plots import STYLES
+from kfl.plots import style_of
 
 ROUNDS = list(range(5, 201, 5))
 
@@ -79,18 +79,18 @@ def lines_in(panel: int) -> dict[str, list[tuple[float, float]]]:
 
 def test_what_spent_nothing_is_a_level_across_the_panel() -> None:
     bits = lines_in(2)
-    (left, low), (right, high) = bits[STYLES["local"][0]]
+    (left, low), (right, high) = bits[style_of("local").colour]
     assert (left, right) == (1e3 * 5, 1e6 * 200), "from the first upload of the thriftiest to the last of the others"
     assert low == high
 
 
 def test_a_line_ends_where_its_runs_end_on_average_and_is_led_to_its_name() -> None:
     joules = lines_in(0)
-    start, end, lead, edge = joules[STYLES["fedavg"][0]]
+    start, end, lead, edge = joules[style_of("fedavg").colour]
     assert end[0] == 100.0 and lead[0] == 100.0 and edge[0] == 200.0
     assert start[1] < end[1] and end[1] == lead[1] == edge[1]
     assert abs(end[1] - 100 * (0.5 + 0.01 * 2 + 0.001 * 2 + 0.2)) < 1e-9, "the mean over seeds at the end"
-    assert len(joules[STYLES["kfl"][0]]) == 2, "what goes on to the edge needs no lead"
+    assert len(joules[style_of("kfl").colour]) == 2, "what goes on to the edge needs no lead"
 
 
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ FedRep(local_steps=4, learning_rate=0.05, head_learning_rate=None, momentum=0.9,
 """
 
 from kfl.algorithms.apfl import Apfl
-from kfl.algorithms.base import Algorithm, Cost, PlotStyle, automatic_style
+from kfl.algorithms.base import Algorithm, Cost, PlotStyle, automatic_style, training_flops
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedkd import FedKd
 from kfl.algorithms.fedproto import FedProto
@@ -15,7 +15,7 @@ from kfl.algorithms.fedrep import FedRep
 from kfl.algorithms.kfl import Kfl
 from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
 from kfl.algorithms.privacy import PrivacyCost, privacy_cost
-from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, describe
+from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, describe, usable
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.name: cls for cls in (Kfl, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, SelfKnowledge, FixedKnowledge)
@@ -51,4 +51,6 @@ __all__ = [
     "describe",
     "plot_style",
     "privacy_cost",
+    "training_flops",
+    "usable",
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kfl.paper.measures import gap
 from kfl.paper.setting import Figure, Panel, Scale
 from kfl.paper.store import Store
-from kfl.plots import FORMATS, STYLES, Differences, Style, curves_of, plot_differences, plot_panels, save
+from kfl.plots import FORMATS, Differences, Style, curves_of, plot_differences, plot_panels, save, style_of
 from kfl.plots import Panel as DrawnPanel
 from kfl.simulation.records import Record
 
@@ -55,7 +55,7 @@ def _drawn(panel: Panel, figure: Figure, store: Store, scale: Scale) -> DrawnPan
         for line in panel.lines
         for row in store.seeds(line, scale).values()
     ]
-    styles = {line.label: STYLES.get(line.style) or POLICY_STYLES[line.style] for line in panel.lines}
+    styles = {line.label: POLICY_STYLES.get(line.style) or style_of(line.style) for line in panel.lines}
     return DrawnPanel(panel.title, curves_of(rows, panel.across), styles, panel.across, energy)
 
 
@@ -71,6 +71,6 @@ def _differences(panel: Panel, store: Store, scale: Scale) -> Differences:
     gaps = [gap(store, scale, ours.key, rival.key) for rival in rivals]
     return Differences(
         title=panel.title,
-        rivals=[(rival.label, STYLES[rival.style].colour) for rival in rivals],
+        rivals=[(rival.label, style_of(rival.style).colour) for rival in rivals],
         found=[None if found is None else (found.mean, found.low, found.high) for found in gaps],
     )

@@ -6,11 +6,10 @@ The same data gives the same file, byte for byte.
 from kfl.plots.curves import Axis, Curve, curves_of, plot_curves
 from kfl.plots.panels import Differences, Panel, plot_differences, plot_panels
 from kfl.plots.split import plot_split
-from kfl.plots.style import FORMATS, STYLES, Style, new_figure, save, style_of
+from kfl.plots.style import FORMATS, Style, new_figure, save, style_of
 
 __all__ = [
     "FORMATS",
-    "STYLES",
     "Axis",
     "Curve",
     "Differences",

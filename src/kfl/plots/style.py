@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from kfl.algorithms import plot_style
 from kfl.core.errors import DataError, MissingExtraError
 from kfl.core.files import write_atomic
 
@@ -29,28 +30,19 @@ class Style(NamedTuple):
     width: float
 
 
-STYLES: dict[str, Style] = {
-    "kfl": Style("#0b3d91", "-", 2.4),
-    "local": Style("#333333", (0, (5, 2)), 1.7),
-    "self-knowledge": Style("#6b7f94", (0, (1, 1.2)), 1.8),
-    "fixed-knowledge": Style("#957a52", (0, (6, 1.5, 1, 1.5)), 1.6),
-    "fedavg": Style("#d55e00", "-", 1.6),
-    "fedrep": Style("#00805a", (0, (8, 2)), 1.7),
-    "apfl": Style("#b2478c", (0, (4, 1, 1, 1, 1, 1)), 1.7),
-    "fedkd": Style("#b07d00", (0, (3, 1.2)), 1.7),
-    "fedproto": Style("#3a9bd9", "-", 1.7),
-}
-"""The style of each algorithm: a heavy blue line for KFL, muted colours for what shares nothing.
-
-Lines differ in dashes as well as in colour, so that a plot can be read in greyscale.
-"""
-OTHER = Style("#222222", "-", 1.5)
 GRID_COLOUR = "#e3e6ea"
 
 
 def style_of(name: str) -> Style:
-    """The style of an algorithm; one for all that are not known."""
-    return STYLES.get(name, OTHER)
+    """The style of an algorithm, as it declares it or as it follows from its name.
+
+    Lines differ in dashes as well as in colour, so that a plot can be read in greyscale.
+
+    >>> style_of("local")
+    Style(colour='#333333', dashes=(0, (5, 2)), width=1.7)
+    """
+    style = plot_style(name)
+    return Style(style.colour, (0, style.dash) if style.dash else "-", style.width)
 
 
 def new_figure(purpose: str, **options: Any) -> Figure:
