@@ -26,7 +26,7 @@ from benchmarks.workloads import made_up
 from kfl.algorithms import ALGORITHMS
 from kfl.core.arrays import read_npz
 from kfl.core.errors import StoppedError
-from kfl.runfolder import read_state
+from kfl.runfolder import RunReader
 
 POINTS, RELATIVE, ENERGY = 0.01, 0.01, 1e-9
 """Stated tolerances: accuracy (share), values relative to the largest, energies relative."""
@@ -94,10 +94,10 @@ def far(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 
 def arrays(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The server's arrays, and all devices' weights, of a finished run."""
-    server = read_npz((folder / "knowledge.npz").read_bytes())
+    server = read_npz((folder / "server.npz").read_bytes())
     weights: dict[str, np.ndarray] = {}
     for device in range(20):
-        state = read_state(folder, device) or {}
+        state = RunReader(folder).model(device) or {}
         weights |= {f"{device}/{name}": value.float().numpy() for name, value in state.items()}
     return server, weights
 
@@ -119,7 +119,7 @@ def compare(name: str, cpu: Path, gpu: Path) -> bool:
 def bits(folder: Path) -> list[bytes]:
     names = [
         "rounds.jsonl",
-        "knowledge.npz",
+        "server.npz",
         *sorted(str(p.relative_to(folder)) for p in (folder / "models").iterdir()),
     ]
     return [(folder / name).read_bytes() for name in names]

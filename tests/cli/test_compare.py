@@ -145,7 +145,7 @@ def test_the_config_of_a_run_is_a_setting_to_compare_in(capsys):
         (["tune", "--seeds", "3,100"], ["seeds is '3'", "--allow-report-seeds"]),
         (["tune", "--learning-rates", "0.1,fast"], ["learning_rates is '0.1,fast'"]),
         (["tune", "--algorithms", "fedrep"], ["fedrep averages weights"]),
-        (["export", "nowhere"], ["nowhere is no run folder"]),
+        (["export", "nowhere"], ["nowhere is not a run folder"]),
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_runs(words, expected, capsys):

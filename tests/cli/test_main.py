@@ -91,7 +91,7 @@ def test_own_data_and_own_model_by_name(capsys):
     done = command("run", "--dataset", "mine:data", "--model", "mine:model", "--split", "iid", *QUICK, "--out", "r")
     assert done.returncode == 0, done.stderr
     environment = json.loads(Path("r/environment.json").read_text())
-    assert environment["repeatable"] == "yes"
+    assert environment["given_as_objects"] == []
     assert set(environment["sources"]) == {"mine:data", "mine:model"}
 
 

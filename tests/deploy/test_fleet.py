@@ -23,7 +23,7 @@ from kfl.deploy.certificates import make_authority, make_device_key
 from kfl.deploy.local_fleet import LocalFleet, program
 from kfl.deploy.memory import Memory
 from kfl.deploy.processes import free_ports
-from kfl.runfolder import read_state
+from kfl.runfolder import RunReader
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
 
@@ -65,7 +65,7 @@ def test_a_fleet_with_a_killed_server_knows_what_the_simulator_knows(small, tmp_
     assert [log.round for log in history.rounds] == [0, 1, 2]
     assert len(set(history.rounds[0].share)) == 4
     assert any(len(log.devices) < 4 for log in history.rounds)
-    with np.load(fleet.run_folder / "knowledge.npz") as ours, np.load(tmp_path / "simulated/knowledge.npz") as theirs:
+    with np.load(fleet.run_folder / "server.npz") as ours, np.load(tmp_path / "simulated/server.npz") as theirs:
         np.testing.assert_array_equal(ours["known"], theirs["known"])
         np.testing.assert_allclose(ours["knowledge"], theirs["knowledge"], atol=1e-5)
     for ours, theirs in zip(history.rounds, twin.rounds, strict=True):
@@ -74,7 +74,7 @@ def test_a_fleet_with_a_killed_server_knows_what_the_simulator_knows(small, tmp_
     for device in range(4):
         name = json.loads((fleet.run_folder / "fleet.json").read_text())["run"]
         kept = Memory(fleet.device_folder(device) / "state", name, device).load()
-        model = read_state(tmp_path / "simulated", device)
+        model = RunReader(tmp_path / "simulated").model(device)
         assert max(float((kept.state[key] - model[key]).abs().max()) for key in model) < 1e-5
 
 
@@ -190,7 +190,7 @@ def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(
     assert fault[2, 2]["fault"] in ("late", "gone", "error")
     assert all(0 not in log.lost and 0 not in {r["device"] for r in log.rejected} for log in logs)
 
-    with np.load(fleet.run_folder / "knowledge.npz") as found:
+    with np.load(fleet.run_folder / "server.npz") as found:
         assert np.isfinite(found["knowledge"]).all()
     nodes = json.loads((fleet.run_folder / "fleet.json").read_text())
     assert sorted(nodes["devices"]) == ["0", "1", "2", "3"]

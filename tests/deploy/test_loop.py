@@ -22,7 +22,7 @@ from kfl.wireless import CellConfig
 
 
 def knowledge(folder):
-    with np.load(folder / "knowledge.npz") as found:
+    with np.load(folder / "server.npz") as found:
         return {name: found[name] for name in found.files}
 
 

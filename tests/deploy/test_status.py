@@ -11,8 +11,8 @@ from kfl.core.errors import RunFolderError
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import ConfigRecord, RecordDict
 from kfl.deploy.server import FleetServer
-from kfl.deploy.status import find_run, is_held, read_status
-from kfl.runfolder import RunFolder
+from kfl.deploy.status import find_run, read_status
+from kfl.runfolder import RunFolder, is_held
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
 
@@ -135,7 +135,7 @@ def test_it_finds_the_run_folder_and_refuses_what_is_none(loop, everybody, serve
         read_status(tmp_path / "simulated")
     (project / "run" / "fleet.json").write_text("{")
     assert main(["deploy", "status", str(project)]) == 2
-    assert "fleet.json cannot be read" in capsys.readouterr().err
+    assert "fleet.json is damaged" in capsys.readouterr().err
 
 
 def test_a_line_that_was_torn_is_passed_over(loop, everybody, serve_fleet):

@@ -11,7 +11,7 @@ import pytest
 
 import kfl
 from kfl.core.errors import KflError, StoppedError
-from kfl.runfolder import read_state
+from kfl.runfolder import RunReader
 from kfl.simulation.export import FinishedRun
 from tests.reference.runs import SMALL, data, difference
 
@@ -74,7 +74,7 @@ def test_a_finished_run_with_one_file_damaged(folders, mutated, judged, tmp_path
         path.write_bytes(mutated(whole, draw))
         before = content(folder)
         found = [judged(lambda: kfl.load_run(folder)), judged(lambda: FinishedRun.open(folder))]
-        found += [judged(lambda device=device: read_state(folder, device)) for device in range(4)]
+        found += [judged(lambda device=device: RunReader(folder).model(device)) for device in range(4)]
         refused += any(isinstance(one, KflError) for one in found)
         assert content(folder) == before
         path.write_bytes(whole)

@@ -26,7 +26,7 @@ from kfl.core.errors import DataError, KflError, RunFolderError, StoppedError
 from kfl.data import idx
 from kfl.data.cache import Decoded, cached
 from kfl.data.image_table import read_images
-from kfl.runfolder import read_state
+from kfl.runfolder import RunReader
 from kfl.runfolder._tensors import rows_sum
 from kfl.simulation.export import FinishedRun
 from tests.reference.runs import SMALL, data, difference
@@ -154,7 +154,7 @@ def test_a_model_file_is_only_numbers(stopped, tmp_path, bomb, payload):
     device = int(path.stem.removeprefix("device-"))
     path.write_bytes(content)
     with pytest.raises(RunFolderError, match="is damaged"):
-        read_state(folder, device)
+        RunReader(folder).model(device)
 
 
 @pytest.mark.parametrize("payload", ["objects", "huge", "pickle"])
@@ -166,7 +166,7 @@ def test_the_knowledge_of_a_finished_run_is_only_numbers(stopped, tmp_path, bomb
         "huge": zipped(knowledge=huge_npy()),
         "pickle": pickle.dumps(bomb),
     }
-    (folder / "knowledge.npz").write_bytes(content[payload])
+    (folder / "server.npz").write_bytes(content[payload])
     device = int(next((folder / "models").iterdir()).stem.removeprefix("device-"))
     with pytest.raises(KflError, match="knowledge"):
         FinishedRun.open(folder).weights(device)

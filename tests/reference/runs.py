@@ -11,7 +11,7 @@ import kfl
 from kfl.runfolder import History, RoundLog, RunFolder, Snapshot, kept_rounds, totals
 from kfl.scheduling import Status, Uniform
 
-SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "knowledge.npz")
+SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "server.npz")
 """Files that must be equal to the byte; environment.json and summary.json hold times."""
 SMALL = kfl.Experiment(devices=8, rounds=40, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 REASON = "its means has the shape (320,), not (10, 64)"
@@ -43,7 +43,7 @@ def made_up_run(folder: Path, devices: int, rounds: int, chosen: int, seed: int 
     target = RunFolder(folder)
     with target.locked():
         target.prepare(experiment)
-        target.write_environment({"dataset": {"name": "mnist-5k", "note": ""}, "repeatable": "yes"})
+        target.write_environment({"dataset": {"name": "mnist-5k", "note": ""}, "given_as_objects": []})
         skill, knowledge = draw.beta(8, 2, devices), draw.normal(size=(10, 64))
         logs = []
         for number in range(rounds):

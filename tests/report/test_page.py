@@ -226,9 +226,9 @@ assert "torch" not in sys.modules
 
 def test_the_command_refuses_in_one_sentence(tmp_path, capsys):
     for arguments, words in (
-        ([str(tmp_path)], "is no run folder"),
+        ([str(tmp_path)], "is not a run folder"),
         ([], "RUN"),
-        ([str(tmp_path / "nowhere"), "--out", "x.html"], "is no run folder"),
+        ([str(tmp_path / "nowhere"), "--out", "x.html"], "is not a run folder"),
     ):
         assert main(["report", *arguments]) == 2
         said = capsys.readouterr().err.strip()

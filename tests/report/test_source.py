@@ -29,7 +29,7 @@ def test_a_run_is_read_as_load_run_reads_it(runs):
         assert run.rounds.device[mine].tolist() == list(log.devices)
         for name in ("share", "power_w", "compute_energy_j", "upload_energy_j"):
             np.testing.assert_array_equal(getattr(run.rounds, name)[mine], getattr(log, name))
-        told = {(t.kind, t.device) for t in run.rounds.troubles if t.round == number}
+        told = {(t.kind, t.device) for t in run.rounds.incidents if t.round == number}
         refused = {entry["device"] for entry in log.rejected}
         assert {device for kind, device in told if kind == "refused"} == refused
         assert {d for _, d in told} == refused | {e["device"] for e in log.faults} | {*log.lost, *log.diverged}
@@ -122,7 +122,7 @@ def test_what_is_damaged_is_said_in_one_sentence(copy, name, content, words):
 def test_a_folder_of_runs_stands_for_them(runs, tmp_path):
     assert [path.name for path in find_runs([runs])] == ["fedavg", "kfl", "plain"]
     assert find_runs([runs / "kfl", runs / "kfl"]) == [runs / "kfl"]
-    with pytest.raises(RunFolderError, match="is no run folder"):
+    with pytest.raises(RunFolderError, match="is not a run folder"):
         find_runs([tmp_path])
-    with pytest.raises(RunFolderError, match="is no run folder"):
+    with pytest.raises(RunFolderError, match="is not a run folder"):
         find_runs([tmp_path / "nowhere"])

@@ -129,7 +129,7 @@ def test_what_cannot_be_given_is_refused_in_one_sentence(data, finished, tmp_pat
     for device in (-1, 6):
         with pytest.raises(ConfigError, match=f"device is {device}, but must be from 0 to 5"):
             load_model(folder, device)
-    with pytest.raises(RunFolderError, match="is no run folder"):
+    with pytest.raises(RunFolderError, match="is not a run folder"):
         load_model(tmp_path / "nowhere", 0)
     kfl.run(SMALL, tmp_path / "light", dataset=data, keep_models=False)
     assert not (tmp_path / "light" / "models").exists()

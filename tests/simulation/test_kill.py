@@ -226,6 +226,6 @@ def test_too_little_memory_is_said_in_one_sentence(tmp_path, capfd):
 
 def test_what_is_no_run_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(RunFolderError, match="is no run folder"), RunFolder(tmp_path).locked():
+    with pytest.raises(RunFolderError, match="is not a run folder"), RunFolder(tmp_path).locked():
         raise AssertionError("unreachable")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

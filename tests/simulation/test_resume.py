@@ -25,7 +25,7 @@ from kfl.simulation.round import begin, finite, play_round
 from kfl.simulation.runner import run_world
 
 SMALL = kfl.Experiment(devices=8, rounds=9, widths=(8, 12), scheduler=kfl.Uniform(count=3))
-SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "knowledge.npz")
+SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "server.npz")
 
 
 @pytest.fixture(scope="module")

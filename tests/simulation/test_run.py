@@ -199,7 +199,7 @@ def test_a_run_folder_holds_everything_and_can_be_read_back(data, tmp_path):
         "environment.json",
         "rounds.jsonl",
         "devices.json",
-        "knowledge.npz",
+        "server.npz",
         "models",
         "summary.json",
         "trail.jsonl",
@@ -210,8 +210,8 @@ def test_a_run_folder_holds_everything_and_can_be_read_back(data, tmp_path):
     assert loaded.devices == history.devices
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["schema_version"] == 1
-    assert environment["repeatable"].startswith("no")
-    with np.load(tmp_path / "run" / "knowledge.npz", allow_pickle=False) as arrays:
+    assert environment["given_as_objects"] == ["dataset"]
+    with np.load(tmp_path / "run" / "server.npz", allow_pickle=False) as arrays:
         assert arrays["knowledge"].shape == (4, 64)
         assert arrays["known"].all()
 

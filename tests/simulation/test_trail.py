@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kfl
-from kfl.runfolder import Snapshot, kept_rounds, read_trail
+from kfl.runfolder import RunReader, Snapshot, kept_rounds
 from kfl.runfolder._trail import MOST_SNAPSHOTS
 from tests.reference.runs import SMALL, data
 
 
 def test_the_last_snapshot_is_the_end_of_the_run(tmp_path):
     history = kfl.run(replace(SMALL, rounds=7), tmp_path, dataset=data())
-    trail = read_trail(tmp_path)
+    trail = RunReader(tmp_path).trail()
     assert [seen.round for seen in trail] == list(range(7))
-    with np.load(tmp_path / "knowledge.npz") as arrays:
+    with np.load(tmp_path / "server.npz") as arrays:
         largest = np.abs(arrays["knowledge"]).max()
         np.testing.assert_allclose(trail[-1].knowledge, arrays["knowledge"], atol=largest * 2**-11)
         np.testing.assert_array_equal(trail[-1].known, arrays["known"])
@@ -29,7 +29,7 @@ def test_the_last_snapshot_is_the_end_of_the_run(tmp_path):
 def test_every_algorithm_leaves_a_trail_and_only_knowledge_is_called_so(tmp_path, algorithm):
     learner = kfl.algorithms.ALGORITHMS[algorithm]()
     kfl.run(replace(SMALL, rounds=3, widths=(8,), algorithm=learner), tmp_path, dataset=data())
-    trail = read_trail(tmp_path)
+    trail = RunReader(tmp_path).trail()
     assert [seen.round for seen in trail] == [0, 1, 2]
     assert all((seen.knowledge is not None) == (algorithm == "fedproto") for seen in trail)
     assert all(seen.accuracy is not None for seen in trail)
@@ -37,7 +37,7 @@ def test_every_algorithm_leaves_a_trail_and_only_knowledge_is_called_so(tmp_path
 
 def test_rounds_without_a_test_keep_no_accuracy(tmp_path):
     kfl.run(replace(SMALL, rounds=5, evaluate_every=2), tmp_path, dataset=data())
-    assert [seen.accuracy is not None for seen in read_trail(tmp_path)] == [False, True, False, True, True]
+    assert [seen.accuracy is not None for seen in RunReader(tmp_path).trail()] == [False, True, False, True, True]
 
 
 @given(st.integers(1, 100_000))

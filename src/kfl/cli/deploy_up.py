@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def rehearsal(project: Project) -> Path:
     """The folder `local` of a project, without what an earlier rehearsal left there."""
-    from kfl.deploy.status import is_held
+    from kfl.runfolder import is_held
 
     folder = project.folder / "local"
     if is_held(folder / "run"):

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from kfl.core.text import percent, quantity
 from kfl.runfolder import History, RoundLog
+from kfl.scheduling import dominant
 
 if TYPE_CHECKING:
     from kfl.experiment.experiment import Experiment
@@ -135,8 +136,9 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
             f"FedAvg would have uploaded {quantity(summary['fedavg_bits_up'] / 8, 'B')} with the same devices in the "
             f"same rounds: {name} sent {100 * part:.2g} % of that."
         )
-    if "regime" in summary:
-        said.append(summary["regime"] + " " + budgets(summary, experiment.devices))
+    if "devices_over_budget" in summary:
+        decides = dominant(summary["compute_energy_j"], summary["upload_energy_j"])
+        said.append(f"{decides} {budgets(summary, experiment.devices)}")
     if summary["rejected_uploads"]:
         said.append(f"{summary['rejected_uploads']} uploads were refused; rounds.jsonl says why.")
     if summary["lost_uploads"]:

@@ -22,11 +22,9 @@ from kfl.cli.options import (
     with_radio_fields,
 )
 from kfl.core.errors import ConfigError, StoppedError
-from kfl.core.files import write_json
-from kfl.core.parse import read_json
 from kfl.experiment.experiment import Experiment, common_settings
 from kfl.report.trackers import Tracking, tracker_names
-from kfl.runfolder import cannot_write
+from kfl.runfolder import JOB, LOCAL_ONLY, read_note, write_note
 
 if TYPE_CHECKING:
     from kfl.runfolder import RoundLog
@@ -120,16 +118,13 @@ class Job:
             "deterministic": self.deterministic,
             "track": self.track,
         }
-        try:
-            write_json(folder / "job.json", note)
-        except OSError as problem:
-            raise cannot_write(folder, problem) from problem
+        write_note(folder, JOB, note)
 
     @staticmethod
     def load(folder: Path, data_dir: Path | None, device: str) -> Job:
         """Read the note; a run that was not started by `kfl run` has none, and gets no baseline."""
         try:
-            note = read_json(folder / "job.json")
+            note = read_note(folder, JOB)
             baseline, models, deterministic = (bool(note[name]) for name in ("baseline", "models", "deterministic"))
             track = tracker_names(str(name) for name in note.get("track", ()))
             return Job(data_dir, device, deterministic=deterministic, baseline=baseline, models=models, track=track)
@@ -175,7 +170,7 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
             try:
                 twin = run(
                     alone,
-                    folder / "local-only",
+                    folder / LOCAL_ONLY,
                     data_dir=job.data_dir,
                     device=job.device,
                     precision=job.precision,

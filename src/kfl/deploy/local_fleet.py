@@ -15,7 +15,6 @@ Nothing outside the folder is touched, ports are free ones, and when it ends no 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sys
@@ -31,13 +30,11 @@ from typing import Any
 from kfl.core.config import dump_toml
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
-from kfl.core.lock import LockedError, only_one
-from kfl.core.parse import parse_json
 from kfl.deploy.app_folder import ENVIRONMENT, write_app, write_connection
 from kfl.deploy.certificates import Pair, make_authority, make_device_key, make_server_certificate, write_private
 from kfl.deploy.processes import ProcessGroup, free_ports, listening
 from kfl.deploy.settings import ServerConfig
-from kfl.runfolder import RoundLog
+from kfl.runfolder import RoundLog, RunReader, is_finished, is_held
 
 CONNECTION = "fleet"
 START_S = 60.0
@@ -210,18 +207,12 @@ class LocalFleet:
     @property
     def finished(self) -> bool:
         """Whether the server has closed its books."""
-        return (self.run_folder / "summary.json").exists()
+        return is_finished(self.run_folder)
 
     @property
     def serving(self) -> bool:
         """Whether a server app holds the run folder."""
-        try:
-            with only_one(self.run_folder / ".lock"):
-                return False
-        except LockedError:
-            return True
-        except OSError:
-            return False
+        return is_held(self.run_folder)
 
     def rounds(self, patience_s: float = 600.0, restart: bool = True) -> Iterator[RoundLog]:
         """The rounds as they are finished, until the last. A server that died is started anew, if wanted.
@@ -262,10 +253,7 @@ class LocalFleet:
 
     def history(self) -> list[RoundLog]:
         """The rounds that are done."""
-        path = self.run_folder / "rounds.jsonl"
-        with contextlib.suppress(OSError):
-            return [RoundLog.from_dict(parse_json(line)) for line in path.read_text().split("\n")[:-1]]
-        return []
+        return RunReader(self.run_folder).whole_rounds()
 
 
 def program(name: str) -> str:

@@ -3,7 +3,7 @@
 Its configuration in the Flower run: `config`, the path of the server's TOML file (`kfl.deploy.settings`), and `folder`,
 its run folder. A new Flower run with the same folder goes on with the round after the last one that was finished.
 
-The run folder is the simulator's (config.toml, rounds.jsonl, state/, knowledge.npz, summary.json), with two more files:
+The run folder is the simulator's (config.toml, rounds.jsonl, state/, server.npz, summary.json), with two more files:
 
     fleet.json      the run's name, who is in the fleet, who was refused, where the metrics are
     fleet.jsonl     one line per round: real times, bytes, how long each device took
@@ -11,10 +11,8 @@ The run folder is the simulator's (config.toml, rounds.jsonl, state/, knowledge.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Mapping
@@ -26,9 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import ConfigError, KflError
-from kfl.core.files import write_json
-from kfl.core.parse import read_json
+from kfl.core.errors import ConfigError, KflError, RunFolderError
 from kfl.deploy.channel import Measurements, read_gains
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Context, Grid, ServerApp
@@ -39,7 +35,7 @@ from kfl.deploy.sentences import round_sentence
 from kfl.deploy.settings import ServerConfig
 from kfl.deploy.site import FleetSite, build_site, server_engine
 from kfl.engine import Engine
-from kfl.runfolder import Checkpoints, History, RoundLog, RunFolder, RunState, describe_environment, totals
+from kfl.runfolder import History, RoundLog, RunFolder, RunReader, RunState, describe_environment, totals
 from kfl.simulation.energy import energy_facts
 from kfl.simulation.runner import refuse_divergence
 
@@ -102,7 +98,7 @@ class FleetServer:
         self.roster = Roster(self.config, run_name(before))
         self.roster.restore(before)
         identity = blake2b(self.config.experiment.identity().encode(), digest_size=16).hexdigest()
-        self.checkpoints = Checkpoints(path / "state", identity=identity, interval_s=0.0)
+        self.checkpoints = self.target.checkpoints(identity, interval_s=0.0)
         self.started = time.monotonic()
         self._sync()
 
@@ -217,19 +213,16 @@ class FleetServer:
         self.state = played.state
         self.logs.append(played.entry)
         self.metrics.round(played.entry)
-        _append(self.target.path / "fleet.jsonl", {**played.facts, "keep_s": time.perf_counter() - began})
+        self.target.append_fleet({**played.facts, "keep_s": time.perf_counter() - began})
         log.info("%s", round_sentence(played.entry, self.config.experiment.rounds))
 
     def _sync(self) -> None:
-        write_json(
-            self.target.path / "fleet.json", {"run": self.roster.run, "metrics_port": self.port, **self.roster.table()}
-        )
+        self.target.write_fleet({"run": self.roster.run, "metrics_port": self.port, **self.roster.table()})
 
     def finish(self) -> None:
         """Close the books as the simulator does; the devices' models stay with the devices."""
         history = History(tuple(self.logs), self._summary(), self._records(), str(self.target.path))
         self.target.finish(history, self.state.server)
-        shutil.rmtree(self.target.path / "state", ignore_errors=True)
         self._sync()
         log.info("The run is finished after %d rounds.", self.state.round)
 
@@ -282,15 +275,9 @@ def run_name(fleet: Mapping[str, Any]) -> str:
 
 def _read_fleet(folder: Path) -> Mapping[str, Any]:
     try:
-        found = read_json(folder / "fleet.json")
-    except (OSError, ValueError):
+        return RunReader(folder).fleet()
+    except RunFolderError:
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _append(path: Path, value: Mapping[str, Any]) -> None:
-    with path.open("ab") as file:
-        file.write(json.dumps(value).encode() + b"\n")
 
 
 def _environment(config: ServerConfig) -> dict[str, Any]:
@@ -299,7 +286,7 @@ def _environment(config: ServerConfig) -> dict[str, Any]:
         "command": [],  # Flower's, with its tokens in it
         "process": os.getpid(),
         "dataset": {"name": "fleet", "note": "Each device of a real fleet has its own data."},
-        "repeatable": "no: devices of a real fleet hold their own data and models",
+        "given_as_objects": ["dataset", "models"],  # by the devices
         "fleet": config.to_table()["fleet"],
     }
 

@@ -1,12 +1,12 @@
 """How a fleet is doing, read from the server's run folder: while it runs, between two runs, and after the last round.
 
-Nothing here talks to the server or to Flower, so it works on a copy of the folder too.
+Nothing here talks to the server or to Flower, so it works on a copy of the folder too, and nothing that the folder
+names is imported.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
@@ -14,13 +14,10 @@ from typing import Any
 
 from kfl.algorithms import Rejection
 from kfl.core.errors import RunFolderError
-from kfl.core.parse import read_json, read_json_lines
-from kfl.experiment.experiment import Experiment
-from kfl.runfolder import LOCK, History, RoundLog, load_run
-from kfl.wireless import Cell
+from kfl.runfolder import RoundLog, RunReader, is_run_folder, read_run
 
-SILENT = ("late", "gone", "error", "garbled", "unsent", "outage")
-"""Faults by which a round loses a device's answer; the others, such as energy, only note something."""
+NO_ANSWER = ("late", "gone", "error", "garbled", "unsent", "outage")
+"""Faults that cost a round the device's answer; the others, such as energy, only note something."""
 
 
 @dataclass(frozen=True)
@@ -93,62 +90,67 @@ def read_status(folder: Path) -> FleetStatus:
 
     RunFolderError if there is no such folder, or it belongs to a simulation.
     """
-    if not (folder / "config.toml").exists():
+    if not is_run_folder(folder):
         raise RunFolderError(f"{folder} holds no run of a fleet, or its server has not begun yet.")
-    table = _read(folder / "fleet.json")
+    reader = RunReader(folder)
+    table = reader.fleet()
     if not table:
         raise RunFolderError(f"{folder} has no fleet.json: it is the run folder of a simulation, not of a fleet.")
-    experiment, history = load_run(folder)
-    facts = read_json_lines(folder / "fleet.jsonl")
+    run, logs, facts = read_run(folder), reader.rounds(), reader.fleet_rounds()
     members: dict[str, Any] = table.get("devices", {})
-    final = {int(record["device"]): record for record in history.devices}
-    budgets = _budgets(experiment)
+    final = {int(record["device"]): record for record in reader.devices()}
+    budgets = [inf] * run.devices if run.cell is None else run.cell.budget_j(run.planned).tolist()
     devices = tuple(
-        _device(device, members.get(str(device), {}), history, facts, final.get(device), budgets[device])
-        for device in range(experiment.devices)
+        _device(device, members.get(str(device), {}), logs, facts, final.get(device), budgets[device])
+        for device in range(run.devices)
     )
-    last = history.rounds[-10:]
+    last = logs[-10:]
     port = table.get("metrics_port")
-    state = "finished" if history.summary else ("running" if is_held(folder) else "stopped")
+    state = "finished" if run.finished else ("running" if reader.held else "stopped")
     return FleetStatus(
         folder=str(folder),
         state=state,
-        algorithm=experiment.algorithm.name,
-        scheduler=experiment.scheduler.name,
-        rounds_done=len(history.rounds),
-        rounds=experiment.rounds,
+        algorithm=run.algorithm,
+        scheduler=run.scheduler,
+        rounds_done=len(logs),
+        rounds=run.planned,
         devices_seen=len(members),
-        devices_expected=experiment.devices,
-        accuracy=next((entry.accuracy for entry in reversed(history.rounds) if entry.accuracy is not None), None),
-        energy_j=sum(entry.energy_j for entry in history.rounds),
-        bits_up=sum(entry.bits_up for entry in history.rounds),
-        bits_down=sum(entry.bits_down for entry in history.rounds),
-        round_s=sum(entry.time_s for entry in last) / len(last) if last else None,
+        devices_expected=run.devices,
+        accuracy=next((log.accuracy for log in reversed(logs) if log.accuracy is not None), None),
+        energy_j=sum(log.energy_j for log in logs),
+        bits_up=sum(log.bits_up for log in logs),
+        bits_down=sum(log.bits_down for log in logs),
+        round_s=sum(log.time_s for log in last) / len(last) if last else None,
         late=sum(one.late for one in devices),
         lost=sum(one.lost for one in devices),
         rejected=sum(one.rejected for one in devices),
         metrics_port=port if isinstance(port, int) and state == "running" else None,
         devices=devices,
         refused={str(node): str(reason) for node, reason in table.get("refused", {}).items()},
-        problems=tuple(_problems(history.rounds))[:10],
+        problems=tuple(_problems(logs))[:10],
     )
+
+
+def find_run(folder: Path) -> Path:
+    """The run folder that a person means: the folder itself, a project's, or that of `kfl deploy up` in it."""
+    candidates = (folder, folder / "run", folder / "local" / "run")
+    return next((path for path in candidates if RunReader(path).is_fleet), folder)
 
 
 def _device(
     device: int,
     member: Mapping[str, Any],
-    history: History,
+    logs: Sequence[RoundLog],
     facts: list[dict[str, Any]],
     final: Mapping[str, Any] | None,
     allowed_j: float,
 ) -> DeviceStatus:
     profile: Mapping[str, Any] = member.get("profile", {})
-    asked = [entry for entry in history.rounds if device in entry.devices]
-    silent = [fault for entry in asked for fault in entry.faults if _mine(fault, device) and fault["fault"] in SILENT]
-    late = sum(fault["fault"] == "late" for fault in silent)
-    used = [entry for entry in asked if _used(entry, device)]
+    asked = [log for log in logs if device in log.devices]
+    faults = [fault["fault"] for log in asked for fault in log.faults if fault["device"] == device]
+    used = [log for log in asked if device in log.used]
     answers = [answer for fact in facts if "bytes" in (answer := fact.get("answers", {}).get(str(device), {}))]
-    own = profile.get("budget_j")
+    own_j = profile.get("budget_j")
     return DeviceStatus(
         device=device,
         seen=bool(profile),
@@ -157,102 +159,47 @@ def _device(
         meter=profile.get("meter"),
         chosen=len(asked),
         used=len(used),
-        late=late,
-        lost=len(silent) - late,
-        rejected=sum(_mine(one, device) for entry in asked for one in entry.rejected),
-        diverged=sum(device in entry.diverged for entry in asked),
-        energy_j=sum(_energy(entry, device) for entry in asked),
-        budget_j=allowed_j if own is None else float(own),
+        late=faults.count("late"),
+        lost=sum(fault in NO_ANSWER and fault != "late" for fault in faults),
+        rejected=sum(entry["device"] == device for log in asked for entry in log.rejected),
+        diverged=sum(device in log.diverged for log in asked),
+        energy_j=sum(_energy(log, device) for log in asked),
+        budget_j=allowed_j if own_j is None else float(own_j),
         accuracy=_accuracy(device, profile, facts, final),
         last_round=used[-1].round + 1 if used else None,
         answer_s=float(answers[-1]["seconds"]) if answers else None,
     )
 
 
-def _budgets(experiment: Experiment) -> list[float]:
-    """What the cell lets each device spend in the whole run."""
-    radio = experiment.cell_config
-    if radio is None:
-        return [inf] * experiment.devices
-    cell = Cell.build(radio, experiment.devices, experiment.seed)
-    return [float(joules) for joules in cell.budget_j(experiment.rounds)]
-
-
-def _used(entry: RoundLog, device: int) -> bool:
-    refused = any(_mine(one, device) for one in entry.rejected)
-    return not refused and device not in entry.lost and device not in entry.diverged
-
-
-def _energy(entry: RoundLog, device: int) -> float:
-    place = entry.devices.index(device)
-    return entry.compute_energy_j[place] + entry.upload_energy_j[place]
+def _energy(log: RoundLog, device: int) -> float:
+    index = log.devices.index(device)
+    return log.compute_energy_j[index] + log.upload_energy_j[index]
 
 
 def _accuracy(
     device: int, profile: Mapping[str, Any], facts: list[dict[str, Any]], final: Mapping[str, Any] | None
 ) -> float | None:
-    """The end's account, or the last answer, or what the device said when it joined."""
+    """The final record, or the last answer, or what the device reported when it joined."""
     if final is not None:
         found = final.get("accuracy")
         return None if found is None else float(found)
     tests = profile.get("test_samples")
     if not tests:
         return None
-    said = [fact["correct"][str(device)] for fact in facts if str(device) in fact.get("correct", {})]
-    return float((said or [profile.get("correct", 0)])[-1]) / float(tests)
+    reported = [fact["correct"][str(device)] for fact in facts if str(device) in fact.get("correct", {})]
+    return float((reported or [profile.get("correct", 0)])[-1]) / float(tests)
 
 
-def _problems(rounds: tuple[RoundLog, ...]) -> list[str]:
+def _problems(logs: Sequence[RoundLog]) -> list[str]:
     """What went wrong, newest first, a sentence each."""
     found = []
-    for entry in reversed(rounds):
-        where = f"Round {entry.round + 1}"
-        for one in entry.faults:
+    for log in reversed(logs):
+        where = f"Round {log.round + 1}"
+        for one in log.faults:
             reason = f": {one['reason']}" if one.get("reason") else ""
-            found.append(f"{where}, device {one.get('device')}, {one.get('fault')}{reason}")
+            found.append(f"{where}, device {one['device']}, {one.get('fault')}{reason}")
         found += [
-            f"{where}, device {one.get('device')}, rejected: {Rejection.from_dict(one).describe()}"
-            for one in entry.rejected
+            f"{where}, device {one['device']}, rejected: {Rejection.from_dict(one).describe()}" for one in log.rejected
         ]
-        found += [f"{where}, device {device}, its training ran off to infinity" for device in entry.diverged]
+        found += [f"{where}, device {device}, its training diverged to infinity" for device in log.diverged]
     return [f"{sentence.rstrip('.')}." for sentence in found]
-
-
-def _mine(entry: Mapping[str, Any], device: int) -> bool:
-    return entry.get("device") == device
-
-
-def is_held(folder: Path) -> bool:
-    """Whether a server writes into a run folder now. Only reads, so anybody who may read the folder may ask.
-
-    The server holds its lock alone; while somebody else does, it cannot be shared.
-    """
-    try:
-        import fcntl
-
-        descriptor = os.open(folder / LOCK, os.O_RDONLY)
-    except (ImportError, OSError):
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def find_run(folder: Path) -> Path:
-    """The run folder that a person means: the folder itself, a project's, or that of `kfl deploy up` in it."""
-    tried = (folder, folder / "run", folder / "local" / "run")
-    return next((path for path in tried if (path / "fleet.json").exists()), folder)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = read_json(path)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as problem:
-        raise RunFolderError(f"{path} cannot be read ({problem}).") from problem
-    return found if isinstance(found, dict) else {}

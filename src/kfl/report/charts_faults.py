@@ -23,7 +23,7 @@ WORDS = {
     "refused": "refused by the server",
     "diverged": "training diverged",
 }
-"""Kinds of trouble, in the order in which a chart stacks them."""
+"""Kinds of incident, in the order in which a chart stacks them."""
 INKS = ("@c6", "@c4", "@c3", "@c5", "@c1", "@c7", "@c8", "@c2", "@ink")
 PATTERNS = ("", "/", "", ".", "", "x", "\\", "", "-")
 """Hatching, so that the bars can be told apart without colours."""
@@ -31,17 +31,17 @@ PATTERNS = ("", "/", "", ".", "", "x", "\\", "", "-")
 
 def faults_chart(run: RunData, prefix: str) -> Chart | None:
     """Counts by kind over the rounds; None where nothing went wrong."""
-    troubles = run.rounds.troubles
-    if not troubles:
+    incidents = run.rounds.incidents
+    if not incidents:
         return None
     bars = min(MOST_BARS, run.played)
     middle = (np.arange(bars) + 0.5) * run.played / bars + 0.5
-    counted = Counter(trouble.kind for trouble in troubles)
+    counted = Counter(incident.kind for incident in incidents)
     traces = []
     kinds = [kind for kind in WORDS if kind in counted] + sorted(set(counted) - set(WORDS))
     for kind in kinds:
         place = list(WORDS).index(kind) if kind in WORDS else 0
-        at = np.array([trouble.round for trouble in troubles if trouble.kind == kind]) * bars // run.played
+        at = np.array([incident.round for incident in incidents if incident.kind == kind]) * bars // run.played
         name = text(WORDS.get(kind, kind))
         traces.append(
             {
@@ -59,9 +59,9 @@ def faults_chart(run: RunData, prefix: str) -> Chart | None:
     each = "" if bars == run.played else f", {run.played / bars:.1f} rounds to a bar"
     layout = {"barmode": "stack", "bargap": 0.1, "xaxis": axis(f"round{each}"), "yaxis": axis("devices")}
     told = [f"{WORDS.get(kind, kind)} {counted[kind]:,}" for kind in kinds]
-    share = len(troubles) / max(len(run.rounds.device), 1)
+    share = len(incidents) / max(len(run.rounds.device), 1)
     chosen = f"{len(run.rounds.device):,} times a device was chosen"
-    summary = f"{several(len(troubles), 'fault')} in {chosen} ({percent(share)}): "
+    summary = f"{several(len(incidents), 'fault')} in {chosen} ({percent(share)}): "
     return Chart(
         f"{prefix}faults",
         "Faults and refused uploads",
@@ -75,8 +75,8 @@ def faults_chart(run: RunData, prefix: str) -> Chart | None:
 def _table(run: RunData) -> Table:
     """By kind and reason: how often, how many devices, first and last round."""
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for trouble in run.rounds.troubles:
-        groups.setdefault((trouble.kind, trouble.reason[:120]), []).append((trouble.round, trouble.device))
+    for incident in run.rounds.incidents:
+        groups.setdefault((incident.kind, incident.reason[:120]), []).append((incident.round, incident.device))
     ranked = sorted(groups.items(), key=lambda item: -len(item[1]))
     rows = [
         (

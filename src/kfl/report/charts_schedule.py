@@ -12,6 +12,7 @@ from kfl.core.text import several
 from kfl.report.chart import Chart, axis, line, numbers, table, thinned
 from kfl.report.words import percent
 from kfl.runfolder import RunData
+from kfl.scheduling import describe
 
 MOST_CELLS = 60_000
 """Devices × rounds up to which each is shown; beyond, groups of devices and of rounds are."""
@@ -60,8 +61,8 @@ def _cells(run: RunData, order: NDArray[np.int64]) -> dict[str, Any]:
     """One cell for each device and round, with what became of it. Rows are digits, which the page spells out."""
     state = np.zeros((run.devices, run.played), dtype=np.int64)
     state[run.rounds.device, run.rounds.round] = 1
-    for trouble in run.rounds.troubles:
-        state[trouble.device, trouble.round] = _state(trouble.kind)
+    for incident in run.rounds.incidents:
+        state[incident.device, incident.round] = _state(incident.kind)
     rows = ["".join(map(str, row)) for row in state[order].tolist()]
     used = sorted({1, *np.unique(state).tolist()} - {0})
     scale = []
@@ -136,8 +137,8 @@ def participants_chart(run: RunData, prefix: str) -> Chart | None:
         return None
     chosen = run.rounds.per_round()
     lost = np.zeros(run.played)
-    for trouble in run.rounds.troubles:
-        lost[trouble.round] += _state(trouble.kind) > 1
+    for incident in run.rounds.incidents:
+        lost[incident.round] += _state(incident.kind) > 1
     kept = thinned(run.played, 600)
     x = [int(place) + 1 for place in kept]
     shape = {"shape": "hvh" if run.played <= 300 else "linear"}
@@ -151,7 +152,7 @@ def participants_chart(run: RunData, prefix: str) -> Chart | None:
     among = f"{least:,} devices were chosen in every round." if most == least else ""
     summary = among or f"From {least:,} to {most:,} devices were chosen in a round."
     if nobody:
-        why = Counter(run.rounds.status[place] for place in np.flatnonzero(chosen == 0)).most_common(1)[0][0]
+        why = Counter(describe(run.rounds.status[place]) for place in np.flatnonzero(chosen == 0)).most_common(1)[0][0]
         summary += f" In {several(nobody, 'round')} nobody was: {why.rstrip('.') or 'no reason was recorded'}."
     layout = {"xaxis": axis("round"), "yaxis": axis("devices", rangemode="tozero"), "hovermode": "x unified"}
     rows = [

@@ -13,11 +13,10 @@ from kfl.core.files import jsonable
 from kfl.report.loopback import Answer, LoopbackServer
 from kfl.report.page import Content, compose, render
 from kfl.report.words import duration, text
-from kfl.runfolder import TWIN, RunData, find_runs, read_run
+from kfl.runfolder import LOCAL_ONLY, RunData, RunReader, find_runs, is_run_folder, read_run, runs_in
 
 PORT = 8378
 """Where the page is, unless that port is taken."""
-FILES = ("config.toml", "environment.json", "rounds.jsonl", "trail.jsonl", "devices.json", "summary.json")
 SILENT_S = 60.0
 """A run that has written nothing for so long may have been interrupted."""
 
@@ -73,21 +72,14 @@ class LiveRun:
                 self._content = _waiting(self.path)
 
     def _begun(self) -> bool:
-        return (self.path / "config.toml").is_file() or any(self.path.glob("*/config.toml"))
+        return is_run_folder(self.path) or bool(runs_in(self.path))
 
     def _stamp(self) -> str:
         """What changes whenever a file does that the page is made of."""
-        folders = [self.path, self.path / TWIN]
-        if not (self.path / "config.toml").is_file():
-            folders += sorted(file.parent for file in self.path.glob("*/config.toml"))
-        stamps = []
-        for file in (folder / name for folder in folders for name in FILES):
-            try:
-                found = file.stat()
-                stamps.append(f"{found.st_ino:x}.{found.st_size:x}.{found.st_mtime_ns:x}")
-            except OSError:
-                stamps.append("")
-        return "-".join(stamps)
+        folders = [self.path, self.path / LOCAL_ONLY]
+        if not is_run_folder(self.path):
+            folders += runs_in(self.path)
+        return "-".join(RunReader(folder).stamp() for folder in folders)
 
     def _state(self) -> str:
         """How the run stands, in words that change seldom, because they are read aloud."""
@@ -98,7 +90,7 @@ class LiveRun:
         if all(run.finished for run in self._runs):
             return "Finished."
         open_runs = [run for run in self._runs if not run.finished]
-        quiet_s = min(_age(run.path / "rounds.jsonl") for run in open_runs)
+        quiet_s = min(RunReader(run.path).quiet_s() for run in open_runs)
         if quiet_s > SILENT_S:
             again = f"kfl resume {shlex.quote(str(open_runs[0].path))}"
             return f"No news for {duration(60 * (quiet_s // 60))}; if it was interrupted: {again}"
@@ -120,10 +112,3 @@ def _waiting(path: Path) -> Content:
         f'<p class="lead">Nothing has been written to {where} yet. This page fills itself as soon as a run begins '
         f"there, for example: kfl run --out {where}</p></header>",
     )
-
-
-def _age(file: Path) -> float:
-    try:
-        return max(0.0, time.time() - file.stat().st_mtime)
-    except OSError:
-        return 0.0

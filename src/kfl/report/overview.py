@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,8 @@ from kfl.experiment.experiment import identity_fields
 from kfl.report.chart import Table
 from kfl.report.measures import Totals, device_energy, fairness, totals
 from kfl.report.words import duration, percent, quantity
-from kfl.runfolder import RunData
+from kfl.runfolder import RunData, given_as_objects
+from kfl.scheduling import EnergyBound, dominant
 
 MOST_COLOURS = 8
 
@@ -68,9 +71,9 @@ def cards(run: RunData) -> list[tuple[str, str, str]]:
     never = int((taken == 0).sum())
     rest = f"{several(never, 'device')} never" if never else "each at least once"
     found.append(("Took part", f"{mean:,.1f}", f"devices a round; {rest}"))
-    if run.rounds.troubles:
-        share = len(run.rounds.troubles) / max(1, sums.uploads)
-        found.append(("Faults", f"{len(run.rounds.troubles):,}", f"{percent(share)} of the times a device was chosen"))
+    if run.rounds.incidents:
+        share = len(run.rounds.incidents) / max(1, sums.uploads)
+        found.append(("Faults", f"{len(run.rounds.incidents):,}", f"{percent(share)} of the times a device was chosen"))
     return found
 
 
@@ -195,9 +198,11 @@ def facts(run: RunData) -> dict[str, str]:
     """What a run ran on."""
     found, environment = {"Folder": str(run.path)}, run.environment
     words = {"kfl": "kfl", "commit": "Commit", "started": "Started", "python": "Python", "processor": "Processor"}
-    for key, label in {**words, "gpu": "GPU", "platform": "Platform", "repeatable": "Repeatable"}.items():
+    for key, label in {**words, "gpu": "GPU", "platform": "Platform"}.items():
         if isinstance(environment.get(key), str | int | float):
             found[label] = str(environment[key])
+    if environment:
+        found["Repeatable"] = _repeatable(environment)
     packages = environment.get("packages")
     if isinstance(packages, dict):
         found["Packages"] = ", ".join(f"{name} {version}" for name, version in packages.items())
@@ -206,14 +211,23 @@ def facts(run: RunData) -> dict[str, str]:
         found["Data"] = f"{data.get('name', '?')}, fingerprint {data.get('fingerprint', '?')}"
         if data.get("note"):
             found["Note on the data"] = str(data["note"])
-    regime = run.summary.get("regime")
-    if isinstance(regime, str):
-        found["What decides the energy"] = regime
-    bound = run.summary.get("proposition2")
-    if isinstance(bound, str):
-        found["Proposition 2"] = bound
+    if run.finished and run.cell is not None:
+        found["What decides the energy"] = dominant(run.rounds.compute_energy_j, run.rounds.upload_energy_j)
+    bound = EnergyBound.from_summary(run.summary) or run.summary.get("proposition2")
+    if isinstance(bound, EnergyBound | str):  # a sentence, in runs of earlier versions
+        found["Proposition 2"] = str(bound)
     wall = run.summary.get("wall_s")
     if isinstance(wall, float | int) and math.isfinite(wall):
         found["It took"] = duration(float(wall))
     unheard = run.played and np.isnan(run.rounds.accuracy).all()
     return found | ({"Tests": "no round was tested"} if unheard else {})
+
+
+def _repeatable(environment: Mapping[str, Any]) -> str:
+    """Whether the configuration alone repeats a run, in words."""
+    given = given_as_objects(environment)
+    if not given:
+        return "yes"
+    if "fleet" in environment:
+        return "no: devices of a real fleet hold their own data and models"
+    return f"no: {' and '.join(given)} given as Python objects; name them as package.module:function instead"

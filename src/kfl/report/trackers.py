@@ -26,19 +26,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
-from kfl.core.files import write_json
-from kfl.core.parse import read_json
 from kfl.experiment.experiment import Experiment
 from kfl.report.tracker_metrics import RunningMetrics
-from kfl.runfolder import History, RoundLog
+from kfl.runfolder import TRACKER_RUNS, History, RoundLog, read_note, write_note
 
 if TYPE_CHECKING:
     from kfl.simulation.world import World
 
 _logger = logging.getLogger("kfl.trackers")
 Metrics = Mapping[str, float]
-MEMORY = "trackers.json"
-"""File of the run folder that says which tracker runs belong to it."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +56,10 @@ class RunFacts:
     def remember(self, tracker: str, **note: Any) -> None:
         """Write down what is needed to continue this run."""
         if self.folder is not None:
-            write_json(self.folder / MEMORY, {**self._notes(), tracker: note})
+            write_note(self.folder, TRACKER_RUNS, {**self._notes(), tracker: note})
 
     def _notes(self) -> dict[str, Any]:
-        try:
-            found = {} if self.folder is None else read_json(self.folder / MEMORY)
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return {} if self.folder is None else read_note(self.folder, TRACKER_RUNS)
 
 
 class Tracker(ABC):

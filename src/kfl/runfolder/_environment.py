@@ -1,4 +1,4 @@
-"""What a run ran on, for the run folder: versions, commit, hardware."""
+"""What a run ran on, for the run folder: versions, commit, hardware, and what its configuration cannot name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,35 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from kfl._version import __version__
+
+OBJECTS = ("dataset", "models")
+_OLD_SENTENCES: dict[str, tuple[str, ...]] = {
+    "yes": (),
+    "no: dataset were given as Python objects; name them as package.module:function instead": ("dataset",),
+    "no: models were given as Python objects; name them as package.module:function instead": ("models",),
+}
+"""What folders of earlier versions say in place of a list; any other sentence means both."""
+
+
+def given_as_objects(environment: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the configuration of a run cannot rebuild, of "dataset" and "models": it was given as a Python object.
+
+    Of a real fleet it is both: devices bring their own.
+
+    >>> given_as_objects({"given_as_objects": ["models"]}), given_as_objects({"repeatable": "yes"})
+    (('models',), ())
+    """
+    if "repeatable" in environment:
+        return _OLD_SENTENCES.get(str(environment["repeatable"]), OBJECTS)
+    found = environment.get("given_as_objects", ())
+    return tuple(name for name in OBJECTS if isinstance(found, list) and name in found)
 
 
 def describe_environment() -> dict[str, Any]:

@@ -1,22 +1,38 @@
-"""What happened: one log per round, and the totals."""
+"""What happened in a run: one log per round, and the totals."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from kfl.algorithms import Rejection
 from kfl.scheduling import Status
+
+PER_DEVICE = ("share", "power_w", "compute_energy_j", "upload_energy_j")
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Something that went wrong with a device in a round."""
+
+    round: int
+    kind: str
+    """A fault's name, or outage, refused, diverged."""
+    device: int
+    reason: str = ""
+    """Why an upload was refused, in words."""
 
 
 @dataclass(frozen=True)
 class RoundLog:
-    """One round. Lists have one entry per device that took part, in the order of `devices`."""
+    """One round. Per-device values are in the order of `devices`, those that took part."""
 
     round: int
     """Counted from 0."""
     accuracy: float | None
-    """Right test predictions over all test samples of all devices; None in rounds without a test."""
+    """Correct predictions over all test samples of all devices; None in rounds without a test."""
     devices: tuple[int, ...]
     share: tuple[float, ...]
     power_w: tuple[float, ...]
@@ -34,32 +50,113 @@ class RoundLog:
     rejected: tuple[dict[str, Any], ...] = ()
     """Uploads the server refused: device, code and facts, as `kfl.algorithms.Rejection` reads them."""
     faults: tuple[dict[str, Any], ...] = ()
-    """What went wrong with which device."""
+    """What went wrong with which device: device and fault."""
     diverged: tuple[int, ...] = ()
-    """Devices whose training ran off to infinity; they keep the model they had."""
+    """Devices whose training diverged to infinity; they keep the model they had."""
 
     @property
     def energy_j(self) -> float:
         """Energy of all devices in this round."""
         return sum(self.compute_energy_j) + sum(self.upload_energy_j)
 
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Devices whose upload reached the server and was accepted."""
+        missing = {*self.lost, *self.diverged, *(entry["device"] for entry in self.rejected)}
+        return tuple(device for device in self.devices if device not in missing)
+
+    def incidents(self) -> list[Incident]:
+        """What went wrong, at most one incident per device: refused before lost, a named fault before an outage."""
+        found = {
+            entry["device"]: Incident(self.round, str(entry.get("fault", "fault")), entry["device"])
+            for entry in self.faults
+        }
+        found |= {device: Incident(self.round, "diverged", device) for device in self.diverged}
+        found |= {device: Incident(self.round, "outage", device) for device in self.lost if device not in found}
+        found |= {
+            entry["device"]: Incident(self.round, "refused", entry["device"], Rejection.from_dict(entry).describe())
+            for entry in self.rejected
+        }
+        return [found[device] for device in sorted(found)]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON line."""
-        return {**asdict(self), "status": self.status.to_dict()}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**values, "status": self.status.to_dict()}
 
     @staticmethod
-    def from_dict(values: dict[str, Any]) -> RoundLog:
-        """Read what `to_dict` wrote, in this version or an earlier one."""
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return RoundLog(**{**fields, "status": Status.from_dict(fields["status"])})
+    def from_dict(values: Any, devices: int | None = None) -> RoundLog:
+        """Read what `to_dict` wrote, in this version or an earlier one; ValueError for anything else.
+
+        `devices` is the size of the fleet, where it is known. Numbers that JSON could not hold are NaN, or None where
+        that is allowed; fields of a later version are ignored.
+        """
+        if not isinstance(values, dict) or type(values.get("round")) is not int or values["round"] < 0:
+            raise ValueError("it is not a round")
+        chosen = _devices(values, "devices", devices)
+        read: dict[str, Any] = {name: _numbers(values, name, len(chosen)) for name in PER_DEVICE}
+        read |= {name: _number(values.get(name)) for name in ("time_s", "bits_up", "bits_down")}
+        read |= {name: _number_or_none(values.get(name)) for name in ("accuracy", "objective", "lower_bound")}
+        read |= {name: _devices(values, name, devices) for name in ("lost", "diverged")}
+        read |= {name: _entries(values, name, devices) for name in ("rejected", "faults")}
+        status = values.get("status", "ok")
+        if not isinstance(status, dict | str):
+            raise ValueError(f"{status!r} is not a status")
+        try:
+            parsed = Status.from_dict(status)
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise ValueError(f"its status cannot be read: {problem}") from problem
+        return RoundLog(round=values["round"], devices=chosen, status=parsed, **read)
+
+
+def _devices(values: dict[str, Any], name: str, count: int | None) -> tuple[int, ...]:
+    """A list of device indices."""
+    found = values.get(name) or ()
+    most = math.inf if count is None else count
+    if not isinstance(found, list | tuple) or not all(type(device) is int and 0 <= device < most for device in found):
+        raise ValueError(f"{name} names a device that is not one of {'the fleet' if count is None else count}")
+    return tuple(found)
+
+
+def _entries(values: dict[str, Any], name: str, count: int | None) -> tuple[dict[str, Any], ...]:
+    """A list of objects, each about a device."""
+    found = values.get(name) or ()
+    if not isinstance(found, list | tuple) or not all(isinstance(entry, dict) for entry in found):
+        raise ValueError(f"{name} is not a list of objects")
+    _devices({name: [entry.get("device") for entry in found]}, name, count)
+    return tuple(found)
+
+
+def _numbers(values: dict[str, Any], name: str, count: int) -> tuple[float, ...]:
+    found = values.get(name)
+    if not isinstance(found, list | tuple):
+        raise ValueError(f"{name} is not a list of numbers")
+    if len(found) != count:
+        raise ValueError(f"{name} has {len(found)} values for {count} devices")
+    return tuple(_number(value) for value in found)
+
+
+def _number(value: Any) -> float:
+    """A finite number; NaN for null and for what is too large to add up."""
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value) if abs(value) < 1e300 else math.nan
+
+
+def _number_or_none(value: Any) -> float | None:
+    number = _number(value)
+    return None if math.isnan(number) else number
 
 
 @dataclass(frozen=True)
 class History:
-    """A finished run: every round, totals, and what each device did and can."""
+    """A run: every round so far, and once it is finished the totals and what each device did and can."""
 
     rounds: tuple[RoundLog, ...]
     summary: dict[str, Any] = field(default_factory=dict)
+    """Totals; empty while the run is not finished."""
     devices: tuple[dict[str, Any], ...] = ()
     """One record per device: rounds, energy, budget, accuracy, model, samples."""
     folder: str | None = None

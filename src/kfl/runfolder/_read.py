@@ -1,206 +1,221 @@
-"""A run folder as a page needs it: arrays, checked, and read without running anything that the folder names.
+"""Read a run folder without trusting it: nothing that it names is imported or executed.
 
-Unlike `kfl.load_run`, nothing is imported on behalf of the configuration, so that a stranger's folder can be looked
-at. What a folder does not have is a note, not an error; what is damaged is a RunFolderError.
+What a folder does not have is empty; what is damaged is a RunFolderError with one sentence. Only `load_experiment` and
+`load_run`, which give the real Experiment, import the user's own algorithm or scheduler where the configuration names
+one.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.config import Table, from_table
-from kfl.core.errors import ConfigError, RunFolderError
-from kfl.core.parse import parse_toml, read_json
-from kfl.runfolder._rounds import Rounds, read_rounds
-from kfl.runfolder._trail import Snapshot, read_trail
-from kfl.wireless import Cell, CellConfig
+from kfl.core.arrays import read_npz
+from kfl.core.config import Table
+from kfl.core.errors import RunFolderError
+from kfl.core.files import is_part
+from kfl.core.parse import parse_json, parse_toml, read_json, read_json_lines
+from kfl.experiment.experiment import Experiment
+from kfl.runfolder import _files as files
+from kfl.runfolder._environment import given_as_objects
+from kfl.runfolder._history import History, RoundLog
+from kfl.runfolder._tensors import read_state
+from kfl.runfolder._trail import Snapshot
 
-FloatArray = NDArray[np.float64]
+if TYPE_CHECKING:
+    from kfl.models import State
 
-MOST_DEVICES = 2_000_000
-TWIN = "local-only"
-"""The folder in a run folder where `kfl run` puts the same run with nothing shared."""
+WATCHED = (files.CONFIG, files.ENVIRONMENT, files.ROUNDS, files.TRAIL, files.DEVICES, files.SUMMARY)
+"""Files that a page about a run is made of."""
 
 
-@dataclass(frozen=True, eq=False)
-class RunData:
-    """One run, as far as it went."""
+@dataclass(frozen=True)
+class RunReader:
+    """A run folder, finished or not, open for reading. Every method reads the file anew."""
 
     path: Path
-    config: Table
-    config_text: str
-    devices: int
-    """The number of devices K."""
-    planned: int
-    """Rounds that were asked for, T."""
-    rounds: Rounds
-    """What happened in those that were played."""
-    trail: tuple[Snapshot, ...]
-    accuracy: FloatArray
-    """Of each device when last tested; NaN where it is not known."""
-    cell: Cell | None
-    summary: dict[str, Any]
-    environment: dict[str, Any]
-    twin: RunData | None = None
-    """The same run with nothing shared, where there is one."""
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def name(self) -> str:
-        """The folder's own name."""
-        return self.path.resolve().name
-
-    @property
-    def played(self) -> int:
-        """Rounds so far."""
-        return self.rounds.count
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
-        return bool(self.summary)
+        return files.is_finished(self.path)
 
     @property
-    def algorithm(self) -> str:
-        """How devices learned."""
-        return self._word("algorithm")
+    def held(self) -> bool:
+        """Whether a process is writing into the folder now."""
+        return files.is_held(self.path)
+
+    def config_text(self) -> str:
+        """The configuration as it was written."""
+        files.require_run_folder(self.path)
+        try:
+            return (self.path / files.CONFIG).read_text(encoding="utf-8")
+        except (OSError, ValueError) as problem:
+            raise files.damaged(self.path / files.CONFIG, problem) from problem
+
+    def config(self) -> Table:
+        """The configuration as plain values; `load_experiment` makes an Experiment of it."""
+        try:
+            return parse_toml(self.config_text())
+        except ValueError as problem:
+            raise files.damaged(self.path / files.CONFIG, problem) from problem
+
+    def environment(self) -> dict[str, Any]:
+        """What the run ran on: versions, hardware, data, models, execution plan."""
+        return files.read_object(self.path / files.ENVIRONMENT)
+
+    def dataset(self) -> dict[str, Any]:
+        """What the environment says about the data: its name, shape, scaling and a note for the reader."""
+        found = self.environment().get("dataset")
+        if isinstance(found, dict) and "note" in found:
+            return found
+        path = self.path / files.ENVIRONMENT
+        raise RunFolderError(f"{path} is missing or damaged: it does not say which data was used.")
+
+    def given_as_objects(self) -> tuple[str, ...]:
+        """Which of "dataset" and "models" the configuration cannot rebuild: they were given as Python objects."""
+        return given_as_objects(self.environment())
+
+    def rounds(self, devices: int | None = None) -> tuple[RoundLog, ...]:
+        """Every round so far. `devices`, the size of the fleet, is checked where it is given."""
+        path = self.path / files.ROUNDS
+        return tuple(read_log(path, number, line, devices) for number, line in enumerate(files.whole_lines(path)))
+
+    def whole_rounds(self) -> list[RoundLog]:
+        """The rounds up to the first that is damaged or out of order, for who watches a run that is being written."""
+        found: list[RoundLog] = []
+        try:
+            lines = files.whole_lines(self.path / files.ROUNDS)
+            for number, line in enumerate(lines):
+                found.append(read_log(self.path / files.ROUNDS, number, line))
+        except RunFolderError:
+            pass
+        return found
+
+    def trail(self) -> list[Snapshot]:
+        """The snapshots on the way, up to the first that is damaged; empty for a run of a version without them."""
+        found: list[Snapshot] = []
+        for line in files.whole_lines(self.path / files.TRAIL):
+            try:
+                found.append(Snapshot.from_line(line))
+            except ValueError:
+                break
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """Totals; empty while the run is not finished."""
+        return files.read_object(self.path / files.SUMMARY)
+
+    def devices(self) -> tuple[dict[str, Any], ...]:
+        """One record per device; empty while the run is not finished."""
+        path = self.path / files.DEVICES
+        try:
+            found = read_json(path)
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError) as problem:
+            raise files.damaged(path, problem) from problem
+        if not isinstance(found, list) or not all(isinstance(record, dict) for record in found):
+            raise files.damaged(path, "it does not hold a list of devices")
+        return tuple(found)
+
+    def history(self) -> History:
+        """What happened so far."""
+        return History(self.rounds(), self.summary(), self.devices(), str(self.path))
+
+    def server(self) -> dict[str, NDArray[Any]]:
+        """What the server holds at the end: its arrays by name."""
+        path = self.path / files.SERVER
+        if not path.exists() and (self.path / files.OLD_SERVER).exists():
+            path = self.path / files.OLD_SERVER
+        try:
+            return read_npz(path.read_bytes())
+        except (OSError, ValueError, TypeError) as problem:
+            raise RunFolderError(f"The file {path} is missing or damaged ({problem}).") from problem
 
     @property
-    def scheduler(self) -> str:
-        """Who chose them."""
-        return self._word("scheduler")
+    def has_models(self) -> bool:
+        """Whether the run kept its devices' models."""
+        return (self.path / files.MODELS).is_dir()
+
+    def model(self, device: int) -> State | None:
+        """What a device holds at the end; None where it has no file: it never trained, or keeps nothing."""
+        return read_state(self.path, device)
+
+    def no_model(self, device: int) -> RunFolderError:
+        """The error for a device that trained and whose file is missing."""
+        return RunFolderError(f"{self.path / files.MODELS} has no file for device {device}, though it trained.")
 
     @property
-    def dataset(self) -> str:
-        """What they learned."""
-        return str(self.config.get("dataset", "?"))
+    def is_fleet(self) -> bool:
+        """Whether a real fleet's server wrote the folder."""
+        return (self.path / files.FLEET).exists()
 
-    @property
-    def budget_j(self) -> float:
-        """Energy budget of a device for the whole run; infinite where there is none."""
-        return math.inf if self.cell is None else self.cell.config.budget_j_per_round * self.planned
+    def fleet(self) -> dict[str, Any]:
+        """The members of a real fleet: its name, who joined, who was refused; empty for a simulation."""
+        return files.read_object(self.path / files.FLEET)
 
-    @property
-    def tested(self) -> str:
-        """Whose accuracy it is, in words."""
-        known = int(np.isfinite(self.accuracy).sum())
-        some = known or self.config.get("tested_devices")
-        if isinstance(some, int) and some < self.devices:
-            return f"{some:,} of {self.devices:,} devices"
-        return f"all {self.devices:,} devices"
+    def fleet_rounds(self) -> list[dict[str, Any]]:
+        """Real times and sizes of a fleet's rounds. Lines that cannot be read are left out."""
+        return read_json_lines(self.path / files.FLEET_ROUNDS)
 
-    def _word(self, part: str) -> str:
-        table = self.config.get(part)
-        return str(table.get("name", "?") if isinstance(table, dict) else table or "?")
+    def contents(self) -> dict[str, bytes]:
+        """Every file by its path inside the folder, for `RunFolder.receive` on another machine."""
+        paths = [path for path in sorted(self.path.rglob("*")) if path.is_file()]
+        return {
+            path.relative_to(self.path).as_posix(): path.read_bytes()
+            for path in paths
+            if path.name != files.LOCK and not is_part(path)
+        }
 
+    def stamp(self) -> str:
+        """A text that changes whenever a file does that a page about this run is made of."""
+        stamps = []
+        for name in WATCHED:
+            try:
+                found = (self.path / name).stat()
+                stamps.append(f"{found.st_ino:x}.{found.st_size:x}.{found.st_mtime_ns:x}")
+            except OSError:
+                stamps.append("")
+        return "-".join(stamps)
 
-def read_run(path: Path) -> RunData:
-    """Read a run folder, finished or not; its local-only twin with it."""
-    if not (path / "config.toml").is_file():
-        raise RunFolderError(f"{path} is no run folder: it has no config.toml.")
-    return _read(path, twin=_twin(path / TWIN))
-
-
-def find_runs(paths: list[Path]) -> list[Path]:
-    """The run folders that were named; a folder of run folders, such as kfl compare's, stands for those in it."""
-    found: list[Path] = []
-    for path in paths:
-        if (path / "config.toml").is_file():
-            found.append(path)
-            continue
-        inside = sorted(file.parent for file in path.glob("*/config.toml")) if path.is_dir() else []
-        if not inside:
-            raise RunFolderError(f"{path} is no run folder: it has no config.toml, nor has any folder in it.")
-        found += inside
-    return list(dict.fromkeys(found))
+    def quiet_s(self) -> float:
+        """Seconds since the last round was written."""
+        try:
+            return max(0.0, time.time() - (self.path / files.ROUNDS).stat().st_mtime)
+        except OSError:
+            return 0.0
 
 
-def _twin(path: Path) -> RunData | None:
+def read_log(path: Path, number: int, line: str, devices: int | None = None) -> RoundLog:
+    """One line of a history, which must be about round `number`."""
     try:
-        return _read(path, twin=None) if (path / "config.toml").is_file() else None
-    except RunFolderError:
-        return None  # the run itself is what was asked for
+        values = parse_json(line)
+        if not isinstance(values, dict) or values.get("round") != number:
+            raise ValueError(f"it is not round {number}")
+        return RoundLog.from_dict(values, devices)
+    except ValueError as problem:
+        raise RunFolderError(f"Line {number + 1} of {path} is damaged ({problem}).") from problem
 
 
-def _read(path: Path, twin: RunData | None) -> RunData:
-    try:
-        raw = (path / "config.toml").read_text(encoding="utf-8")
-        config = parse_toml(raw)
-    except (OSError, ValueError) as problem:
-        raise RunFolderError(f"{path / 'config.toml'} is damaged ({problem}).") from problem
-    devices = _whole(path, config, "devices", MOST_DEVICES)
-    planned = _whole(path, config, "rounds", 10**9)
-    rounds = read_rounds(path / "rounds.jsonl", devices)
-    notes: list[str] = []
-    trail = tuple(seen for seen in read_trail(path) if 0 <= seen.round < rounds.count)
-    if not trail and rounds.count:
-        notes.append("There is no trail.jsonl in this folder: nothing is known of single devices on the way.")
-    return RunData(
-        path=path,
-        config=config,
-        config_text=raw,
-        devices=devices,
-        planned=planned,
-        rounds=rounds,
-        trail=trail,
-        accuracy=_accuracy(path, devices, trail),
-        cell=_cell(config, devices),
-        summary=_table(path / "summary.json"),
-        environment=_table(path / "environment.json"),
-        twin=twin,
-        notes=tuple(notes),
-    )
+def load_experiment(path: Path) -> Experiment:
+    """The experiment of a run folder."""
+    files.require_run_folder(path)
+    return Experiment.load(path / files.CONFIG)
 
 
-def _whole(path: Path, config: Table, name: str, most: int) -> int:
-    value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise RunFolderError(f"{path / 'config.toml'} is damaged ({name} is {value!r}, not from 1 to {most:,}).")
-    return value
+def load_run(path: str | Path) -> tuple[Experiment, History]:
+    """The experiment of a run folder and what happened so far.
 
-
-def _table(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none."""
-    try:
-        found = read_json(path)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as problem:
-        raise RunFolderError(f"{path} is damaged ({problem}).") from problem
-    return found if isinstance(found, dict) else {}
-
-
-def _accuracy(path: Path, devices: int, trail: tuple[Snapshot, ...]) -> FloatArray:
-    """Each device's accuracy at the end, or when it was last on the trail."""
-    values = np.full(devices, np.nan)
-    try:
-        records = read_json(path / "devices.json")
-    except FileNotFoundError:
-        last = next(
-            (s.accuracy for s in reversed(trail) if s.accuracy is not None and len(s.accuracy) == devices), None
-        )
-        return values if last is None else last
-    except (OSError, ValueError) as problem:
-        raise RunFolderError(f"{path / 'devices.json'} is damaged ({problem}).") from problem
-    for place, record in enumerate(records if isinstance(records, list) else []):
-        found = record.get("accuracy") if isinstance(record, dict) else None
-        if place < devices and isinstance(found, float | int):
-            values[place] = float(found)
-    return values
-
-
-def _cell(config: Table, devices: int) -> Cell | None:
-    """The cell with its devices placed, which a configuration decides alone."""
-    radio, seed = config.get("radio"), config.get("seed")
-    if not isinstance(radio, dict) or not isinstance(seed, int):
-        return None
-    try:
-        return Cell.build(from_table(CellConfig, radio), devices, seed)
-    except (ConfigError, ValueError, OverflowError):
-        return None
+    >>> import kfl, tempfile
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=2, widths=(8,)), folder)
+    >>> experiment, again = load_run(folder)
+    >>> experiment.rounds, again == history
+    (2, True)
+    """
+    return load_experiment(Path(path)), RunReader(Path(path)).history()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from kfl.core.errors import KflError, RunFolderError
 from kfl.core.files import atomic_file, write_atomic
+from kfl.runfolder._files import MODELS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,15 +38,13 @@ TYPES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-"""Types of PyTorch and their names in the format."""
+"""PyTorch types and their names in the format."""
 BATCH_BYTES = 2**28
 """Bytes copied from a GPU at a time."""
-MODELS = "models"
-"""Folder of a run folder with one file per device."""
 
 
 def state_path(run: Path, device: int) -> Path:
-    """Where a device's state lies in a run folder.
+    """The file of a device's state in a run folder.
 
     >>> state_path(Path("runs/mine"), 12).as_posix()
     'runs/mine/models/device-00012.safetensors'
@@ -91,7 +90,7 @@ def read_state(run: Path, device: int) -> State | None:
 
 
 def require_safetensors() -> None:
-    """Raise a sentence where the package is missing."""
+    """Raise KflError where the package safetensors is missing."""
     try:
         import safetensors.torch  # noqa: F401  # whether it imports is the question
     except ImportError as problem:
@@ -102,16 +101,16 @@ def require_safetensors() -> None:
 
 
 def write_rows(path: Path, rows: Mapping[int, State]) -> tuple[str, int]:
-    """Write the states, all of them or nothing; the checksum and the size of the file."""
+    """Write the states, all of them or none; returns the checksum and the size of the file."""
     arrays = {f"{device}/{name}": value for device, row in rows.items() for name, value in row.items()}
-    header, place = {}, 0
+    header, offset = {}, 0
     for name, value in arrays.items():
         header[name] = {
             "dtype": TYPES[str(value.dtype).removeprefix("torch.")],
             "shape": list(value.shape),
-            "data_offsets": [place, place + value.nbytes],
+            "data_offsets": [offset, offset + value.nbytes],
         }
-        place += value.nbytes
+        offset += value.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     start = struct.pack("<Q", len(text)) + text
@@ -122,16 +121,16 @@ def write_rows(path: Path, rows: Mapping[int, State]) -> tuple[str, int]:
             view = _bytes(value)
             file.write(view)
             total = zlib.crc32(view, total)
-    return f"crc32 {total:08x}", len(start) + place
+    return f"crc32 {total:08x}", len(start) + offset
 
 
 def rows_sum(data: bytes) -> str:
-    """The checksum of such a file."""
+    """The checksum that `write_rows` returned for this content."""
     return f"crc32 {zlib.crc32(data):08x}"
 
 
 def read_rows(data: bytes) -> dict[int, State]:
-    """The states in such a file; ValueError for anything else."""
+    """The states that `write_rows` wrote; ValueError for anything else."""
     from safetensors.torch import load
 
     rows: dict[int, State] = {}
@@ -145,7 +144,7 @@ def read_rows(data: bytes) -> dict[int, State]:
 
 
 def _on_cpu(arrays: list[Tensor]) -> Iterator[Tensor]:
-    """The arrays in the CPU's memory; those of a GPU come over in batches, because many small copies take long."""
+    """The arrays in CPU memory; those on a GPU are copied in batches, because many small copies are slow."""
     import torch
 
     while arrays:

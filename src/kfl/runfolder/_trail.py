@@ -1,6 +1,4 @@
-"""What a run looked like on its way: the knowledge and every device's accuracy, after at most fifty of its rounds.
-
-    trail.jsonl        one line per kept round, appended as it happens
+"""Snapshots of a run on its way: the knowledge and every device's accuracy, after at most fifty of its rounds.
 
 Which rounds are kept depends on their number alone, so a run that was killed and resumed keeps the same ones. Arrays
 are base64 of little-endian numbers: knowledge as float16 of its largest magnitude, which is finer than any plot, and
@@ -13,7 +11,6 @@ import base64
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +35,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The state after one round, as far as a reader wants to see it.
+    """The state after one round, as far as a page shows it.
 
     >>> snapshot = Snapshot(3, np.array([[1.0, -2.0]]), np.array([True]), np.array([0.5, np.nan]))
     >>> again = Snapshot.from_line(snapshot.to_line())
@@ -72,7 +69,7 @@ class Snapshot:
         """Read what `to_line` wrote; ValueError for anything else."""
         values = parse_json(line)
         if not isinstance(values, dict) or type(values.get("round")) is not int:
-            raise ValueError("it is no snapshot with a round")
+            raise ValueError("it is not a snapshot with a round")
         knowledge, known = None, None
         if "knowledge" in values:
             known = np.array(values.get("known"), dtype=bool)
@@ -87,21 +84,6 @@ class Snapshot:
         if accuracy is not None and not (np.isnan(accuracy) | ((accuracy >= 0) & (accuracy <= 1))).all():
             raise ValueError("its accuracies are not all from 0 to 1")
         return Snapshot(values["round"], knowledge, known, accuracy)
-
-
-def read_trail(folder: Path) -> list[Snapshot]:
-    """The snapshots of a run folder, up to the first that is damaged; empty for a run of an older kfl."""
-    try:
-        text = (folder / "trail.jsonl").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    found: list[Snapshot] = []
-    for line in text.split("\n")[:-1]:
-        try:
-            found.append(Snapshot.from_line(line))
-        except ValueError:
-            break
-    return found
 
 
 def snapshot(
@@ -134,7 +116,7 @@ def kept_rounds(rounds: int) -> frozenset[int]:
     ([0, 1, 2], 50, True)
     """
     count = min(rounds, MOST_SNAPSHOTS)
-    return frozenset(int(place) for place in np.rint(np.linspace(0, rounds - 1, count)))
+    return frozenset(int(index) for index in np.rint(np.linspace(0, rounds - 1, count)))
 
 
 def round_of(line: str) -> int | None:

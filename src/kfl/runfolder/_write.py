@@ -1,17 +1,8 @@
-"""The run folder: everything that was asked, what it ran on, and what came out.
+"""Write a run folder: every file whole or not at all, every line of a history in one piece.
 
-    config.toml        the exact configuration; `kfl run --config config.toml` repeats the run
-    environment.json   schema version, versions of kfl, Python and PyTorch, commit, hardware, data
-    rounds.jsonl       one line per round, appended as it happens
-    trail.jsonl        knowledge and every device's accuracy after at most fifty of the rounds (kfl.runfolder._trail)
-    state/             while it runs: checkpoints, from which `kfl resume` continues
-    devices.json       per device: rounds, energy, budget, accuracy, model, samples
-    knowledge.npz      the server's arrays at the end (for KFL the knowledge and which classes it covers)
-    models/            what each device that ever trained holds at the end, one safetensors file per device
-    summary.json       totals and final accuracy; its presence means the run is finished
-
-Every file is written whole or not at all; a line of rounds.jsonl or trail.jsonl is written in one piece, and a torn
-last line (power loss) is ignored when it is read.
+The order matters for a process that may be killed at any moment: the configuration comes first, because it makes the
+folder a run folder; the summary comes last, because it marks the run as finished; rounds are on the disk before a
+checkpoint counts on them.
 """
 
 from __future__ import annotations
@@ -21,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -32,10 +24,14 @@ from kfl.core.config import differences
 from kfl.core.errors import RunFolderError
 from kfl.core.files import is_part, jsonable, write_atomic, write_json, write_json_list
 from kfl.core.lock import LockedError, only_one
-from kfl.core.parse import parse_json, parse_toml, read_json, read_toml
+from kfl.core.parse import parse_toml, read_toml
 from kfl.engine.plan import Plan
 from kfl.experiment.experiment import Experiment, identity_fields
+from kfl.runfolder import _files as files
+from kfl.runfolder._checkpoint import Checkpoints
+from kfl.runfolder._files import cannot_write, whole_lines
 from kfl.runfolder._history import History, RoundLog
+from kfl.runfolder._read import RunReader, read_log
 from kfl.runfolder._tensors import write_states
 from kfl.runfolder._trail import Snapshot, round_of
 
@@ -43,11 +39,10 @@ if TYPE_CHECKING:
     from kfl.models import State
 
 SCHEMA_VERSION = 1
-LOCK = ".lock"
 
 
 class RunFolder:
-    """A folder of one run, open for writing."""
+    """The folder of one run, open for writing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,12 +55,12 @@ class RunFolder:
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                strangers = any(path.name != LOCK and not is_part(path) for path in self.path.iterdir())
-                if strangers and not (self.path / "config.toml").exists():
+                strangers = any(path.name != files.LOCK and not is_part(path) for path in self.path.iterdir())
+                if strangers and not files.is_run_folder(self.path):
                     raise RunFolderError(
-                        f"The folder {self.path} is not empty and is no run folder; choose another with --out."
+                        f"The folder {self.path} is not empty and is not a run folder; choose another with --out."
                     )
-                stack.enter_context(only_one(self.path / LOCK))
+                stack.enter_context(only_one(self.path / files.LOCK))
                 self._sweep()
             except LockedError:
                 raise RunFolderError(
@@ -77,7 +72,7 @@ class RunFolder:
 
     def _sweep(self) -> None:
         """Remove what a process that was killed had begun to write; nobody else writes here while we hold the lock."""
-        for folder in (self.path, self.path / "state", self.path / "models"):
+        for folder in (self.path, self.path / files.CHECKPOINTS, self.path / files.MODELS):
             for path in folder.iterdir() if folder.is_dir() else ():
                 if is_part(path):
                     path.unlink(missing_ok=True)
@@ -85,58 +80,58 @@ class RunFolder:
     def prepare(self, experiment: Experiment) -> Literal["new", "unfinished", "finished"]:
         """Make the folder ready for this experiment, and say what it already holds of it.
 
-        Refused with the difference shown if it belongs to another experiment.
+        A folder of another experiment is refused, with the differences.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            existing = self.path / "config.toml"
+            existing = self.path / files.CONFIG
             if existing.exists():
                 self._refuse_other(experiment, existing)
-                return "finished" if (self.path / "summary.json").exists() else "unfinished"
+                if not files.is_finished(self.path):
+                    return "unfinished"
+                self._remove_checkpoints()  # a kill may have come just before that
+                return "finished"
             # The config first: it makes this a run folder, and a folder that holds anything else but no config is not.
             write_atomic(existing, experiment.to_toml().encode())
-            write_atomic(self.path / "rounds.jsonl", b"")
+            write_atomic(self.path / files.ROUNDS, b"")
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
         return "new"
 
     def plan(self) -> Plan | None:
         """How an unfinished run of this folder executed, so that it goes on the same way; None for a new one."""
-        environment = _read_json(self.path / "environment.json", {})
-        plan = environment.get("plan") if isinstance(environment, dict) else None
-        if (self.path / "summary.json").exists() or not isinstance(plan, dict):
+        plan = RunReader(self.path).environment().get("plan")
+        if files.is_finished(self.path) or not isinstance(plan, dict):
             return None
         return Plan.read(plan)
 
+    def checkpoints(self, identity: str, interval_s: float | None = None) -> Checkpoints:
+        """The checkpoints of this run, for a run of this identity."""
+        return Checkpoints(self.path / files.CHECKPOINTS, identity=identity, interval_s=interval_s)
+
+    def _remove_checkpoints(self) -> None:
+        shutil.rmtree(self.path / files.CHECKPOINTS, ignore_errors=True)
+
     def rewind(self, rounds: int) -> tuple[RoundLog, ...]:
         """Cut the history back to its first `rounds` rounds, so that the next can follow, and return them."""
-        path = self.path / "rounds.jsonl"
-        kept = _lines(path)[:rounds]
+        path = self.path / files.ROUNDS
+        kept = whole_lines(path)[:rounds]
         trail = self._trail_before(rounds)
         self._history, self._trail = _hash(kept), _hash(trail)
         try:
             write_atomic(path, "".join(line + "\n" for line in kept).encode())
-            write_atomic(self.path / "trail.jsonl", "".join(line + "\n" for line in trail).encode())
+            write_atomic(self.path / files.TRAIL, "".join(line + "\n" for line in trail).encode())
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
-        return tuple(_log(path, number, line) for number, line in enumerate(kept))
+        return tuple(read_log(path, number, line) for number, line in enumerate(kept))
 
     def whole_rounds(self) -> int:
         """How many rounds the history holds without a gap or damage, counted from the first."""
-        path = self.path / "rounds.jsonl"
-        count = 0
-        for number, line in enumerate(_lines(path)):
-            try:
-                if _log(path, number, line).round != number:
-                    break
-            except RunFolderError:
-                break
-            count += 1
-        return count
+        return len(RunReader(self.path).whole_rounds())
 
     def history_sum(self, rounds: int) -> str:
         """Checksum of the first `rounds` rounds in the file, and of the trail up to there."""
-        return _sums(_hash(_lines(self.path / "rounds.jsonl")[:rounds]), _hash(self._trail_before(rounds)))
+        return _sums(_hash(whole_lines(self.path / files.ROUNDS)[:rounds]), _hash(self._trail_before(rounds)))
 
     def sync(self) -> str:
         """Make sure that the rounds so far are on the disk, so that a checkpoint never knows more than the history.
@@ -144,7 +139,7 @@ class RunFolder:
         Returns the checksum of these rounds, as `history_sum` would from the file.
         """
         try:
-            for name in ("rounds.jsonl", "trail.jsonl"):
+            for name in (files.ROUNDS, files.TRAIL):
                 with (self.path / name).open("ab") as file:
                     os.fsync(file.fileno())
         except OSError as problem:
@@ -154,7 +149,7 @@ class RunFolder:
     def _trail_before(self, rounds: int) -> list[str]:
         """The lines of the trail before a round, up to the first that is damaged."""
         kept: list[str] = []
-        for line in _lines(self.path / "trail.jsonl"):
+        for line in whole_lines(self.path / files.TRAIL):
             number = round_of(line)
             if number is None or number >= rounds:
                 break
@@ -176,26 +171,34 @@ class RunFolder:
             )
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
-        """What the run ran on."""
-        self._json("environment.json", {"schema_version": SCHEMA_VERSION, **environment})
+        """Record what the run runs on."""
+        self._json(files.ENVIRONMENT, {"schema_version": SCHEMA_VERSION, **environment})
 
     def append(self, log: RoundLog) -> None:
         """Add one round: one write of one whole line."""
         line = json.dumps(jsonable(log.to_dict()), allow_nan=False) + "\n"
-        self._append("rounds.jsonl", line.encode())
+        self._append(files.ROUNDS, line.encode())
         self._history.update(line.encode())
 
     def append_snapshot(self, snapshot: Snapshot) -> None:
-        """Add to the trail: one write of one whole line."""
+        """Add one snapshot: one write of one whole line."""
         line = snapshot.to_line() + "\n"
-        self._append("trail.jsonl", line.encode())
+        self._append(files.TRAIL, line.encode())
         self._trail.update(line.encode())
+
+    def write_fleet(self, members: Mapping[str, Any]) -> None:
+        """Record who is in a real fleet."""
+        self._json(files.FLEET, members)
+
+    def append_fleet(self, facts: Mapping[str, Any]) -> None:
+        """Add the real times and sizes of a fleet's round."""
+        self._append(files.FLEET_ROUNDS, (json.dumps(jsonable(facts), allow_nan=False) + "\n").encode())
 
     def _append(self, name: str, line: bytes) -> None:
         try:
             descriptor = os.open(self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                if os.write(descriptor, line) < len(line):  # a disk that is full takes a part
+                if os.write(descriptor, line) < len(line):  # a full disk takes a part
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(descriptor)
@@ -203,7 +206,7 @@ class RunFolder:
             raise cannot_write(self.path, problem) from problem
 
     def finish(self, history: History, server: State, devices: Mapping[int, State] | None = None) -> None:
-        """Write what is known at the end; the summary last, because it marks the run as finished.
+        """Write what is known at the end, the summary last, and remove the checkpoints.
 
         `devices` are the states to keep as models; None keeps none.
         """
@@ -211,52 +214,32 @@ class RunFolder:
         arrays = {name: value.cpu().numpy() for name, value in server.items()}
         np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy types its keyword arguments as a flag
         try:
-            write_atomic(self.path / "knowledge.npz", buffer.getvalue())
+            write_atomic(self.path / files.SERVER, buffer.getvalue())
             if devices is not None:
                 write_states(self.path, devices)
-            write_json_list(self.path / "devices.json", history.devices)
+            write_json_list(self.path / files.DEVICES, history.devices)
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
-        self._json("summary.json", history.summary)
+        self._json(files.SUMMARY, history.summary)
+        self._remove_checkpoints()
+
+    def receive(self, contents: Mapping[str, bytes]) -> None:
+        """Write a finished run that was played on another machine, as `RunReader.contents` read it there."""
+        order = {files.CONFIG: 0, files.SUMMARY: 2}
+        with self.locked():
+            try:
+                for name in sorted(contents, key=lambda name: order.get(name, 1)):
+                    (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                    write_atomic(self.path / name, contents[name])
+            except OSError as problem:
+                raise cannot_write(self.path, problem) from problem
+            self._remove_checkpoints()  # of an attempt that was begun here
 
     def _json(self, name: str, value: object) -> None:
         try:
             write_json(self.path / name, value)
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
-
-
-def load_experiment(path: Path) -> Experiment:
-    """The experiment of a run folder."""
-    if not (path / "config.toml").exists():
-        raise RunFolderError(f"{path} is no run folder: it has no config.toml.")
-    return Experiment.load(path / "config.toml")
-
-
-def load_run(path: Path) -> tuple[Experiment, History]:
-    """Read a run folder: its experiment and what happened so far."""
-    experiment = load_experiment(path)
-    rounds = []
-    for number, line in enumerate(_lines(path / "rounds.jsonl")):
-        rounds.append(_log(path / "rounds.jsonl", number, line))
-    summary = _read_json(path / "summary.json", {})
-    devices = _read_json(path / "devices.json", [])
-    return experiment, History(tuple(rounds), summary, tuple(devices), str(path))
-
-
-def _log(path: Path, number: int, line: str) -> RoundLog:
-    try:
-        return RoundLog.from_dict(parse_json(line))
-    except (ValueError, TypeError, AttributeError) as problem:
-        raise RunFolderError(f"Line {number + 1} of {path} is damaged ({problem}).") from problem
-
-
-def _lines(path: Path) -> list[str]:
-    """Whole lines of a file; a last line without its end was torn by a crash and does not count."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return text.split("\n")[:-1]
 
 
 def _hash(lines: Iterable[str] = ()) -> hashlib.blake2b:
@@ -272,27 +255,3 @@ def _sums(history: hashlib.blake2b, trail: hashlib.blake2b) -> str:
     if trail.digest() == _hash().digest():
         return history.hexdigest()
     return f"{history.hexdigest()}-{trail.hexdigest()}"
-
-
-def read_environment(path: Path) -> dict[str, Any]:
-    """What a run ran on: the environment.json of its folder, with the facts that others ask for."""
-    found = _read_json(path / "environment.json", {})
-    if isinstance(found, dict) and isinstance(found.get("dataset"), dict) and "note" in found["dataset"]:
-        return {"repeatable": "yes", **found}
-    raise RunFolderError(f"{path / 'environment.json'} is missing or damaged: it does not say which data was used.")
-
-
-def _read_json(path: Path, missing: Any) -> Any:
-    if not path.exists():
-        return missing
-    try:
-        return read_json(path)
-    except ValueError as problem:
-        raise RunFolderError(f"{path} is damaged ({problem}).") from problem
-
-
-def cannot_write(path: Path, problem: OSError) -> RunFolderError:
-    """The sentence for a folder that cannot be written."""
-    return RunFolderError(
-        f"The run folder {path} cannot be written ({problem.strerror or problem}); choose another with --out."
-    )

@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -103,6 +105,15 @@ class EnergyBound:
     """The same at V = 0."""
     most_j: float
     """What a run would spend in which every device takes part in every round at its dearest."""
+
+    @staticmethod
+    def from_summary(summary: Mapping[str, Any]) -> EnergyBound | None:
+        """The bound in the summary of a run; None where there is none, as in runs of earlier versions."""
+        found = summary.get("proposition2")
+        names = [one.name for one in fields(EnergyBound)]
+        if not isinstance(found, Mapping) or not all(isinstance(found.get(name), int | float) for name in names):
+            return None
+        return EnergyBound(**{name: float(found[name]) for name in names})
 
     @property
     def limit_j(self) -> float:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from kfl.experiment.experiment import Experiment
 
 
+FAILURE = ".error.txt"
+"""End of the name of a file beside a run folder, with the traceback of a run that failed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """One run and where it goes."""
@@ -126,9 +130,9 @@ def attempt(job: Job, on_round: Callable[[], None]) -> str | None:
     """Play one run; a sentence if it failed. A failure that is a bug leaves its traceback beside the run folder."""
     from kfl.simulation.runner import run
 
-    return guarded(
-        job,
-        lambda: run(
+    note = job.path.with_name(f"{job.path.name}{FAILURE}")
+    try:
+        run(
             job.experiment,
             job.path,
             dataset=job.dataset,
@@ -137,21 +141,13 @@ def attempt(job: Job, on_round: Callable[[], None]) -> str | None:
             precision=job.precision,
             keep_models=job.keep_models,
             on_round=lambda _: on_round(),
-        ),
-    )
-
-
-def guarded(job: Job, play: Callable[[], object]) -> str | None:
-    """Play; what went wrong as a sentence, a bug with its traceback in a file beside the run folder."""
-    note = job.path.with_name(f"{job.path.name}.error.txt")
-    try:
-        play()
+        )
     except KflError as problem:
         return str(problem)
     except Exception as problem:  # a bug in one run, or in a user's own model, must not lose the others
         job.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(note, traceback.format_exc().encode())
-        said = (str(problem).strip().splitlines() or [""])[0]
-        return f"{type(problem).__name__}: {said} (the traceback is in {note})."
+        first_line = (str(problem).strip().splitlines() or [""])[0]
+        return f"{type(problem).__name__}: {first_line} (the traceback is in {note})."
     note.unlink(missing_ok=True)
     return None

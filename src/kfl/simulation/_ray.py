@@ -25,9 +25,9 @@ from typing import Any
 
 from kfl._version import __version__
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
-from kfl.core.files import is_part, write_atomic
-from kfl.runfolder import LOCK, RunFolder, cannot_write
-from kfl.simulation._jobs import Job, Tell, attempt
+from kfl.core.files import write_atomic
+from kfl.runfolder import RunFolder, RunReader, cannot_write, runs_in
+from kfl.simulation._jobs import FAILURE, Job, Tell, attempt
 
 RETRIES = 3
 """How often a run is started again whose worker died."""
@@ -193,39 +193,28 @@ def _result(ray: Any, task: Any, job: Job) -> str | None:
 
 
 def read_files(folder: Path, finished: bool) -> Files:
-    """Files of a folder for another machine, by their relative paths: a finished run, or only why there is none."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        wanted = path.name != LOCK and not is_part(path) if finished else path.name.endswith(".error.txt")
-        if wanted and path.is_file():
-            found[str(inside)] = path.read_bytes()
+    """What a node sends home, by relative path: the files of a finished run, or only the traceback of a failed one."""
+    if not finished:
+        return {path.name: path.read_bytes() for path in sorted(folder.glob(f"*{FAILURE}"))}
+    found: Files = {}
+    for run in runs_in(folder):
+        found |= {f"{run.name}/{name}": data for name, data in RunReader(run).contents().items()}
     return found
 
 
 def write_files(path: Path, files: Files) -> None:
     """Write what a node sent for the run folder `path`: whole files, the summary last, because it says finished."""
-    inside = {name: data for name, data in files.items() if name.startswith(f"{path.name}/")}
+    inside = {name.partition("/")[2]: data for name, data in files.items() if name.startswith(f"{path.name}/")}
+    beside = {name: data for name, data in files.items() if "/" not in name}
     try:
-        for name in files.keys() - inside.keys():  # a traceback, beside the run folder
+        for name, data in beside.items():  # a traceback, beside the run folder
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path.parent / name, files[name])
-        if not inside:
-            return
-        with RunFolder(path).locked():
-            for name in sorted(inside, key=_order):
-                target = path.parent / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                write_atomic(target, inside[name])
-            shutil.rmtree(path / "state", ignore_errors=True)  # of an attempt that was begun here
-            path.with_name(f"{path.name}.error.txt").unlink(missing_ok=True)
+            write_atomic(path.parent / name, data)
+        if inside:
+            RunFolder(path).receive(inside)
+            path.with_name(f"{path.name}{FAILURE}").unlink(missing_ok=True)
     except OSError as problem:
         raise cannot_write(path, problem) from problem
-
-
-def _order(name: str) -> int:
-    """The config first, which makes it a run folder; the summary last, which makes it a finished one."""
-    return {"config.toml": 0, "summary.json": 2}.get(name.rpartition("/")[2], 1)
 
 
 @contextmanager

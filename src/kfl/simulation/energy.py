@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,14 +35,13 @@ def energy_facts(world: Site, logs: Sequence[RoundLog]) -> dict[str, Any]:
     used = account.energy_j.sum(axis=0) / world.budget_j
     scheduler = world.experiment.scheduler
     facts: dict[str, Any] = {
-        "regime": account.dominant(),
         "devices_over_budget": int((used > 1 + 1e-9).sum()),
         "largest_use_of_budget": float(used.max()),
         "mean_use_of_budget": float(used.mean()),
     }
     if np.isfinite(world.budget_j).all():
         v, gamma = drift_weights(scheduler, len(logs))
-        facts["proposition2"] = str(proposition2_energy(account, world.samples, v, gamma))
+        facts["proposition2"] = asdict(proposition2_energy(account, world.samples, v, gamma))
     return facts
 
 

@@ -1,4 +1,4 @@
-"""Trained models out of a run folder: as a ready module, or as files that load anywhere.
+"""Trained models from a run folder: as a ready module, or as files that load anywhere.
 
 The weights are those a device predicts with: its own model, or what its algorithm makes of it and the server's.
 Nothing here reads the dataset: the run folder says what shape its inputs have and how they are scaled.
@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from kfl._version import __version__
-from kfl.core.arrays import read_npz
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_atomic, write_json
 from kfl.data import Dataset, Partition
@@ -25,39 +24,37 @@ from kfl.engine import LocalData
 from kfl.engine.sequential import SequentialEngine
 from kfl.experiment.experiment import Experiment
 from kfl.models import FleetModels, State, fleet_from_name
-from kfl.runfolder import MODELS, History, as_safetensors, device_name, load_run, read_environment, read_state
+from kfl.runfolder import History, RunReader, as_safetensors, device_name, load_run
 
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
     """A finished run folder, open for reading models."""
 
-    path: Path
+    reader: RunReader
     experiment: Experiment
     history: History
     data: dict[str, Any]
-    """What environment.json says about the dataset."""
+    """What the run folder says about the dataset."""
     named_models: bool
     """False where the models were given as Python objects: then only their weights are known."""
 
     @staticmethod
     def open(path: Path) -> FinishedRun:
-        """Read a run folder, and refuse one that cannot give models."""
+        """Read a run folder; RunFolderError for one that has no models to give."""
         experiment, history = load_run(path)
         if not history.summary:
             raise RunFolderError(f"The run in {path} is not finished: it has no summary.json.")
-        if not (path / MODELS).is_dir():
+        reader = RunReader(path)
+        if not reader.has_models:
             raise RunFolderError(
                 f"The run in {path} did not keep its models; run it again without --no-models, into another folder: "
                 f"kfl run --config {path / 'config.toml'}"
             )
-        environment = read_environment(path)
-        # "no: dataset and models were given as Python objects; …"
-        given = str(environment["repeatable"]).partition(";")[0]
-        return FinishedRun(path, experiment, history, environment["dataset"], "models" not in given)
+        return FinishedRun(reader, experiment, history, reader.dataset(), "models" not in reader.given_as_objects())
 
     def check_device(self, device: int) -> None:
-        """Refuse a device the fleet does not have."""
+        """Raise ConfigError for a device that the fleet does not have."""
         last = self.experiment.devices - 1
         if not 0 <= device <= last:
             raise ConfigError("device", device, f"from 0 to {last}: the run has {last + 1} devices")
@@ -66,7 +63,7 @@ class FinishedRun:
         """The architectures of the fleet, rebuilt from their names."""
         if not self.named_models:
             raise RunFolderError(
-                f"The models of {self.path} were given as Python objects, which a run folder cannot rebuild; "
+                f"The models of {self.reader.path} were given as Python objects, which a run folder cannot rebuild; "
                 "export the weights and load them into your own module."
             )
         asked = self.experiment
@@ -76,18 +73,17 @@ class FinishedRun:
     def weights(self, device: int) -> State:
         """The weights a device predicts with at the end of the run."""
         self.check_device(device)
-        state = read_state(self.path, device)
+        state = self.reader.model(device)
         algorithm = self.experiment.algorithm
         if state is None:
             # Never trained, or keeps nothing between rounds: what it holds follows from its seed.
             state = algorithm.device_init(_bare_engine(self.models()), device, self.experiment.seed)
             if state and self.history.devices[device]["rounds"] > 0:
-                raise RunFolderError(f"{self.path / MODELS} has no file for device {device}, though it trained.")
-        knowledge = self.path / "knowledge.npz"
+                raise self.reader.no_model(device)
         try:
-            server = {name: torch.from_numpy(value) for name, value in read_npz(knowledge.read_bytes()).items()}
-        except (OSError, ValueError, TypeError) as problem:
-            raise RunFolderError(f"The file {knowledge} is missing or damaged ({problem}).") from problem
+            server = {name: torch.from_numpy(value) for name, value in self.reader.server().items()}
+        except TypeError as problem:  # of a type that PyTorch does not have
+            raise RunFolderError(f"The server's arrays in {self.reader.path} are damaged ({problem}).") from problem
         return algorithm.predictor(server, state)
 
     def describe(self, device: int) -> dict[str, Any]:
@@ -96,9 +92,9 @@ class FinishedRun:
         about: dict[str, Any] = {"kfl": __version__, "device": device, "model": record["model"]}
         if self.named_models:
             models = self.models()
-            which = int(models.architecture[device])
-            about["model"] = models.names[which].rpartition("-")[0]
-            about["width"] = self.experiment.widths[which]
+            index = int(models.architecture[device])
+            about["model"] = models.names[index].rpartition("-")[0]
+            about["width"] = self.experiment.widths[index]
             about["features"] = models.features
         return {
             **about,
@@ -122,8 +118,8 @@ class FinishedRun:
 def load_model(run_folder: str | Path, device: int) -> nn.Module:
     """The model of one device at the end of a run, ready to predict (in evaluation mode).
 
-    Works for networks that have a name: mlp, cnn and package.module:function. No pickled code is executed; for a
-    network of your own, your function is called to build it.
+    Works for networks that have a name: mlp, cnn and package.module:function. No pickled code is executed; a network of
+    your own is built by calling your function.
 
     >>> import kfl, tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "run"

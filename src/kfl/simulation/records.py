@@ -14,7 +14,7 @@ from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json
 from kfl.experiment.experiment import Experiment
-from kfl.runfolder import History, RoundLog, read_environment
+from kfl.runfolder import History, RoundLog, RunReader
 from kfl.scheduling import describe
 
 Record = dict[str, Any]
@@ -86,7 +86,7 @@ def _commonest(sentences: Iterable[str]) -> str:
 
 def data_note(run: Path) -> str:
     """What a reader must know about the copy of the data that a run used."""
-    return str(read_environment(run)["dataset"]["note"])
+    return str(RunReader(run).dataset()["note"])
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:

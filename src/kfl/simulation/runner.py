@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -122,18 +121,13 @@ def run_world(
     target = RunFolder(Path(folder))
     with target.locked():
         if target.prepare(world.experiment) == "finished":
-            shutil.rmtree(target.path / "state", ignore_errors=True)  # a kill may have come just before that
             return load_run(target.path)[1]
         facts = {**describe_environment(), **describe_world(world), "deterministic": deterministic}
         target.write_environment({**facts, "plan": world.engine.plan.table()})
         return _play(
             world,
             target,
-            Checkpoints(
-                target.path / "state",
-                identity=identity(world),
-                interval_s=checkpoint_s,
-            ),
+            target.checkpoints(identity(world), checkpoint_s),
             keep_models=keep_models,
             on_start=on_start,
             on_round=on_round,
@@ -214,7 +208,6 @@ def _play_all(
     history = History(tuple(logs), summary, device_records(world, state), None if target is None else str(target.path))
     if target is not None:
         target.finish(history, state.server, state.devices if keep_models else None)
-        shutil.rmtree(target.path / "state", ignore_errors=True)
     return history
 
 
@@ -278,7 +271,7 @@ def describe_world(world: World) -> dict[str, Any]:
             "note": world.dataset.note,
         },
         "models": sorted(set(world.models.names)) if len(world.models.names) <= 20 else len(world.models.names),
-        "repeatable": world.repeatable,
+        "given_as_objects": list(world.given_as_objects),
         "plan": world.engine.plan.table(),
         "sources": source_hashes(world.experiment),
     }

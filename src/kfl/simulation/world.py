@@ -45,8 +45,8 @@ class World:
     bits_down: np.ndarray[Any, np.dtype[np.float64]]
     model_bits: np.ndarray[Any, np.dtype[np.float64]]
     """Size of each device's whole model: what FedAvg would upload."""
-    repeatable: str
-    """"yes", or why this run cannot be repeated from its config alone."""
+    given_as_objects: tuple[str, ...] = ()
+    """Which of "dataset" and "models" the caller gave as Python objects: the configuration cannot rebuild them."""
 
     @property
     def devices(self) -> int:
@@ -95,7 +95,7 @@ def build_world(
         bits_up=np.array([cost.bits_up for cost in costs], dtype=np.float64),
         bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64),
         model_bits=np.array([profile.model.parameters * 32 for profile in profiles], dtype=np.float64),
-        repeatable=_repeatable(dataset, models),
+        given_as_objects=tuple(name for name, given in (("dataset", dataset), ("models", models)) if given is not None),
     )
 
 
@@ -105,14 +105,6 @@ def _models(experiment: Experiment, data: Dataset, models: Models | None) -> Fle
     return fleet_from_name(
         experiment.model, experiment.widths, experiment.devices, data.input_shape, data.classes, experiment.seed
     )
-
-
-def _repeatable(dataset: Dataset | None, models: Models | None) -> str:
-    """A run is repeatable from its config when everything in it has a name."""
-    given = [word for word, thing in (("dataset", dataset), ("models", models)) if thing is not None]
-    if not given:
-        return "yes"
-    return f"no: {' and '.join(given)} were given as Python objects; name them as package.module:function instead"
 
 
 def source_hashes(experiment: Experiment) -> dict[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError, RunFolderError
-from kfl.runfolder import load_run, read_environment
+from kfl.runfolder import RunReader, load_run
 from kfl.scheduling import EnergyBound
 from kfl.theory.bound import Bound, theorem1
 from kfl.theory.estimate import DEVICES, ITERATIONS, Estimate, estimate_constants, knowledge_weight, pick_devices
@@ -58,17 +58,18 @@ def bound_of_run(
     ((0,), 'as printed', True)
     """
     path = Path(folder)
+    reader = RunReader(path)
     experiment, history = load_run(path)
     if not history.summary:
         raise RunFolderError(f"The run in {path} is not finished: it has no summary.json; kfl resume continues it.")
-    if str(read_environment(path)["repeatable"]).startswith("no"):
+    if reader.given_as_objects():
         raise RunFolderError(
             f"The data or the models of {path} were given as Python objects, which a run folder cannot rebuild; "
             "use kfl.theory.estimate_constants on a world of your own."
         )
     world = _world(experiment, data_dir)
     notes: list[str] = []
-    estimate = _estimate(path, world, history, devices, iterations, notes)
+    estimate = _estimate(reader, world, history, devices, iterations, notes)
     bound = best = None
     if estimate is not None:
         counts, schedule = world.partition.train_counts, reported(history.rounds, world.devices)
@@ -97,7 +98,7 @@ def _world(experiment: Experiment, data_dir: Path | None) -> World:
 
 
 def _estimate(
-    path: Path, world: World, history: History, devices: int | Sequence[int], iterations: int, notes: list[str]
+    reader: RunReader, world: World, history: History, devices: int | Sequence[int], iterations: int, notes: list[str]
 ) -> Estimate | None:
     try:
         knowledge_weight(world.experiment.algorithm)
@@ -105,26 +106,24 @@ def _estimate(
         notes.append(f"Theorem 1 is left out: {problem}")
         return None
     chosen = pick_devices(world, devices)
-    later = _last_models(path, world, history, chosen, notes)
+    later = _last_models(reader, world, history, chosen, notes)
     return estimate_constants(world, later, devices=chosen, iterations=iterations)
 
 
 def _last_models(
-    path: Path, world: World, history: History, devices: Sequence[int], notes: list[str]
+    reader: RunReader, world: World, history: History, devices: Sequence[int], notes: list[str]
 ) -> dict[int, State]:
     """The models that devices held at the end, of those that ever trained; empty where the run kept none."""
-    from kfl.runfolder import MODELS, read_state
-
-    if not (path / MODELS).is_dir():
+    if not reader.has_models:
         notes.append("The run kept no models, so the constants come from the starting models alone.")
         return {}
     found = {}
     for device in devices:
-        state = read_state(path, device)
+        state = reader.model(device)
         if state is not None:
             found[device] = world.experiment.algorithm.predictor({}, state)
         elif history.devices[device]["rounds"] > 0:
-            raise RunFolderError(f"{path / MODELS} has no file for device {device}, though it trained.")
+            raise reader.no_model(device)
     return found
 
 

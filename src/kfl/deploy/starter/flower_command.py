@@ -7,13 +7,14 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from kfl.core.errors import KflError
+from kfl.core.errors import KflError, RunFolderError
 from kfl.core.files import write_json
 from kfl.core.parse import parse_json, read_json
 from kfl.core.text import scrub
 from kfl.deploy.app_folder import ENVIRONMENT
 from kfl.deploy.local_fleet import program
 from kfl.deploy.starter.project import CONNECTION, Project
+from kfl.runfolder import RunReader
 
 PATIENCE_S = 120.0
 TO_COME = ("pending", "starting")
@@ -79,9 +80,8 @@ class FlowerCommand:
     def _in_run(self, device: int) -> str | None:
         """The id under which the server last met a device, from its run folder."""
         try:
-            text = (self.project.run_folder / "fleet.json").read_text(encoding="utf-8")
-            return str(parse_json(text)["devices"][str(device)]["node"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return str(RunReader(self.project.run_folder).fleet()["devices"][str(device)]["node"])
+        except (RunFolderError, KeyError, TypeError):
             return None
 
     def node_ids(self) -> dict[int, str]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from kfl.core.errors import KflError
-from kfl.core.parse import parse_json
 from kfl.deploy.starter.flower_command import FlowerCommand, UnreachableError
 from kfl.deploy.starter.project import Project
-from kfl.deploy.status import is_held
-from kfl.runfolder import RoundLog
+from kfl.runfolder import RoundLog, RunReader
 
 LOOK_S = 1.0
 SILENT_S = 30.0
@@ -29,18 +26,18 @@ def keep_running(project: Project, say: Callable[[str], None] = print) -> Iterat
     A SuperLink that is away is waited for. KflError if the server ends again and again without a round.
     """
     project.config.validate()
-    flower = FlowerCommand(project)
+    flower, run = FlowerCommand(project), RunReader(project.run_folder)
     seen, fruitless, submitted = 0, 0, -1e9
     free_since = time.monotonic() - SILENT_S  # so that the first look is at once
     while True:
-        finished = (project.run_folder / "summary.json").exists()  # before the history, so that no round is missed
-        for entry in history(project.run_folder)[seen:]:
+        finished = run.finished  # before the history, so that no round is missed
+        for entry in run.whole_rounds()[seen:]:
             seen, fruitless = seen + 1, 0
             yield entry
         if finished:
             return
         now = time.monotonic()
-        if is_held(project.run_folder):
+        if run.held:
             free_since = now
         elif now - max(free_since, submitted) > SILENT_S:
             try:
@@ -56,12 +53,3 @@ def keep_running(project: Project, say: Callable[[str], None] = print) -> Iterat
                 say(f"{problem} Trying on.")
                 time.sleep(SILENT_S / 3)
         time.sleep(LOOK_S)
-
-
-def history(run_folder: Path) -> list[RoundLog]:
-    """The rounds that are done."""
-    try:
-        lines = (run_folder / "rounds.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-        return [RoundLog.from_dict(parse_json(line)) for line in lines]
-    except (OSError, ValueError, TypeError):  # not there yet, or just being replaced
-        return []

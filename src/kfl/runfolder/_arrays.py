@@ -1,0 +1,231 @@
+"""A run as arrays, for pages and charts: one entry per round, and one per device and round it took part in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.core.config import Table, from_table
+from kfl.core.errors import ConfigError, RunFolderError
+from kfl.runfolder import _files as files
+from kfl.runfolder._history import PER_DEVICE, Incident, RoundLog
+from kfl.runfolder._read import RunReader
+from kfl.runfolder._trail import Snapshot
+from kfl.scheduling import Status
+from kfl.wireless import Cell, CellConfig
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MOST_DEVICES = 2_000_000
+MOST_ROUNDS = 10**9
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """What happened, round by round."""
+
+    accuracy: FloatArray
+    """Of all devices; NaN in rounds without a test."""
+    time_s: FloatArray
+    bits_up: FloatArray
+    bits_down: FloatArray
+    status: tuple[Status, ...]
+    round: IntArray
+    """From here on one entry for each time a device took part: in which round,"""
+    device: IntArray
+    """which device, and what it was given and spent."""
+    share: FloatArray
+    power_w: FloatArray
+    compute_energy_j: FloatArray
+    upload_energy_j: FloatArray
+    incidents: tuple[Incident, ...]
+
+    @staticmethod
+    def of(logs: Sequence[RoundLog]) -> Rounds:
+        """The arrays of a history. Energy that is not known counts as none."""
+        joined = {
+            name: np.array([value for log in logs for value in getattr(log, name)], dtype=np.float64)
+            for name in PER_DEVICE
+        }
+        joined |= {name: np.nan_to_num(values) for name, values in joined.items() if name.endswith("_j")}
+        return Rounds(
+            accuracy=np.array([math.nan if log.accuracy is None else log.accuracy for log in logs], dtype=np.float64),
+            **{
+                name: np.array([getattr(log, name) for log in logs], dtype=np.float64)
+                for name in ("time_s", "bits_up", "bits_down")
+            },
+            status=tuple(log.status for log in logs),
+            round=np.repeat(np.arange(len(logs)), np.array([len(log.devices) for log in logs], dtype=np.int64)),
+            device=np.array([device for log in logs for device in log.devices], dtype=np.int64),
+            **joined,
+            incidents=tuple(incident for log in logs for incident in log.incidents()),
+        )
+
+    @property
+    def count(self) -> int:
+        """Rounds that were played."""
+        return len(self.accuracy)
+
+    @property
+    def energy_j(self) -> FloatArray:
+        """Of each time a device took part."""
+        return self.compute_energy_j + self.upload_energy_j
+
+    def per_round(self, values: FloatArray | None = None) -> FloatArray:
+        """Sum over the devices of each round; the number of devices without values."""
+        return np.bincount(self.round, weights=values, minlength=self.count).astype(np.float64)
+
+    def per_device(self, devices: int, values: FloatArray | None = None) -> FloatArray:
+        """Sum over the rounds of each device; the number of rounds without values."""
+        return np.bincount(self.device, weights=values, minlength=devices).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """One run, as far as it went."""
+
+    path: Path
+    config: Table
+    config_text: str
+    devices: int
+    """The number of devices K."""
+    planned: int
+    """Rounds that were asked for, T."""
+    rounds: Rounds
+    """What happened in those that were played."""
+    trail: tuple[Snapshot, ...]
+    accuracy: FloatArray
+    """Of each device when last tested; NaN where it is not known."""
+    cell: Cell | None
+    summary: dict[str, Any]
+    environment: dict[str, Any]
+    twin: RunData | None = None
+    """The same run with nothing shared, where there is one."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.path.resolve().name
+
+    @property
+    def played(self) -> int:
+        """Rounds so far."""
+        return self.rounds.count
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return bool(self.summary)
+
+    @property
+    def algorithm(self) -> str:
+        """How devices learned."""
+        return self._word("algorithm")
+
+    @property
+    def scheduler(self) -> str:
+        """Who chose them."""
+        return self._word("scheduler")
+
+    @property
+    def dataset(self) -> str:
+        """What they learned."""
+        return str(self.config.get("dataset", "?"))
+
+    @property
+    def budget_j(self) -> float:
+        """Energy budget of a device for the whole run; infinite where there is none."""
+        return math.inf if self.cell is None else self.cell.config.budget_j_per_round * self.planned
+
+    @property
+    def tested(self) -> str:
+        """Whose accuracy it is, in words."""
+        known = int(np.isfinite(self.accuracy).sum())
+        some = known or self.config.get("tested_devices")
+        if isinstance(some, int) and some < self.devices:
+            return f"{some:,} of {self.devices:,} devices"
+        return f"all {self.devices:,} devices"
+
+    def _word(self, part: str) -> str:
+        table = self.config.get(part)
+        return str(table.get("name", "?") if isinstance(table, dict) else table or "?")
+
+
+def read_run(path: Path) -> RunData:
+    """Read a run folder, finished or not, with its local-only twin. Nothing that it names is imported."""
+    files.require_run_folder(path)
+    return _read(path, twin=_twin(path / files.LOCAL_ONLY))
+
+
+def _twin(path: Path) -> RunData | None:
+    try:
+        return _read(path, twin=None) if files.is_run_folder(path) else None
+    except RunFolderError:
+        return None  # the run itself is what was asked for
+
+
+def _read(path: Path, twin: RunData | None) -> RunData:
+    reader = RunReader(path)
+    config = reader.config()
+    devices = _whole(path, config, "devices", MOST_DEVICES)
+    planned = _whole(path, config, "rounds", MOST_ROUNDS)
+    rounds = Rounds.of(reader.rounds(devices))
+    notes: list[str] = []
+    trail = tuple(seen for seen in reader.trail() if 0 <= seen.round < rounds.count)
+    if not trail and rounds.count:
+        notes.append(f"There is no {files.TRAIL} in this folder: nothing is known of single devices on the way.")
+    return RunData(
+        path=path,
+        config=config,
+        config_text=reader.config_text(),
+        devices=devices,
+        planned=planned,
+        rounds=rounds,
+        trail=trail,
+        accuracy=_accuracy(reader, devices, trail),
+        cell=_cell(config, devices),
+        summary=reader.summary(),
+        environment=reader.environment(),
+        twin=twin,
+        notes=tuple(notes),
+    )
+
+
+def _whole(path: Path, config: Table, name: str, most: int) -> int:
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise files.damaged(path / files.CONFIG, f"{name} is {value!r}, not from 1 to {most:,}")
+    return value
+
+
+def _accuracy(reader: RunReader, devices: int, trail: tuple[Snapshot, ...]) -> FloatArray:
+    """Each device's accuracy at the end, or when it was last on the trail."""
+    values = np.full(devices, np.nan)
+    records = reader.devices()
+    if not records:
+        known = (s.accuracy for s in reversed(trail) if s.accuracy is not None and len(s.accuracy) == devices)
+        return next(known, values)
+    for device, record in enumerate(records[:devices]):
+        found = record.get("accuracy")
+        if isinstance(found, float | int):
+            values[device] = float(found)
+    return values
+
+
+def _cell(config: Table, devices: int) -> Cell | None:
+    """The cell with its devices placed, which a configuration decides alone."""
+    radio, seed = config.get("radio"), config.get("seed")
+    if not isinstance(radio, dict) or not isinstance(seed, int):
+        return None
+    try:
+        return Cell.build(from_table(CellConfig, radio), devices, seed)
+    except (ConfigError, ValueError, OverflowError):
+        return None

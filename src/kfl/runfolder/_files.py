@@ -1,0 +1,134 @@
+"""The files of a run folder: their names, and how one is read or refused. No other module spells these names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from kfl.core.errors import RunFolderError
+from kfl.core.files import write_json
+from kfl.core.parse import read_json
+
+CONFIG = "config.toml"
+ENVIRONMENT = "environment.json"
+ROUNDS = "rounds.jsonl"
+TRAIL = "trail.jsonl"
+CHECKPOINTS = "state"
+DEVICES = "devices.json"
+SERVER = "server.npz"
+OLD_SERVER = "knowledge.npz"
+"""The name of `SERVER` in folders of earlier versions."""
+MODELS = "models"
+SUMMARY = "summary.json"
+FLEET = "fleet.json"
+FLEET_ROUNDS = "fleet.jsonl"
+JOB = "job.json"
+"""How `kfl run` was asked to carry out the run, for `kfl resume`."""
+TRACKER_RUNS = "trackers.json"
+"""Which runs of experiment trackers belong to this one."""
+LOCK = ".lock"
+LOCAL_ONLY = "local-only"
+"""Run folder inside a run folder: the same run with nothing shared, as `kfl run` adds it."""
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a folder holds a run, finished or not."""
+    return (path / CONFIG).is_file()
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a folder holds a finished run: the summary is written last."""
+    return (path / SUMMARY).exists()
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process is writing into a run folder now. Only reads, so anybody who may read the folder may ask."""
+    try:
+        import fcntl
+
+        descriptor = os.open(path / LOCK, os.O_RDONLY)
+    except (ImportError, OSError):
+        return False
+    try:
+        # The writer holds an exclusive lock, which cannot be shared.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def find_runs(paths: list[Path]) -> list[Path]:
+    """The run folders that were named; a folder of run folders, such as kfl compare's, stands for those in it."""
+    found: list[Path] = []
+    for path in paths:
+        inside = [path] if is_run_folder(path) else runs_in(path)
+        if not inside:
+            raise RunFolderError(f"{path} is not a run folder: it has no {CONFIG}, nor has any folder in it.")
+        found += inside
+    return list(dict.fromkeys(found))
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The run folders directly inside a folder, in the order of their names."""
+    return sorted(file.parent for file in path.glob(f"*/{CONFIG}")) if path.is_dir() else []
+
+
+def require_run_folder(path: Path) -> None:
+    """Raise a sentence where a folder holds no run."""
+    if not is_run_folder(path):
+        raise RunFolderError(f"{path} is not a run folder: it has no {CONFIG}.")
+
+
+def read_note(path: Path, name: str) -> dict[str, Any]:
+    """A note beside the run, such as `JOB`; empty where it is missing or damaged, because nothing depends on it."""
+    try:
+        found = read_json(path / name)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_note(path: Path, name: str, note: object) -> None:
+    """Leave a note beside the run."""
+    try:
+        write_json(path / name, note)
+    except OSError as problem:
+        raise cannot_write(path, problem) from problem
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A file with one JSON object; empty where there is no such file."""
+    try:
+        found = read_json(path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as problem:
+        raise damaged(path, problem) from problem
+    if not isinstance(found, dict):
+        raise damaged(path, "it does not hold a JSON object")
+    return found
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Complete lines of a file that grows. A last line without a line break was torn by a crash and does not count."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    except FileNotFoundError:
+        return []
+    except OSError as problem:
+        raise damaged(path, problem.strerror or problem) from problem
+
+
+def damaged(path: Path, problem: object) -> RunFolderError:
+    """The error for a file that does not hold what was written there."""
+    return RunFolderError(f"{path} is damaged ({problem}).")
+
+
+def cannot_write(path: Path, problem: OSError) -> RunFolderError:
+    """The error for a folder that cannot be written."""
+    return RunFolderError(
+        f"The run folder {path} cannot be written ({problem.strerror or problem}); choose another with --out."
+    )
