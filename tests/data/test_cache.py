@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfl.data.cache import Decoded, cached
+from kfl.data.storage import Decoded, cached
 
 X, Y = np.arange(1000, dtype=np.uint8).reshape(10, 100), np.arange(10)
 

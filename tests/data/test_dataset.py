@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.data import DATASETS, Dataset, load_dataset, resolve_data_dir
-from kfl.data.folders import resolve_cache_dir
+from kfl.data.storage import resolve_cache_dir
 
 X = np.arange(60, dtype=np.float32).reshape(20, 3)
 Y = np.arange(20) % 4

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kfl.core.errors import ConfigError, DataError
-from kfl.data import download
-from kfl.data.download import DOWNLOADS, Download, RemoteFile, fetch
+from kfl.data import Download, RemoteFile, Source, download, downloadable
+from kfl.data.source import fetch
 
 A, B = b"first" * 30_000, b"second"
 
@@ -63,8 +63,9 @@ def remote(name: str, content: bytes, **members: int) -> RemoteFile:
     return RemoteFile(name, hashlib.md5(content).hexdigest(), len(content), members)
 
 
-def source(*files: RemoteFile) -> Download:
-    return Download("http://127.0.0.1:9/unused", "toy", files, lambda folder: f"put a and b into {folder}/toy")
+def source(*files: RemoteFile) -> Source:
+    remote = Download("http://127.0.0.1:9/unused", "toy", files)
+    return Source("toy", "a toy", load=None, by_hand=lambda folder: f"put a and b into {folder}/toy", download=remote)
 
 
 def left_behind(folder: Path) -> list[str]:
@@ -118,7 +119,7 @@ def test_an_absent_file_says_what_to_put_where(tmp_path: Path, server: Server) -
         fetch(source(remote("a", A)), tmp_path, None, server.url)
 
 
-@pytest.mark.parametrize("name", sorted(DOWNLOADS))
+@pytest.mark.parametrize("name", sorted(downloadable()))
 def test_without_a_network_the_sentence_says_what_to_put_where(tmp_path: Path, monkeypatch, name) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.socket() as closed:  # bound, not listening: connections are refused

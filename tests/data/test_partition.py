@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.data import Partition, partition
-from kfl.data.apportion import largest_remainder, level_fill, skim
-from kfl.data.shards import assign_distinct
+from kfl.data._dealing import assign_distinct, level_fill, skim
+from kfl.data.dataset import largest_remainder
 
 PROPERTY = settings(max_examples=60, deadline=None)
 

@@ -17,9 +17,9 @@ from PIL import Image
 
 from kfl.core.errors import DataError, MissingExtraError
 from kfl.data import load_dataset
-from kfl.data.idx import IdxFile, read
-from kfl.data.image_table import read_images
+from kfl.data.cifar10 import read_images
 from kfl.data.mnist import FILES as MNIST_FILES
+from kfl.data.mnist import IdxFile, read_idx
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,8 @@ def test_idx_labels_are_bounded(tmp_path: Path) -> None:
     path.write_bytes(content)
     file = IdxFile("labels", (4,), hashlib.md5(content).hexdigest(), largest=9)
     with pytest.raises(DataError, match=r"has value 10 at index 2, but values must be 0 … 9"):
-        read(path, file)
-    assert read(path, IdxFile("labels", (4,), file.md5)).tolist() == [1, 9, 10, 3]
+        read_idx(path, file)
+    assert read_idx(path, IdxFile("labels", (4,), file.md5)).tolist() == [1, 9, 10, 3]
 
 
 # ── CIFAR-10, made up and damaged ────────────────────────────────────────────────────────────────

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from kfl.core.errors import DataError, KflError
-from kfl.data import Dataset, idx
-from kfl.data.cache import Decoded, cached
-from kfl.data.image_table import read_images
+from kfl.data import Dataset
+from kfl.data.cifar10 import read_images
+from kfl.data.mnist import IdxFile, read_idx
 from kfl.data.mnist5k import _csv_path
+from kfl.data.storage import Decoded, cached
 
 CASES = 300
 
@@ -24,9 +25,9 @@ def digits():
     rows = gzip.decompress(_csv_path().read_bytes()).split(b"\n")[:20]
     values = np.array([row.split(b",")[:-1] for row in rows], dtype=np.uint8)
     values = values.reshape(20, 28, 28)
-    file = idx.IdxFile("digits", (20, 28, 28), "")
+    file = IdxFile("digits", (20, 28, 28), "")
     content = file.header + values.tobytes()
-    return idx.IdxFile("digits", (20, 28, 28), hashlib.md5(content).hexdigest()), content, values
+    return IdxFile("digits", (20, 28, 28), hashlib.md5(content).hexdigest()), content, values
 
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzip"])
@@ -38,7 +39,7 @@ def test_idx_files(digits, zipped, mutated, judged, tmp_path):
     refused = 0
     for _ in range(CASES):
         path.write_bytes(broken := mutated(whole, draw))
-        found = judged(lambda: idx.read(path, file))
+        found = judged(lambda: read_idx(path, file))
         refused += isinstance(found, DataError)
         assert isinstance(found, DataError) or np.array_equal(found, values)
         assert path.read_bytes() == broken

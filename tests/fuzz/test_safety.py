@@ -23,9 +23,9 @@ import torch
 import kfl
 from kfl.core.arrays import read_npz
 from kfl.core.errors import DataError, KflError, RunFolderError, StoppedError
-from kfl.data import idx
-from kfl.data.cache import Decoded, cached
-from kfl.data.image_table import read_images
+from kfl.data.cifar10 import read_images
+from kfl.data.mnist import IdxFile, read_idx
+from kfl.data.storage import Decoded, cached
 from kfl.runfolder import RunReader
 from kfl.runfolder._tensors import rows_sum
 from kfl.simulation.export import FinishedRun
@@ -213,7 +213,7 @@ def peak_mb(action) -> float:
 @pytest.mark.parametrize("zip_it", [False, True], ids=["plain", "gzip"])
 def test_an_idx_header_is_not_believed(tmp_path, zip_it):
     """A header that promises 2^31 images, and a gzip file that unpacks to a gigabyte."""
-    file = idx.IdxFile("d", (10, 28, 28), "")
+    file = IdxFile("d", (10, 28, 28), "")
     lie = struct.pack(">BBBBIII", 0, 0, 8, 3, 2**31, 28, 28)
     path = tmp_path / ("d.gz" if zip_it else "d")
     if zip_it:
@@ -226,7 +226,7 @@ def test_an_idx_header_is_not_believed(tmp_path, zip_it):
 
     def read():
         with pytest.raises(DataError, match=r"dimensions|expected"):
-            idx.read(path, file)
+            read_idx(path, file)
 
     assert peak_mb(read) < 16
 

@@ -15,9 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kfl._version import __version__
+
+if TYPE_CHECKING:
+    from kfl.data import Source
 
 
 @dataclass(frozen=True)
@@ -168,46 +171,27 @@ def extras() -> Iterator[Finding]:
 def datasets() -> Iterator[Finding]:
     """Which datasets are there, from where, how large, and their fingerprint where they are decoded already."""
     from kfl.data import DATASETS, resolve_data_dir
-    from kfl.data.folders import resolve_cache_dir
 
-    data, cache = resolve_data_dir(), resolve_cache_dir()
-    source = "KFL_DATA_DIR" if os.environ.get("KFL_DATA_DIR") else "KFL_DATA_DIR is not set"
-    yield Finding("Data", "folder", "ok", f"{data} ({source})")
-    for name in DATASETS:
-        yield _dataset(name, _sources(name, data), cache)
-
-
-def _sources(name: str, data: Path) -> list[Path]:
-    """The files of a dataset; empty where they are not all there."""
-    from kfl.core.errors import MissingExtraError
-    from kfl.data import cifar10, idx, mnist, mnist5k
-
-    if name == "mnist-5k":
-        try:
-            return [mnist5k._csv_path()]
-        except MissingExtraError:
-            return []
-    if name == "mnist":
-        found = [idx.find(file, (data / "mnist", data)) for file in mnist.FILES.values()]
-        return [] if None in found else [path for path in found if path is not None]
-    binary = cifar10._find_binary(data)
-    if binary is not None:
-        return [binary / file for files in cifar10.BINARY_FILES.values() for file in files]
-    parquet = cifar10._find_parquet(data)
-    return [] if parquet is None else [parquet / f"{split}.parquet" for split in cifar10.ROWS]
+    data = resolve_data_dir()
+    origin = "KFL_DATA_DIR" if os.environ.get("KFL_DATA_DIR") else "KFL_DATA_DIR is not set"
+    yield Finding("Data", "folder", "ok", f"{data} ({origin})")
+    for source in DATASETS.values():
+        yield _dataset(source, data)
 
 
-def _dataset(name: str, files: list[Path], cache: Path) -> Finding:
+def _dataset(source: Source, data: Path) -> Finding:
     from kfl.core.errors import KflError
-    from kfl.data import load_dataset
-    from kfl.data.cache import _key
+    from kfl.data import load_dataset, resolve_cache_dir
+    from kfl.data.storage import is_cached
 
-    if not files:
-        get = "pip install 'kfl[data]'" if name == "mnist-5k" else f"kfl data download {name}"
-        return Finding("Data", name, "absent", "not found", get)
-    where = f"{_size(sum(path.stat().st_size for path in files))} in {files[0].parent}"
-    if not (cache / f"{name}-{_key(files)}" / "index.json").exists():
-        return Finding("Data", name, "ok", f"{where}; not decoded yet, the first run does that")
+    name, where = source.name, "made when it is loaded"
+    if source.files is not None:
+        files = source.files(data)
+        if not files:
+            return Finding("Data", name, "absent", "not found", source.get or source.how_to_get(data))
+        where = f"{_size(sum(path.stat().st_size for path in files))} in {files[0].parent}"
+        if not is_cached(name, files, resolve_cache_dir()):
+            return Finding("Data", name, "ok", f"{where}; not decoded yet, the first run does that")
     try:
         found = load_dataset(name)
     except KflError as problem:
@@ -218,7 +202,7 @@ def _dataset(name: str, files: list[Path], cache: Path) -> Finding:
 
 def folders() -> Iterator[Finding]:
     """The folders kfl writes to: whether it may, and how much room there is."""
-    from kfl.data.folders import resolve_cache_dir
+    from kfl.data import resolve_cache_dir
 
     places = {"runs": Path("runs"), "cache": resolve_cache_dir()}
     without = {"runs": "name a folder that can be written with --out", "cache": "set KFL_CACHE_DIR to one that can be"}

@@ -14,7 +14,7 @@ from typing import Literal
 from kfl.cli.main import COMMANDS
 from kfl.cli.options import ALGORITHM_NAMES, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
 from kfl.core.errors import KflError
-from kfl.data import DATASETS
+from kfl.data import DATASETS, downloadable
 from kfl.report.trackers import TRACKERS
 
 Kind = Literal["none", "text", "file", "folder", "run", "words", "list"]
@@ -52,7 +52,9 @@ class Command:
 
 INNER = "COMMAND"
 """Name of the argument that a command of commands is chosen by."""
-NESTED = {"data": {"show": "A picture of the split, devices × classes.", "download": "Fetch mnist or cifar10."}}
+NESTED = {
+    "data": {"show": "A picture of the split, devices × classes.", "download": f"Fetch {' or '.join(downloadable())}."}
+}
 """Commands of commands, with a line of help each. A module can name its own in `SUBCOMMANDS`, in the same form."""
 
 _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {

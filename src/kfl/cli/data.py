@@ -6,13 +6,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from kfl.cli.options import parse
 from kfl.core.errors import KflError
+from kfl.data import downloadable
 from kfl.experiment.experiment import DataSettings
+
+if TYPE_CHECKING:
+    Downloadable = str
+else:
+    Downloadable = Literal[tuple(downloadable())]
+    """The datasets that can be fetched, so that help names them and the parser knows them."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +37,16 @@ class ShowOptions:
 class DownloadOptions:
     """What `kfl data download` takes."""
 
-    dataset: Annotated[Literal["mnist", "cifar10"], tyro.conf.Positional]
+    dataset: Annotated[Downloadable, tyro.conf.Positional]
     """Which dataset to fetch."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Where to put it. By default KFL_DATA_DIR, else the user's data folder."""
 
 
-USAGE = """usage: kfl data {show,download} [OPTIONS]
+USAGE = f"""usage: kfl data {{show,download}} [OPTIONS]
 
   kfl data show      a picture of the split, devices × classes, in the terminal and as a plot
-  kfl data download  fetch mnist or cifar10, checked, into the data folder
+  kfl data download  fetch {" or ".join(downloadable())}, checked, into the data folder
 
 Each has --help."""
 

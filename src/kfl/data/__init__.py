@@ -10,22 +10,30 @@ torch.Size([20, 4])
 """
 
 from kfl.data.adjust import add_new_class, limit_samples, limit_tested
-from kfl.data.dataset import DATASETS, Dataset, load_dataset
-from kfl.data.download import download
-from kfl.data.folders import resolve_data_dir
+from kfl.data.dataset import Dataset
 from kfl.data.partition import Partition, partition
+from kfl.data.registry import DATASETS, download, downloadable, load_dataset
 from kfl.data.show import split_table
+from kfl.data.source import Download, RemoteFile, Source
+from kfl.data.storage import Decoded, cached, resolve_cache_dir, resolve_data_dir
 
 __all__ = [
     "DATASETS",
     "Dataset",
+    "Decoded",
+    "Download",
     "Partition",
+    "RemoteFile",
+    "Source",
     "add_new_class",
+    "cached",
     "download",
+    "downloadable",
     "limit_samples",
     "limit_tested",
     "load_dataset",
     "partition",
+    "resolve_cache_dir",
     "resolve_data_dir",
     "split_table",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.data.checks import IntArray
+from kfl.data.dataset import IntArray
 from kfl.data.partition import Partition
 
 

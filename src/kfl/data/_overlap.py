@@ -6,22 +6,23 @@ the samples of a device are its seed until it takes part.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.data.checks import IntArray
-from kfl.data.rows import LazyRows
+from kfl.data.dataset import IntArray
 
 DRAWN_AT_ONCE = 4096
 """Devices whose classes are drawn in one go, so that many classes need little memory."""
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnRows(LazyRows):
+class DrawnRows(Sequence[IntArray]):
     """The sample indices of every device, ascending, drawn anew whenever they are read, always the same.
 
     >>> rows = DrawnRows((np.array([0, 2]), np.array([1, 3, 5])), np.array([[1, 0], [2, 3]]), seed=0, purpose="example")
@@ -39,8 +40,15 @@ class DrawnRows(LazyRows):
     def __len__(self) -> int:
         return len(self.counts)
 
-    def read(self, device: int) -> IntArray:
-        """Draw them."""
+    @overload
+    def __getitem__(self, index: int) -> IntArray: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[IntArray]: ...
+    def __getitem__(self, index: int | slice) -> IntArray | list[IntArray]:
+        devices = range(len(self))[index]
+        return [self._draw(device) for device in devices] if isinstance(devices, range) else self._draw(devices)
+
+    def _draw(self, device: int) -> IntArray:
         draw, own = stream(self.seed, self.purpose, device), self.counts[device]
         drawn = [draw.choice(self.members[label], own[label], replace=False) for label in np.flatnonzero(own)]
         return np.sort(np.concatenate(drawn)) if drawn else np.zeros(0, dtype=np.int64)
@@ -58,7 +66,7 @@ def draw_overlapping(
     A class that has fewer samples than such a part is nobody's. Of the test set a device draws, in equal parts of the
     same classes, what `samples` is of the training set, at least one of each class that has any.
     """
-    of_train, of_test = (_members(labels, classes) for labels in (train, test))
+    of_train, of_test = (class_members(labels, classes) for labels in (train, test))
     sizes, test_sizes = (np.array([len(some) for some in of_one]) for of_one in (of_train, of_test))
     part = -(-samples // m)
     able = np.flatnonzero(sizes >= part)
@@ -80,7 +88,8 @@ def draw_overlapping(
     )
 
 
-def _members(labels: IntArray, classes: int) -> tuple[IntArray, ...]:
+def class_members(labels: IntArray, classes: int) -> tuple[IntArray, ...]:
+    """The sample indices of every class, ascending."""
     order = np.argsort(labels, kind="stable")
     return tuple(np.split(order, np.cumsum(np.bincount(labels, minlength=classes))[:-1]))
 
