@@ -115,7 +115,7 @@ def test_bad_input_is_one_sentence(words, said, capsys):
         (("head_rate = 0.02", "head_rate = -1"), "head_rate is -1"),
         (("head_rate", "haed_rate = 1\nhead_rate"), "did you mean head_rate"),
         (("local_steps = 5", "local_steps = 2.5"), "local_steps is 2.5"),
-        (("head_rate = 0.02", "head_rate = "), "a TOML file that can be read"),
+        (("head_rate = 0.02", "head_rate = "), "a readable TOML file"),
     ],
 )
 def test_a_wrong_file_of_constants_is_one_sentence(change, said, capsys):

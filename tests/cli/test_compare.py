@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kfl.cli.main import main
-from kfl.cli.number_list import whole_numbers
+from kfl.cli.options import whole_numbers
 from kfl.core.errors import ConfigError
 
 QUICK = ["--dataset", "digitlike:data", "--devices", "6", "--rounds", "3", "--scheduler.count", "2"]
@@ -199,7 +199,7 @@ def test_interrupting_a_comparison_says_how_to_go_on():
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=60)
     assert process.returncode == 130, shown
-    assert "Go on: kfl compare" in shown
+    assert "To continue: kfl compare" in shown
     assert "Traceback" not in shown
 
 

@@ -210,7 +210,7 @@ def test_up_streams_rounds_and_ends_cleanly_also_on_an_interrupt(tmp_path):
     lines = []
     for line in first.stdout:
         lines.append(line)
-        if line.startswith("All processes run"):
+        if line.startswith("All processes are running"):
             first.send_signal(signal.SIGINT)
     first.stdout.close()
     assert first.wait() == 130

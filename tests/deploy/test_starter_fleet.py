@@ -147,7 +147,7 @@ def test_a_fleet_behind_its_proxy(project, start, tmp_path, capsys):
     wait_for(lambda: listening(project.port) and listening(proxy))
     start("superexec", folder / "scripts" / "superexec.sh")
     assert main(["deploy", "keys", str(folder), "--register"]) == 0
-    assert "2 devices let in" in capsys.readouterr().out
+    assert "2 devices admitted" in capsys.readouterr().out
     for device in range(2):
         start(f"device-{device}", folder / "scripts" / "forever.sh", folder / "scripts" / "device.sh", str(device))
 
@@ -184,7 +184,7 @@ def test_a_fleet_behind_its_proxy(project, start, tmp_path, capsys):
     before = flower.node_ids()
     assert set(before) == {0, 1}
     assert main(["deploy", "keys", str(folder), "--replace", "1"]) == 0
-    assert "The old one is shut out" in capsys.readouterr().out
+    assert "The old one is revoked" in capsys.readouterr().out
     after = flower.node_ids()
     assert after[0] == before[0]
     assert after[1] != before[1]

@@ -244,7 +244,7 @@ def test_the_command_on_a_cluster_of_its_own_and_interrupted(tmp_path):
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "finished runs are kept. Go on: kfl compare" in said
+    assert "finished runs are kept. To continue: kfl compare" in said
     assert "Traceback" not in said
     before = sizes(tmp_path, 2)
     assert all(before)

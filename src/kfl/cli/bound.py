@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from kfl.cli.number_list import whole_numbers
-from kfl.cli.options import parse, peek
+from kfl.cli.options import parse, peek, whole_numbers
 from kfl.core.config import dump_toml, from_table, read_config, to_table
 from kfl.core.errors import ConfigError
 from kfl.core.files import jsonable, write_atomic
@@ -64,7 +63,7 @@ class BoundOptions:
     iterations: int = 10
     """With a run: steps of each power iteration for the curvature."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Where MNIST and CIFAR-10 lie. By default the environment variable KFL_DATA_DIR."""
+    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
     save: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """With a run: write the estimated constants here, as TOML for --constants."""
     json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False

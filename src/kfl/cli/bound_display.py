@@ -1,4 +1,4 @@
-"""What a person sees of `kfl bound`: the terms of Theorem 1 in a table, then what must be said with them."""
+"""What a person sees of `kfl bound`: the terms of Theorem 1 in a table, then the remarks that belong to them."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def print_run_bound(run: Path, found: RunBound) -> None:
             console.print("", _constants(found.estimate.constants), "")
             bounds = {"at the run's rates": found.bound, "at the best rates": found.best_bound}
             console.print(_terms("Theorem 1, as printed, with estimated constants", bounds))
-            said = [*_conditions(found.estimate.constants, found.bound), *_vacuous(bounds.values())]
-            _say(console, ["", *said])
+            notes = [*_conditions(found.estimate.constants, found.bound), *_vacuous(bounds.values())]
+            _say(console, ["", *notes])
             if found.estimate.later_loss is not None:
                 start, end = found.estimate.initial_loss, found.estimate.later_loss
                 _say(console, [f"Measured on these devices: F = {start:.4g} at the start, {end:.4g} at the end."])
@@ -102,26 +102,26 @@ def _terms(title: str, bounds: Mapping[str, Bound]) -> Table:
 
 def _conditions(constants: Constants, bound: Bound) -> list[str]:
     """Whether the learning rates are allowed, and which rounds the bound favours."""
-    said = list(bound.violations)
+    notes = list(bound.violations)
     if bound.within_assumptions:
-        said.append(
+        notes.append(
             f"The learning rates are within the theorem's conditions: η_u = {constants.body_rate:.4g} ≤ "
             f"{constants.largest_body_rate:.4g}, η_v = {constants.head_rate:.4g} ≤ {constants.largest_head_rate:.4g}."
         )
     else:
-        said.append("So the bound is outside its assumptions; its terms are shown all the same.")
+        notes.append("So the bound is outside its assumptions; its terms are shown all the same.")
     if bound.contraction > 1:
-        said.append(
+        notes.append(
             "With A₃ above 1 its terms grow without end, the scheduling term as their square: the total can be "
             "negative, which no distance from an optimum is."
         )
     if bound.rounds > 2 and bound.contraction < 1:
         first, before_last = round_weights(bound.contraction, bound.rounds)[[0, -2]]
-        said.append(
+        notes.append(
             f"It favours late rounds: a sample scheduled in round 0 weighs {first / before_last:.2g} of one in round "
             f"{bound.rounds - 2}, the last that enters. Remark 1 says the reverse."
         )
-    return said
+    return notes
 
 
 def _vacuous(bounds: Iterable[Bound]) -> list[str]:

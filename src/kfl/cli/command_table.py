@@ -8,10 +8,9 @@ import importlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Literal
 
-from kfl.cli.main import COMMANDS
+from kfl.cli.main import COMMANDS, serve
 from kfl.cli.options import ALGORITHM_NAMES, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
 from kfl.core.errors import KflError
 from kfl.data import DATASETS, downloadable
@@ -53,7 +52,7 @@ class Command:
 INNER = "COMMAND"
 """Name of the argument that a command of commands is chosen by."""
 NESTED = {
-    "data": {"show": "A picture of the split, devices × classes.", "download": f"Fetch {' or '.join(downloadable())}."}
+    "data": {"show": "Show the split, devices × classes.", "download": f"Download {' or '.join(downloadable())}."}
 }
 """Commands of commands, with a line of help each. A module can name its own in `SUBCOMMANDS`, in the same form."""
 
@@ -74,37 +73,38 @@ def commands() -> list[Command]:
     """Every command of kfl, in the order of its help; commands of commands follow the one they belong to."""
     found = []
     for name, (address, text) in COMMANDS.items():
-        module = importlib.import_module(address)
+        module = importlib.import_module(address.partition(":")[0])
         nested: dict[str, str] = getattr(module, "SUBCOMMANDS", NESTED.get(name, {}))
-        inner = [Command((name, word), line, _arguments(module, [word])) for word, line in nested.items()]
-        first = (Argument(INNER, "", "words", tuple(nested)),) if nested else _arguments(module, [])
+        inner = [Command((name, word), line, _arguments(address, [word])) for word, line in nested.items()]
+        first = (Argument(INNER, "", "words", tuple(nested)),) if nested else _arguments(address, [])
         found += [Command((name,), text, first), *inner]
     return found
 
 
-def _arguments(module: ModuleType, words: list[str]) -> tuple[Argument, ...]:
+def _arguments(address: str, words: list[str]) -> tuple[Argument, ...]:
     """The arguments of a command, with the options of every algorithm and scheduler it can be told to use."""
-    plain = _parser(module, words)
+    plain = _parser(address, words)
     if plain is None:
         return ()
     found = {argument.name: argument for argument in _read(plain)}
     for option, names in (("--algorithm", ALGORITHM_NAMES), ("--scheduler", SCHEDULER_NAMES)):
         for name in names if option in found else ():
-            parser = _parser(module, [*words, option, name])
+            parser = _parser(address, [*words, option, name])
             others = [] if parser is None else list(_read(parser))
             found |= {other.name: other for other in others if other.name not in found}
     return tuple(found.values())
 
 
-def _parser(module: ModuleType, words: Sequence[str]) -> argparse.ArgumentParser | None:
+def _parser(address: str, words: Sequence[str]) -> argparse.ArgumentParser | None:
     """The parser that a command would use for these words; None for one that parses by itself."""
+    module = importlib.import_module(address.partition(":")[0])
     if hasattr(module, "parser"):
         made: argparse.ArgumentParser = module.parser()
         return made
     token = only_parser.set(True)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            module.main(list(words))
+            serve(address, list(words))
     except ParserFound as found:
         parser: argparse.ArgumentParser = found.parser
         return parser

@@ -28,9 +28,9 @@ class ShowOptions:
 
     settings: Annotated[DataSettings, tyro.conf.arg(name="")] = DataSettings()
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Where MNIST and CIFAR-10 lie. By default the environment variable KFL_DATA_DIR."""
+    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Also draw the split into this file (.png, .svg or .pdf)."""
+    """Plot the split into this file (.png, .svg or .pdf)."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class DownloadOptions:
     """What `kfl data download` takes."""
 
     dataset: Annotated[Downloadable, tyro.conf.Positional]
-    """Which dataset to fetch."""
+    """Dataset to download."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Where to put it. By default KFL_DATA_DIR, else the user's data folder."""
+    """Folder to put it in. Default: KFL_DATA_DIR, else the user's data folder."""
 
 
 USAGE = f"""usage: kfl data {{show,download}} [OPTIONS]
 
-  kfl data show      a picture of the split, devices × classes, in the terminal and as a plot
-  kfl data download  fetch {" or ".join(downloadable())}, checked, into the data folder
+  kfl data show      show the split, devices × classes, in the terminal and as a plot
+  kfl data download  download {" or ".join(downloadable())} into the data folder, and verify it
 
 Each has --help."""
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[0] == "show":
         return show(parse(ShowOptions, arguments[1:], "kfl data show", "Show how a dataset is split over devices."))
     if arguments[0] == "download":
-        about = "Fetch a dataset from its public source, check it, and put it where kfl finds it."
+        about = "Download a dataset from its public source, verify it, and put it where kfl finds it."
         return fetch(parse(DownloadOptions, arguments[1:], "kfl data download", about))
     raise KflError(f"There is no command 'kfl data {arguments[0]}'; use show or download.")
 

@@ -1,20 +1,32 @@
-"""`kfl deploy`: the same algorithm on real devices, over Flower."""
+"""`kfl deploy`: the same algorithm on real devices, over Flower. `kfl deploy up` is a module of its own."""
 
 from __future__ import annotations
 
-import importlib
+import json
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import tyro
+
+from kfl.cli.main import serve
+from kfl.cli.options import parse
 from kfl.core.errors import KflError
+from kfl.core.files import jsonable
+
+if TYPE_CHECKING:
+    from kfl.deploy.status import DeviceStatus, FleetStatus
 
 COMMANDS = {
-    "up": ("kfl.cli.deploy_up", "Start a whole fleet on this machine, with TLS and authenticated devices."),
-    "new": ("kfl.cli.deploy_new", "Write a small working project for a fleet on several machines."),
-    "keys": ("kfl.cli.deploy_keys", "Make certificates and keys; let devices in, replace their keys, shut them out."),
-    "run": ("kfl.cli.deploy_run", "Start a project's run on its SuperLink and keep it going."),
-    "status": ("kfl.cli.deploy_status", "How a fleet is doing: rounds, devices, faults, energy, accuracy."),
+    "up": ("kfl.cli.deploy_up:main", "Start a whole fleet on this machine, with TLS and authenticated devices."),
+    "new": ("kfl.cli.deploy:new", "Write a small working project for a fleet on several machines."),
+    "keys": ("kfl.cli.deploy:keys", "Make certificates and keys; admit devices, replace their keys, revoke them."),
+    "run": ("kfl.cli.deploy:run", "Start a project's run on its SuperLink and keep it going."),
+    "status": ("kfl.cli.deploy:status", "How a fleet is doing: rounds, devices, faults, energy, accuracy."),
 }
-"""Commands of `kfl deploy`: the module whose `main(arguments)` serves each, and one line of help."""
+"""Commands of `kfl deploy`: the function that serves each, and one line of help."""
 
 SUBCOMMANDS = {name: text for name, (_, text) in COMMANDS.items()}
 
@@ -26,8 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if arguments[0] not in COMMANDS:
         raise KflError(f"There is no command 'kfl deploy {arguments[0]}'; use {' or '.join(COMMANDS)}.")
-    status: int = importlib.import_module(COMMANDS[arguments[0]][0]).main(arguments[1:])
-    return status
+    return serve(COMMANDS[arguments[0]][0], arguments[1:])
 
 
 def usage() -> str:
@@ -35,3 +46,218 @@ def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  kfl deploy {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join([f"usage: kfl deploy {{{','.join(COMMANDS)}}} [OPTIONS]", "", *lines, "", "Each has --help."])
+
+
+NEW = """Write a small working project for a fleet: configurations, a device function, scripts, systemd units,
+a reverse proxy, and a README that leads from nothing to a running fleet."""
+
+
+@dataclass(frozen=True)
+class NewOptions:
+    """What `kfl deploy new` takes."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    """The new folder; its name becomes the fleet's."""
+    devices: int = 3
+    """How many devices there will be."""
+    host: str = "fleet.example.org"
+    """Name or address by which devices reach the server."""
+    home: Annotated[str | None, tyro.conf.arg(metavar="PATH")] = None
+    """Folder of the project on server and devices. Default: /opt and its name."""
+
+
+def new(arguments: Sequence[str]) -> int:
+    """Write the project and say what to do next."""
+    options = parse(NewOptions, arguments, "kfl deploy new", NEW)
+    from kfl.deploy.starter import write_project
+
+    project = write_project(options.folder, options.devices, options.host, options.home)
+    print(f"{project.folder} is ready. The whole fleet on this machine:\n\n  cd {options.folder} && kfl deploy up\n")
+    print("On several machines: see README.md there.")
+    return 0
+
+
+KEYS = """Make the certificates and keys of a fleet's project that are missing; none is ever overwritten.
+
+With --register, admit all devices at the running SuperLink. With --replace 3, give device 3 a new key: the old one is
+revoked at once, and the device keeps its number and model. With --revoke 3, lock it out for good."""
+
+
+@dataclass(frozen=True)
+class KeysOptions:
+    """What `kfl deploy keys` takes."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path()
+    """Project that kfl deploy new wrote. Default: the current folder."""
+    hosts: tuple[str, ...] = ()
+    """Names and addresses by which devices reach the server. Default: the one in device.env."""
+    register: bool = False
+    """Admit all devices at the SuperLink, which must be running."""
+    replace: Annotated[int | None, tyro.conf.arg(metavar="DEVICE")] = None
+    """Give this device a new key and revoke the old one."""
+    revoke: Annotated[int | None, tyro.conf.arg(metavar="DEVICE")] = None
+    """Revoke the key of this device."""
+    renew_server: bool = False
+    """Make a new server certificate, for other hosts or because the old one expires."""
+
+
+def keys(arguments: Sequence[str]) -> int:
+    """Make, renew, replace, register: what was asked for."""
+    options = parse(KeysOptions, arguments, "kfl deploy keys", KEYS)
+    from kfl.deploy.starter import Project
+    from kfl.deploy.starter.flower_command import FlowerCommand
+    from kfl.deploy.starter.keys import make_missing, renew_server, replace_device_key
+
+    if sum(map(bool, (options.replace is not None, options.revoke is not None, options.renew_server))) > 1:
+        raise KflError("--replace, --revoke and --renew-server are three different things; give one of them.")
+    project = Project.need(options.folder)
+    flower = FlowerCommand(project)
+    if options.revoke is not None:
+        known = flower.revoke(options.revoke)
+        print(f"Device {options.revoke} is locked out." if known else unknown(options.revoke))
+        return 0
+    if options.replace is not None:
+        flower.nodes()  # before anything is changed: is the SuperLink there?
+        pair = replace_device_key(project, options.replace)
+        known = flower.revoke(options.replace)
+        flower.register(options.replace)
+        print(f"Device {options.replace} has a new key. " + ("The old one is revoked." if known else ""))
+        if not known:
+            print(unknown(options.replace))
+        print(f"Copy {pair.private} to the device and restart it there.")
+        return 0
+    if options.renew_server:
+        print(f"{renew_server(project, options.hosts)} is new: restart the SuperLink and reload the proxy.")
+        return 0
+    made = make_missing(project, options.hosts)
+    print(f"{len(made)} files made in {project.keys}." if made else f"Nothing is missing in {project.keys}.")
+    if any(path.name == "ca.key" for path in made):
+        print("Keep ca.key somewhere else: it is needed only for new server certificates, and whoever has it can")
+        print("pose as the server.")
+    if options.register:
+        new = [device for device in range(project.config.experiment.devices) if flower.register(device)]
+        print(f"{len(new)} devices admitted, {project.config.experiment.devices - len(new)} were admitted before.")
+    return 0
+
+
+def unknown(device: int) -> str:
+    """For a key that was admitted by other means."""
+    return (
+        f"No key of device {device} was admitted from here. If one was admitted by other means, find its id with "
+        "'flwr supernode list fleet' and revoke it with 'flwr supernode unregister ID fleet'."
+    )
+
+
+RUN = """Start the run of a fleet's project on its SuperLink, or continue it, and print every round.
+
+A server that dies is restarted and continues with the next round; a SuperLink that is unreachable is waited for.
+Ctrl-C ends only this command, which watches over the run; the run itself continues."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What `kfl deploy run` takes."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path()
+    """Project that kfl deploy new wrote. Default: the current folder."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Submit, watch, and restart where needed."""
+    options = parse(RunOptions, arguments, "kfl deploy run", RUN)
+    from kfl.deploy.sentences import round_sentence
+    from kfl.deploy.starter import Project
+    from kfl.deploy.starter.keeper import keep_running
+
+    project = Project.need(options.folder)
+    rounds = project.config.experiment.rounds
+    try:
+        for entry in keep_running(project, lambda sentence: print(sentence, flush=True)):
+            print(round_sentence(entry, rounds), flush=True)
+    except KeyboardInterrupt:
+        print("\nkfl: interrupted; the run itself continues. To watch over it again: kfl deploy run", file=sys.stderr)
+        return 130
+    print(f"The run is finished: {project.run_folder}")
+    return 0
+
+
+STATUS = """How a fleet is doing: rounds, devices seen, late, lost, rejected, energy, and accuracy as devices
+report it. Read from the server's run folder, while it runs and afterwards."""
+
+
+@dataclass(frozen=True)
+class StatusOptions:
+    """What `kfl deploy status` takes."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path()
+    """The fleet's project, or the server's run folder. Default: the current folder."""
+    json: bool = False
+    """Print everything as JSON instead."""
+
+
+def status(arguments: Sequence[str]) -> int:
+    """Read and show_status."""
+    options = parse(StatusOptions, arguments, "kfl deploy status", STATUS)
+    from kfl.deploy.status import find_run, read_status
+
+    status = read_status(find_run(options.folder))
+    if options.json:
+        print(json.dumps(jsonable(status.to_dict()), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        show_status(status)
+    return 0
+
+
+def show_status(status: FleetStatus) -> None:
+    """The status as a table with a few sentences."""
+    from kfl.cli.display import print_table
+    from kfl.core.text import percent, quantity
+
+    done = f"round {status.rounds_done} of {status.rounds}"
+    speed = "" if status.round_s is None else f", {status.round_s:.1f} s per round"
+    reached = "" if status.accuracy is None else f" Accuracy {percent(status.accuracy)}."
+    notes = [
+        f"{status.devices_seen} of {status.devices_expected} devices seen.{reached} "
+        f"Energy {quantity(status.energy_j, 'J')}, up {quantity(status.bits_up / 8, 'B')}, "
+        f"down {quantity(status.bits_down / 8, 'B')}{speed}.",
+        *(f"Node {node} cannot join: {reason}." for node, reason in status.refused.items()),
+        *status.problems,
+    ]
+    if status.state == "stopped":
+        notes.append("No server is running; kfl deploy run (or the unit of that name) continues with the next round.")
+    if status.metrics_port is not None:
+        notes.append(f"Metrics: http://127.0.0.1:{status.metrics_port}/metrics")
+    title = f"{status.algorithm}, {status.scheduler}: {done}, {status.state}"
+    print_table(device_columns(status.devices), title, notes)
+
+
+def device_columns(devices: Sequence[DeviceStatus]) -> dict[str, list[str]]:
+    """Cells by column, one per device."""
+    from kfl.core.text import quantity
+
+    found = {
+        "device": [str(one.device) for one in devices],
+        "model": [one.model or "not seen" for one in devices],
+        "samples": [_or_dash(one.samples) for one in devices],
+        "chosen": [str(one.chosen) for one in devices],
+        "used": [str(one.used) for one in devices],
+        "late": [str(one.late) for one in devices],
+        "lost": [str(one.lost) for one in devices],
+        "rejected": [str(one.rejected) for one in devices],
+        "energy": [quantity(one.energy_j, "J") for one in devices],
+        "of budget": [_share(one) for one in devices],
+        "accuracy, %": ["–" if one.accuracy is None else f"{100 * one.accuracy:.1f}" for one in devices],
+        "last round": [_or_dash(one.last_round) for one in devices],
+        "answer, s": ["–" if one.answer_s is None else f"{one.answer_s:.1f}" for one in devices],
+    }
+    if any(one.diverged for one in devices):
+        found["diverged"] = [str(one.diverged) for one in devices]
+    return found
+
+
+def _share(one: DeviceStatus) -> str:
+    return f"{100 * one.energy_j / one.budget_j:.0f} %" if 0 < one.budget_j < float("inf") else "–"
+
+
+def _or_dash(value: object) -> str:
+    return "–" if value is None else str(value)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from kfl.cli.interrupt import termination_as_interrupt
 from kfl.cli.options import parse
 from kfl.core.errors import KflError
 
@@ -36,16 +35,16 @@ class UpOptions:
     """What `kfl deploy up` takes."""
 
     devices: int | None = None
-    """Number of devices, each a process of its own. By default 3, or what the config says."""
+    """Number of devices, each its own process. Default: 3, or what the config says."""
     rounds: int | None = None
-    """Number of rounds. By default 3, or what the config says."""
+    """Number of rounds. Default: 3, or what the config says."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The server's TOML file: an experiment as for kfl run, with a table [fleet]."""
     device: Annotated[str | None, tyro.conf.arg(metavar="PACKAGE.MODULE:FUNCTION")] = None
-    """The function that returns a device's model and data. By default devices of the experiment's dataset."""
+    """Function that returns a device's model and data. Default: devices of the experiment's dataset."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Where everything is kept; given again, the fleet goes on. By default a temporary folder, removed at the end, or a
-    project's folder local, where every start is a new one."""
+    """Folder to keep everything in; given again, the fleet continues. Default: a temporary folder, removed at the end,
+    or the folder local of a project, where every start is a new one."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -108,29 +107,18 @@ def up(config: ServerConfig, folder: Path, options: UpOptions, project: Project 
     status = 0
     try:
         with fleet:
-            print("All processes run; the first round takes longer, devices introduce themselves.", flush=True)
+            print(
+                "All processes are running; the first round takes longer: devices introduce themselves.",
+                flush=True,
+            )
             for entry in fleet.rounds():
                 print(round_sentence(entry, rounds), flush=True)
     except KeyboardInterrupt:
         print("\nInterrupted.")
         status = 130
     left = fleet.processes.members()
-    print(f"Ended: {len(left)} processes could not be ended: {left}" if left else "Ended: no process is left.")
+    print(f"Ended: {len(left)} processes could not be stopped: {left}" if left else "Ended: no process is left.")
     if options.out is not None or project is not None:
-        again = "" if fleet.finished or options.out is None else "; the same command goes on with the next round"
+        again = "" if fleet.finished or options.out is None else "; the same command continues with the next round"
         print(f"The run folder is {fleet.run_folder}{again}.")
     return status
-
-
-@contextlib.contextmanager
-def termination_as_interrupt() -> Iterator[None]:
-    """While the block runs, a request to terminate ends it as Ctrl-C does, so that all processes are ended too."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,6 +1,6 @@
-"""What a person sees while a run goes on and when it is done.
+"""What a person sees of runs: progress while they go on, a summary when they are done, tables.
 
-On a terminal a live line with a bar; elsewhere (a log file, a pipe) plain lines, about twenty of them.
+On a terminal progress is a live line with a bar; elsewhere (a log file, a pipe) plain lines, about twenty of them.
 """
 
 from __future__ import annotations
@@ -8,17 +8,20 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kfl.core.text import percent, quantity
+from kfl.core.text import duration, percent, quantity
 from kfl.runfolder import History, RoundLog
 from kfl.scheduling import dominant
+from kfl.simulation.many import Progress as ManyProgress
 
 if TYPE_CHECKING:
     from kfl.experiment.experiment import Experiment
@@ -72,7 +75,7 @@ class RunDisplay:
         )
         if world.dataset.note:
             self._progress.console.print(f"Note: {world.dataset.note}", highlight=False)
-        self._progress.update(self._task, facts="testing the starting models …")
+        self._progress.update(self._task, facts="evaluating the initial models …")
 
     def on_round(self, log: RoundLog) -> None:
         """Show a finished round."""
@@ -121,29 +124,29 @@ def print_summary(experiment: Experiment, history: History, alone: History | Non
 def sentences(experiment: Experiment, history: History, alone: History | None) -> list[str]:
     """What the numbers mean."""
     summary, name = history.summary, experiment.algorithm.name
-    said = []
+    notes = []
     if alone is not None:
         points = 100 * (summary["accuracy"] - alone.summary["accuracy"])
         where = f"{abs(points):.2f} points {'above' if points > 0 else 'below'}" if points else "level with"
-        said.append(f"{name} ends {where} training alone (this is one seed only).")
+        notes.append(f"{name} ends {where} training alone (this is one seed only).")
     if experiment.tested_devices is not None and experiment.algorithm.predicts_alone:
         tested = [device for device in history.devices if device["accuracy"] is not None]
         took = sum(device["rounds"] > 0 for device in tested)
-        said.append(f"{took:,} of the {len(tested):,} tested devices ever took part.")
+        notes.append(f"{took:,} of the {len(tested):,} tested devices ever took part.")
     if 0 < summary["bits_up"] < summary["fedavg_bits_up"]:
         part = summary["bits_up"] / summary["fedavg_bits_up"]
-        said.append(
+        notes.append(
             f"FedAvg would have uploaded {quantity(summary['fedavg_bits_up'] / 8, 'B')} with the same devices in the "
             f"same rounds: {name} sent {100 * part:.2g} % of that."
         )
     if "devices_over_budget" in summary:
         decides = dominant(summary["compute_energy_j"], summary["upload_energy_j"])
-        said.append(f"{decides} {budgets(summary, experiment.devices)}")
+        notes.append(f"{decides} {budgets(summary, experiment.devices)}")
     if summary["rejected_uploads"]:
-        said.append(f"{summary['rejected_uploads']} uploads were refused; rounds.jsonl says why.")
+        notes.append(f"{summary['rejected_uploads']} uploads were refused; rounds.jsonl says why.")
     if summary["lost_uploads"]:
-        said.append(f"{summary['lost_uploads']} uploads were lost on the channel.")
-    return said
+        notes.append(f"{summary['lost_uploads']} uploads were lost on the channel.")
+    return notes
 
 
 def budgets(summary: dict[str, Any], devices: int) -> str:
@@ -154,3 +157,112 @@ def budgets(summary: dict[str, Any], devices: int) -> str:
     if over == 0:
         return f"Every device stayed within its budget; on average they used {mean:.0%} of it."
     return f"{over} of {devices} devices are over their energy budget, the most with {most:.0%} of it."
+
+
+class ManyDisplay:
+    """Progress of many runs."""
+
+    def __init__(self, label: str) -> None:
+        self._console = Console(highlight=False)
+        self._label = label
+        self._started = time.perf_counter()
+        self._found = 0
+        """Rounds of runs that were finished before this command."""
+        self._moved = False
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("rounds  {task.fields[runs]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+
+    def __enter__(self) -> ManyDisplay:
+        self._progress.start()
+        self._task = self._progress.add_task(self._label, total=None, runs="starting …")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def on_progress(self, progress: ManyProgress) -> None:
+        """Show a finished round or run."""
+        runs = f"{progress.runs_done} of {progress.runs} runs"
+        self._progress.update(self._task, total=progress.rounds, completed=progress.rounds_done, runs=runs)
+        if progress.history is None and progress.problem is None:
+            self._moved = True
+            return
+        if not self._moved:  # it was there before
+            self._found = progress.rounds_done
+            outcome = f"{percent(progress.history.accuracy)}, finished before" if progress.history else "failed"
+        elif progress.history is None:
+            outcome = f"failed: {progress.problem}"
+        else:
+            outcome = f"{percent(progress.history.accuracy)}  {progress.history.summary['wall_s']:.0f} s"
+        left = "" if self._console.is_terminal else self._left(progress)
+        self._progress.console.print(
+            f"[{progress.runs_done}/{progress.runs}] {progress.name}: {outcome}{left}", markup=False, soft_wrap=True
+        )
+
+    def _left(self, progress: ManyProgress) -> str:
+        """The time that is left at the speed so far."""
+        done, rest = progress.rounds_done - self._found, progress.rounds - progress.rounds_done
+        if done <= 0 or rest <= 0:
+            return ""
+        seconds = (time.perf_counter() - self._started) * rest / done
+        return f"  (about {duration(round(seconds))} left)"
+
+
+WIDE = 150
+"""Characters of a line where nobody's terminal is: log files do not wrap."""
+
+
+def print_table(cells: dict[str, list[str]], title: str, notes: Sequence[str]) -> None:
+    """The table and the sentences on the terminal."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=max(console.width, WIDE))
+    whole = _table(cells, title)
+    parts = [whole]
+    if (
+        Console(width=10 * WIDE).measure(whole).maximum > console.width
+    ):  # a narrow terminal: first how good, then at which price
+        names = list(cells)
+        halves = (names[:4], [names[0], *names[4:]])
+        parts = [_table({name: cells[name] for name in half}, title * (half is halves[0])) for half in halves]
+    for part in parts:
+        console.print()
+        console.print(part)
+    for sentence in notes:
+        console.print(sentence, soft_wrap=True, markup=False)
+
+
+def _table(cells: dict[str, list[str]], title: str) -> Table:
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    for number, name in enumerate(cells):
+        table.add_column(
+            _folded(name), justify="left" if number == 0 else "right", style="bold" if number == 0 else "", no_wrap=True
+        )
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _folded(header: str) -> str:
+    """A long header over two lines."""
+    if len(header) < 12:
+        return header
+    middle = min((at for at, letter in enumerate(header) if letter == " "), key=lambda at: abs(at - len(header) / 2))
+    return f"{header[:middle]}\n{header[middle + 1 :]}"
+
+
+def markdown(cells: dict[str, list[str]], title: str, notes: Sequence[str], command: str) -> str:
+    """The same as a page."""
+    lines = [f"# {title}", "", f"| {' | '.join(cells)} |", f"| --- |{' ---: |' * (len(cells) - 1)}"]
+    lines += [f"| {' | '.join(row)} |" for row in zip(*cells.values(), strict=True)]
+    lines += ["", *(f"{sentence}\n" for sentence in notes), "```", command, "```"]
+    return "\n".join(lines) + "\n"

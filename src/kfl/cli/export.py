@@ -9,8 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from kfl.cli.number_list import whole_numbers
-from kfl.cli.options import parse
+from kfl.cli.options import parse, whole_numbers
 from kfl.core.errors import ConfigError
 
 DESCRIPTION = """Write the trained models of chosen devices as safetensors, each with a JSON that says what it is.
@@ -23,9 +22,9 @@ class ExportOptions:
     """What `kfl export` takes."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A run folder that kept its models."""
+    """Run folder that holds its models."""
     devices: Annotated[str, tyro.conf.arg(metavar="DEVICES")] = "all"
-    """Which devices: 0,3,7 or 0..4 or all."""
+    """Devices: 0,3,7 or 0..4 or all."""
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("exported")
     """Folder to write into."""
 

@@ -1,9 +1,11 @@
-"""Ctrl-C during a long job: the first ends it after the round in progress, the second at once."""
+"""Ctrl-C and requests to terminate, during a long job and while a server is up."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 
 
@@ -37,3 +39,17 @@ class GentleStop:
             raise KeyboardInterrupt
         self._asked = True
         print("\nStopping after this round; press Ctrl-C again to stop at once.", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """While the block runs, a request to terminate ends it as Ctrl-C does, so that everything is cleaned up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

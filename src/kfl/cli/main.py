@@ -14,23 +14,29 @@ from kfl._version import __version__
 from kfl.core.errors import KflError
 
 COMMANDS = {
-    "run": ("kfl.cli.run", "Run an experiment: federated learning on a fleet of simulated devices."),
-    "compare": ("kfl.cli.compare", "Compare algorithms over seeds: one table, one plot."),
-    "tune": ("kfl.cli.tune", "Give every algorithm the same small search on development seeds."),
-    "export": ("kfl.cli.export", "Write the trained models of chosen devices as safetensors."),
-    "schedule": ("kfl.cli.schedule", "Decide who sends, with which share and power, for devices in a file."),
-    "playground": ("kfl.cli.playground", "Learn the scheduler: a page to move V, budgets, band and payload."),
-    "bound": ("kfl.cli.bound", "Evaluate the paper's guarantees for a run or for given constants."),
-    "report": ("kfl.cli.report", "Make one HTML page of one run, or of several compared."),
-    "watch": ("kfl.cli.watch", "Show a run in the web browser while it goes on."),
-    "resume": ("kfl.cli.resume", "Continue a run that was interrupted."),
-    "doctor": ("kfl.cli.doctor", "Say what is installed, where data was found, and what to do about the rest."),
-    "completion": ("kfl.cli.completion", "Print a script that makes the Tab key know kfl, for bash, zsh or fish."),
-    "deploy": ("kfl.cli.deploy", "Run on real devices over Flower: start, watch and try out a fleet."),
-    "paper": ("kfl.cli.paper", "Reproduce the paper: its figures, its claims, and what sharing adds."),
-    "data": ("kfl.cli.data", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
+    "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
+    "compare": ("kfl.cli.compare:main", "Compare algorithms over seeds: one table, one plot."),
+    "tune": ("kfl.cli.tune:main", "Give every algorithm the same small search on development seeds."),
+    "export": ("kfl.cli.export:main", "Write the trained models of chosen devices as safetensors."),
+    "schedule": (
+        "kfl.cli.schedule:main",
+        "Decide who sends, with what share and power, for devices in a file.",
+    ),
+    "playground": (
+        "kfl.cli.playground:main",
+        "Explore the scheduler on a page with sliders for V, budgets and band.",
+    ),
+    "bound": ("kfl.cli.bound:main", "Evaluate the paper's guarantees for a run or for given constants."),
+    "report": ("kfl.cli.pages:report", "Make one HTML page of one run, or of several compared."),
+    "watch": ("kfl.cli.pages:watch", "Show a run in the web browser while it is running."),
+    "resume": ("kfl.cli.run:resume", "Continue a run that was interrupted."),
+    "doctor": ("kfl.cli.doctor:main", "Check what is installed and where data was found, and say how to fix the rest."),
+    "completion": ("kfl.cli.completion:main", "Print a completion script for bash, zsh or fish."),
+    "deploy": ("kfl.cli.deploy:main", "Run on real devices over Flower: start, watch and try out a fleet."),
+    "paper": ("kfl.cli.paper:main", "Reproduce the paper: its figures, its claims, and what sharing adds."),
+    "data": ("kfl.cli.data:main", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
 }
-"""Subcommands: the module whose `main(arguments)` serves each, and one line of help."""
+"""Subcommands: the function `(arguments) -> exit status` that serves each, and one line of help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,13 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean 'kfl {near[0]}'?" if near else f"the commands are {', '.join(COMMANDS)}."
         return _fail(f"There is no command 'kfl {words[0]}'; {hint}")
     sys.path.insert(0, "")  # so that "my_module:function" finds a file in the current folder, as python -m would
-    module = importlib.import_module(COMMANDS[words[0]][0])
     try:
-        status: int = module.main(words[1:])
+        return serve(COMMANDS[words[0]][0], words[1:])
     except KflError as problem:
         return _fail(str(problem), problem.exit_status)
     except KeyboardInterrupt:
-        print("\nkfl: interrupted; what was finished is on disk, and kfl resume continues a run.", file=sys.stderr)
+        print("\nkfl: interrupted; everything finished is on disk, and kfl resume continues a run.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as in `kfl ... | head`
         sys.stderr.close()
@@ -66,8 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _fail(
             "There is not enough memory for this; schedule fewer devices in a round (--scheduler.count), use smaller "
-            "models (--widths), or a smaller --algorithm.batch-size. A run that has begun goes on with kfl resume."
+            "models (--widths), or a smaller --algorithm.batch-size. kfl resume continues a run that has begun."
         )
+
+
+def serve(address: str, arguments: Sequence[str]) -> int:
+    """Call the function at `module:name`, which is imported only now: help texts must not wait for other commands."""
+    module, _, name = address.partition(":")
+    status: int = getattr(importlib.import_module(module), name)(arguments)
     return status
 
 

@@ -6,10 +6,13 @@ file, are read first; then every field is offered with the values so far as defa
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,3 +90,89 @@ def peek(arguments: Sequence[str], name: str) -> str | None:
 ALGORITHM_NAMES = tuple(ALGORITHMS)
 SCHEDULER_NAMES = tuple(SCHEDULERS)
 RADIO_NAMES = ("auto", "none", *PRESETS)
+
+
+LONGEST_RANGE = 100_000
+
+
+def whole_numbers(text: str, field: str) -> list[int]:
+    """Whole numbers of 0 or more, each once, in the order given.
+
+    >>> whole_numbers("0..4", "seeds"), whole_numbers("0,3,7", "seeds"), whole_numbers("5", "seeds")
+    ([0, 1, 2, 3, 4], [0, 3, 7], [5])
+    """
+    expected = "numbers such as 5, 0,3,7 or 0..4, the smaller first"
+    found: dict[int, None] = {}
+    for part in text.replace(" ", "").split(","):
+        match = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", part)
+        if match is None:
+            raise ConfigError(field, text, expected)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 0 <= last - first < LONGEST_RANGE:
+            raise ConfigError(field, text, expected)
+        found.update(dict.fromkeys(range(first, last + 1)))
+    return list(found)
+
+
+def numbers(text: str, field: str) -> list[float]:
+    """Numbers with commas between.
+
+    >>> numbers("0.02, 0.1", "learning_rates")
+    [0.02, 0.1]
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as problem:
+        raise ConfigError(field, text, "numbers with commas between, such as 0.02,0.05") from problem
+
+
+def in_short(values: list[int]) -> str:
+    """Numbers for a person, runs of them as a range.
+
+    >>> in_short([0, 1, 2, 3]), in_short([0, 1]), in_short([5, 7, 8, 9])
+    ('0–3', '0, 1', '5, 7–9')
+    """
+    parts: list[list[int]] = []
+    for value in sorted(values):
+        if parts and value == parts[-1][-1] + 1:
+            parts[-1].append(value)
+        else:
+            parts.append([value])
+    return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts)
+
+
+def worker_count(workers: int | None, device: str) -> int:
+    """As many as asked for; else one for each core, or a single one on a GPU.
+
+    >>> worker_count(3, "cpu")
+    3
+    """
+    if workers is not None:
+        return workers
+    if device != "cpu":
+        from kfl.engine.factory import check_device
+
+        if check_device(device) == "cuda":
+            return 1
+    return os.cpu_count() or 1
+
+
+def new_folder(word: str, dataset: str) -> Path:
+    """A new folder under runs/, named by the time, a word (the command or the algorithm) and the dataset."""
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{word}-{dataset.replace(':', '-')}"
+    folder, number = Path("runs") / stem, 2
+    while folder.exists():
+        folder, number = Path("runs") / f"{stem}-{number}", number + 1
+    return folder
+
+
+def with_choices(description: str) -> str:
+    """A description followed by the names that --algorithm, --scheduler and --radio know."""
+    lists = {"Algorithms": ALGORITHM_NAMES, "Schedulers": SCHEDULER_NAMES, "Radios": RADIO_NAMES}
+    return description + "\n\n" + "\n".join(f"{word}: {', '.join(names)}." for word, names in lists.items())
+
+
+def radio_name(experiment: Experiment) -> str:
+    """The radio as --radio shows it."""
+    radio = experiment.radio
+    return radio if isinstance(radio, str) else ("none" if radio is None else "from file")

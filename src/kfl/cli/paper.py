@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from kfl.cli.options import parse
-from kfl.cli.worker_count import worker_count
+from kfl.cli.options import parse, worker_count
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.files import write_atomic
+from kfl.core.text import DASH, duration
 
 if TYPE_CHECKING:
     from kfl.paper import Figure, Scale, Store
@@ -27,7 +27,7 @@ DESCRIPTION = """Reproduce the paper: run its experiments, draw its figures, jud
   kfl paper sharing              what does sharing knowledge add over training with a pull alone?
   kfl paper energy               all algorithms with the same battery and the same band
 
-Finished runs are never repeated, so an interrupted command goes on where it was. MNIST and CIFAR-10 are needed: kfl
+Finished runs are never repeated, so an interrupted command continues where it was. MNIST and CIFAR-10 are needed: kfl
 data download fetches them. --quick takes minutes on a laptop, marks everything it writes, and judges nothing."""
 
 
@@ -38,26 +38,26 @@ class PaperOptions:
     what: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")] = ("list",)
     """list, claims, or figures: fig2a … fig4d, fig2a-m3 … fig4d-m3, m2, m3, sharing, energy, all."""
     quick: bool = False
-    """A small version: 40 rounds, few samples, one seed. Nothing it shows is a result."""
+    """A small version: 40 rounds, few samples, one seed. It is not a result."""
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("paper")
     """Folder for results, tables and figures."""
     shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = "1/1"
-    """Do only part i of n, for several machines or sittings; put the results*.jsonl of all into one folder."""
+    """Run only part i of n, for several machines or sessions; collect the results*.jsonl of all in one folder."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Where MNIST and CIFAR-10 lie. By default the environment variable KFL_DATA_DIR."""
+    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Processor that trains: auto takes the GPU where there is one."""
+    """Device to train on: auto uses the GPU if there is one."""
     precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
-    """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
+    """Number format. tf32 is for GPUs; bf16 rounds products, not weights."""
     workers: int | None = None
-    """Runs side by side. By default one for each core, or one on a GPU."""
+    """Runs in parallel. Default: one per core, or one on a GPU."""
     ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or local."""
     keep_runs: bool = False
-    """Keep the run folders too, not only their results."""
+    """Keep the run folders as well, not only their results."""
 
     def worker_count(self) -> int:
-        """How many processes to use."""
+        """Number of processes to use."""
         return worker_count(self.workers, self.device)
 
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
     """Run what is missing, then write the tables and the pictures."""
-    from kfl.cli.many_display import ManyDisplay
+    from kfl.cli.display import ManyDisplay
     from kfl.paper import Store, chosen
     from kfl.paper.execute import Shard, execute
     from kfl.simulation.many import RunsFailedError
@@ -104,7 +104,7 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
             )
     except KeyboardInterrupt:
         print(
-            "\nkfl: interrupted; finished runs are kept, and the same command goes on with the rest.", file=sys.stderr
+            "\nkfl: interrupted; finished runs are kept, and the same command continues with the rest.", file=sys.stderr
         )
         return 130
     except RunsFailedError as failed:
@@ -173,22 +173,14 @@ def show_list(options: PaperOptions, scale: Scale) -> int:
         todo = {run: one for run, one in every.items() if not store.has(run, one.digest())}
         seconds = seconds_of(todo.values(), rates, workers if where == "cpu" else 1)
         left |= {run: seconds / max(len(todo), 1) for run in todo}
-        table.add_row(name, figure.title, str(len(every)), str(len(every) - len(todo)), span(seconds))
+        table.add_row(name, figure.title, str(len(every)), str(len(every) - len(todo)), time_left(seconds))
     table.add_section()
-    table.add_row("all", "each run once, however many figures show it", "", "", span(sum(left.values())))
+    table.add_row("all", "each run once, however many figures show it", "", "", time_left(sum(left.values())))
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     print(f"{len(claims())} claims: kfl paper claims judges them from the results in {options.out}.")
     return 0
 
 
-def span(seconds: float) -> str:
-    """A time in words.
-
-    >>> span(0), span(42), span(600), span(7300)
-    ('–', '42 s', '10 min', '2.0 h')
-    """
-    if seconds <= 0:
-        return "–"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def time_left(seconds: float) -> str:
+    """How long the remaining runs take; a dash where nothing remains."""
+    return duration(round(seconds)) if seconds > 0 else DASH

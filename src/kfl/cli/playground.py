@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from kfl.cli.options import parse
-from kfl.cli.serving import serve_until_interrupted
+from kfl.cli.pages import serve_until_interrupted
 
 DESCRIPTION = """A page to learn the scheduler: move V, budgets, band, distance and payload, and see at once who is
 scheduled, the shares and powers, the gap to the lower bound and the energy over a simulated horizon.
@@ -22,9 +22,9 @@ class PlaygroundOptions:
     """What `kfl playground` takes."""
 
     port: Annotated[int | None, tyro.conf.arg(metavar="PORT", help_behavior_hint="")] = None
-    """Port to serve on, 0 for any. By default 8379, or any free one where that is taken."""
+    """Port to serve on, 0 for any free one. Default: 8379, or any free one if that is taken."""
     open: bool = False
-    """Show it in the web browser."""
+    """Open it in the web browser."""
 
 
 def main(arguments: Sequence[str]) -> int:

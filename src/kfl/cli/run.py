@@ -1,11 +1,10 @@
-"""`kfl run`: one experiment, with progress while it runs and a summary a person understands."""
+"""`kfl run` and `kfl resume`: one experiment, with progress while it runs and a summary a person understands."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,14 +12,7 @@ import tyro
 
 from kfl.algorithms import Local
 from kfl.cli.interrupt import GentleStop
-from kfl.cli.options import (
-    ALGORITHM_NAMES,
-    RADIO_NAMES,
-    SCHEDULER_NAMES,
-    parse,
-    starting_point,
-    with_radio_fields,
-)
+from kfl.cli.options import new_folder, parse, radio_name, starting_point, with_choices, with_radio_fields
 from kfl.core.errors import ConfigError, StoppedError
 from kfl.experiment.experiment import Experiment, common_settings
 from kfl.report.trackers import Tracking, tracker_names
@@ -46,46 +38,44 @@ class RunOptions:
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """A TOML file that describes the experiment, such as config.toml of a run folder. Flags go on top."""
+    """TOML file that describes the experiment, such as config.toml of a run folder. Flags override it."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Run folder to write. By default a new one under runs/."""
+    """Run folder to write. Default: a new one under runs/."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Where MNIST and CIFAR-10 lie. By default the environment variable KFL_DATA_DIR."""
+    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
     algorithm_name: Annotated[str, tyro.conf.arg(name="algorithm", metavar="NAME")] = "kfl"
     """How devices learn."""
     scheduler_name: Annotated[str, tyro.conf.arg(name="scheduler", metavar="NAME")] = "uniform"
     """Who takes part in each round."""
     radio_name: Annotated[str, tyro.conf.arg(name="radio", metavar="NAME")] = "auto"
-    """The cell. Auto is the paper's cell for the dataset, none is no radio."""
+    """The cell: auto is the paper's cell for the dataset, none is no radio."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Processor that trains: auto takes the GPU where there is one."""
+    """Device to train on: auto uses the GPU if there is one."""
     precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
-    """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
+    """Number format. tf32 is for GPUs; bf16 rounds products, not weights."""
     deterministic: bool = False
-    """On a GPU, use only algorithms that give the same result every time; slower. A CPU always does."""
+    """Use only deterministic algorithms on a GPU; slower. A CPU is always deterministic."""
     no_baseline: bool = False
-    """Skip the local-only run that shows what sharing adds."""
+    """Skip the local-only run, which shows what sharing adds."""
     no_models: bool = False
-    """Do not keep the devices' models in the run folder. Then kfl export cannot write them."""
+    """Do not keep the devices' models in the run folder; kfl export needs them."""
     track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()
-    """Show the run in tensorboard, mlflow or wandb too; several with commas. Each needs kfl's extra of that name."""
+    """Log the run to tensorboard, mlflow or wandb as well, separated by commas; each is an extra of kfl."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, run, print."""
     start = starting_point(arguments)
-    described = f"{DESCRIPTION}\n\nAlgorithms: {', '.join(ALGORITHM_NAMES)}.\nSchedulers: {', '.join(SCHEDULER_NAMES)}."
-    described += f"\nRadios: {', '.join(RADIO_NAMES)}."
     default = RunOptions(
         with_radio_fields(start, arguments),
         algorithm_name=start.algorithm.name,
         scheduler_name=start.scheduler.name,
-        radio_name=start.radio if isinstance(start.radio, str) else ("none" if start.radio is None else "from file"),
+        radio_name=radio_name(start),
     )
-    options = parse(RunOptions, arguments, "kfl run", described, default)
+    options = parse(RunOptions, arguments, "kfl run", with_choices(DESCRIPTION), default)
     experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)
     experiment.validate()
-    folder = options.out or default_folder(experiment)
+    folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
     job = Job(
         options.data_dir,
         options.device,
@@ -185,10 +175,34 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
     return 0
 
 
-def default_folder(experiment: Experiment) -> Path:
-    """A new folder under runs/, named by time, algorithm and dataset."""
-    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.algorithm.name}-{experiment.dataset.replace(':', '-')}"
-    folder, number = Path("runs") / stem, 2
-    while folder.exists():
-        folder, number = Path("runs") / f"{stem}-{number}", number + 1
-    return folder
+@dataclass(frozen=True)
+class ResumeOptions:
+    """What `kfl resume` takes."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_FOLDER")]
+    """The run folder to continue."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Device to train on; the same one as before gives the same run bit for bit."""
+    track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()
+    """Trackers (tensorboard, mlflow, wandb), or none. Default: those the run was started with."""
+
+
+RESUME = """Continue a run that was interrupted by Ctrl-C, a crash, a full disk or a power cut.
+
+It continues from the last checkpoint, at most half a minute (or one round) back, and ends exactly as if it had never
+been interrupted. For a finished run, only the summary is shown."""
+
+
+def resume(arguments: Sequence[str]) -> int:
+    """Parse, continue, print."""
+    from kfl.runfolder import load_experiment
+
+    options = parse(ResumeOptions, arguments, "kfl resume", RESUME)
+    experiment = load_experiment(options.folder)
+    job = Job.load(options.folder, options.data_dir, options.device)
+    if options.track:
+        wanted = () if options.track == ("none",) else tracker_names(options.track)
+        job = replace(job, track=wanted)
+    return execute(experiment, options.folder, job)

@@ -6,28 +6,31 @@ gives each algorithm its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeVar
 
 import tyro
 
 from kfl.algorithms import Algorithm, Local
 from kfl.cli.options import (
     ALGORITHM_NAMES,
-    RADIO_NAMES,
-    SCHEDULER_NAMES,
     parse,
     peek,
+    radio_name,
     starting_point,
+    with_choices,
     with_radio_fields,
+    worker_count,
 )
-from kfl.cli.worker_count import worker_count
 from kfl.core.errors import ConfigError
 from kfl.experiment.experiment import Experiment, common_settings
 from kfl.simulation.compare import configured, read_settings, refuse_mixed_models
+
+if TYPE_CHECKING:
+    from kfl.runfolder import History
+    from kfl.simulation.many import Progress
 
 
 @dataclass(frozen=True)
@@ -36,33 +39,47 @@ class Setting:
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """A TOML file that describes the experiment, such as config.toml of a run folder. Flags go on top."""
+    """TOML file that describes the experiment, such as config.toml of a run folder. Flags override it."""
     settings: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """A TOML file with a table of hyper-parameters for each algorithm, such as tuned.toml of kfl tune."""
+    """TOML file with a table of hyper-parameters for each algorithm, such as tuned.toml of kfl tune."""
     equal_models: Annotated[int | None, tyro.conf.arg(metavar="WIDTH")] = None
-    """Give all devices networks of this width, which algorithms that average weights need."""
+    """Give all devices networks of this width, as algorithms that average weights require."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder to write; runs that are finished in it are not repeated. By default a new one under runs/."""
+    """Folder to write; runs already finished in it are not repeated. Default: a new one under runs/."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Where MNIST and CIFAR-10 lie. By default the environment variable KFL_DATA_DIR."""
+    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
     scheduler_name: Annotated[str, tyro.conf.arg(name="scheduler", metavar="NAME")] = "uniform"
     """Who takes part in each round."""
     radio_name: Annotated[str, tyro.conf.arg(name="radio", metavar="NAME")] = "auto"
-    """The cell. Auto is the paper's cell for the dataset, none is no radio."""
+    """The cell: auto is the paper's cell for the dataset, none is no radio."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Processor that trains: auto takes the GPU where there is one."""
+    """Device to train on: auto uses the GPU if there is one."""
     precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
-    """Type of the numbers. tf32 is for GPUs; with bf16 products are shortened, weights are not."""
+    """Number format. tf32 is for GPUs; bf16 rounds products, not weights."""
     workers: int | None = None
-    """Runs side by side, each in its own process with one thread. By default one for each core, or one on a GPU."""
+    """Runs in parallel, each a process with one thread. Default: one per core, or one on a GPU."""
     ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or local."""
     keep_models: bool = False
     """Keep the devices' models in the run folders, for kfl export."""
 
-    def worker_count(self) -> int:
-        """How many processes to use."""
-        return worker_count(self.workers, self.device)
+    def run_many(
+        self, experiments: Sequence[Experiment], folder: Path, on_progress: Callable[[Progress], None]
+    ) -> list[History]:
+        """Run everything that is not finished in the folder; a RunsFailedError tells of runs that failed."""
+        from kfl.simulation.many import run_many
+
+        return run_many(
+            experiments,
+            folder,
+            worker_count(self.workers, self.device),
+            on_progress,
+            self.keep_models,
+            data_dir=self.data_dir,
+            device=self.device,
+            precision=self.precision,
+            ray=self.ray,
+        )
 
 
 class HasSetting(Protocol):
@@ -85,13 +102,10 @@ def parse_setting(cls: type[Options], arguments: Sequence[str], prog: str, about
     if (name := peek(arguments, "algorithm")) is not None:
         raise ConfigError("algorithm", name, f"given to {prog} as --algorithms, for example --algorithms {name},local")
     start = starting_point(arguments)
-    described = f"{about}\n\nAlgorithms: {', '.join(ALGORITHM_NAMES)}.\nSchedulers: {', '.join(SCHEDULER_NAMES)}."
-    described += f"\nRadios: {', '.join(RADIO_NAMES)}."
     # Local-only training has exactly the fields that all algorithms have.
     shown = replace(with_radio_fields(start, arguments), algorithm=common_settings(start.algorithm, Local))
-    radio = start.radio if isinstance(start.radio, str) else ("none" if start.radio is None else "from file")
-    setting = Setting(shown, scheduler_name=start.scheduler.name, radio_name=radio)
-    options = parse(cls, arguments, prog, described, cls(setting))
+    setting = Setting(shown, scheduler_name=start.scheduler.name, radio_name=radio_name(start))
+    options = parse(cls, arguments, prog, with_choices(about), cls(setting))
     experiment = options.setting.experiment
     if start.cell_config is None:
         experiment = replace(experiment, radio=None)
@@ -123,12 +137,3 @@ def chosen_algorithms(
     algorithms = configured(list(dict.fromkeys(words)), experiment.algorithm, tables, common)
     refuse_mixed_models(experiment, algorithms)
     return algorithms
-
-
-def new_folder(command: str, dataset: str) -> Path:
-    """A new folder under runs/, named by time, command and dataset."""
-    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{command}-{dataset.replace(':', '-')}"
-    folder, number = Path("runs") / stem, 2
-    while folder.exists():
-        folder, number = Path("runs") / f"{stem}-{number}", number + 1
-    return folder

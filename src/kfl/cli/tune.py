@@ -13,9 +13,9 @@ from typing import Annotated
 import tyro
 
 from kfl.algorithms import Algorithm
-from kfl.cli.number_list import in_short, numbers, whole_numbers
-from kfl.cli.options import peek
-from kfl.cli.setting import Setting, chosen_algorithms, new_folder, parse_setting
+from kfl.cli.compare import mean_and_deviation
+from kfl.cli.options import in_short, new_folder, numbers, peek, whole_numbers
+from kfl.cli.setting import Setting, chosen_algorithms, parse_setting
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
@@ -46,13 +46,13 @@ class TuneOptions:
 
     setting: Annotated[Setting, tyro.conf.arg(name="")]
     algorithms: Annotated[str, tyro.conf.arg(metavar="NAMES")] = ",".join(STANDARD)
-    """Which algorithms, with commas between."""
+    """Algorithms, separated by commas."""
     seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = "100,101"
     """Development seeds: 100,101 or 100..102."""
     learning_rates: Annotated[str, tyro.conf.arg(metavar="RATES")] = ",".join(map(str, LEARNING_RATES))
     """Learning rates that every algorithm tries with every value of its main parameter."""
     allow_report_seeds: bool = False
-    """Tune on seeds 0 to 4 all the same, though comparisons report them."""
+    """Tune on seeds 0 to 4 nevertheless, although comparisons report them."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         histories, problem = execute(experiments, folder, options.setting)
     except KeyboardInterrupt:
-        print(f"\nkfl: interrupted; finished runs are kept. Go on: {shlex.join(words)}", file=sys.stderr)
+        print(f"\nkfl: interrupted; finished runs are kept. To continue: {shlex.join(words)}", file=sys.stderr)
         return 130
     of_trial = [histories[place * len(seeds) :][: len(seeds)] for place in range(len(flat))]
     outcomes: dict[str, list[Outcome]] = {name: [] for name in trials}
@@ -98,22 +98,12 @@ def execute(
     experiments: Sequence[Experiment], folder: Path, setting: Setting
 ) -> tuple[Sequence[History | None], KflError | None]:
     """Run everything; the histories, None where a run failed, and what went wrong."""
-    from kfl.cli.many_display import ManyDisplay
-    from kfl.simulation.many import RunsFailedError, run_many
+    from kfl.cli.display import ManyDisplay
+    from kfl.simulation.many import RunsFailedError
 
     with ManyDisplay("tuning") as display:
         try:
-            return run_many(
-                experiments,
-                folder,
-                setting.worker_count(),
-                display.on_progress,
-                setting.keep_models,
-                data_dir=setting.data_dir,
-                device=setting.device,
-                precision=setting.precision,
-                ray=setting.ray,
-            ), None
+            return setting.run_many(experiments, folder, display.on_progress), None
         except RunsFailedError as problem:
             return problem.histories, problem
 
@@ -151,7 +141,7 @@ def show(
     seeds: list[int],
 ) -> None:
     """What was chosen, beside the setting it started from."""
-    from kfl.cli.compare_table import mean_and_deviation, print_table
+    from kfl.cli.display import print_table
 
     before = {name: next((o for o in outcomes[name] if o.trial.algorithm == algorithms[name]), None) for name in found}
     cells = {
@@ -161,12 +151,14 @@ def show(
         "as it was, %": ["–" if (o := before[name]) is None else mean_and_deviation(o.accuracy) for name in found],
         "trials": [str(len(outcomes[name])) for name in found],
     }
-    said = [f"Mean ± standard deviation over development seeds {in_short(seeds)}; report other seeds."]
+    notes = [f"Mean ± standard deviation over development seeds {in_short(seeds)}; report other seeds."]
     edges = [(name, at_the_edge(outcome, outcomes[name])) for name, outcome in found.items()]
     narrow = [f"{field} of {name}" for name, field in edges if field is not None]
     if narrow:
-        said.append(f"Best at the edge of what was tried, so a wider search may find better: {', '.join(narrow)}.")
-    print_table(cells, f"Tuned on {experiment.dataset}: {experiment.devices} devices, {experiment.rounds} rounds", said)
+        notes.append(f"Best at the edge of what was tried, so a wider search may find better: {', '.join(narrow)}.")
+    print_table(
+        cells, f"Tuned on {experiment.dataset}: {experiment.devices} devices, {experiment.rounds} rounds", notes
+    )
 
 
 def in_words(outcome: Outcome) -> str:
