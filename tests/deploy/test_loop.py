@@ -334,12 +334,12 @@ def test_a_number_belongs_to_one_node_until_that_node_is_gone(loop, small, tmp_p
     target.prepare(config.experiment)
     server = FleetServer(config, target, Courier(grid, 0.01))
     grid.node_config[1] = {"partition-id": 0}
-    server._gather()
+    server.fleet.assemble()
     assert server.roster.members[0].node == 1000
     assert "another node" in server.roster.refused[1001][0]
     grid.online.pop(1000)
     server.roster.refused.clear()
-    server._nodes()
+    server.fleet.look()
     assert server.roster.members[0].node == 1001
 
 

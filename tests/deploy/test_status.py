@@ -43,9 +43,9 @@ def test_it_adds_up_while_the_server_is_at_work_and_when_it_has_stopped(loop, ev
     with target.locked():
         target.prepare(config.experiment)
         server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
-        server.start()
-        server.step()
-        server.step()
+        server.runner.start()
+        server.runner.step()
+        server.runner.step()
         assert is_held(target.path)
         status = read_status(target.path)
     assert (status.state, status.rounds_done, status.rounds) == ("running", 2, 3)
@@ -53,16 +53,16 @@ def test_it_adds_up_while_the_server_is_at_work_and_when_it_has_stopped(loop, ev
     counts = [(one.chosen, one.used, one.late, one.lost, one.rejected, one.last_round) for one in status.devices]
     assert counts == [(2, 2, 0, 0, 0, 2), (2, 1, 1, 0, 0, 2), (2, 1, 0, 0, 1, 1), (2, 2, 0, 0, 0, 2)]
     assert (status.late, status.lost, status.rejected) == (1, 0, 1)
-    assert status.energy_j == pytest.approx(server.state.compute_energy_j.sum() + server.state.upload_energy_j.sum())
-    assert [one.energy_j for one in status.devices] == pytest.approx(
-        list(server.state.compute_energy_j + server.state.upload_energy_j)
-    )
+    state = server.runner.state
+    energy_j = state.compute_energy_j + state.upload_energy_j
+    assert status.energy_j == pytest.approx(energy_j.sum())
+    assert [one.energy_j for one in status.devices] == pytest.approx(list(energy_j))
     tests = [member.profile.test_samples for _, member in sorted(server.roster.members.items())]
     assert [one.accuracy for one in status.devices] == [
-        right / count for right, count in zip(server.state.correct, tests, strict=True)
+        right / count for right, count in zip(state.correct, tests, strict=True)
     ]
-    assert status.accuracy == server.logs[-1].accuracy
-    assert [one.budget_j for one in status.devices] == pytest.approx(list(server.site.budget_j))
+    assert status.accuracy == server.runner.logs[-1].accuracy
+    assert [one.budget_j for one in status.devices] == pytest.approx(list(server.fleet.table.budget_j))
     assert status.problems[0].startswith("Round 2, device 2, rejected: its correct is no whole number")
     assert status.problems[1].startswith("Round 1, device 1, late: no answer in 0.3 s")
     assert not is_held(target.path)
@@ -95,8 +95,8 @@ def test_a_device_that_never_came_is_not_seen(loop, everybody):
     with target.locked():
         target.prepare(config.experiment)
         server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
-        server.start()
-        server.step()
+        server.runner.start()
+        server.runner.step()
     status = read_status(target.path)
     assert status.devices_seen == 3
     assert [one.seen for one in status.devices] == [True, True, True, False]
@@ -111,7 +111,7 @@ def test_a_node_that_cannot_join_is_shown_with_the_reason_before_anybody_has_joi
     with target.locked():
         target.prepare(config.experiment)
         server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
-        server._nodes()
+        server.fleet.look()
     assert list(read_status(target.path).refused) == ["1003"]
     assert main(["deploy", "status", str(target.path)]) == 0
     shown = " ".join(capsys.readouterr().out.split())

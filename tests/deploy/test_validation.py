@@ -16,10 +16,10 @@ from kfl.deploy.validation import (
     EnergyLimits,
     check_counts,
     energy_limits,
-    enough,
     read_arrays,
     refuse_energy,
 )
+from kfl.simulation.round import has_quorum
 
 SERVER = {"knowledge": torch.zeros(3, 4), "known": torch.zeros(3, dtype=torch.bool)}
 EXPECTED = Kfl().upload_format(SERVER)
@@ -158,7 +158,7 @@ def test_the_plan_itself_is_always_plausible(power, radio, deadline, compute, up
 @given(st.integers(0, 20), st.integers(0, 20), st.floats(0, 1))
 @settings(max_examples=200, deadline=None)
 def test_a_quorum_is_a_share_of_the_chosen(usable, chosen, quorum):
-    counts = enough(usable, chosen, quorum)
+    counts = has_quorum(usable, chosen, quorum)
     assert counts or usable < quorum * chosen
     assert not counts or usable >= quorum * chosen - 1e-6
-    assert enough(chosen, chosen, quorum)
+    assert has_quorum(chosen, chosen, quorum)

@@ -15,6 +15,7 @@ from kfl.experiment.faults import Faults
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import build_world
 from kfl.simulation.round import begin, play_round
+from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.wireless import PRESETS
 
 STRANGE = (-1, 0, 1, 2, 10**20, -(10**9), 0.5, -0.5, 1e308, 1e-308, float("nan"), float("inf"), "", "none", "auto")
@@ -98,8 +99,8 @@ def playable(experiment: kfl.Experiment) -> bool:
 
 
 def play(experiment, data):
-    world = build_world(experiment, dataset=data)
-    state, log = play_round(world, begin(world))
+    fleet = SimulatedFleet(build_world(experiment, dataset=data))
+    state, log = play_round(fleet, begin(fleet))
     assert state.round == 1 and 0 <= sum(log.share) <= 1 + 1e-9
     return log
 

@@ -16,6 +16,7 @@ from kfl.experiment.faults import IN_ROUND, LASTING, Faults, corrupted, poisoned
 from kfl.scheduling import SCHEDULERS, Lyapunov, RoundRobin
 from kfl.simulation import build_world
 from kfl.simulation.round import begin, play_round
+from kfl.simulation.simulated_fleet import SimulatedFleet
 
 SMALL = kfl.Experiment(devices=8, rounds=6, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 HIT = 2
@@ -32,9 +33,10 @@ def data():
 def rounds_of(experiment, data, count):
     """States before and after each round, and the logs."""
     world = build_world(experiment, dataset=data)
-    states, logs = [begin(world)], []
+    fleet = SimulatedFleet(world)
+    states, logs = [begin(fleet)], []
     for _ in range(count):
-        state, log = play_round(world, states[-1])
+        state, log = play_round(fleet, states[-1])
         states.append(state)
         logs.append(log)
     return world, states, logs
@@ -89,7 +91,7 @@ def test_what_a_fault_costs_and_what_it_leaves(data, kind, scheduler):
     spent = np.zeros(8)
     spent[list(log.devices)] = compute + upload
     np.testing.assert_allclose(after.compute_energy_j + after.upload_energy_j, _total(before) + spent, rtol=1e-12)
-    allowance = world.budget_j / SMALL.rounds
+    allowance = world.table.budget_j / SMALL.rounds
     queue = np.maximum(before.scheduler.queue_j + spent - allowance, 0)
     np.testing.assert_allclose(after.scheduler.queue_j, queue, rtol=1e-12, atol=1e-15)
 
@@ -168,7 +170,7 @@ def test_a_hard_budget_is_never_overdrawn_and_the_accounts_add_up(data, schedule
     for state, log in zip(states[1:], logs, strict=True):
         spent[list(log.devices)] += np.add(log.compute_energy_j, log.upload_energy_j)
         np.testing.assert_allclose(_total(state), spent, rtol=1e-9)
-        assert (_total(state) <= world.budget_j * (1 + 1e-12)).all()
+        assert (_total(state) <= world.table.budget_j * (1 + 1e-12)).all()
         assert {fault["device"] for fault in log.faults} <= set(log.devices)
         assert set(log.lost) <= set(log.devices)
         assert {r["device"] for r in log.rejected} <= set(log.devices) - set(log.lost)
@@ -183,7 +185,7 @@ def test_a_hard_budget_binds(data):
     for hard in (False, True):
         experiment = replace(SMALL, scheduler=kfl.Uniform(count=4), radio=radio, hard_budget=hard, faults=faults)
         world, states, _ = rounds_of(experiment, data, 6)
-        used[hard] = float((_total(states[-1]) / world.budget_j).max())
+        used[hard] = float((_total(states[-1]) / world.table.budget_j).max())
     assert used[False] > 1.2 and 0.3 < used[True] <= 1
 
 

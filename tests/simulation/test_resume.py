@@ -21,8 +21,10 @@ from kfl.runfolder._checkpoint import _pack_rest, _unpack_rest
 from kfl.runfolder._tensors import read_rows, rows_sum, write_rows
 from kfl.scheduling import Lyapunov, RoundRobin
 from kfl.simulation import build_world
-from kfl.simulation.round import begin, finite, play_round
-from kfl.simulation.runner import run_world
+from kfl.simulation.fleet import finite
+from kfl.simulation.round import begin, play_round
+from kfl.simulation.runner import RunOptions, run_world
+from kfl.simulation.simulated_fleet import SimulatedFleet
 
 SMALL = kfl.Experiment(devices=8, rounds=9, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "server.npz")
@@ -184,11 +186,11 @@ def test_a_folder_in_use_is_refused(data, tmp_path):
 
 
 def test_only_rows_that_changed_are_written_and_waste_is_cleared(data, tmp_path):
-    world = build_world(replace(SMALL, rounds=60), dataset=data)
-    checkpoints, state = Checkpoints(tmp_path), begin(world)
+    fleet = SimulatedFleet(build_world(replace(SMALL, rounds=60), dataset=data))
+    checkpoints, state = Checkpoints(tmp_path), begin(fleet)
     largest = 0
     for _ in range(60):
-        state, log = play_round(world, state)
+        state, log = play_round(fleet, state)
         checkpoints.write(state)
         newest = sorted(tmp_path.glob("rows-*"))[-1]
         largest = max(largest, sum(path.stat().st_size for path in tmp_path.glob("rows-*")))
@@ -204,8 +206,8 @@ def test_only_rows_that_changed_are_written_and_waste_is_cleared(data, tmp_path)
 
 
 def test_a_checkpoint_that_does_not_know_who_is_untested_has_all_tested(data):
-    world = build_world(replace(SMALL, evaluate_every=4), dataset=data)
-    state, _ = play_round(world, begin(world))
+    fleet = SimulatedFleet(build_world(replace(SMALL, evaluate_every=4), dataset=data))
+    state, _ = play_round(fleet, begin(fleet))
     assert state.untested == set(np.flatnonzero(state.taken))
     packed = read_npz(_pack_rest(state))
     assert _unpack_rest(npz(packed), 1, {}).untested == state.untested
@@ -221,7 +223,7 @@ def npz(arrays) -> bytes:
 
 def test_checkpoints_come_as_often_as_they_are_cheap(data):
     now = [0.0]
-    state = begin(build_world(SMALL, dataset=data))
+    state = begin(SimulatedFleet(build_world(SMALL, dataset=data)))
     checkpoints = Checkpoints(Path("unused"), clock=lambda: now[0])
     checkpoints._took = 0.1
     now[0] = 4.9
@@ -236,7 +238,7 @@ def test_checkpoints_come_as_often_as_they_are_cheap(data):
 
 def test_a_checkpoint_of_many_rows_is_expected_to_take_longer_than_the_last_of_few(data):
     now = [0.0]
-    state = begin(build_world(SMALL, dataset=data))
+    state = begin(SimulatedFleet(build_world(SMALL, dataset=data)))
     changed = replace(state, devices={device: {} for device in range(10)})
     checkpoints = Checkpoints(Path("unused"), clock=lambda: now[0])
     checkpoints._took, checkpoints._rows_written = 0.1, 2
@@ -248,16 +250,16 @@ def test_a_checkpoint_of_many_rows_is_expected_to_take_longer_than_the_last_of_f
 
 def test_a_device_that_diverges_keeps_its_model_and_the_run_goes_on(data):
     wild = replace(SMALL, algorithm=kfl.Kfl(learning_rate=0.05), rounds=3)
-    world = build_world(wild, dataset=data)
-    state = begin(world)
-    state, _ = play_round(world, state)
+    fleet = SimulatedFleet(build_world(wild, dataset=data))
+    state = begin(fleet)
+    state, _ = play_round(fleet, state)
     victim = next(iter(state.devices))
     poisoned = {
         name: value * 1e30 if value.is_floating_point() else value for name, value in state.devices[victim].items()
     }
     state = replace(state, devices={**state.devices, victim: poisoned})
     for _ in range(8):
-        state, log = play_round(world, state)
+        state, log = play_round(fleet, state)
         if victim in log.devices:
             assert log.diverged == (victim,)
             assert state.devices[victim] is poisoned
@@ -327,7 +329,8 @@ def test_a_folder_of_an_older_version_with_seeds_in_one_batch_is_resumed(data, t
     plan = Plan(paths=("stacked", "stacked"))
     whole = run_world(build_world(SMALL, dataset=data, plan=plan), tmp_path / "whole")
     with pytest.raises(CrashError):
-        run_world(build_world(SMALL, dataset=data, plan=plan), tmp_path / "old", checkpoint_s=0, on_round=crash_at(5))
+        options = RunOptions(checkpoint_s=0, on_round=crash_at(5))
+        run_world(build_world(SMALL, dataset=data, plan=plan), tmp_path / "old", options)
     path = tmp_path / "old" / "environment.json"
     facts = json.loads(path.read_text())
     facts["plan"]["together"] = 5

@@ -12,7 +12,8 @@ import kfl
 from kfl.core.errors import ConfigError, DataError, KflError, ModelError, RunFolderError
 from kfl.engine.sequential import SequentialEngine
 from kfl.simulation import build_world
-from kfl.simulation.round import begin, device_state, play_round
+from kfl.simulation.round import begin, play_round
+from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.wireless import compute_energy
 
 SMALL = kfl.Experiment(devices=8, rounds=4, widths=(8, 12), scheduler=kfl.Uniform(count=3))
@@ -47,31 +48,32 @@ def test_the_global_random_state_is_neither_read_nor_changed(data):
 
 
 def test_a_device_that_sits_out_keeps_its_state(data):
-    world = build_world(SMALL, dataset=data)
-    state = begin(world)
+    fleet = SimulatedFleet(build_world(SMALL, dataset=data))
+    state = begin(fleet)
     for _ in range(3):
-        before = {k: device_state(world, state, k) for k in range(8)}
-        state, log = play_round(world, state)
+        before = {k: fleet.device_state(state, k) for k in range(8)}
+        state, log = play_round(fleet, state)
         for k in range(8):
-            same = all(torch.equal(before[k][n], v) for n, v in device_state(world, state, k).items())
+            same = all(torch.equal(before[k][n], v) for n, v in fleet.device_state(state, k).items())
             assert same == (k not in log.devices)
 
 
 def test_playing_a_round_twice_from_one_state_gives_the_same(data):
-    world = build_world(SMALL, dataset=data)
-    state, _ = play_round(world, begin(world))
-    one, two = play_round(world, state), play_round(world, state)
+    fleet = SimulatedFleet(build_world(SMALL, dataset=data))
+    state, _ = play_round(fleet, begin(fleet))
+    one, two = play_round(fleet, state), play_round(fleet, state)
     assert one[1] == two[1]
 
 
 def test_accuracy_counts_all_devices_scheduled_or_not(data):
     world = build_world(SMALL, dataset=data)
-    state = begin(world)
+    fleet = SimulatedFleet(world)
+    state = begin(fleet)
     for _ in range(2):
-        state, log = play_round(world, state)
+        state, log = play_round(fleet, state)
     right = tests = 0
     for k in range(8):
-        right += world.engine.correct([k], [device_state(world, state, k)])[0]
+        right += world.engine.correct([k], [fleet.device_state(state, k)])[0]
         tests += world.engine.test_samples(k)
     assert log.accuracy == right / tests
 
@@ -123,10 +125,10 @@ def test_only_devices_whose_predictions_may_have_changed_are_tested(data, name):
     experiment = replace(SMALL, algorithm=kfl.algorithms.ALGORITHMS[name](), widths=(8,), rounds=7, evaluate_every=3)
     world = build_world(experiment, dataset=data)
     engine = Watched(world)
-    world = replace(world, engine=engine)
-    state, changed, expected = begin(world), set(), [list(range(8))]
+    fleet = SimulatedFleet(replace(world, engine=engine))
+    state, changed, expected = begin(fleet), set(), [list(range(8))]
     for number in range(1, 8):
-        state, log = play_round(world, state)
+        state, log = play_round(fleet, state)
         changed |= set(log.devices)
         if number in (3, 6, 7):
             # A model that all share changes for all.
@@ -141,7 +143,7 @@ def test_energy_and_bits_follow_the_papers_formulas(data):
     history = play(SMALL, data)
     radio = SMALL.cell_config
     for log in history.rounds:
-        link = world.cell.link_state(log.round, world.flops, world.bits_up)
+        link = world.cell.link_state(log.round, world.table.flops, world.table.bits_up)
         for place, k in enumerate(log.devices):
             profile = world.engine.profile(k)
             work = 5 * profile.samples * profile.model.flops  # τ D C

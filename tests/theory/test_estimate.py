@@ -39,7 +39,7 @@ def test_constants_are_the_largest_over_devices_and_points(finished):
     largest = max(p.cross_smoothness for p in points)
     product = found.constants.body_smoothness * found.constants.head_smoothness
     assert found.constants.cross_sensitivity == pytest.approx(largest / np.sqrt(product))
-    weights = world.samples[trained]
+    weights = world.table.samples[trained]
     assert found.initial_loss == pytest.approx(np.average([p.loss for p in points[::2]], weights=weights))
     assert found.later_loss == pytest.approx(np.average([p.loss for p in points[1::2]], weights=weights))
     assert found.later_loss < found.initial_loss == found.constants.initial_gap

@@ -119,12 +119,3 @@ def refuse_energy(compute_j: object, upload_j: object, limits: EnergyLimits) -> 
         if value > most:
             return f"its {name} energy of {value:g} J is more than the {most:g} J it can have spent"
     return None
-
-
-def enough(usable: int, chosen: int, quorum: float) -> bool:
-    """Whether a round counts: at least this share of the chosen devices' answers can be used.
-
-    >>> enough(2, 4, 0.5), enough(1, 4, 0.5), enough(0, 4, 0.0)
-    (True, False, True)
-    """
-    return usable >= quorum * chosen - 1e-9

@@ -118,7 +118,7 @@ class Worker:
     ) -> StoredState:
         """Train once, and make the answer. A model that ran off to infinity is not kept, nor is its upload sent."""
         from kfl.engine import RoundKey
-        from kfl.simulation.round import finite
+        from kfl.simulation.fleet import finite
 
         seed, engine = whole(values, "seed", -MOST_SAMPLES, MOST_SAMPLES), self.engine
         before = algorithm.device_init(engine, self.device, seed) if kept is None else kept.state

@@ -1,223 +1,208 @@
-"""One round, from the channel draw to the log. One direction, no back and forth:
+"""One round, with whatever fleet. One direction, no back and forth:
 
-channel → scheduler.decide → algorithm.local_update → faults → algorithm.aggregate → accounts → log
+fleet.observe → scheduler.decide → fleet.exchange → algorithm.aggregate → accounts → fleet.evaluate → RoundLog
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kfl.engine import RoundKey
-from kfl.experiment.faults import NOT_TRAINED, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
 from kfl.runfolder import RoundLog, RunState
-from kfl.scheduling import Decision, Observation
-from kfl.simulation.air import decide, duration, listen, observe
+from kfl.scheduling import Decision, Observation, Status
+from kfl.simulation.fleet import BoolArray, Fleet, FloatArray, IntArray, Replies
+from kfl.wireless import round_to_blocks, transmit_power
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kfl.algorithms import Upload
     from kfl.models import State
-    from kfl.simulation.world import World
-
-    FloatArray = NDArray[np.float64]
-    IntArray = NDArray[np.int64]
-
 
 log = logging.getLogger("kfl.phases")
 """Says at debug level which phase a run is in; the tests that kill runs listen to it."""
 
-TESTED_TOGETHER = 100
-"""Devices whose models are in memory at once when all are tested."""
 
-
-def begin(world: World) -> RunState:
-    """The state before round 0: every device's starting model is tested once, none is kept."""
-    experiment, count = world.experiment, world.devices
-    server = experiment.algorithm.server_init(world.engine, experiment.seed)
+def begin(fleet: Fleet) -> RunState:
+    """The state before round 0: every device's starting model is evaluated once, none is stored."""
+    experiment, table = fleet.experiment, fleet.table
     state = RunState(
         round=0,
-        server=server,
+        server=experiment.algorithm.server_init(fleet.engine, experiment.seed),
         devices={},
-        scheduler=experiment.scheduler.init(world.budget_j, experiment.rounds),
-        compute_energy_j=np.zeros(count),
-        upload_energy_j=np.zeros(count),
-        taken=np.zeros(count, dtype=np.int64),
-        correct=np.zeros(count, dtype=np.int64),
+        scheduler=experiment.scheduler.init(table.budget_j, experiment.rounds),
+        compute_energy_j=np.zeros(table.size),
+        upload_energy_j=np.zeros(table.size),
+        taken=np.zeros(table.size, dtype=np.int64),
+        correct=np.zeros(table.size, dtype=np.int64),
         fading=None,
     )
-    return _tested(world, state, range(count))
+    return evaluate(fleet, state, range(table.size))
 
 
-def play_round(world: World, state: RunState) -> tuple[RunState, RoundLog]:
+def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     """Play one round: the state after it, and what happened."""
-    experiment, algorithm = world.experiment, world.experiment.algorithm
-    link = listen(world, state)
-    observation = observe(world, state, link)
-    decision = decide(world, state, link, observation)
-    chosen = [int(device) for device in np.flatnonzero(decision.chosen)]
-    struck = experiment.faults.strike(experiment.seed, state.round, chosen, world.devices)
+    algorithm, scheduler = fleet.experiment.algorithm, fleet.experiment.scheduler
+    state = fleet.gather(state)
+    conditions = fleet.observe(state)
+    decision = scheduler.decide(state.scheduler, conditions.observation)
+    decision = in_whole_blocks(fleet, decision, conditions.observation)
 
     log.debug("phase training, round %d", state.round)
-    trained, uploads, diverged = _local_work(world, state, [d for d in chosen if struck.get(d) not in NOT_TRAINED])
-    outage = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
-    lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST}
-    arrived = [_as_it_arrives(world, state, u, struck.get(u.device)) for u in uploads if u.device not in lost]
+    replies = fleet.exchange(state, conditions, decision, algorithm.broadcast(state.server))
     log.debug("phase aggregation, round %d", state.round)
-    server, rejected = algorithm.aggregate(
-        state.server, arrived, engine=world.engine, key=RoundKey(experiment.seed, state.round)
-    )
+    server, rejected, status = aggregate(fleet, state, decision, replies)
 
-    compute, upload = _spent(experiment.seed, state.round, observation, decision, struck)
     following = replace(
         state,
         round=state.round + 1,
         server=server,
-        devices={**state.devices, **trained},
-        scheduler=experiment.scheduler.update(state.scheduler, decision, compute + upload),
-        compute_energy_j=state.compute_energy_j + compute,
-        upload_energy_j=state.upload_energy_j + upload,
+        devices={**state.devices, **replies.states},
+        scheduler=scheduler.update(state.scheduler, decision, replies.compute_energy_j + replies.upload_energy_j),
+        compute_energy_j=state.compute_energy_j + replies.compute_energy_j,
+        upload_energy_j=state.upload_energy_j + replies.upload_energy_j,
         taken=state.taken + decision.chosen,
-        fading=None if link is None else link.fading,
+        correct=_with_reported(state, replies),
+        fading=None if conditions.link is None else conditions.link.fading,
     )
     log.debug("phase evaluation, round %d", state.round)
-    following = _tested(world, following, trained if algorithm.predicts_alone else range(world.devices))
-    sent = [device for device in chosen if struck.get(device) not in (*NOT_TRAINED, "drop_after")]
-    return following, replace(
-        log_decision(state.round, decision, compute, upload),
-        accuracy=accuracy(world, following),
-        time_s=duration(world, observation, decision, link),
-        bits_up=float(world.bits_up[sent].sum()),
-        bits_down=float(world.bits_down[chosen].sum()),
-        lost=tuple(sorted(lost)),
-        rejected=tuple(rejection.to_dict() for rejection in rejected),
-        faults=tally(struck),
-        diverged=tuple(diverged),
+    everybody = range(fleet.table.size)
+    following = evaluate(fleet, following, replies.states if algorithm.predicts_alone else everybody)
+    return following, round_log(fleet, following, replace(decision, status=status), replies, rejected)
+
+
+def in_whole_blocks(fleet: Fleet, decision: Decision, observation: Observation) -> Decision:
+    """The decision in whole resource blocks, where the cell has them; devices that no longer fit are left out."""
+    blocks = None if fleet.cell is None else fleet.cell.config.resource_blocks
+    uplink = observation.uplink
+    if uplink is None or blocks is None:
+        return decision
+    split = round_to_blocks(
+        decision.share,
+        blocks,
+        uplink.payload_bits,
+        uplink.upload_time_s,
+        uplink.gain,
+        uplink.max_power_w,
+        uplink.bandwidth_hz,
+        uplink.noise_w_per_hz,
+        energy_limit_j=observation.battery_j - observation.compute_energy_j if observation.hard_budget else None,
+    )
+    sending = split.share > 0
+    power_w = np.zeros(len(sending))
+    power_w[sending] = transmit_power(
+        split.share[sending],
+        uplink.payload_bits[sending],
+        uplink.upload_time_s[sending],
+        uplink.gain[sending],
+        uplink.bandwidth_hz,
+        uplink.noise_w_per_hz,
+    )
+    upload_time_s = np.where(sending, uplink.upload_time_s, 0.0)
+    return replace(
+        decision,
+        chosen=decision.chosen & ~split.dropped,
+        share=split.share,
+        power_w=power_w,
+        upload_energy_j=power_w * upload_time_s,
+        upload_time_s=upload_time_s,
+        # The bound was for shares that are real numbers; whole blocks can only be worse, so it still holds.
+        objective=float("nan"),
+        status=_with_dropped(decision.status, split.dropped, blocks),
     )
 
 
-def log_decision(round_index: int, decision: Decision, compute_j: FloatArray, upload_j: FloatArray) -> RoundLog:
-    """The part of a round's log that follows from who was chosen and what each device spent."""
-    chosen = [int(device) for device in np.flatnonzero(decision.chosen)]
+def aggregate(
+    fleet: Fleet, state: RunState, decision: Decision, replies: Replies
+) -> tuple[State, list[dict[str, Any]], Status]:
+    """The server's new state, the uploads that were rejected, and the round's status.
+
+    With fewer usable devices than the quorum, the server stays as it was.
+    """
+    experiment, chosen = fleet.experiment, int(decision.chosen.sum())
+    rejected = list(replies.rejected)
+    if not has_quorum(replies.usable, chosen, fleet.quorum):
+        return state.server, rejected, Status("no_quorum", facts={"usable": replies.usable, "chosen": chosen})
+    key = RoundKey(experiment.seed, state.round)
+    server, refused = experiment.algorithm.aggregate(state.server, replies.uploads, engine=fleet.engine, key=key)
+    rejected += [rejection.to_dict() for rejection in refused]
+    return server, rejected, decision.status
+
+
+def has_quorum(usable: int, chosen: int, quorum: float) -> bool:
+    """Whether a round counts: at least this share of the chosen devices is usable.
+
+    >>> has_quorum(2, 4, 0.5), has_quorum(1, 4, 0.5), has_quorum(0, 4, 0.0)
+    (True, False, True)
+    """
+    return usable >= quorum * chosen - 1e-9
+
+
+def evaluate(fleet: Fleet, state: RunState, changed: Iterable[int]) -> RunState:
+    """The state after an evaluation, if one is due, of devices whose predictions changed since the last."""
+    waiting = state.untested.union(changed)
+    if not _is_evaluated(fleet, state):
+        return replace(state, untested=waiting)
+    return replace(state, correct=fleet.evaluate(state, waiting), untested=frozenset())
+
+
+def accuracy(fleet: Fleet, state: RunState) -> float | None:
+    """Right predictions over all test samples; None in a round without an evaluation."""
+    tests = fleet.table.test_samples
+    if not _is_evaluated(fleet, state) or not tests.any():
+        return None
+    return float(state.correct[tests > 0].sum()) / int(tests.sum())
+
+
+def round_log(
+    fleet: Fleet, following: RunState, decision: Decision, replies: Replies, rejected: Sequence[dict[str, Any]]
+) -> RoundLog:
+    """What happened in the round before the state `following`."""
+    chosen = np.flatnonzero(decision.chosen).tolist()
     return RoundLog(
-        round=round_index,
-        accuracy=None,
+        round=following.round - 1,
+        accuracy=accuracy(fleet, following),
         devices=tuple(chosen),
         share=_of(decision.share, chosen),
         power_w=_of(decision.power_w, chosen),
-        compute_energy_j=_of(compute_j, chosen),
-        upload_energy_j=_of(upload_j, chosen),
-        time_s=0.0,
-        bits_up=0.0,
-        bits_down=0.0,
+        compute_energy_j=_of(replies.compute_energy_j, chosen),
+        upload_energy_j=_of(replies.upload_energy_j, chosen),
+        time_s=replies.time_s,
+        bits_up=float(fleet.table.bits_up[list(replies.sent)].sum()),
+        bits_down=float(fleet.table.bits_down[chosen].sum()),
         objective=_number(decision.objective),
         lower_bound=_number(decision.lower_bound),
         status=decision.status,
+        lost=tuple(sorted(replies.lost)),
+        rejected=tuple(rejected),
+        faults=tuple(replies.faults),
+        diverged=tuple(replies.diverged),
     )
 
 
-def _local_work(world: World, state: RunState, devices: list[int]) -> tuple[dict[int, State], list[Upload], list[int]]:
-    """Train the devices. One whose model is no longer finite keeps the model it had, and its upload is dropped."""
-    algorithm, key = world.experiment.algorithm, RoundKey(world.experiment.seed, state.round)
-    before = [device_state(world, state, device) for device in devices]
-    message = world.engine.place(algorithm.broadcast(state.server))
-    after, uploads = algorithm.local_update(message, devices, before, world.engine, key)
-    broken = [device for device, fine in zip(devices, finite(after), strict=True) if not fine]
-    trained = {device: new for device, new in zip(devices, after, strict=True) if device not in broken}
-    return trained, [upload for upload in uploads if upload.device not in broken], broken
+def _with_dropped(status: Status, dropped: BoolArray, blocks: int) -> Status:
+    if not dropped.any():
+        return status
+    return Status("too_few_blocks", {"crowded": tuple(np.flatnonzero(dropped).tolist())}, {"blocks": blocks})
 
 
-def _as_it_arrives(world: World, state: RunState, upload: Upload, fault: str | None) -> Upload:
-    """An upload after what its device or the channel did to it."""
-    seed = world.experiment.seed
-    if fault == "corrupt":
-        return corrupted(upload, seed, state.round)
-    if fault == "poisoned":
-        return poisoned(upload, world.experiment.faults.poison, seed, state.round)
-    return upload
+def _is_evaluated(fleet: Fleet, state: RunState) -> bool:
+    """Evaluations happen every so many rounds, and after the last."""
+    return state.round % fleet.evaluate_every == 0 or state.round >= fleet.experiment.rounds
 
 
-def finite(states: Sequence[State]) -> list[bool]:
-    """Whether every number of each state is finite; from a GPU, read back at once."""
-    import torch
-
-    arrays = [[value for value in state.values() if value.is_floating_point()] for state in states]
-    flat = [value for row in arrays for value in row]
-    if not flat:
-        return [True] * len(states)
-    if all(value.device.type == "cpu" for value in flat):
-        # A number that is not finite makes the sum so too, and a sum is the quickest pass. It may also overflow.
-        fine = [bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all()) for value in flat]
-    else:
-        # One fused call for all arrays of all devices: on a GPU hundreds of small ones take longer than training.
-        largest = [norm.to(flat[0].dtype) for norm in torch._foreach_norm(flat, float("inf"))]
-        fine = torch.isfinite(torch.stack(largest)).tolist()
-    ends = list(itertools.accumulate(len(row) for row in arrays))
-    return [all(fine[end - len(row) : end]) for row, end in zip(arrays, ends, strict=True)]
-
-
-def _spent(
-    seed: int, round_index: int, observation: Observation, decision: Decision, struck: dict[int, str]
-) -> tuple[FloatArray, FloatArray]:
-    """Joules each device really spent on computing and on its upload."""
-    compute = np.where(decision.chosen, observation.compute_energy_j, 0.0)
-    upload = np.where(decision.chosen, decision.upload_energy_j, 0.0)
-    for device, kind in struck.items():
-        if kind == "drop_before":
-            compute[device] = upload[device] = 0.0
-        elif kind == "drop_after":
-            upload[device] = 0.0
-        elif kind == "battery_empty":
-            spent = spent_fraction(seed, round_index, device) * (compute[device] + upload[device])
-            compute[device], upload[device] = min(spent, compute[device]), max(spent - compute[device], 0.0)
-    return compute, upload
-
-
-def device_state(world: World, state: RunState, device: int) -> State:
-    """A device's state: kept if it ever trained, otherwise made from its seed."""
-    kept = state.devices.get(device)
-    if kept is not None:
-        return kept
-    return world.experiment.algorithm.device_init(world.engine, device, world.experiment.seed)
-
-
-def accuracy(world: World, state: RunState) -> float | None:
-    """Right predictions over all test samples; None in a round without a test."""
-    if not _is_tested(world, state):
-        return None
-    total = int(world.partition.test_sizes.sum())
-    return float(state.correct.sum()) / total if total else None
-
-
-def _is_tested(world: World, state: RunState) -> bool:
-    """Tests happen every so many rounds, and after the last."""
-    every, rounds = world.experiment.evaluate_every, world.experiment.rounds
-    return state.round % every == 0 or state.round >= rounds
-
-
-def _tested(world: World, state: RunState, changed: Iterable[int]) -> RunState:
-    """The state after a test, if it is time for one, of devices whose predictions may have changed since the last."""
-    waiting = state.untested.union(changed)
-    if not _is_tested(world, state):
-        return replace(state, untested=waiting)
-    correct, sizes = state.correct.copy(), world.partition.test_sizes
-    due = sorted(device for device in waiting if sizes[device])
-    for start in range(0, len(due), TESTED_TOGETHER):
-        devices = due[start : start + TESTED_TOGETHER]
-        states = [device_state(world, state, device) for device in devices]
-        predictors = [world.experiment.algorithm.predictor(state.server, own) for own in states]
-        correct[devices] = world.engine.correct(devices, predictors)
-    return replace(state, correct=correct, untested=frozenset())
+def _with_reported(state: RunState, replies: Replies) -> IntArray:
+    """Right predictions of each device, with the counts that came with replies."""
+    correct = state.correct.copy()
+    for device, count in replies.correct.items():
+        correct[device] = count
+    return correct
 
 
 def _of(values: FloatArray, chosen: list[int]) -> tuple[float, ...]:
-    return tuple(float(value) for value in values[chosen])
+    return tuple(values[chosen].tolist())
 
 
 def _number(value: float) -> float | None:

@@ -20,6 +20,7 @@ from kfl.engine.factory import make_engine
 from kfl.engine.plan import Plan
 from kfl.experiment.experiment import Experiment
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
+from kfl.simulation.fleet import DeviceTable
 from kfl.wireless import Cell
 
 Models = Sequence[nn.Module] | Callable[[int], nn.Module]
@@ -35,23 +36,42 @@ class World:
     models: FleetModels
     engine: Engine
     cell: Cell | None
-    samples: np.ndarray[Any, np.dtype[np.float64]]
-    """Training samples of each device, D_k."""
-    budget_j: np.ndarray[Any, np.dtype[np.float64]]
-    """Energy budget of each device for the whole run, E_k; infinite where there is none."""
-    flops: np.ndarray[Any, np.dtype[np.float64]]
-    """Work of each device in a round."""
-    bits_up: np.ndarray[Any, np.dtype[np.float64]]
-    bits_down: np.ndarray[Any, np.dtype[np.float64]]
-    model_bits: np.ndarray[Any, np.dtype[np.float64]]
-    """Size of each device's whole model: what FedAvg would upload."""
+    table: DeviceTable
     given_as_objects: tuple[str, ...] = ()
     """Which of "dataset" and "models" the caller gave as Python objects: the configuration cannot rebuild them."""
 
     @property
     def devices(self) -> int:
         """The number of devices K."""
-        return len(self.samples)
+        return self.table.size
+
+    def identity(self) -> str:
+        """What run a checkpoint belongs to: the configuration, the plan it is executed by, and the data."""
+        plan = repr(sorted(self.engine.plan.table().items()))
+        facts = [self.experiment.identity(), plan, self.dataset.fingerprint()]
+        return blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """The data, the models and how they are executed, for the run folder."""
+        data, names = self.dataset, self.models.names
+        return {
+            "dataset": {
+                "name": data.name,
+                "fingerprint": data.fingerprint(),
+                "train": len(data.train_y),
+                "test": len(data.test_y),
+                "input_shape": list(data.input_shape),
+                "classes": data.classes,
+                "scale": data.scale,
+                "mean": data.mean,
+                "std": data.std,
+                "note": data.note,
+            },
+            "models": sorted(set(names)) if len(names) <= 20 else len(names),
+            "given_as_objects": list(self.given_as_objects),
+            "plan": self.engine.plan.table(),
+            "sources": source_hashes(self.experiment),
+        }
 
 
 def build_world(
@@ -89,12 +109,15 @@ def build_world(
         models=fleet_models,
         engine=engine,
         cell=cell,
-        samples=np.array([profile.samples for profile in profiles], dtype=np.float64),
-        budget_j=budget,
-        flops=np.array([cost.flops for cost in costs], dtype=np.float64),
-        bits_up=np.array([cost.bits_up for cost in costs], dtype=np.float64),
-        bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64),
-        model_bits=np.array([profile.model.parameters * 32 for profile in profiles], dtype=np.float64),
+        table=DeviceTable(
+            samples=np.array([profile.samples for profile in profiles], dtype=np.float64),
+            test_samples=split.test_sizes,
+            flops=np.array([cost.flops for cost in costs], dtype=np.float64),
+            bits_up=np.array([cost.bits_up for cost in costs], dtype=np.float64),
+            bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64),
+            model_bits=np.array([profile.model.parameters * 32 for profile in profiles], dtype=np.float64),
+            budget_j=budget,
+        ),
         given_as_objects=tuple(name for name, given in (("dataset", dataset), ("models", models)) if given is not None),
     )
 

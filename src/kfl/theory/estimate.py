@@ -147,7 +147,7 @@ def _module(world: World, device: int, state: State) -> nn.Module:
 
 def _mean_loss(world: World, devices: Sequence[int], found: Sequence[PointMeasures]) -> float:
     """F of equation (2) over these devices alone: each weighs as many samples as it holds."""
-    samples = world.samples[list(devices)]
+    samples = world.table.samples[list(devices)]
     return float(np.average([point.loss for point in found], weights=samples))
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.scheduling import EnergyAccount, EnergyBound, proposition2_energy
 from kfl.scheduling.curve import energy_scale, min_share, required_exponent, upload_energy
-from kfl.simulation.energy import MOST_ENTRIES, drift_weights, energy_account
+from kfl.simulation.summary import MOST_ENTRIES, drift_weights, energy_account
 
 if TYPE_CHECKING:
     from kfl.runfolder import RoundLog
@@ -138,7 +138,11 @@ def least_round_energy(world: World, rounds: int) -> FloatArray:
     least = np.full((rounds, world.devices), np.inf)
     for t in range(rounds):
         link = world.cell.link_state(
-            t, world.flops, world.bits_up, fading, broadcast_bits=float(world.bits_down.max(initial=0.0))
+            t,
+            world.table.flops,
+            world.table.bits_up,
+            fading,
+            broadcast_bits=float(world.table.bits_down.max(initial=0.0)),
         )
         fading = link.fading
         exponent = required_exponent(link.payload_bits, link.bandwidth_hz, link.upload_time_s)
@@ -161,13 +165,13 @@ def scheduled(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
 
 def proposition2_of_run(world: World, logs: Sequence[RoundLog]) -> tuple[EnergyBound, VolumeBound]:
     """Both inequalities of Proposition 2 for the rounds of a run. V is 0 for a scheduler that weighs no data."""
-    if not np.isfinite(world.budget_j).all():
+    if not np.isfinite(world.table.budget_j).all():
         raise ConfigError("radio", "none", "a cell with energy budgets, which Proposition 2 is about")
     if len(logs) * world.devices > MOST_ENTRIES:
         raise ConfigError("rounds × devices", len(logs) * world.devices, f"at most {MOST_ENTRIES:,} to be laid out")
-    account = energy_account(logs, world.budget_j)
+    account = energy_account(logs, world.table.budget_j)
     v, gamma = drift_weights(world.experiment.scheduler, len(logs))
-    samples = world.samples
+    samples = world.table.samples
     energy = proposition2_energy(account, samples, v, gamma)
     chosen = scheduled(logs, world.devices)
     return energy, proposition2_volume(account, chosen, samples, v, gamma, least_round_energy(world, len(logs)))

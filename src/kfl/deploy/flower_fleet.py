@@ -1,0 +1,279 @@
+"""Real devices behind Flower, as a fleet: messages go out, answers come in, and every answer is judged before use.
+
+What only a real fleet has is here too: waiting for devices, counting late ones in, a quorum, energy as it was
+measured, and gains as they were measured or reported.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfl.algorithms import Rejection
+from kfl.deploy.answers import Question, Verdict, answer_facts, judge
+from kfl.deploy.channel import read_gains
+from kfl.deploy.courier import Answer, Courier, NoReply
+from kfl.deploy.inventory import Inventory, server_engine
+from kfl.deploy.protocol import PROTOCOL_VERSION
+from kfl.deploy.records import to_record
+from kfl.deploy.roster import Member, Roster, check_fits
+from kfl.deploy.validation import energy_limits
+from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
+
+if TYPE_CHECKING:
+    from kfl.algorithms.base import Message
+    from kfl.runfolder import RunState
+    from kfl.scheduling import Decision
+    from kfl.wireless import LinkState
+
+log = logging.getLogger("kfl")
+
+WAIT_S = 1.0
+"""Between two looks for devices when too few are there."""
+
+
+class FlowerFleet(Fleet):
+    """The devices that a roster knows, reached by a courier."""
+
+    def __init__(self, roster: Roster, courier: Courier, on_look: Callable[[bool], None]) -> None:
+        self.roster, self.courier = roster, courier
+        self.experiment, self.settings = roster.config.experiment, roster.config.fleet
+        self.quorum = self.settings.quorum
+        self.round_facts: dict[str, Any] = {}
+        """Real times and bytes of the last round."""
+        self.present: dict[int, Member] = {}
+        """Devices that were there at the last look."""
+        self._on_look = on_look
+        self._measured = None if self.settings.gains is None else read_gains(Path(self.settings.gains))
+        self._reported: dict[int, float] = {}
+        """Channel gains as devices last reported them."""
+        self._joined: set[int] = set()
+        """Devices that introduced themselves since the last round began."""
+        self._started_s = self.judged_s = 0.0
+        """On the clock `time.perf_counter`: when the last round started, and when its answers were judged."""
+
+    def assemble(self) -> None:
+        """Wait for all devices, or after a while for as many as are needed."""
+        end = time.monotonic() + self.settings.join_deadline_s
+        while self.look() < self.experiment.devices:
+            if len(self.present) >= self.settings.min_devices and time.monotonic() >= end:
+                log.info("%d of %d devices are here; the run begins.", len(self.present), self.experiment.devices)
+                break
+            time.sleep(WAIT_S)
+        self._take_stock()
+        self.engine = server_engine(self.experiment, next(iter(self.roster.members.values())).profile)
+
+    def restore(self, state: RunState) -> RunState:
+        """Go on with a checkpoint, if the devices that are there now fit it."""
+        check_fits(state.server, next(iter(self.roster.members.values())).profile)
+        log.info("The run goes on with round %d.", state.round)
+        return state
+
+    def gather(self, state: RunState) -> RunState:
+        """Wait for enough devices; count late joiners in: their samples, budgets, and how well their models do."""
+        self.look()
+        complained = time.monotonic()
+        while len(self.present) < self.settings.min_devices:
+            if time.monotonic() - complained > 60:
+                complained = time.monotonic()
+                log.warning("Round %d waits: too few devices are here.", state.round)
+            time.sleep(WAIT_S)
+            self.look()
+        if self._joined:
+            self._take_stock()
+            scheduler = state.scheduler
+            allowance_j = self.table.budget_j / max(scheduler.horizon, 1)
+            correct = self._counts(state, self._joined)
+            state = replace(state, scheduler=replace(scheduler, allowance_j=allowance_j), correct=correct)
+            self._joined.clear()
+        self._started_s = time.perf_counter()
+        return state
+
+    def look(self) -> int:
+        """Look which devices are there, ask those not seen before what they have; how many there are."""
+        nodes = self.courier.nodes()
+        refused = dict(self.roster.refused)
+        joined = self.roster.muster(self.courier, nodes)
+        self._joined |= set(joined)
+        self.present = self.roster.present(nodes)
+        self._on_look(bool(joined) or self.roster.refused != refused)
+        return len(self.present)
+
+    def available(self, state: RunState, link: LinkState | None) -> BoolArray:
+        """Devices that are there and can be reached."""
+        available = np.zeros(self.table.size, dtype=bool)
+        available[list(self.present)] = True
+        if link is not None and self.settings.channel != "simulated":
+            available &= link.gain > 0
+        return available
+
+    def link_state(self, state: RunState) -> LinkState | None:
+        """The channel of this round, with the devices' own hardware."""
+        link = super().link_state(state)
+        return None if link is None else self.inventory.with_own_hardware(link, self._gains(state))
+
+    def exchange(self, state: RunState, conditions: Conditions, decision: Decision, message: Message) -> Replies:
+        """Send the chosen devices their messages, wait for answers, and judge every one."""
+        decided_s, sent_bytes = time.perf_counter(), self.courier.sent_bytes
+        contents = self._messages(state, conditions, decision, message)
+        answers = self.courier.ask(contents, "train", str(state.round), self.settings.deadline_s)
+        answered_s = time.perf_counter()
+        questions = self._questions(state, conditions, decision)
+        verdicts = {device: judge(questions[device], answer) for device, answer in sorted(answers.items())}
+        verdicts = self._lose_in_outage(verdicts, conditions, decision)
+        for device, verdict in verdicts.items():
+            if verdict.changed:
+                self.roster.forget(device)
+            if verdict.gain is not None:
+                self._reported[device] = verdict.gain
+        correct = {device: verdict.correct for device, verdict in verdicts.items() if verdict.correct is not None}
+        compute_j, upload_j = _spent(conditions, decision, verdicts, answers)
+        self.judged_s = time.perf_counter()
+        self.round_facts = {
+            "round": state.round,
+            "decide_s": decided_s - self._started_s,
+            "wait_s": answered_s - decided_s,
+            "judge_s": self.judged_s - answered_s,
+            "sent_bytes": self.courier.sent_bytes - sent_bytes,
+            "answers": {str(device): answer_facts(answer) for device, answer in answers.items()},
+            "correct": {str(device): count for device, count in correct.items()},
+            "available": int(conditions.observation.available.sum()),
+        }
+        return Replies(
+            uploads=[verdict.upload for verdict in verdicts.values() if verdict.upload is not None],
+            usable=sum(verdict.usable for verdict in verdicts.values()),
+            compute_energy_j=compute_j,
+            upload_energy_j=upload_j,
+            time_s=self.judged_s - self._started_s,
+            sent=[device for device, answer in sorted(answers.items()) if isinstance(answer, Answer)],
+            correct=correct,
+            lost=[device for device, verdict in verdicts.items() if verdict.lost],
+            rejected=[
+                Rejection(device, verdict.refusal.code, verdict.refusal.facts).to_dict()
+                for device, verdict in verdicts.items()
+                if verdict.refusal is not None
+            ],
+            faults=[fault for verdict in verdicts.values() for fault in verdict.faults],
+            diverged=[device for device, verdict in verdicts.items() if verdict.diverged],
+        )
+
+    def evaluate(self, state: RunState, devices: Collection[int]) -> IntArray:
+        """Counts come with the replies; before the first round, from what devices said when they joined."""
+        return state.correct if state.round else self._counts(state, self.roster.members)
+
+    def describe_devices(self) -> Iterable[dict[str, Any]]:
+        """For each device that joined its number, model, parameters, samples and classes."""
+        for device, member in sorted(self.roster.members.items()):
+            profile = member.profile
+            yield {
+                "device": device,
+                "model": profile.model,
+                "parameters": profile.parameters,
+                "samples": profile.samples,
+                "classes": [c for c, count in enumerate(profile.samples_per_class) if count],
+            }
+
+    def _take_stock(self) -> None:
+        profiles = {device: member.profile for device, member in self.roster.members.items()}
+        self.inventory = Inventory.build(self.experiment, profiles)
+        self.table, self.cell = self.inventory.table, self.inventory.cell
+
+    def _counts(self, state: RunState, devices: Iterable[int]) -> IntArray:
+        """Right predictions with what these devices said when they joined."""
+        correct = state.correct.copy()
+        if self.experiment.algorithm.predicts_alone:  # otherwise a device cannot tell before it has heard a model
+            for device in devices:
+                correct[device] = self.roster.members[device].profile.correct
+        return correct
+
+    def _gains(self, state: RunState) -> FloatArray | None:
+        """Channel gains of this round, NaN where nobody knows; None for the simulated channel."""
+        if self.settings.channel == "simulated":
+            return None
+        if self._measured is not None:
+            return self._measured.at(state.round, self.table.size)
+        gains = np.full(self.table.size, np.nan)
+        for device, member in self.roster.members.items():
+            gain = self._reported.get(device, member.profile.gain)
+            gains[device] = np.nan if gain is None else gain
+        return gains
+
+    def _messages(
+        self, state: RunState, conditions: Conditions, decision: Decision, message: Message
+    ) -> dict[int, tuple[int, Any]]:
+        """For each chosen device its node and its message: what all get, and advice of its own."""
+        common = {
+            "protocol": PROTOCOL_VERSION,
+            "kind": "round",
+            "run": self.roster.run,
+            "round": state.round,
+            "seed": self.experiment.seed,
+            "algorithm": json.dumps(self.experiment.to_table()["algorithm"]),
+            "deadline_s": self.settings.deadline_s,
+        }
+        contents = {}
+        for device in np.flatnonzero(decision.chosen).tolist():
+            advice = {
+                "share": float(decision.share[device]),
+                "power_w": float(decision.power_w[device]),
+                "upload_time_s": float(decision.upload_time_s[device]),
+                "compute_energy_j": float(conditions.observation.compute_energy_j[device]),
+                "upload_energy_j": float(decision.upload_energy_j[device]),
+            }
+            contents[device] = (self.present[device].node, to_record({**common, **advice}, message))
+        return contents
+
+    def _questions(self, state: RunState, conditions: Conditions, decision: Decision) -> dict[int, Question]:
+        """What each chosen device was asked, for the judgement of its answer."""
+        formats = self.experiment.algorithm.upload_format(state.server)
+        return {
+            device: Question(
+                round=state.round,
+                device=device,
+                profile=self.roster.members[device].profile,
+                formats=formats,
+                limits=energy_limits(
+                    self.settings.max_compute_power_w,
+                    float(self.inventory.max_power_w[device]),
+                    self.settings.deadline_s,
+                    float(conditions.observation.compute_energy_j[device]),
+                    float(decision.upload_energy_j[device]),
+                ),
+            )
+            for device in np.flatnonzero(decision.chosen).tolist()
+        }
+
+    def _lose_in_outage(
+        self, verdicts: Mapping[int, Verdict], conditions: Conditions, decision: Decision
+    ) -> dict[int, Verdict]:
+        """Lose uploads as the simulator does, where the channel is simulated and not known exactly."""
+        if conditions.link is None or self.settings.channel != "simulated":
+            return dict(verdicts)
+        outage = conditions.link.outage(decision.share, decision.power_w)
+        return {d: v.lost_in_outage(d) if v.usable and outage[d] else v for d, v in verdicts.items()}
+
+
+def _spent(
+    conditions: Conditions, decision: Decision, verdicts: Mapping[int, Verdict], answers: Mapping[int, Answer | NoReply]
+) -> tuple[FloatArray, FloatArray]:
+    """Joules of each device: what it reported, or the plan where nothing believable came.
+
+    A device that is silent may have worked and sent; it is charged as planned, so that a queue never hopes. Only one
+    whose message never left the server has spent nothing.
+    """
+    compute_j = np.where(decision.chosen, conditions.observation.compute_energy_j, 0.0)
+    upload_j = np.where(decision.chosen, decision.upload_energy_j, 0.0)
+    for device, verdict in verdicts.items():
+        answer = answers[device]
+        if verdict.energy_j is not None:
+            compute_j[device], upload_j[device] = verdict.energy_j
+        elif isinstance(answer, NoReply) and answer.kind == "unsent":
+            compute_j[device] = upload_j[device] = 0.0
+    return compute_j, upload_j

@@ -1,0 +1,142 @@
+"""What the server knows of its devices: the numbers a round needs, from what they said about themselves.
+
+What a device leaves open comes from the experiment's cell, drawn by the seed as the simulator draws it. With devices
+that say nothing about their hardware, and the simulated channel, all numbers are exactly the simulator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kfl.core.errors import ConfigError
+from kfl.deploy.profile import Profile
+from kfl.experiment.experiment import Experiment
+from kfl.simulation.fleet import DeviceTable, FloatArray
+from kfl.wireless import Cell, LinkState, compute_energy, compute_time
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from kfl.engine import Engine
+
+
+@dataclass(frozen=True, eq=False)
+class Inventory:
+    """One entry per device; a device that has not joined yet has no samples and is never available."""
+
+    cell: Cell | None
+    table: DeviceTable
+    flops_per_cycle: FloatArray
+    power_coefficient: FloatArray
+    max_power_w: FloatArray
+
+    @staticmethod
+    def build(experiment: Experiment, profiles: Mapping[int, Profile]) -> Inventory:
+        """The fleet as far as it is known."""
+        count, config = experiment.devices, experiment.cell_config
+        cell = None if config is None else Cell.build(config, count, experiment.seed)
+        budget_j = np.full(count, np.inf) if cell is None else cell.budget_j(experiment.rounds)
+        costs = {
+            device: experiment.algorithm.cost(profile.for_engine(), real_work=experiment.real_work)
+            for device, profile in profiles.items()
+        }
+
+        def known(value: Callable[[int, Profile], float | None], otherwise: FloatArray) -> FloatArray:
+            """An array with what devices said, and the given numbers where they said nothing."""
+            result = otherwise.copy()
+            for device, profile in profiles.items():
+                told = value(device, profile)
+                if told is not None:
+                    result[device] = told
+            return result
+
+        def for_all(value: float) -> FloatArray:
+            return np.full(count, value)
+
+        none = np.zeros(count)
+        if cell is not None:
+            cell = replace(cell, cpu_hz=known(lambda _, p: p.cpu_hz, cell.cpu_hz))
+        return Inventory(
+            cell=cell,
+            table=DeviceTable(
+                samples=known(lambda _, p: float(p.samples), none),
+                test_samples=known(lambda _, p: float(p.test_samples), none).astype(np.int64),
+                flops=known(lambda d, _: costs[d].flops, none),
+                bits_up=known(lambda d, _: costs[d].bits_up, none),
+                bits_down=known(lambda d, _: costs[d].bits_down, none),
+                model_bits=known(lambda _, p: 32.0 * p.parameters, none),
+                budget_j=known(lambda _, p: p.budget_j, budget_j),
+            ),
+            flops_per_cycle=known(lambda _, p: p.flops_per_cycle, for_all(config.flops_per_cycle if config else 1.0)),
+            power_coefficient=known(
+                lambda _, p: p.power_coefficient, for_all(config.power_coefficient if config else 0.0)
+            ),
+            max_power_w=known(lambda _, p: p.max_power_w, for_all(config.max_power_w if config else 1.0)),
+        )
+
+    def with_own_hardware(self, link: LinkState, gains: FloatArray | None) -> LinkState:
+        """The cell's part of a round with measured gains and the devices' own hardware on top.
+
+        `gains` is None for the simulated channel. Gains that nobody knows are NaN there and 0 in the result: such a
+        device cannot be reached.
+        """
+        if self.cell is None:
+            return link
+        if gains is not None:
+            known = np.where(np.isfinite(gains), gains, 0.0)
+            link = replace(link, gain=known, true_gain=known)
+        table, cell = self.table, self.cell
+        compute_s = compute_time(table.flops, cell.cpu_hz, self.flops_per_cycle)
+        reserved_s = cell.broadcast_time(link.gain, link.gain > 0, float(table.bits_down.max()))
+        return replace(
+            link,
+            compute_time_s=compute_s,
+            compute_energy_j=compute_energy(table.flops, cell.cpu_hz, self.flops_per_cycle, self.power_coefficient),
+            upload_time_s=cell.config.deadline_s - reserved_s - compute_s,
+            max_power_w=self.max_power_w,
+        )
+
+
+def server_engine(experiment: Experiment, profile: Profile) -> Engine:
+    """An engine for the server, which has no data: it knows sizes, and the first weights of a common model.
+
+    An algorithm that averages weights needs the devices' network by name (`model`, one entry in `widths`). For all
+    others a stand-in of the right sizes does, which nobody ever trains.
+    """
+    from kfl.deploy.device import DeviceSetup
+    from kfl.deploy.worker import one_device_engine
+    from kfl.models import fleet_from_name
+
+    shape, classes = profile.input_shape, profile.classes
+    builder: Callable[[], nn.Module]
+    if experiment.algorithm.needs_equal_models:
+        fleet = fleet_from_name(experiment.model, experiment.widths[:1], 1, shape, classes, experiment.seed)
+        if fleet.profile(0).parameters != profile.parameters:
+            raise ConfigError(
+                "model",
+                experiment.model,
+                f"the network that devices have, with {profile.parameters} parameters and not "
+                f"{fleet.profile(0).parameters}: {experiment.algorithm.name} averages weights",
+            )
+        builder = fleet.builders[0]
+    else:
+        builder = _stand_in(shape, profile.features, classes)
+    nothing = np.zeros((classes, *shape), dtype=np.float32)
+    setup = DeviceSetup(builder, nothing, np.arange(classes), nothing, np.arange(classes), classes=classes)
+    return one_device_engine(setup, 0)[0]
+
+
+def _stand_in(shape: tuple[int, ...], features: int, classes: int) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        from torch import nn
+
+        from kfl.models import SplitModel
+
+        body = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), features), nn.ReLU())
+        return SplitModel(body, nn.Linear(features, classes))
+
+    return build

@@ -1,0 +1,199 @@
+"""The devices of a run, as a round meets them.
+
+A `Fleet` can be observed and asked to learn. Everything above it exists once and does not know which fleet it plays
+with: the round, the runner with its checkpoints, the summary, the history.
+
+    SimulatedFleet   kfl.simulation.simulated_fleet   engine, channel and faults in this process
+    FlowerFleet      kfl.deploy.flower_fleet          messages to real machines, and answers that must be checked
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.scheduling import Decision, Observation, Uplink
+
+if TYPE_CHECKING:
+    from kfl.algorithms import Upload
+    from kfl.algorithms.base import Message
+    from kfl.engine import Engine
+    from kfl.experiment.experiment import Experiment
+    from kfl.models import State
+    from kfl.runfolder import RunState
+    from kfl.wireless import Cell, LinkState
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTable:
+    """What does not change from round to round, one entry per device. A device that has not joined yet has zeros."""
+
+    samples: FloatArray
+    """Training samples D_k."""
+    test_samples: IntArray
+    flops: FloatArray
+    """Work of a round."""
+    bits_up: FloatArray
+    """Size of the upload."""
+    bits_down: FloatArray
+    """Size of the broadcast."""
+    model_bits: FloatArray
+    """Size of the whole model: what FedAvg would upload."""
+    budget_j: FloatArray
+    """Energy budget E_k for the whole run; infinite where there is none."""
+
+    @property
+    def size(self) -> int:
+        """The number of devices K."""
+        return len(self.samples)
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """What a round starts from."""
+
+    observation: Observation
+    """What the server knows, and the scheduler decides by."""
+    link: LinkState | None
+    """The channel with its true gains, by which uploads arrive or do not; None without a radio."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replies:
+    """What came of a round's decision."""
+
+    uploads: Sequence[Upload]
+    """Those that arrived and may be aggregated."""
+    usable: int
+    """Devices that did what they were asked to, whether or not their algorithm uploads anything."""
+    compute_energy_j: FloatArray
+    """Really spent, one entry per device; 0 where it sat out."""
+    upload_energy_j: FloatArray
+    time_s: float
+    sent: Collection[int]
+    """Devices that used the uplink, even if nothing arrived."""
+    states: Mapping[int, State] = field(default_factory=dict)
+    """New states of devices that trained; empty where devices keep their states themselves."""
+    correct: Mapping[int, int] = field(default_factory=dict)
+    """Right test predictions of devices that report them with their reply."""
+    lost: Collection[int] = ()
+    """Devices whose upload did not arrive."""
+    rejected: Sequence[dict[str, Any]] = ()
+    """Uploads that arrived and cannot be used."""
+    faults: Sequence[dict[str, Any]] = ()
+    diverged: Collection[int] = ()
+    """Devices whose training ran off to infinity; they keep the model they had."""
+
+
+class Fleet(ABC):
+    """Devices that can be asked to learn: simulated ones, or real ones behind Flower."""
+
+    experiment: Experiment
+    engine: Engine
+    """What the server itself computes with: its first state, and aggregation."""
+    cell: Cell | None
+    """The radio; None for uploads that are free and instant."""
+    table: DeviceTable
+    evaluate_every: int = 1
+    """Rounds between two evaluations."""
+    quorum: float = 0.0
+    """Share of the chosen devices that must be usable; with fewer, the round leaves the server as it was."""
+    stops_on_divergence: bool = False
+    """Whether a run in which most devices diverge ends with an error, or goes on with a warning."""
+
+    def assemble(self) -> None:
+        """Wait for the devices, before the first round."""
+
+    def restore(self, state: RunState) -> RunState:
+        """A checkpoint's state, made ready to go on with."""
+        return state
+
+    def gather(self, state: RunState) -> RunState:
+        """Wait until a round can start; the state with devices that joined since the last one counted in."""
+        return state
+
+    @abstractmethod
+    def available(self, state: RunState, link: LinkState | None) -> BoolArray:
+        """Which devices can be asked in this round."""
+
+    def link_state(self, state: RunState) -> LinkState | None:
+        """The channel of this round; None without a radio."""
+        if self.cell is None:
+            return None
+        table = self.table
+        broadcast_bits = float(table.bits_down.max())
+        return self.cell.link_state(
+            state.round, table.flops, table.bits_up, state.fading, broadcast_bits=broadcast_bits
+        )
+
+    def observe(self, state: RunState) -> Conditions:
+        """Gains, costs, batteries, and who is there."""
+        link = self.link_state(state)
+        return Conditions(make_observation(self, state, link), link)
+
+    @abstractmethod
+    def exchange(self, state: RunState, conditions: Conditions, decision: Decision, message: Message) -> Replies:
+        """Send the message to the chosen devices, let them learn, and collect what comes back."""
+
+    @abstractmethod
+    def evaluate(self, state: RunState, devices: Collection[int]) -> IntArray:
+        """Right test predictions of every device, where those of `devices` may have changed since the last time."""
+
+    @abstractmethod
+    def describe_devices(self) -> Iterable[dict[str, Any]]:
+        """For each device its number, model, parameters, samples and classes."""
+
+
+def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> Observation:
+    """What the server knows when a round starts."""
+    table, experiment = fleet.table, fleet.experiment
+    uplink = None
+    if link is not None:
+        uplink = Uplink(
+            bandwidth_hz=link.bandwidth_hz,
+            noise_w_per_hz=link.noise_w_per_hz,
+            gain=link.gain,
+            payload_bits=link.payload_bits,
+            upload_time_s=link.upload_time_s,
+            max_power_w=link.max_power_w,
+        )
+    return Observation(
+        round=state.round,
+        seed=experiment.seed,
+        samples=table.samples,
+        available=fleet.available(state, link),
+        compute_time_s=np.zeros(table.size) if link is None else link.compute_time_s,
+        compute_energy_j=np.zeros(table.size) if link is None else link.compute_energy_j,
+        battery_j=table.budget_j - state.compute_energy_j - state.upload_energy_j,
+        hard_budget=experiment.hard_budget,
+        uplink=uplink,
+    )
+
+
+def finite(states: Sequence[State]) -> list[bool]:
+    """Whether every number of each state is finite; from a GPU, read back at once."""
+    import torch
+
+    arrays = [[value for value in state.values() if value.is_floating_point()] for state in states]
+    flat = [value for row in arrays for value in row]
+    if not flat:
+        return [True] * len(states)
+    if all(value.device.type == "cpu" for value in flat):
+        # A number that is not finite makes the sum so too, and a sum is the quickest pass. It may also overflow.
+        fine = [bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all()) for value in flat]
+    else:
+        # One fused call for all arrays of all devices: on a GPU hundreds of small ones take longer than training.
+        largest = [norm.to(flat[0].dtype) for norm in torch._foreach_norm(flat, float("inf"))]
+        fine = torch.isfinite(torch.stack(largest)).tolist()
+    ends = list(itertools.accumulate(len(row) for row in arrays))
+    return [all(fine[end - len(row) : end]) for row, end in zip(arrays, ends, strict=True)]

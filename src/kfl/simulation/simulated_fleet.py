@@ -1,0 +1,155 @@
+"""Devices that live in this process: trained by the engine, heard over a drawn channel, struck by drawn faults."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kfl.engine import RoundKey
+from kfl.experiment.faults import NOT_TRAINED, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
+from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies, finite
+
+if TYPE_CHECKING:
+    from kfl.algorithms import Upload
+    from kfl.algorithms.base import Message
+    from kfl.models import State
+    from kfl.runfolder import RunState
+    from kfl.scheduling import Decision
+    from kfl.simulation.world import World
+    from kfl.wireless import LinkState
+
+EVALUATED_AT_ONCE = 100
+"""Devices whose models are in memory together when all are evaluated."""
+
+
+class SimulatedFleet(Fleet):
+    """The devices of a world."""
+
+    stops_on_divergence = True
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.experiment = world.experiment
+        self.engine = world.engine
+        self.cell = world.cell
+        self.table = world.table
+        self.evaluate_every = world.experiment.evaluate_every
+
+    def restore(self, state: RunState) -> RunState:
+        """Bring the arrays to where they are computed with."""
+        # Where the server's arrays live is the algorithm's affair: knowledge on the CPU, models where they are trained.
+        homes = self.experiment.algorithm.server_init(self.engine, self.experiment.seed)
+        server = {
+            name: value.to(homes[name].device) if name in homes else value for name, value in state.server.items()
+        }
+        devices = {device: self.engine.place(own) for device, own in state.devices.items()}
+        return replace(state, server=server, devices=devices)
+
+    def available(self, state: RunState, link: LinkState | None) -> BoolArray:
+        """Devices that have joined and not left."""
+        experiment = self.experiment
+        return experiment.faults.present(experiment.seed, state.round, self.table.size, experiment.rounds)
+
+    def exchange(self, state: RunState, conditions: Conditions, decision: Decision, message: Message) -> Replies:
+        """Train the chosen devices, and lose or spoil what faults and the channel lose or spoil."""
+        experiment, link = self.experiment, conditions.link
+        chosen = np.flatnonzero(decision.chosen).tolist()
+        struck = experiment.faults.strike(experiment.seed, state.round, chosen, self.table.size)
+        trained, uploads, diverged = self._train(
+            state, [d for d in chosen if struck.get(d) not in NOT_TRAINED], message
+        )
+        outage = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
+        lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST}
+        arrived = [self._as_received(state, u, struck.get(u.device)) for u in uploads if u.device not in lost]
+        compute_j, upload_j = self._spent(state, conditions, decision, struck)
+        return Replies(
+            uploads=arrived,
+            usable=len(set(trained) - lost),
+            compute_energy_j=compute_j,
+            upload_energy_j=upload_j,
+            time_s=self._duration(conditions, decision),
+            sent=[device for device in chosen if struck.get(device) not in (*NOT_TRAINED, "drop_after")],
+            states=trained,
+            lost=lost,
+            faults=tally(struck),
+            diverged=diverged,
+        )
+
+    def evaluate(self, state: RunState, devices: Collection[int]) -> IntArray:
+        """Evaluate the models of `devices`; the counts of all others stay."""
+        correct, algorithm = state.correct.copy(), self.experiment.algorithm
+        due = sorted(device for device in devices if self.table.test_samples[device])
+        for start in range(0, len(due), EVALUATED_AT_ONCE):
+            batch = due[start : start + EVALUATED_AT_ONCE]
+            predictors = [algorithm.predictor(state.server, self.device_state(state, device)) for device in batch]
+            correct[batch] = self.engine.correct(batch, predictors)
+        return correct
+
+    def describe_devices(self) -> Iterable[dict[str, Any]]:
+        """For each device its number, model, parameters, samples and classes."""
+        world = self.world
+        for device in range(self.table.size):
+            yield {
+                "device": device,
+                "model": world.models.names[int(world.models.architecture[device])],
+                "parameters": world.models.profile(device).parameters,
+                "samples": int(self.table.samples[device]),
+                "classes": world.partition.train_counts[device].nonzero()[0].tolist(),
+            }
+
+    def device_state(self, state: RunState, device: int) -> State:
+        """A device's state: stored once it has trained, made from its seed before."""
+        stored = state.devices.get(device)
+        if stored is not None:
+            return stored
+        return self.experiment.algorithm.device_init(self.engine, device, self.experiment.seed)
+
+    def _train(
+        self, state: RunState, devices: list[int], message: Message
+    ) -> tuple[dict[int, State], list[Upload], list[int]]:
+        """Train the devices. One whose model is no longer finite keeps the model it had, and its upload is dropped."""
+        before = [self.device_state(state, device) for device in devices]
+        key = RoundKey(self.experiment.seed, state.round)
+        placed = self.engine.place(message)
+        after, uploads = self.experiment.algorithm.local_update(placed, devices, before, self.engine, key)
+        diverged = [device for device, fine in zip(devices, finite(after), strict=True) if not fine]
+        trained = {device: own for device, own in zip(devices, after, strict=True) if device not in diverged}
+        return trained, [upload for upload in uploads if upload.device not in diverged], diverged
+
+    def _as_received(self, state: RunState, upload: Upload, fault: str | None) -> Upload:
+        """An upload after what its device or the channel did to it."""
+        seed = self.experiment.seed
+        if fault == "corrupt":
+            return corrupted(upload, seed, state.round)
+        if fault == "poisoned":
+            return poisoned(upload, self.experiment.faults.poison, seed, state.round)
+        return upload
+
+    def _spent(
+        self, state: RunState, conditions: Conditions, decision: Decision, struck: dict[int, str]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Joules each device really spent on computing and on its upload."""
+        compute_j = np.where(decision.chosen, conditions.observation.compute_energy_j, 0.0)
+        upload_j = np.where(decision.chosen, decision.upload_energy_j, 0.0)
+        for device, kind in struck.items():
+            if kind == "drop_before":
+                compute_j[device] = upload_j[device] = 0.0
+            elif kind == "drop_after":
+                upload_j[device] = 0.0
+            elif kind == "battery_empty":
+                part = spent_fraction(self.experiment.seed, state.round, device)
+                spent = part * (compute_j[device] + upload_j[device])
+                compute_j[device], upload_j[device] = min(spent, compute_j[device]), max(spent - compute_j[device], 0.0)
+        return compute_j, upload_j
+
+    def _duration(self, conditions: Conditions, decision: Decision) -> float:
+        """Simulated seconds: the broadcast, then the slowest device's computation and upload."""
+        link = conditions.link
+        if link is None or self.cell is None or not decision.chosen.any():
+            return 0.0
+        broadcast_s = self.cell.broadcast_time(link.true_gain, decision.chosen, float(self.table.bits_down.max()))
+        busy_s = conditions.observation.compute_time_s + decision.upload_time_s
+        return broadcast_s + float(busy_s[decision.chosen].max())

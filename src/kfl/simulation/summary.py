@@ -1,0 +1,95 @@
+"""The account of a run: totals, the energy of every device and its budget, and what each device did and can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.runfolder import RoundLog, totals
+from kfl.scheduling import EnergyAccount, Scheduler, data_weight, proposition2_energy
+
+if TYPE_CHECKING:
+    from kfl.runfolder import RunState
+    from kfl.simulation.fleet import Fleet
+
+FloatArray = NDArray[np.float64]
+MOST_ENTRIES = 20_000_000
+"""Rounds × devices up to which every joule is laid out in one array; larger runs skip Proposition 2."""
+
+
+def summarise(fleet: Fleet, logs: Sequence[RoundLog], wall_s: float) -> dict[str, Any]:
+    """Totals of a run, and what FedAvg would have uploaded with the same devices in the same rounds."""
+    accuracies = [log.accuracy for log in logs if log.accuracy is not None]
+    return {
+        "algorithm": fleet.experiment.algorithm.name,
+        "accuracy": accuracies[-1] if accuracies else None,
+        "best_accuracy": max(accuracies, default=None),
+        "rounds": len(logs),
+        **totals(logs),
+        "fedavg_bits_up": float(sum(fleet.table.model_bits[list(log.devices)].sum() for log in logs)),
+        "rejected_uploads": sum(len(log.rejected) for log in logs),
+        "lost_uploads": sum(len(log.lost) for log in logs),
+        "faults": sum(len(log.faults) for log in logs),
+        "diverged": sum(len(log.diverged) for log in logs),
+        **energy_facts(fleet, logs),
+        "wall_s": round(wall_s, 3),
+    }
+
+
+def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
+    """What each device did and can at the end."""
+    records = []
+    for facts in fleet.describe_devices():
+        device = facts["device"]
+        tests = int(fleet.table.test_samples[device])
+        records.append(
+            {
+                **facts,
+                "rounds": int(state.taken[device]),
+                "compute_energy_j": float(state.compute_energy_j[device]),
+                "upload_energy_j": float(state.upload_energy_j[device]),
+                "budget_j": float(fleet.table.budget_j[device]),
+                "queue_j": float(state.scheduler.queue_j[device]),
+                "accuracy": int(state.correct[device]) / tests if tests else None,
+                "test_samples": tests,
+            }
+        )
+    return tuple(records)
+
+
+def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
+    """Who is over budget, and what the paper's bound says; empty without a radio."""
+    budget_j = fleet.table.budget_j
+    if fleet.cell is None or len(logs) * len(budget_j) > MOST_ENTRIES:
+        return {}
+    account = energy_account(logs, budget_j)
+    used = account.energy_j.sum(axis=0) / budget_j
+    facts: dict[str, Any] = {
+        "devices_over_budget": int((used > 1 + 1e-9).sum()),
+        "largest_use_of_budget": float(used.max()),
+        "mean_use_of_budget": float(used.mean()),
+    }
+    if np.isfinite(budget_j).all():
+        v, gamma = drift_weights(fleet.experiment.scheduler, len(logs))
+        facts["proposition2"] = asdict(proposition2_energy(account, fleet.table.samples, v, gamma))
+    return facts
+
+
+def energy_account(logs: Sequence[RoundLog], budget_j: FloatArray) -> EnergyAccount:
+    """Every joule of a run, one row per round and one column per device."""
+    compute_j, upload_j = np.zeros((2, len(logs), len(budget_j)))
+    for row, log in enumerate(logs):
+        compute_j[row, list(log.devices)] = log.compute_energy_j
+        upload_j[row, list(log.devices)] = log.upload_energy_j
+    return EnergyAccount(compute_j, upload_j, budget_j)
+
+
+def drift_weights(scheduler: Scheduler, rounds: int) -> tuple[float, FloatArray]:
+    """V and γ_t of a scheduler; V = 0 for one that weighs no data, where the bound is only about the queues."""
+    v = float(getattr(scheduler, "v", 0.0))
+    name = getattr(scheduler, "gamma", "inverse")
+    return v, np.array([data_weight(name, t) for t in range(rounds)])
