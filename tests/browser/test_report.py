@@ -8,7 +8,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 import kfl
-from kfl.experiment.experiment import common_settings
+from kfl.experiment import common_settings
 from kfl.experiment.faults import Faults
 from kfl.report import build_report
 from kfl.scheduling import Lyapunov

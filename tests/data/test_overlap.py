@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.data import Dataset, limit_tested, partition
-from kfl.experiment.experiment import DataSettings
+from kfl.experiment import DataSettings
 from kfl.simulation import Experiment, build_world
 
 LABELS = np.arange(600) % 10

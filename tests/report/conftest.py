@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import kfl
-from kfl.experiment.experiment import common_settings
+from kfl.experiment import common_settings
 from kfl.experiment.faults import Faults
 from kfl.scheduling import Lyapunov
 from tests.reference.runs import SMALL, data

@@ -16,7 +16,7 @@ from kfl.cli.setting import Setting, chosen_algorithms, parse_setting
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.text import quantity
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.plots import Axis
 from kfl.simulation.compare import STANDARD, Row, line_up, pick_reference, summarise_rows
 from kfl.simulation.records import Record, data_note, read_records, record, write_records

@@ -13,7 +13,7 @@ import tyro
 from kfl.cli.options import parse
 from kfl.core.errors import KflError
 from kfl.data import downloadable
-from kfl.experiment.experiment import DataSettings
+from kfl.experiment import DataSettings
 
 if TYPE_CHECKING:
     Downloadable = str

@@ -81,7 +81,7 @@ def rehearsal(project: Project) -> Path:
 def server_config(options: UpOptions, project: Project | None) -> ServerConfig:
     """The file's configuration, or a small one, with what the command line says on top."""
     from kfl.deploy import ServerConfig
-    from kfl.experiment.experiment import Experiment
+    from kfl.experiment import Experiment
 
     if project is not None:
         config = project.config

@@ -24,7 +24,7 @@ from kfl.scheduling import dominant
 from kfl.simulation.many import Progress as ManyProgress
 
 if TYPE_CHECKING:
-    from kfl.experiment.experiment import Experiment
+    from kfl.experiment import Experiment
     from kfl.simulation.world import World
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import ConfigError, MissingExtraError
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
 from kfl.wireless import PRESETS, CellConfig
 

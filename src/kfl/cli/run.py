@@ -14,7 +14,7 @@ from kfl.algorithms import Local
 from kfl.cli.interrupt import GentleStop
 from kfl.cli.options import new_folder, parse, radio_name, starting_point, with_choices, with_radio_fields
 from kfl.core.errors import ConfigError, StoppedError
-from kfl.experiment.experiment import Experiment, common_settings
+from kfl.experiment import Experiment, common_settings
 from kfl.report.trackers import Tracking, tracker_names
 from kfl.runfolder import JOB, LOCAL_ONLY, read_note, write_note
 

@@ -12,7 +12,7 @@ import tyro
 
 from kfl.cli.options import SCHEDULER_NAMES, parse, peek
 from kfl.core.errors import ConfigError, KflError
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.scheduling import Dual, Scheduler
 
 if TYPE_CHECKING:

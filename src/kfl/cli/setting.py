@@ -25,7 +25,7 @@ from kfl.cli.options import (
     worker_count,
 )
 from kfl.core.errors import ConfigError
-from kfl.experiment.experiment import Experiment, common_settings
+from kfl.experiment import Experiment, common_settings
 from kfl.simulation.compare import configured, read_settings, refuse_mixed_models
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from kfl.cli.setting import Setting, chosen_algorithms, parse_setting
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.runfolder import History
 from kfl.simulation.compare import STANDARD, line_up
 from kfl.simulation.tuning import (

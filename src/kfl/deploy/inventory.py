@@ -14,7 +14,7 @@ import numpy as np
 
 from kfl.core.errors import ConfigError
 from kfl.deploy.profile import Profile
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.simulation.fleet import DeviceTable, FloatArray
 from kfl.wireless import Cell, LinkState, compute_energy, compute_time
 

@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 
 ChannelKind = Literal["simulated", "measured", "reported"]
 

@@ -207,7 +207,7 @@ def whole_or(values: Mapping[str, Any], name: str, otherwise: int = -1) -> int:
 
 def _algorithm(values: Mapping[str, Any]) -> Algorithm:
     from kfl.core.errors import ConfigError
-    from kfl.experiment.experiment import Experiment
+    from kfl.experiment import Experiment
 
     try:
         algorithm = Experiment.from_table({"algorithm": parse_json(str(values.get("algorithm")))}).algorithm

@@ -1,6 +1,6 @@
 """The whole configuration of a run: one frozen dataclass, the same on the command line, in TOML and in Python.
 
-Nothing here imports PyTorch, so help texts and checks of a configuration answer at once.
+Nothing here imports PyTorch, so that help texts and checks of a configuration are immediate.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from kfl.wireless import PRESETS, CellConfig
 PAPER_WIDTHS = (128, 192, 256, 320, 384)
 """The widths the paper draws from for devices with different models."""
 
-
 ADDED_LATER = {"tested_devices": "none"}
-"""Settings that older runs were made without, and the value that stands for them there."""
+"""Settings that earlier versions did not have, with the value that means the same as their absence."""
 
 
 def identity_fields(table: Table) -> Table:
-    """A configuration without settings that say what was so before there was such a setting.
+    """The settings by which runs are told apart: all but those whose value means the same as their absence.
 
-    By it runs are told apart, so that those of an older kfl are found again, and go on.
+    So a run of an earlier version, which did not have a setting, is recognised and resumed.
 
     >>> identity_fields({"rounds": 3, "tested_devices": "none"}), identity_fields({"tested_devices": 5})
     ({'rounds': 3}, {'tested_devices': 5})
@@ -45,14 +44,14 @@ def identity_fields(table: Table) -> Table:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Which data, and how it is split over the devices: what `kfl data show` pictures."""
+    """Which data, and how it is split over the devices: what `kfl data show` draws."""
 
     dataset: str = "mnist-5k"
-    """Data to learn: mnist-5k (embedded), mnist, cifar10, or package.module:function for your own."""
+    """Dataset: mnist-5k (embedded), mnist, cifar10, or package.module:function for your own."""
     devices: int = 50
     """Number of devices in the fleet, K."""
     seed: int = 0
-    """Names every random draw: same seed, same run."""
+    """Seed of every random draw: same seed, same run."""
     split: Literal["shards", "iid", "dirichlet", "overlap"] = "shards"
     """How the data is split: the paper's class shards, evenly, by Dirichlet, or overlap: drawn anew by each device."""
     classes_per_device: int = 2
@@ -64,7 +63,7 @@ class DataSettings:
     samples_per_device: int | None = None
     """At most this many training samples on each device; none for all of its part. Overlap needs a number."""
     tested_devices: int | None = None
-    """Test only this many devices, drawn once, and average over them, where testing all takes long; none for all."""
+    """Evaluate only this many devices, drawn once, and average over them; none for all."""
     new_class_samples: int = 0
     """Give each device this many training samples of a class it does not hold, and test it on that class alone."""
 
@@ -129,15 +128,15 @@ class Experiment(DataSettings):
     faults: Faults = Faults()
     """What goes wrong with devices."""
     hard_budget: bool = False
-    """Never let a device spend more than its energy budget. Otherwise the budget is a long-term target."""
+    """Never let a device exceed its energy budget. Otherwise the budget is a long-term target."""
     real_work: bool = False
     """Charge energy and time for backward passes too. As the paper prints it, only forward passes count."""
     evaluate_every: int = 1
-    """Test every this many rounds (and after the last)."""
+    """Evaluate every N rounds, and after the last."""
 
     @property
     def cell_config(self) -> CellConfig | None:
-        """The radio that `radio` stands for."""
+        """The cell that `radio` stands for."""
         if self.radio is None or self.radio == "none":
             return None
         if isinstance(self.radio, CellConfig):

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.paper.scheduling import coefficients
 from kfl.paper.setting import DATASETS, Dataset, as_set, base
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kfl.core.errors import ConfigError
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.paper.setting import Figure, Scale, runs
 from kfl.paper.store import Store
 from kfl.simulation.many import Progress, run_many, run_paths

@@ -15,7 +15,7 @@ from typing import Literal
 from kfl.algorithms import ALGORITHMS, Algorithm, FedKd
 from kfl.core.config import from_table
 from kfl.core.parse import parse_toml
-from kfl.experiment.experiment import PAPER_WIDTHS, Experiment
+from kfl.experiment import PAPER_WIDTHS, Experiment
 from kfl.plots import Axis
 from kfl.scheduling import Scheduler, Uniform
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from kfl.core.config import differences
 from kfl.core.text import several
-from kfl.experiment.experiment import identity_fields
+from kfl.experiment import identity_fields
 from kfl.report.chart import Table
 from kfl.report.measures import Totals, device_energy, fairness, totals
 from kfl.report.words import duration, percent, quantity

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.runfolder import RoundLog
 
 

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.report.tracker_metrics import RunningMetrics
 from kfl.runfolder import TRACKER_RUNS, History, RoundLog, read_note, write_note
 

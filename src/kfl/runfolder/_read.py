@@ -19,7 +19,7 @@ from kfl.core.config import Table
 from kfl.core.errors import RunFolderError
 from kfl.core.files import is_part
 from kfl.core.parse import parse_json, parse_toml, read_json, read_json_lines
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.runfolder import _files as files
 from kfl.runfolder._environment import given_as_objects
 from kfl.runfolder._history import History, RoundLog

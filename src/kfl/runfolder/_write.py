@@ -26,7 +26,7 @@ from kfl.core.files import is_part, jsonable, write_atomic, write_json, write_js
 from kfl.core.lock import LockedError, only_one
 from kfl.core.parse import parse_toml, read_toml
 from kfl.engine.plan import Plan
-from kfl.experiment.experiment import Experiment, identity_fields
+from kfl.experiment import Experiment, identity_fields
 from kfl.runfolder import _files as files
 from kfl.runfolder._checkpoint import Checkpoints
 from kfl.runfolder._files import cannot_write, whole_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kfl.core.lazy import lazy_exports
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.runfolder import History, RoundLog
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
     from kfl.data import Dataset
-    from kfl.experiment.experiment import Experiment
+    from kfl.experiment import Experiment
 
 
 FAILURE = ".error.txt"

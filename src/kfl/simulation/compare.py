@@ -10,7 +10,7 @@ from typing import Any
 from kfl.algorithms import ALGORITHMS, Algorithm
 from kfl.core.config import from_table, read_config
 from kfl.core.errors import ConfigError, ModelError
-from kfl.experiment.experiment import Experiment, common_settings
+from kfl.experiment import Experiment, common_settings
 from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, Spread, paired_difference, spread
 

@@ -22,7 +22,7 @@ from kfl.core.files import write_atomic, write_json
 from kfl.data import Dataset, Partition
 from kfl.engine import LocalData
 from kfl.engine.sequential import SequentialEngine
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.models import FleetModels, State, fleet_from_name
 from kfl.runfolder import History, RunReader, as_safetensors, device_name, load_run
 

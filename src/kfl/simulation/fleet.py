@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kfl.algorithms import Upload
     from kfl.algorithms.base import Message
     from kfl.engine import Engine
-    from kfl.experiment.experiment import Experiment
+    from kfl.experiment import Experiment
     from kfl.models import State
     from kfl.runfolder import RunState
     from kfl.wireless import Cell, LinkState

@@ -10,7 +10,7 @@ from typing import Any
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.data import Dataset
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.runfolder import History, load_run
 from kfl.simulation._jobs import Job, play_here, play_in_processes
 

@@ -13,7 +13,7 @@ from kfl._version import __version__
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.runfolder import History, RoundLog, RunReader
 from kfl.scheduling import describe
 

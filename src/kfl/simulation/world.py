@@ -18,7 +18,7 @@ from kfl.data import Dataset, Partition, load_dataset
 from kfl.engine import Engine, LocalData
 from kfl.engine.factory import make_engine
 from kfl.engine.plan import Plan
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
 from kfl.simulation.fleet import DeviceTable
 from kfl.wireless import Cell

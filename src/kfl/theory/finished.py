@@ -17,7 +17,7 @@ from kfl.theory.bound import Bound, theorem1
 from kfl.theory.estimate import DEVICES, ITERATIONS, Estimate, estimate_constants, knowledge_weight, pick_devices
 
 if TYPE_CHECKING:
-    from kfl.experiment.experiment import Experiment
+    from kfl.experiment import Experiment
     from kfl.models import State
     from kfl.runfolder import History, RoundLog
     from kfl.simulation.world import World
