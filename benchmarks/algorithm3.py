@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 
-from kfl.scheduling.base import FloatArray, Observation, SchedulerState
+from kfl.scheduling import FloatArray, Observation, SchedulerState
 from kfl.scheduling.lyapunov import Lyapunov, line_up
 from tests.reference.literal_algorithm3 import literal_best_prefix
 from tests.reference.rounds import KINDS, instance
@@ -40,8 +40,8 @@ def measure(kind: str, devices: int, seed: int, literal: bool) -> dict[str, floa
     }
     if literal:
         start = time.perf_counter()
-        lineup, order = line_up(*_arguments(scheduler, state, observation))
-        count, looked = literal_best_prefix(lineup)
+        candidates, order = line_up(*_arguments(scheduler, state, observation))
+        count, looked = literal_best_prefix(candidates)
         row["literal"] = time.perf_counter() - start
         row["looked"] = looked
         row["same"] = float(set(order[:count].tolist()) == set(np.flatnonzero(decision.chosen).tolist()))

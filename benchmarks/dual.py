@@ -20,7 +20,7 @@ import time
 import numpy as np
 
 from kfl.core.randomness import stream
-from kfl.scheduling.base import Observation, SchedulerState, Uplink
+from kfl.scheduling import Observation, SchedulerState, Uplink
 from kfl.scheduling.dual import Dual
 from kfl.wireless import PRESETS, Cell
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kfl.core.randomness import stream
 from kfl.scheduling.allocation import AllocationProblem, allocate
-from kfl.scheduling.problem import Curves
+from kfl.scheduling.cost import UploadCurve
 
 NOISE_W_PER_HZ = 4e-21
 _RESCALINGS = 12
@@ -56,19 +56,19 @@ def instances(count: int, seed: int) -> list[AllocationProblem]:
     return found
 
 
-def solver_shares(curves: Curves) -> FloatArray | None:
+def solver_shares(problem: AllocationProblem) -> FloatArray | None:
     """Shares from Clarabel, put exactly on the constraints; None where it never finishes.
 
     Exponentials of real rounds span 12 decades, and one call of the solver then stalls at 1e-3. So the problem
     is scaled around a point, solved, and scaled again around what came out, until that no longer improves.
     The first point is the band split in proportion to b; nothing comes from our allocator.
     """
-    weight = curves.weight[0] if (curves.weight[0] > 0).any() else np.ones_like(curves.weight[0])
+    scale, exponent, weight, least = _curves(problem)
     priced = weight > 0  # a device whose joules are free keeps its least share and leaves the problem
-    share = np.array(curves.floor[0])
+    share = np.array(least)
     band = 1.0 - float(share[~priced].sum())
-    b, floor = curves.exponent[0][priced] / band, share[priced] / band
-    cost = curves.scale_j[0][priced] * weight[priced] * band
+    b, floor = exponent[priced] / band, share[priced] / band
+    cost = scale[priced] * weight[priced] * band
 
     def value(theta: FloatArray) -> float:
         return float(np.sum(cost * theta * np.expm1(b / theta)))
@@ -118,10 +118,18 @@ def _solve_scaled(b: FloatArray, floor: FloatArray, cost: FloatArray, around: Fl
     return np.asarray(floor + above * (spare / float(above.sum())) if above.sum() > 0 else floor)
 
 
-def exact_objective(curves: Curves, share: FloatArray) -> float:
+def exact_objective(problem: AllocationProblem, share: FloatArray) -> float:
     """Σ w a θ (e^{b/θ} − 1), written out here so that it does not share code with the allocator."""
-    weight = curves.weight[0] if (curves.weight[0] > 0).any() else np.ones_like(share)
-    return float(np.sum(weight * curves.scale_j[0] * share * np.expm1(curves.exponent[0] / share)))
+    scale, exponent, weight, _ = _curves(problem)
+    return float(np.sum(weight * scale * share * np.expm1(exponent / share)))
+
+
+def _curves(problem: AllocationProblem) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """a, b, the price of a joule (1 where nobody's has one) and the least share of every device."""
+    uplink, weight, floor, _ = problem.checked()
+    assert isinstance(uplink.curve, UploadCurve)
+    price = weight if (weight > 0).any() else np.ones_like(weight)
+    return uplink.curve.scale_j, uplink.curve.exponent, price, floor
 
 
 @dataclass
@@ -163,19 +171,18 @@ def compare(problems: list[AllocationProblem], tolerance: float = 1e-8) -> Summa
         if not ours.feasible:
             summary.outcomes["infeasible"] += 1
             continue
-        curves = Curves.of(problem)
         limit = np.asarray(problem.max_power_w)
         summary.worst_residual = max(summary.worst_residual, float(ours.residual))
         summary.worst_sum = max(summary.worst_sum, float(ours.share.sum()) - 1.0)
         summary.worst_power = max(summary.worst_power, float((ours.power_w / limit).max()) - 1.0)
         start = time.perf_counter()
-        share = solver_shares(curves)
+        share = solver_shares(problem)
         summary.solver_s += time.perf_counter() - start
         if share is None:
             summary.outcomes["solver failed"] += 1
             continue
-        theirs = exact_objective(curves, share)
-        excess = (exact_objective(curves, ours.share) - theirs) / theirs
+        theirs = exact_objective(problem, share)
+        excess = (exact_objective(problem, ours.share) - theirs) / theirs
         summary.worst_excess = max(summary.worst_excess, excess)
         if excess > tolerance:
             summary.outcomes["OURS WORSE"] += 1

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from kfl.scheduling.base import FloatArray
+from kfl.scheduling.band import Candidates
+from kfl.scheduling.cost import FloatArray, UploadCurve
 from kfl.scheduling.curve import log_marginal_saving, share_at_price, upload_energy
-from kfl.scheduling.lineup import Lineup
 from kfl.scheduling.prefix import TIE
 
 
@@ -33,20 +33,22 @@ def literal_shares(log_cost: FloatArray, exponent: FloatArray, floor: FloatArray
     return np.maximum(share_at_price(high, log_cost, exponent), floor)
 
 
-def literal_best_prefix(lineup: Lineup) -> tuple[int, int]:
+def literal_best_prefix(candidates: Candidates) -> tuple[int, int]:
     """How many devices Algorithm 3 schedules, and how many prefixes it looked at."""
     best, best_value = 0, 0.0
-    floors = np.cumsum(lineup.floor)
-    for count in range(1, len(lineup.value) + 1):
+    floors = np.cumsum(candidates.floor)
+    for count in range(1, len(candidates) + 1):
         if floors[count - 1] > 1.0:
             return best, count
-        head = lineup.first(count)
-        share = literal_shares(head.log_cost, head.exponent, head.floor)
-        energy = head.compute_energy_j + upload_energy(head.scale_j, head.exponent, share)
-        cost = np.where(head.price > 0, head.price * energy, 0.0)
+        head = candidates.first(count)
+        curve = head.curve
+        assert isinstance(curve, UploadCurve)
+        share = literal_shares(curve.log_scale + head.log_weight, curve.exponent, head.floor)
+        energy = head.compute_energy_j + upload_energy(curve.scale_j, curve.exponent, share)
+        cost = np.where(head.queue_j > 0, head.queue_j * energy, 0.0)
         if cost[-1] - head.value[-1] > 0:
             return best, count
         value = float(cost.sum() - head.value.sum())
         if value < best_value - TIE * float(cost.sum() + head.value.sum()):
             best, best_value = count, value
-    return best, len(lineup.value)
+    return best, len(candidates)

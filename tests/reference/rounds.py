@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from kfl.core.randomness import stream
-from kfl.scheduling.base import Observation, SchedulerState, Uplink
+from kfl.scheduling import Observation, SchedulerState, Uplink
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.serve import share_floor
 from kfl.wireless import PRESETS, Cell, CellConfig

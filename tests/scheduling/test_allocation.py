@@ -1,6 +1,7 @@
 """The allocator: optimality, invariances, edges, and bad input. See also test_against_cvxpy."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.optimize import minimize
 from kfl.core.errors import ConfigError
 from kfl.scheduling.allocation import AllocationProblem, allocate
 from kfl.scheduling.as_printed import printed_algorithm2, printed_rule
-from kfl.scheduling.problem import Curves
+from kfl.scheduling.cost import UploadCurve
 from kfl.scheduling.status import Status
 from tests.reference.convex_solver import instances
 
@@ -30,8 +31,15 @@ def problem(**changes: object) -> AllocationProblem:
     return replace(base, **changes)
 
 
-def total_cost(curves: Curves, share: np.ndarray) -> float:
-    return float(np.sum(curves.weight[0] * curves.scale_j[0] * share * np.expm1(curves.exponent[0] / share)))
+def curves_of(stated: AllocationProblem) -> SimpleNamespace:
+    """a, b, weight and least share of every device."""
+    uplink, weight, floor, _ = stated.checked()
+    assert isinstance(uplink.curve, UploadCurve)
+    return SimpleNamespace(scale_j=uplink.curve.scale_j, exponent=uplink.curve.exponent, weight=weight, floor=floor)
+
+
+def total_cost(curves: SimpleNamespace, share: np.ndarray) -> float:
+    return float(np.sum(curves.weight * curves.scale_j * share * np.expm1(curves.exponent / share)))
 
 
 # ── Optimality ───────────────────────────────────────────────────────────────
@@ -45,11 +53,11 @@ def test_two_devices_against_a_grid() -> None:
         max_power_w=np.ones(2),
         weight=np.ones(2),
     )
-    curves = Curves.of(two)
-    low, high = curves.floor[0, 0], 1 - curves.floor[0, 1]
+    curves = curves_of(two)
+    low, high = curves.floor[0], 1 - curves.floor[1]
     grid = np.linspace(low, high, 200_001)
     costs = sum(
-        curves.scale_j[0, k] * part * np.expm1(curves.exponent[0, k] / part) for k, part in enumerate((grid, 1 - grid))
+        curves.scale_j[k] * part * np.expm1(curves.exponent[k] / part) for k, part in enumerate((grid, 1 - grid))
     )
     best = allocate(two)
     assert best.objective <= costs.min() * (1 + 1e-12)
@@ -57,13 +65,13 @@ def test_two_devices_against_a_grid() -> None:
 
 
 def test_three_devices_against_scipy() -> None:
-    curves = Curves.of(problem())
+    curves = curves_of(problem())
     best = allocate(problem())
     scale = float(best.objective)
     found = minimize(
         lambda t: total_cost(curves, t) / scale,
-        x0=curves.floor[0] + (1 - curves.floor[0].sum()) / 3,
-        bounds=[(f, 1) for f in curves.floor[0]],
+        x0=curves.floor + (1 - curves.floor.sum()) / 3,
+        bounds=[(f, 1) for f in curves.floor],
         constraints={"type": "ineq", "fun": lambda t: 1 - t.sum()},
         method="SLSQP",
         options={"ftol": 1e-14, "maxiter": 500},
@@ -74,8 +82,8 @@ def test_three_devices_against_scipy() -> None:
 
 def test_moving_band_between_any_two_devices_costs_energy() -> None:
     """Finite differences: at the optimum the marginal costs of all free devices agree, in every direction."""
-    curves, best = Curves.of(problem()), allocate(problem())
-    assert (best.share > curves.floor[0]).all()
+    curves, best = curves_of(problem()), allocate(problem())
+    assert (best.share > curves.floor).all()
     step = 1e-6
     slopes = []
     for k in range(3):
@@ -93,14 +101,14 @@ def test_moving_band_between_any_two_devices_costs_energy() -> None:
 def test_random_instances_satisfy_the_optimality_conditions() -> None:
     checked = 0
     for one in instances(150, seed=3):
-        best, curves = allocate(one), Curves.of(one)
+        best, curves = allocate(one), curves_of(one)
         if not best.feasible:
             assert np.isinf(best.objective) and not best.status.ok
             continue
         checked += 1
         assert best.residual < 1e-9
         assert best.share.sum() <= 1 + 1e-12
-        assert (best.share >= curves.floor[0] * (1 - 1e-12)).all()
+        assert (best.share >= curves.floor * (1 - 1e-12)).all()
         assert (best.power_w <= np.asarray(one.max_power_w) * (1 + 1e-9)).all()
         np.testing.assert_allclose(best.energy_j, best.power_w * np.asarray(one.upload_time_s), rtol=1e-12)
     assert checked > 100
@@ -109,8 +117,8 @@ def test_random_instances_satisfy_the_optimality_conditions() -> None:
 def test_a_minimum_that_binds_sends_at_full_power() -> None:
     # The weak device's joules are nearly free, so its share is as small as the power limit allows.
     tight = problem(payload_bits=np.full(3, 3e6), gain=np.array([1e-9, 1e-11, 1e-11]), weight=np.array([1, 1, 1e-9]))
-    best, curves = allocate(tight), Curves.of(tight)
-    assert best.share[2] == pytest.approx(curves.floor[0, 2], rel=1e-12)
+    best, curves = allocate(tight), curves_of(tight)
+    assert best.share[2] == pytest.approx(curves.floor[2], rel=1e-12)
     assert best.power_w[2] == pytest.approx(1.0, rel=1e-9)
     assert best.residual < 1e-9 and best.share.sum() == pytest.approx(1.0, abs=1e-12)
 
@@ -226,9 +234,9 @@ def test_one_device_takes_the_whole_band() -> None:
 
 
 def test_weight_zero_beside_others_gets_the_least_share_and_all_zero_minimises_energy() -> None:
-    curves = Curves.of(problem())
+    curves = curves_of(problem())
     mixed = allocate(problem(weight=np.array([1.0, 0.0, 1.0])))
-    assert mixed.share[1] == pytest.approx(curves.floor[0, 1], rel=1e-12)
+    assert mixed.share[1] == pytest.approx(curves.floor[1], rel=1e-12)
     assert np.isfinite(mixed.objective) and mixed.residual < 1e-12
     free, ones = allocate(problem(weight=np.zeros(3))), allocate(problem(weight=np.ones(3)))
     np.testing.assert_array_equal(free.share, ones.share)
@@ -361,7 +369,7 @@ def test_the_printed_tolerance_is_meaningless_at_small_multipliers() -> None:
 
 
 def test_the_printed_rule_for_empty_queues_sends_at_full_power() -> None:
-    printed, ours = printed_rule(problem(weight=np.zeros(3))), allocate(problem(weight=np.zeros(3)))
+    printed, ours = printed_rule(*problem(weight=np.zeros(3)).checked()[:3]), allocate(problem(weight=np.zeros(3)))
     np.testing.assert_allclose(printed.power_w, 1.0, rtol=1e-9)
     assert printed.energy_j.sum() > 10 * ours.energy_j.sum()
-    np.testing.assert_array_equal(printed_rule(problem()).share, allocate(problem()).share)
+    np.testing.assert_array_equal(printed_rule(*problem().checked()[:3]).share, allocate(problem()).share)

@@ -11,9 +11,9 @@ from scipy.optimize import brentq, minimize_scalar
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.scheduling import Dual, Observation, SchedulerState, Uplink, curve
+from kfl.scheduling.band import Candidates, band_log_price
+from kfl.scheduling.cost import UploadCurve
 from kfl.scheduling.relaxation import (
-    Devices,
-    band_log_price,
     critical_log_prices,
     fitted_shares,
     reduced_values,
@@ -53,17 +53,16 @@ def _round(
     return SchedulerState(200, np.full(devices, 0.1), queue), observation
 
 
-def _devices(seed: int, count: int, *, empty: float = 0.3) -> Devices:
+def _devices(seed: int, count: int, *, empty: float = 0.3) -> Candidates:
     draw = stream(seed, "devices")
     queue = 10 ** draw.uniform(-2, 1, count) * (draw.random(count) >= empty)
     exponent = draw.uniform(0.05, 3.0, count)
     scale = 10 ** draw.uniform(-6, -1, count)
     floor = exponent / draw.uniform(3.2, 9.0, count)
-    with np.errstate(divide="ignore"):
-        return Devices(draw.uniform(0.5, 10, count), queue, scale, exponent, floor, np.log(scale) + np.log(queue))
+    return Candidates.of(UploadCurve.of(scale, exponent), floor, queue, value=draw.uniform(0.5, 10, count))
 
 
-def _sorted(devices: Devices) -> tuple[Devices, np.ndarray]:
+def _sorted(devices: Candidates) -> tuple[Candidates, np.ndarray]:
     prices = critical_log_prices(devices)
     order = np.argsort(-prices, kind="stable")
     order = order[prices[order] > -np.inf]
@@ -77,10 +76,10 @@ def _sorted(devices: Devices) -> tuple[Devices, np.ndarray]:
 def test_critical_price_is_where_a_device_breaks_even(seed: int) -> None:
     devices = _devices(seed, 40)
     found = critical_log_prices(devices)
-    for k in range(devices.count):
+    for k in range(len(devices)):
         one = devices.take(np.array([k]))
 
-        def reduced(log_price: float, one: Devices = one) -> float:
+        def reduced(log_price: float, one: Candidates = one) -> float:
             return float(reduced_values(one, log_price)[0])
 
         if found[k] == -np.inf:
@@ -110,7 +109,7 @@ def test_the_bound_is_the_maximum_of_the_dual(count: int, empty: float) -> None:
     for seed in range(4):
         devices, prices = _sorted(_devices(seed, count, empty=empty))
 
-        def dual(log_price: float, devices: Devices = devices) -> float:
+        def dual(log_price: float, devices: Candidates = devices) -> float:
             reduced = reduced_values(devices, log_price)
             return float(np.minimum(reduced, 0).sum()) - float(np.exp(log_price))
 
@@ -126,7 +125,8 @@ def test_the_bound_is_the_maximum_of_the_dual(count: int, empty: float) -> None:
 def test_a_large_set_fills_the_band_like_a_small_one() -> None:
     """The search in pieces (for more than 32,768 devices) against a bracketing root finder."""
     devices = _devices(1, 50_000)
-    devices = replace(devices, exponent=devices.exponent / 2e4, floor=devices.floor / 4e4)
+    narrow = UploadCurve.of(devices.curve.scale_j, devices.curve.exponent / 2e4)
+    devices = replace(devices, curve=narrow, floor=devices.floor / 4e4)
     price = band_log_price(devices)
     root = brentq(lambda t: np.log(shares_at_price(devices, t).sum()), -60, 40, xtol=1e-12)
     assert price == pytest.approx(root, abs=1e-8)
@@ -176,14 +176,8 @@ def test_random_rounds_keep_the_certificate(
 def test_the_knapsack_that_fools_the_price() -> None:
     """Values 1.0 and 0.2, shares 0.95 and 0.1: the price takes the second, the repair finds the first."""
     floor = np.array([0.95, 0.1])
-    devices = Devices(
-        value=np.array([1.0, 0.2]),
-        queue_j=np.zeros(2),
-        scale_j=np.ones(2),
-        exponent=2.0 * floor,
-        floor=floor,
-        log_cost=np.full(2, -np.inf),
-    )
+    curves = UploadCurve.of(scale_j=np.ones(2), exponent=2.0 * floor)
+    devices = Candidates.of(curves, floor, queue_j=np.zeros(2), value=np.array([1.0, 0.2]))
     prices = critical_log_prices(devices)
     assert prices[1] > prices[0]
     ordered, sorted_prices = _sorted(devices)
@@ -197,7 +191,7 @@ def test_one_device_alone_is_certified_exactly() -> None:
     """It takes the whole band and would pay less for it than its marginal joule is worth: no gap all the same."""
     for seed in range(200):
         devices, prices = _sorted(_devices(seed, 1, empty=0.0))
-        if devices.count:
+        if len(devices):
             found = relax(devices, prices, rounding_scale=float(devices.value.sum()))
             alone = float(set_values(devices, np.array([[True]]))[0])
             assert found.lower_bound == pytest.approx(alone, rel=1e-9)
@@ -227,10 +221,11 @@ def test_identical_devices() -> None:
 def test_set_values_agree_with_a_direct_minimisation() -> None:
     """Two devices: the best split by brute force over the share of the first."""
     devices = _devices(3, 2, empty=0.0)
-    devices = replace(devices, floor=np.array([0.1, 0.1]), exponent=np.array([0.6, 0.8]))
+    curves = UploadCurve.of(devices.curve.scale_j, np.array([0.6, 0.8]))
+    devices = replace(devices, floor=np.array([0.1, 0.1]), curve=curves)
     share = np.linspace(0.1, 0.9, 200_001)
     cost = sum(
-        devices.queue_j[k] * curve.upload_energy(devices.scale_j[k], devices.exponent[k], s)
+        devices.queue_j[k] * curve.upload_energy(devices.curve.scale_j[k], devices.curve.exponent[k], s)
         for k, s in ((0, share), (1, 1 - share))
     )
     found = set_values(devices, np.array([[True, True]]))[0]

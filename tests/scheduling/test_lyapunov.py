@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling import curve
-from kfl.scheduling.base import Observation, SchedulerState, Uplink
-from kfl.scheduling.gamma import data_weight
-from kfl.scheduling.lineup import Lineup
+from kfl.scheduling.band import Candidates
+from kfl.scheduling.base import Observation, SchedulerState
+from kfl.scheduling.cost import Uplink, UploadCurve
 from kfl.scheduling.lyapunov import Lyapunov, line_up
+from kfl.scheduling.objective import data_weight
 from kfl.scheduling.prefix import best_prefix
 from kfl.scheduling.serve import reachable, serve, share_floor
 from tests.reference.literal_algorithm3 import literal_best_prefix
@@ -54,7 +55,7 @@ def state(queue: list[float] | np.ndarray, allowance: float = 0.1) -> SchedulerS
 # ── The same answer as the literal algorithm ─────────────────────────────────
 
 
-def random_lineup(seed: int, largest: int) -> Lineup:
+def random_candidates(seed: int, largest: int) -> Candidates:
     """Rounds in which break tests, crowding and the width of the band all get their turn."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, largest))
@@ -73,25 +74,26 @@ def random_lineup(seed: int, largest: int) -> Lineup:
     order = np.argsort(delta) if rng.random() < 0.8 else rng.permutation(n)
     order = order[np.isfinite(floor[order])]
     extra = float(rng.choice([0.0, 1e-7, 1e-3]))
-    return Lineup(value[order], queue[order], extra, compute[order], scale[order], exponent[order], floor[order])
+    curves = UploadCurve.of(scale[order], exponent[order])
+    return Candidates.of(curves, floor[order], queue[order], value[order], compute[order], extra)
 
 
 def test_random_rounds_have_the_literal_decision() -> None:
     early = stopped = 0
     for seed in range(120):
-        lineup = random_lineup(seed, largest=50)
-        expected, looked = literal_best_prefix(lineup)
-        assert best_prefix(lineup) == expected, seed
+        candidates = random_candidates(seed, largest=50)
+        expected, looked = literal_best_prefix(candidates)
+        assert best_prefix(candidates) == expected, seed
         early += expected < looked - 1
-        stopped += looked < len(lineup.value)
+        stopped += looked < len(candidates)
     assert early >= 3 and stopped >= 30  # the rounds are not all of one kind
 
 
 def test_a_long_round_has_the_literal_decision() -> None:
     """Long enough for every stage of the search: look-ahead, refinement, exact solution."""
     for seed in (1, 5):
-        lineup = random_lineup(seed, largest=400)
-        assert best_prefix(lineup) == literal_best_prefix(lineup)[0]
+        candidates = random_candidates(seed, largest=400)
+        assert best_prefix(candidates) == literal_best_prefix(candidates)[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,8 +101,8 @@ def test_rounds_of_the_benchmark_have_the_literal_decision(kind: str) -> None:
     scheduler, before, seen = instance(kind, devices=80, seed=1)
     decision = scheduler.decide(before, seen)
     extra = scheduler.epsilon * float(before.allowance_j.mean())
-    lineup, order = line_up(scheduler.v / (seen.round + 1), extra, before.queue_j, seen)
-    count, _ = literal_best_prefix(lineup)
+    candidates, order = line_up(scheduler.v / (seen.round + 1), extra, before.queue_j, seen)
+    count, _ = literal_best_prefix(candidates)
     assert set(np.flatnonzero(decision.chosen)) == set(order[:count])
     assert count > 0
     # The value is the true drift-plus-penalty, and no prefix or empty set is better.

@@ -10,22 +10,14 @@ A scheduler is a frozen dataclass of its parameters. Your own is one class and o
 
 from kfl.scheduling.account import EnergyAccount, EnergyBound, dominant, proposition2_energy, round_energy
 from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
-from kfl.scheduling.base import (
-    BoolArray,
-    Decision,
-    FloatArray,
-    Observation,
-    Scheduler,
-    SchedulerState,
-    Uplink,
-)
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, Myopic, RoundRobin, Uniform
 from kfl.scheduling.cell_problem import Problem
-from kfl.scheduling.drift import drift_objective
+from kfl.scheduling.cost import BoolArray, CostCurve, FloatArray, Uplink, UploadCurve
 from kfl.scheduling.dual import Dual
-from kfl.scheduling.gamma import data_weight
 from kfl.scheduling.horizon import Horizon, ScheduledRound, schedule
 from kfl.scheduling.lyapunov import Lyapunov
+from kfl.scheduling.objective import data_weight, drift_objective
 from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
 from kfl.scheduling.serve import reachable, serve, share_floor, standing
@@ -45,6 +37,7 @@ __all__ = [
     "AllocationProblem",
     "Ascend",
     "BoolArray",
+    "CostCurve",
     "Decision",
     "Descend",
     "Dual",
@@ -64,6 +57,7 @@ __all__ = [
     "Status",
     "Uniform",
     "Uplink",
+    "UploadCurve",
     "allocate",
     "data_weight",
     "describe",

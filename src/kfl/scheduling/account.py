@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling.base import Decision, FloatArray, Observation
+from kfl.scheduling.base import Decision, Observation
+from kfl.scheduling.cost import FloatArray
 
 
 def round_energy(observation: Observation, decision: Decision) -> tuple[FloatArray, FloatArray]:

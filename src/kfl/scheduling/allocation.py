@@ -27,17 +27,54 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from kfl.scheduling.base import BoolArray, FloatArray
-from kfl.scheduling.curve import log_marginal_saving, share_at_price, upload_energy
-from kfl.scheduling.multiplier import solve_log_multiplier
-from kfl.scheduling.problem import AllocationProblem, Curves
+from kfl.core.errors import ConfigError
+from kfl.scheduling.band import log_prices
+from kfl.scheduling.cost import BoolArray, CostCurve, FloatArray, Uplink
 from kfl.scheduling.status import Status
-
-__all__ = ["SHARE_TOLERANCE", "Allocation", "AllocationProblem", "allocate"]
 
 SHARE_TOLERANCE = 1e-12
 """How far rounding may push Σ θ above 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationProblem:
+    """Devices that share one band in one round; leading axes, if any, are a batch of such problems."""
+
+    bandwidth_hz: ArrayLike
+    """The whole band B; a number, or one per problem of the batch."""
+    noise_w_per_hz: ArrayLike
+    """Noise density N₀; a number, or one per problem of the batch."""
+    gain: ArrayLike
+    """Channel power gains h_k, linear, (..., n). Zero: the device cannot be heard."""
+    payload_bits: ArrayLike
+    upload_time_s: ArrayLike
+    """Time left for the upload, T_max − T_L; zero or less makes a problem infeasible, not wrong."""
+    max_power_w: ArrayLike
+    weight: ArrayLike
+    """Price w_k ≥ 0 of a joule of device k. If all are zero, the total energy is minimised."""
+    share_floor: ArrayLike = 0.0
+    """A lower limit on each share, beyond the one from the power limit."""
+    included: ArrayLike | None = None
+    """Mask (..., n) for batches of problems with different numbers of devices; None: all take part."""
+
+    def checked(self) -> tuple[Uplink, FloatArray, FloatArray, BoolArray]:
+        """The problem as arrays of one shape (..., n): the uplink, weights, floors, and who is included.
+
+        A bad value raises `ConfigError`. Devices that are not included send nothing.
+        """
+        included, band, noise, arrays = _checked(self)
+        uplink = Uplink(
+            bandwidth_hz=band,
+            noise_w_per_hz=noise,
+            gain=arrays["gain"],
+            payload_bits=arrays["payload_bits"],
+            upload_time_s=arrays["upload_time_s"],
+            max_power_w=arrays["max_power_w"],
+        )
+        floor = np.maximum(uplink.power_floor(), arrays["share_floor"])
+        return uplink, arrays["weight"], floor, included
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +86,8 @@ class Allocation:
     power_w: FloatArray
     energy_j: FloatArray
     """Energy of the upload, E_U."""
+    upload_time_s: FloatArray
+    """Duration of the upload; 0 for a device without a share."""
     multiplier: FloatArray
     """μ, the price of the whole band, (...,)."""
     residual: FloatArray
@@ -73,43 +112,53 @@ def allocate(problem: AllocationProblem) -> Allocation:
     >>> print(allocate(replace(two, upload_time_s=np.array([1.0, -0.5]))).status)
     Device 1 computes past the deadline: the time left for its upload is -0.5 s.
     """
-    curves = Curves.of(problem)
-    feasible, reasons = _feasibility(curves)
-    weight = _prices(curves, feasible)
+    return share_band(*problem.checked())
+
+
+def share_band(uplink: Uplink, weight: FloatArray, floor: FloatArray, included: BoolArray | None = None) -> Allocation:
+    """`allocate` for devices whose least shares are known, as checked arrays (..., n)."""
+    batch, devices = weight.shape[:-1], weight.shape[-1]
+    rows = uplink.mapped(lambda values: values.reshape(-1, values.shape[-1]))
+    weights, floors = weight.reshape(-1, devices), floor.reshape(-1, devices)
+    members = np.ones_like(floors, bool) if included is None else included.reshape(-1, devices)
+    curve, feasible = rows.curve, _feasible(rows, floors)
+    sends = curve.sends & np.isfinite(floors)
     with np.errstate(divide="ignore"):
-        log_cost = np.log(np.where(curves.sends, curves.scale_j, 1.0)) + np.log(weight)
-    live = feasible & ((log_cost > -np.inf) & curves.sends).any(-1)
+        log_weight = np.log(_prices(weights, sends, feasible))
+    live = feasible & (curve.priced(log_weight) & sends).any(-1)
     log_price = np.full(len(feasible), -np.inf)
-    share = np.where(feasible[:, None], curves.floor, 0.0)
+    share = np.where(feasible[:, None], floors, 0.0)
     if live.any():
-        log_price[live] = solve_log_multiplier(log_cost[live], curves.exponent[live], curves.floor[live])
-        share[live] = _shares(log_price[live], log_cost[live], curves.exponent[live], curves.floor[live])
-    energy = np.where(feasible[:, None], upload_energy(curves.scale_j, curves.exponent, share), 0.0)
-    power = energy / np.where(curves.time_s > 0, curves.time_s, 1.0)
-    true_cost = np.where(energy > 0, curves.weight, 0.0) * energy
-    residual = _residual(log_price, log_cost, share, curves)
-    shape = curves.batch_shape
+        solved = curve.take(live), log_weight[live], floors[live]
+        log_price[live] = log_prices(*solved)
+        share[live] = _shares(log_price[live], *solved)
+    energy = np.where(feasible[:, None], curve.energy_j(share), 0.0)
+    power, time_s = rows.transmission(share, energy)
+    true_cost = np.where(energy > 0, weights, 0.0) * energy
+    residual = _residual(log_price, share, curve, log_weight, floors)
+    reasons = [Status() if good else _why(rows, floors, members, row) for row, good in enumerate(feasible)]
     return Allocation(
-        share=share.reshape(*shape, -1),
-        power_w=power.reshape(*shape, -1),
-        energy_j=energy.reshape(*shape, -1),
-        multiplier=np.where(feasible, np.exp(log_price), np.nan).reshape(shape),
-        residual=np.where(feasible, residual, np.nan).reshape(shape),
-        objective=np.where(feasible, true_cost.sum(-1), np.inf).reshape(shape),
-        feasible=feasible.reshape(shape),
-        status=tuple(reasons) if shape else reasons[0],
+        share=share.reshape(weight.shape),
+        power_w=power.reshape(weight.shape),
+        energy_j=energy.reshape(weight.shape),
+        upload_time_s=time_s.reshape(weight.shape),
+        multiplier=np.where(feasible, np.exp(log_price), np.nan).reshape(batch),
+        residual=np.where(feasible, residual, np.nan).reshape(batch),
+        objective=np.where(feasible, true_cost.sum(-1), np.inf).reshape(batch),
+        feasible=feasible.reshape(batch),
+        status=tuple(reasons) if batch else reasons[0],
     )
 
 
-def _prices(curves: Curves, feasible: BoolArray) -> FloatArray:
+def _prices(weight: FloatArray, sends: BoolArray, feasible: BoolArray) -> FloatArray:
     """The weights, or 1 for everybody in a problem where nobody's joules have a price."""
-    free = feasible & ~((curves.weight > 0) & curves.sends).any(-1)
-    return np.where(free[:, None], 1.0, curves.weight)
+    free = feasible & ~((weight > 0) & sends).any(-1)
+    return np.where(free[:, None], 1.0, weight)
 
 
-def _shares(log_price: FloatArray, log_cost: FloatArray, exponent: FloatArray, floor: FloatArray) -> FloatArray:
+def _shares(log_price: FloatArray, curve: CostCurve, log_weight: FloatArray, floor: FloatArray) -> FloatArray:
     """θ_k = max(θ_k(μ), θ_k^min), with the last rounding error of Σ θ = 1 spread over the free devices."""
-    wanted = share_at_price(log_price[:, None], log_cost, exponent)
+    wanted = curve.share_at_price(log_price[:, None], log_weight)
     free = wanted > floor
     bound_sum = np.where(free, 0.0, floor).sum(-1, keepdims=True)
     free_sum = np.where(free, wanted, 0.0).sum(-1, keepdims=True)
@@ -117,13 +166,14 @@ def _shares(log_price: FloatArray, log_cost: FloatArray, exponent: FloatArray, f
     return np.where(free, np.maximum(wanted * scale, floor), floor)
 
 
-def _residual(log_price: FloatArray, log_cost: FloatArray, share: FloatArray, curves: Curves) -> FloatArray:
+def _residual(
+    log_price: FloatArray, share: FloatArray, curve: CostCurve, log_weight: FloatArray, floor: FloatArray
+) -> FloatArray:
     """Stationarity, complementary slackness and Σ θ = 1, each relative; the largest violation."""
-    live = curves.sends & (log_cost > -np.inf) & (share > 0)
-    x = np.where(live, curves.exponent, 1.0) / np.where(live, share, 1.0)
+    live = curve.priced(log_weight) & np.isfinite(floor) & (share > 0)
     with np.errstate(invalid="ignore", over="ignore"):
-        excess = np.expm1(log_cost + log_marginal_saving(x) - log_price[:, None])  # a w G(b/θ)/μ − 1
-    violation = np.where(share > curves.floor, np.abs(excess), np.maximum(excess, 0.0))
+        excess = np.expm1(curve.log_saving(share, log_weight) - log_price[:, None])  # a w G(b/θ)/μ − 1
+    violation = np.where(share > floor, np.abs(excess), np.maximum(excess, 0.0))
     stationarity = np.where(live, violation, 0.0).max(-1, initial=0.0)
     total = share.sum(-1)
     band = np.where(live.any(-1), np.abs(total - 1.0), np.maximum(total - 1.0, 0.0))
@@ -133,34 +183,81 @@ def _residual(log_price: FloatArray, log_cost: FloatArray, share: FloatArray, cu
 # ── Feasibility ──────────────────────────────────────────────────────────────
 
 
-def _feasibility(curves: Curves) -> tuple[BoolArray, list[Status]]:
-    """Which problems of the batch have a solution, and why the others have none."""
-    late = curves.included & (curves.time_s <= 0)
-    weak = curves.included & ~late & ~(curves.floor <= 1.0 + SHARE_TOLERANCE)
-    with np.errstate(invalid="ignore"):
-        total = np.where(curves.included, curves.floor, 0.0).sum(-1)
-    feasible = ~late.any(-1) & ~weak.any(-1) & (total <= 1.0 + SHARE_TOLERANCE)
-    return feasible, [Status() if good else _why(curves, row, late, weak) for row, good in enumerate(feasible)]
+def _feasible(uplink: Uplink, floor: FloatArray) -> BoolArray:
+    """Which problems of the batch have a solution."""
+    late = uplink.upload_time_s <= 0
+    return np.asarray(~late.any(-1) & (floor.sum(-1) <= 1.0 + SHARE_TOLERANCE))
 
 
-def _why(curves: Curves, row: int, late: BoolArray, weak: BoolArray) -> Status:
-    if late[row].any():
-        k = int(late[row].argmax())
-        time_s = float(curves.time_s[row, k])
-        return Status("past_deadline", {"past_deadline": (k,)}, {"upload_time_s": time_s})
-    if weak[row].any():
-        k = int(weak[row].argmax())
-        if curves.share_floor[row, k] > 1.0:
-            share_floor = float(curves.share_floor[row, k])
-            return Status("floor_above_band", {"crowded": (k,)}, {"share_floor": share_floor})
-        needed = float(curves.exponent[row, k] / np.log(2))
-        reached = float(np.log1p(curves.snr[row, k]) / np.log(2))
-        return Status("out_of_reach", {"out_of_reach": (k,)}, {"needed": needed, "reached": reached})
-    floor = np.where(curves.included[row], curves.floor[row], 0.0)
+def _why(uplink: Uplink, floors: FloatArray, included: BoolArray, row: int) -> Status:
+    """Why this problem of the batch has no solution, by the first device to blame."""
+    one, floor = uplink.take(slice(row, row + 1)), floors[row]
+    late, weak = one.upload_time_s[0] <= 0, floor > 1.0 + SHARE_TOLERANCE
+    if late.any():
+        k = int(late.argmax())
+        return Status("past_deadline", {"past_deadline": (k,)}, {"upload_time_s": float(one.upload_time_s[0, k])})
+    if weak.any():
+        k = int(weak.argmax())
+        if np.isfinite(floor[k]):
+            return Status("floor_above_band", {"crowded": (k,)}, {"share_floor": float(floor[k])})
+        needed = one.payload_bits[0, k] / np.ravel(one.bandwidth_hz)[0] / one.upload_time_s[0, k]
+        reached = np.log1p(one.snr[0, k]) / np.log(2)
+        return Status("out_of_reach", {"out_of_reach": (k,)}, {"needed": float(needed), "reached": float(reached)})
     k = int(floor.argmax())
-    facts = {
-        "devices": int(curves.included[row].sum()),
-        "total": float(floor.sum()),
-        "largest": float(floor[k]),
-    }
+    facts = {"devices": int(included[row].sum()), "total": float(floor.sum()), "largest": float(floor[k])}
     return Status("crowded", {"crowded": (k,)}, facts)
+
+
+# ── Checks ───────────────────────────────────────────────────────────────────
+
+_RULES: dict[str, tuple[str, float]] = {
+    "gain": ("a finite number, 0 or more", 0.0),
+    "payload_bits": ("a finite number, 0 or more", 0.0),
+    "upload_time_s": ("a finite number", -np.inf),
+    "max_power_w": ("a finite number, 0 or more", 0.0),
+    "weight": ("a finite number, 0 or more", 0.0),
+    "share_floor": ("a finite number, 0 or more", 0.0),
+}
+
+
+def _checked(
+    problem: AllocationProblem,
+) -> tuple[BoolArray, FloatArray, FloatArray, dict[str, FloatArray]]:
+    """Every field as an array (..., n); the first bad entry is named with its device."""
+    raw = {name: np.asarray(getattr(problem, name), float) for name in _RULES}
+    mask = np.asarray(True if problem.included is None else problem.included, bool)
+    try:
+        shape = np.broadcast_shapes(*(array.shape for array in raw.values()), mask.shape)
+    except ValueError:
+        sizes = ", ".join(f"{name} {array.shape}" for name, array in raw.items())
+        raise ConfigError("the devices' fields", sizes, "arrays of one common shape (..., devices)") from None
+    if not shape or shape[-1] == 0:
+        raise ConfigError("gain", [], "an array with one entry for each of at least one device")
+    included = np.broadcast_to(mask, shape)
+    arrays = {}
+    for name, (rule, least) in _RULES.items():
+        array = np.broadcast_to(raw[name], shape)
+        bad = ~(np.isfinite(array) & (array >= least)) & included
+        if bad.any():
+            where = tuple(int(i) for i in np.argwhere(bad)[0])
+            raise ConfigError(f"{name} of device {where[-1]}{_row(where)}", float(array[where]), rule)
+        neutral = 1.0 if name == "upload_time_s" else 0.0
+        arrays[name] = np.where(included, array, neutral)
+    band = _positive("bandwidth_hz", problem.bandwidth_hz, shape)
+    noise = _positive("noise_w_per_hz", problem.noise_w_per_hz, shape)
+    return included, band, noise, arrays
+
+
+def _positive(name: str, value: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    array = np.asarray(value, float)
+    bad = ~(np.isfinite(array) & (array > 0))
+    if bad.any():
+        raise ConfigError(name, float(array[bad].flat[0]), "a finite number greater than 0")
+    try:
+        return np.broadcast_to(array, shape[:-1])[..., None]
+    except ValueError:
+        raise ConfigError(name, array.shape, f"a number or an array of the batch shape {shape[:-1]}") from None
+
+
+def _row(where: tuple[int, ...]) -> str:
+    return f" in problem {', '.join(map(str, where[:-1]))}" if len(where) > 1 else ""

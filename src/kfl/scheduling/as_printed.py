@@ -11,28 +11,33 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import lambertw
 
-from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, AllocationProblem, allocate
-from kfl.scheduling.base import FloatArray
-from kfl.scheduling.curve import upload_energy
-from kfl.scheduling.problem import Curves
+from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, AllocationProblem, share_band
+from kfl.scheduling.cost import FloatArray, Uplink, UploadCurve
 from kfl.scheduling.status import Status
 
 
-def printed_rule(problem: AllocationProblem) -> Allocation:
+def printed_rule(uplink: Uplink, weight: FloatArray, floor: FloatArray) -> Allocation:
     """Section IV-B: a device with q_k = 0 gets "the minimal required bandwidth", θ^min; the rest is optimal.
 
     At θ^min a device sends at full power for all the time left, so this spends the most energy it can spend.
-    `allocate` already gives θ^min to free devices beside others that have a price; only where all of them are
+    `share_band` already gives θ^min to free devices beside others that have a price; only where all of them are
     free does it differ, because there it minimises the total energy. One problem at a time, no batches.
     """
-    curves = Curves.of(problem)
-    solved = allocate(problem)
-    if not solved.feasible or ((curves.weight > 0) & curves.sends).any():
+    solved = share_band(uplink, weight, floor)
+    if not solved.feasible or ((weight > 0) & uplink.curve.sends).any():
         return solved
-    share = curves.floor[0]
-    energy = upload_energy(curves.scale_j[0], curves.exponent[0], share)
-    power = energy / curves.time_s[0]
-    return replace(solved, share=share, power_w=power, energy_j=energy, multiplier=np.zeros(()), residual=np.zeros(()))
+    energy = uplink.curve.energy_j(floor)
+    power, time_s = uplink.transmission(floor, energy)
+    nothing = np.zeros(())
+    return replace(
+        solved,
+        share=floor,
+        power_w=power,
+        energy_j=energy,
+        upload_time_s=time_s,
+        multiplier=nothing,
+        residual=nothing,
+    )
 
 
 def printed_algorithm2(problem: AllocationProblem, precision: float = 1e-6) -> Allocation:
@@ -42,8 +47,10 @@ def printed_algorithm2(problem: AllocationProblem, precision: float = 1e-6) -> A
     upper end (equation 29) is for equal shares without minima; and `precision` is absolute, in units of μ.
     `feasible` and `status` say what came out. One problem at a time, no batches.
     """
-    curves = Curves.of(problem)
-    a, b, q, floor = (array[0] for array in (curves.scale_j, curves.exponent, curves.weight, curves.floor))
+    uplink, q, floor, _ = problem.checked()
+    curve = uplink.curve
+    assert isinstance(curve, UploadCurve)  # the print knows no other
+    a, b = curve.scale_j, curve.exponent
     n = len(b)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         phi = n * b
@@ -61,13 +68,14 @@ def printed_algorithm2(problem: AllocationProblem, precision: float = 1e-6) -> A
         if not abs(high - low) >= precision:
             break
     share = np.maximum(_printed_share(mu, a, b, q), floor)
-    energy = upload_energy(a, b, share)
+    energy = curve.energy_j(share)
     total = float(share.sum())
     fits = total <= 1.0 + SHARE_TOLERANCE
     return Allocation(
         share=share,
-        power_w=energy / curves.time_s[0],
+        power_w=energy / uplink.upload_time_s,
         energy_j=energy,
+        upload_time_s=uplink.upload_time_s,
         multiplier=np.asarray(mu),
         residual=np.asarray(abs(total - 1.0)),
         objective=np.asarray(float(np.sum(np.where(q > 0, q * energy, 0.0)))),

@@ -13,30 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kfl.scheduling.cost import BoolArray, CostCurve, FloatArray, Index, Uplink, UploadCurve
 from kfl.scheduling.status import Status
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class Uplink:
-    """The shared band in one round, one entry per device."""
-
-    bandwidth_hz: float
-    noise_w_per_hz: float
-    gain: FloatArray
-    """Channel power gain h_k, linear."""
-    payload_bits: FloatArray
-    upload_time_s: FloatArray
-    """Time left for the upload, T_max − T_L. Zero or less: the device computes past the deadline."""
-    max_power_w: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +40,22 @@ class Observation:
     """True: no device may spend more than `battery_j`. False: the budget is only a long-term target."""
     uplink: Uplink | None
     """None when the run has no radio: then uploads are free and instant."""
+
+    @property
+    def size(self) -> int:
+        """The number of devices K."""
+        return len(self.samples)
+
+    @property
+    def curve(self) -> CostCurve:
+        """What a share of the band costs each device; without a radio, of an upload of nothing."""
+        return UploadCurve.silent(self.size) if self.uplink is None else self.uplink.curve
+
+    def take(self, index: Index) -> Observation:
+        """The same observation of some of the devices."""
+        per_device = ("samples", "available", "compute_time_s", "compute_energy_j", "battery_j")
+        arrays = {name: getattr(self, name)[index] for name in per_device}
+        return replace(self, **arrays, uplink=None if self.uplink is None else self.uplink.take(index))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +93,6 @@ class SchedulerState:
     """Virtual energy queues q_k: how far each device is ahead of its allowance."""
     memory: Mapping[str, FloatArray] = field(default_factory=dict)
     """Anything else one scheduler needs, by name."""
-
-
-LARGEST_WEIGHT = 1e30
-"""Weights in what schedulers minimise are no larger: products with samples and joules must stay finite."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy as np
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.scheduling import curve
-from kfl.scheduling.base import BoolArray, Decision, FloatArray, Observation, Scheduler, SchedulerState
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
+from kfl.scheduling.cost import BoolArray, FloatArray
 from kfl.scheduling.serve import by_reason, reachable, serve, standing
 from kfl.scheduling.status import Status
 
@@ -157,14 +157,8 @@ class RoundRobin(Scheduler):
         return _serve_all(observation, chosen)
 
     def _estimated_energy(self, observation: Observation, floor: FloatArray) -> FloatArray:
-        uplink = observation.uplink
-        if uplink is None:
-            return observation.compute_energy_j
-        time_s = np.maximum(uplink.upload_time_s, 0.0)
-        scale = curve.energy_scale(uplink.bandwidth_hz, uplink.noise_w_per_hz, time_s, uplink.gain)
-        exponent = curve.required_exponent(uplink.payload_bits, uplink.bandwidth_hz, uplink.upload_time_s)
         share = np.maximum(np.where(np.isfinite(floor), floor, 1.0), 1.0 / self.count)
-        return observation.compute_energy_j + curve.upload_energy(scale, exponent, share)
+        return observation.compute_energy_j + observation.curve.energy_j(share)
 
     def update(self, state: SchedulerState, decision: Decision, spent_j: FloatArray) -> SchedulerState:
         """Equation (21) for the queues; the turn goes on behind the last device that was chosen."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kfl.core.units import dbm_to_watt
-from kfl.scheduling.base import BoolArray, FloatArray, Observation, SchedulerState, Uplink
+from kfl.scheduling.base import Observation, SchedulerState
+from kfl.scheduling.cost import BoolArray, FloatArray, Uplink
 
 
 @dataclass(frozen=True, eq=False)

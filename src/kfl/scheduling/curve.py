@@ -35,9 +35,9 @@ from collections.abc import Callable
 from math import factorial
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from kfl.scheduling.base import FloatArray
+FloatArray = NDArray[np.float64]
 
 _LN2 = float(np.log(2.0))
 

@@ -14,14 +14,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import ConfigError
-from kfl.scheduling import curve
-from kfl.scheduling.base import LARGEST_WEIGHT, Decision, FloatArray, Observation, Scheduler, SchedulerState, Uplink
-from kfl.scheduling.drift import drift_objective, typical_allowance_j
-from kfl.scheduling.gamma import data_weight
-from kfl.scheduling.relaxation import Devices, band_log_price, critical_log_prices, fitted_shares, relax
+from kfl.scheduling.band import Candidates, band_log_price
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
+from kfl.scheduling.cost import FloatArray
+from kfl.scheduling.objective import check_weights, data_weight, drift_objective, typical_allowance_j
+from kfl.scheduling.relaxation import critical_log_prices, fitted_shares, relax
 from kfl.scheduling.repair import repair
-from kfl.scheduling.serve import by_reason, share_floor, standing
+from kfl.scheduling.serve import by_reason, decision_for, share_floor, standing
 from kfl.scheduling.status import Status
 
 
@@ -43,35 +42,31 @@ class Dual(Scheduler):
     budgets): the band is shared to minimise Σ (q_k + ε) E_k, since a device with an empty queue is not free."""
 
     def __post_init__(self) -> None:
-        for name in ("v", "epsilon"):
-            value = getattr(self, name)
-            if not (0 <= value <= LARGEST_WEIGHT):
-                raise ConfigError(f"scheduler.{name}", value, f"a number from 0 to {LARGEST_WEIGHT:g}")
-        data_weight(self.gamma, 0)
+        check_weights(self.v, self.gamma, self.epsilon)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """A set close to the best one, its shares and powers, its objective and a bound on everybody's."""
-        size = len(observation.samples)
+        size = observation.size
         gamma = data_weight(self.gamma, observation.round)
         worth = self.v * gamma * observation.samples - state.queue_j * observation.compute_energy_j
         members = np.flatnonzero(observation.available & (worth > 0))
         if not len(members):
             return _nobody(size, Status("nobody_worth" if observation.available.any() else "nobody_available"))
-        floor = share_floor(_only(observation, members))
+        floor = share_floor(observation.take(members))
         members, floor = members[np.isfinite(floor)], floor[np.isfinite(floor)]
         if not len(members):
             unable = by_reason(standing(observation), observation.available & (worth > 0))
             return _nobody(size, Status("nobody_worth_able", unable))
-        only = _only(observation, members)
+        only = observation.take(members)
         queue = state.queue_j[members]
         if only.uplink is None:
             positions, bound = np.arange(len(members)), float(-np.sum(worth[members]))
             share = energy = np.zeros(len(members))
         else:
-            devices = _devices(worth[members], queue, floor, only.uplink)
+            devices = Candidates.of(only.curve, floor, queue, worth[members])
             magnitude = float(np.sum(self.v * gamma * only.samples + queue * only.compute_energy_j))
             positions, bound = _best_set(devices, magnitude)
-            tiny = self._tiny_price(state.allowance_j, _only(only, positions), gamma)
+            tiny = self._tiny_price(state.allowance_j, only.take(positions), gamma)
             share, energy = _share_band(devices.take(positions), tiny)
         if not len(positions):
             return replace(_nobody(size, Status("nobody_worth")), lower_bound=bound)
@@ -82,7 +77,7 @@ class Dual(Scheduler):
         tiny = self.epsilon * typical_allowance_j(allowance_j)
         if chosen.uplink is None or not len(chosen.samples):
             return tiny
-        most_j = float(np.sum(chosen.uplink.max_power_w * chosen.uplink.upload_time_s))
+        most_j = float(np.sum(chosen.uplink.most_energy_j()))
         least = 1e-3 * self.v * gamma * float(np.min(chosen.samples))
         return min(tiny, least / most_j) if most_j > 0 else tiny
 
@@ -97,33 +92,13 @@ class Dual(Scheduler):
         bound: float,
     ) -> Decision:
         """The chosen devices' shares and energies as a decision, valued by (22) with the true queues."""
-        size = len(observation.samples)
-        chosen = np.zeros(size, dtype=bool)
-        chosen[members] = True
-        upload_j = _spread(energy_j, members, size)
-        time_s = np.zeros(size)
-        if observation.uplink is not None:
-            time_s = np.where(_spread(share, members, size) > 0, observation.uplink.upload_time_s, 0.0)
-        value = drift_objective(
-            self.v,
-            gamma,
-            observation.samples,
-            state.queue_j,
-            chosen,
-            observation.compute_energy_j + upload_j,
-        )
-        return Decision(
-            chosen=chosen,
-            share=_spread(share, members, size),
-            power_w=upload_j / np.where(time_s > 0, time_s, 1.0),
-            upload_energy_j=upload_j,
-            upload_time_s=time_s,
-            objective=value,
-            lower_bound=min(bound, value),
-        )
+        decision = decision_for(observation, members, share, energy_j)
+        energy = observation.compute_energy_j + decision.upload_energy_j
+        value = drift_objective(self.v, gamma, observation.samples, state.queue_j, decision.chosen, energy)
+        return replace(decision, objective=value, lower_bound=min(bound, value))
 
 
-def _share_band(devices: Devices, tiny: float) -> tuple[FloatArray, FloatArray]:
+def _share_band(devices: Candidates, tiny: float) -> tuple[FloatArray, FloatArray]:
     """Shares that minimise Σ (q_k + ε) E_U,k for a set that fits, and the energies.
 
     The paper gives a device with q = 0 the smallest share that works, where it sends at full power all the
@@ -132,13 +107,12 @@ def _share_band(devices: Devices, tiny: float) -> tuple[FloatArray, FloatArray]:
     price = devices.queue_j + tiny
     if not price.any():
         price = np.ones_like(price)  # nobody's joules count: then save as many as possible
-    with np.errstate(divide="ignore"):
-        priced = replace(devices, queue_j=price, log_cost=np.log(devices.scale_j) + np.log(price))
+    priced = devices.with_prices(price)
     share = fitted_shares(priced, band_log_price(priced))
-    return share, curve.upload_energy(devices.scale_j, devices.exponent, share)
+    return share, devices.curve.energy_j(share)
 
 
-def _best_set(devices: Devices, magnitude: float) -> tuple[NDArray[np.intp], float]:
+def _best_set(devices: Candidates, magnitude: float) -> tuple[NDArray[np.intp], float]:
     """Positions of the devices to schedule, and a lower bound on the objective of any set."""
     log_price = critical_log_prices(devices)
     order = np.argsort(-log_price, kind="stable")
@@ -150,43 +124,6 @@ def _best_set(devices: Devices, magnitude: float) -> tuple[NDArray[np.intp], flo
     return order[repair(ordered, relaxation)], relaxation.lower_bound
 
 
-def _devices(worth: FloatArray, queue: FloatArray, floor: FloatArray, uplink: Uplink) -> Devices:
-    """The upload curves of these devices, beside what they are worth."""
-    scale = curve.energy_scale(uplink.bandwidth_hz, uplink.noise_w_per_hz, uplink.upload_time_s, uplink.gain)
-    exponent = curve.required_exponent(uplink.payload_bits, uplink.bandwidth_hz, uplink.upload_time_s)
-    with np.errstate(divide="ignore"):
-        log_cost = np.log(scale) + np.log(queue)
-    return Devices(worth, queue, scale, exponent, floor, log_cost)
-
-
 def _nobody(size: int, status: Status) -> Decision:
     nothing = np.zeros(size)
     return Decision(nothing.astype(bool), nothing, nothing, nothing, nothing, 0.0, 0.0, status)
-
-
-def _only(observation: Observation, members: NDArray[np.intp]) -> Observation:
-    """The same observation of fewer devices."""
-    uplink = observation.uplink
-    if uplink is not None:
-        uplink = replace(
-            uplink,
-            gain=uplink.gain[members],
-            payload_bits=uplink.payload_bits[members],
-            upload_time_s=uplink.upload_time_s[members],
-            max_power_w=uplink.max_power_w[members],
-        )
-    return replace(
-        observation,
-        samples=observation.samples[members],
-        available=observation.available[members],
-        compute_time_s=observation.compute_time_s[members],
-        compute_energy_j=observation.compute_energy_j[members],
-        battery_j=observation.battery_j[members],
-        uplink=uplink,
-    )
-
-
-def _spread(values: FloatArray, members: NDArray[np.intp], size: int) -> FloatArray:
-    full = np.zeros(size)
-    full[members] = values
-    return full

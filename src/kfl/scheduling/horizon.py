@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling.account import round_energy
-from kfl.scheduling.base import Decision, FloatArray, Observation, Scheduler, SchedulerState
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.cell_problem import Problem
+from kfl.scheduling.cost import FloatArray
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.serve import outcomes
 from kfl.scheduling.status import OUTCOMES, Status

@@ -28,14 +28,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import ConfigError
-from kfl.scheduling.allocation import allocate
+from kfl.scheduling.allocation import share_band
 from kfl.scheduling.as_printed import printed_rule
-from kfl.scheduling.base import LARGEST_WEIGHT, BoolArray, Decision, FloatArray, Observation, Scheduler, SchedulerState
-from kfl.scheduling.curve import energy_scale, log_upload_energy, required_exponent
-from kfl.scheduling.drift import drift_objective, typical_allowance_j
-from kfl.scheduling.gamma import data_weight
-from kfl.scheduling.lineup import Lineup
+from kfl.scheduling.band import Candidates
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
+from kfl.scheduling.cost import BoolArray, FloatArray
+from kfl.scheduling.objective import check_weights, data_weight, drift_objective, typical_allowance_j
 from kfl.scheduling.prefix import best_prefix
 from kfl.scheduling.serve import by_reason, reachable, serve, standing
 from kfl.scheduling.status import Status
@@ -71,19 +69,16 @@ class Lyapunov(Scheduler):
 
     def __post_init__(self) -> None:
         """Reject values that cannot work before a run starts."""
-        for field, value in (("v", self.v), ("epsilon", self.epsilon)):
-            if not (0 <= value <= LARGEST_WEIGHT):
-                raise ConfigError(f"scheduler.{field}", value, f"a number from 0 to {LARGEST_WEIGHT:g}")
-        data_weight(self.gamma, 0)
+        check_weights(self.v, self.gamma, self.epsilon)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """Algorithm 3 for one round."""
         gamma = data_weight(self.gamma, observation.round)
         extra = 0.0 if self.as_printed else self.epsilon * typical_allowance_j(state.allowance_j)
-        lineup, order = line_up(self.v * gamma, extra, state.queue_j, observation)
-        chosen = np.zeros(len(observation.samples), bool)
-        chosen[order[: best_prefix(lineup)]] = True
-        rule = printed_rule if self.as_printed else allocate
+        candidates, order = line_up(self.v * gamma, extra, state.queue_j, observation)
+        chosen = np.zeros(observation.size, bool)
+        chosen[order[: best_prefix(candidates)]] = True
+        rule = printed_rule if self.as_printed else share_band
         decision = serve(observation, chosen, state.queue_j + extra, rule)
         energy = observation.compute_energy_j + decision.upload_energy_j
         objective = drift_objective(self.v, gamma, observation.samples, state.queue_j, decision.chosen, energy)
@@ -92,47 +87,28 @@ class Lyapunov(Scheduler):
 
 def line_up(
     data_value: float, extra: float, queue_j: FloatArray, observation: Observation
-) -> tuple[Lineup, NDArray[np.intp]]:
+) -> tuple[Candidates, NDArray[np.intp]]:
     """The devices in play, sorted as Algorithm 3 wants them, and their indices. `data_value` is V γ_t."""
     possible, floor = reachable(observation)
-    scale, exponent = _curves(observation, possible)
     value = data_value * observation.samples
-    order = _order(value, queue_j, observation, scale, exponent, floor, possible)
-    lineup = Lineup(
-        value=value[order],
-        price=queue_j[order],
-        extra=extra,
-        compute_energy_j=observation.compute_energy_j[order],
-        scale_j=scale[order],
-        exponent=exponent[order],
-        floor=floor[order],
+    order = _order(value, queue_j, observation, floor, possible)
+    candidates = Candidates.of(
+        observation.curve.take(order),
+        floor[order],
+        queue_j[order],
+        value[order],
+        observation.compute_energy_j[order],
+        extra,
     )
-    return lineup, order
-
-
-def _curves(observation: Observation, possible: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """a and b of every device in play; without a radio, of an upload of nothing."""
-    uplink = observation.uplink
-    if uplink is None:
-        return np.ones(len(possible)), np.zeros(len(possible))
-    time = np.where(possible, uplink.upload_time_s, 1.0)
-    gain = np.where(possible & (uplink.gain > 0), uplink.gain, 1.0)
-    scale = energy_scale(uplink.bandwidth_hz, uplink.noise_w_per_hz, time, gain)
-    return scale, required_exponent(uplink.payload_bits, uplink.bandwidth_hz, time)
+    return candidates, order
 
 
 def _order(
-    value: FloatArray,
-    queue_j: FloatArray,
-    observation: Observation,
-    scale: FloatArray,
-    exponent: FloatArray,
-    floor: FloatArray,
-    possible: BoolArray,
+    value: FloatArray, queue_j: FloatArray, observation: Observation, floor: FloatArray, possible: BoolArray
 ) -> NDArray[np.intp]:
     """Lines 2 and 3: ascending Δ_k = −V γ D_k + q_k (E_L + E_U(1/K)), ties by θ^min, then by index."""
     busy = queue_j > 0
-    log_upload = log_upload_energy(scale, exponent, 1.0 / len(value))
+    log_upload = observation.curve.log_energy_j(1.0 / len(value))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         log_queue = np.log(queue_j)
         cost = np.where(busy, queue_j * observation.compute_energy_j + np.exp(log_queue + log_upload), 0.0)
@@ -149,7 +125,7 @@ def _status(observation: Observation, decision: Decision) -> Status:
         return decision.status
     devices = by_reason(standing(observation), observation.available)
     if devices:
-        return Status("unschedulable", devices, {"devices": len(observation.samples)})
+        return Status("unschedulable", devices, {"devices": observation.size})
     if not decision.chosen.any():
         return Status("nobody_worth" if observation.available.any() else "nobody_available")
     return Status()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.parse import parse_json
-from kfl.scheduling.base import BoolArray, FloatArray
+from kfl.scheduling.cost import BoolArray, FloatArray
 from kfl.scheduling.problem_draft import Column, Draft, check_top
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, EACH_ROUND, ProblemError, refuse_unknown
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling.base import BoolArray, FloatArray
 from kfl.scheduling.cell_problem import Problem
+from kfl.scheduling.cost import BoolArray, FloatArray
 from kfl.scheduling.problem_fields import (
     CELL_FIELDS,
     DEVICE_FIELDS,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kfl.core.errors import ConfigError, KflError
-from kfl.scheduling.base import BoolArray, FloatArray
+from kfl.scheduling.cost import BoolArray, FloatArray
 from kfl.wireless import CellConfig
 
 _CELL = CellConfig()

@@ -29,49 +29,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kfl.scheduling import curve
-from kfl.scheduling.base import FloatArray
-from kfl.scheduling.multiplier import demand, solve_log_multiplier
+from kfl.scheduling.band import CHUNK, SAMPLE, Candidates, band_log_price
+from kfl.scheduling.cost import FloatArray
 
-_CHUNK = 32_768  # devices at a time: intermediate arrays stay in the cache
-_SAMPLE = 2_048  # searches over more devices than this start from a sample
 _STRIDE = 32
 _ROUNDING = 64 * float(np.finfo(float).eps)
-
-
-@dataclass(frozen=True, eq=False)
-class Devices:
-    """The devices that may take part in a round, one entry each: value, price of a joule, upload curve, floor."""
-
-    value: FloatArray
-    """v_k = V γ D_k − q_k E_L,k."""
-    queue_j: FloatArray
-    scale_j: FloatArray
-    """a_k of the upload curve."""
-    exponent: FloatArray
-    """b_k of the upload curve."""
-    floor: FloatArray
-    """Smallest share f_k that power limit and hard budget allow."""
-    log_cost: FloatArray
-    """ln(a_k q_k); −∞ for an empty queue."""
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.value)
-
-    def take(self, which: NDArray[np.intp] | slice) -> Devices:
-        """Some of them."""
-        return Devices(
-            self.value[which],
-            self.queue_j[which],
-            self.scale_j[which],
-            self.exponent[which],
-            self.floor[which],
-            self.log_cost[which],
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,51 +51,48 @@ class Relaxation:
     """True when the prefix fills the band exactly (or the price is zero), so that it is optimal."""
 
 
-def shares_at_price(devices: Devices, log_price: float) -> FloatArray:
+def shares_at_price(devices: Candidates, log_price: float) -> FloatArray:
     """The share each device would take at this price, between its floor and 1."""
     if log_price == -math.inf:  # a free band: whoever pays for joules takes all of it
-        return np.where((devices.queue_j > 0) & (devices.exponent > 0), 1.0, devices.floor)
-    wanted = curve.share_at_price(log_price, devices.log_cost, devices.exponent)
+        return np.where((devices.queue_j > 0) & devices.curve.sends, 1.0, devices.floor)
+    wanted = devices.curve.share_at_price(log_price, devices.log_weight)
     return np.clip(wanted, devices.floor, 1.0, out=wanted)
 
 
-def weighted_upload_energy(devices: Devices, share: FloatArray) -> FloatArray:
+def weighted_upload_energy(devices: Candidates, share: FloatArray) -> FloatArray:
     """q_k E_U,k(θ_k), with 0 · ∞ = 0."""
-    energy = curve.upload_energy(devices.scale_j, devices.exponent, share)
+    energy = devices.curve.energy_j(share)
     with np.errstate(invalid="ignore"):
         return np.where(devices.queue_j > 0, devices.queue_j * energy, 0.0)
 
 
-def reduced_values(devices: Devices, log_price: float) -> FloatArray:
+def reduced_values(devices: Candidates, log_price: float) -> FloatArray:
     """φ_k(μ): below zero for the devices worth scheduling at this price."""
     share = shares_at_price(devices, log_price)
     return np.asarray(weighted_upload_energy(devices, share) + math.exp(log_price) * share - devices.value)
 
 
-def critical_log_prices(devices: Devices) -> FloatArray:
+def critical_log_prices(devices: Candidates) -> FloatArray:
     """ln μ_k of each device; −∞ where it is not worth scheduling even when the band is free."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_value = np.log(np.maximum(devices.value, 0.0))
-        break_even = log_value - devices.log_cost - np.log(devices.exponent)  # X
-        inside = devices.log_cost + curve.log_marginal_saving(np.maximum(break_even, 0.0))
+        share, inside = devices.curve.break_even(np.log(np.maximum(devices.value, 0.0)), devices.log_weight)
         left = devices.value - weighted_upload_energy(devices, devices.floor)
         at_floor = np.log(np.maximum(left, 0.0)) - np.log(devices.floor)
         at_one = np.log(np.maximum(devices.value - weighted_upload_energy(devices, np.ones_like(devices.floor)), 0.0))
-        highest = devices.exponent / devices.floor
-    log_price = np.where(break_even >= highest, at_floor, inside)
-    log_price = np.where(break_even <= devices.exponent, at_one, log_price)
+    log_price = np.where(share <= devices.floor, at_floor, inside)
+    log_price = np.where(share >= 1.0, at_one, log_price)
     # Nothing to send: takes no band, so no price drives it out.
-    log_price = np.where(devices.exponent == 0, np.inf, log_price)
+    log_price = np.where(devices.curve.sends, log_price, np.inf)
     return np.where(devices.value > 0, log_price, -np.inf)
 
 
-def relax(devices: Devices, log_price: FloatArray, rounding_scale: float) -> Relaxation:
+def relax(devices: Candidates, log_price: FloatArray, rounding_scale: float) -> Relaxation:
     """Maximise the dual. `devices` must be sorted by falling `log_price`, their critical prices.
 
     `rounding_scale` is the sum of the magnitudes that go into the objective; a bound computed in floating
     point is lowered by some units in the last place of it.
     """
-    count = devices.count
+    count = len(devices)
     # Floors alone bound the prefix: whoever comes after the floors are full is out.
     overfull = int(np.searchsorted(np.cumsum(devices.floor), 1.0, side="right"))
     critical = _first_overfull(devices, log_price, 1.0, min(overfull + 1, count))
@@ -144,49 +104,7 @@ def relax(devices: Devices, log_price: FloatArray, rounding_scale: float) -> Rel
     return Relaxation(critical, price, bound, tight)
 
 
-def band_log_price(devices: Devices) -> float:
-    """ln μ at which these devices fill the band; −∞ where nobody's joules have a price and floors suffice."""
-    if not np.any((devices.log_cost > -np.inf) & (devices.exponent > 0)):
-        return -math.inf
-    if devices.count > _CHUNK:
-        return _newton_in_pieces(devices)
-    rows = (devices.log_cost[None], devices.exponent[None], devices.floor[None])
-    return float(solve_log_multiplier(*rows)[0])
-
-
-def _newton_in_pieces(devices: Devices) -> float:
-    """`solve_log_multiplier` for one very long row: started from a sample, summed in pieces, to 1e-10."""
-    stride = devices.count // _SAMPLE
-    sample = devices.take(slice(stride // 2, None, stride))
-    floor = stride * sample.floor / max(1.0, stride * float(np.sum(sample.floor)) / 0.99)
-    priced = np.any((sample.log_cost > -np.inf) & (sample.exponent > 0))
-    rows = (sample.log_cost[None], stride * sample.exponent[None], floor[None])
-    price = float(solve_log_multiplier(*rows)[0]) if priced else float(np.max(devices.log_cost))
-    low, high = -math.inf, math.inf
-    for _ in range(200):
-        total, slope = total_demand(devices, price)
-        low, high = (price, high) if total > 1.0 else (low, price)
-        if abs(total - 1.0) < 1e-10 or high - low < 1e-14 * abs(price):
-            break
-        step = math.log(total) * total / slope if slope > 0 else math.inf
-        price += math.copysign(min(abs(step), 2.0), total - 1.0)
-        if not low < price < high:
-            price = 0.5 * (low + high)
-    return price
-
-
-def total_demand(devices: Devices, log_price: float) -> tuple[float, float]:
-    """Σ θ_k(μ) and −dΣ/d ln μ over all devices, in pieces that fit the cache."""
-    total, slope = 0.0, 0.0
-    for start in range(0, devices.count, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        row = (devices.log_cost[part], devices.exponent[part], devices.floor[part])
-        wanted, falls = demand(np.asarray(log_price), *row)
-        total, slope = total + float(wanted), slope + float(falls)
-    return total, slope
-
-
-def fitted_shares(devices: Devices, log_price: float) -> FloatArray:
+def fitted_shares(devices: Candidates, log_price: float) -> FloatArray:
     """The shares at a price that fills the band, with the last rounding error of Σ θ = 1 taken out."""
     share = shares_at_price(devices, log_price)
     above = share - devices.floor
@@ -196,20 +114,20 @@ def fitted_shares(devices: Devices, log_price: float) -> FloatArray:
     return np.minimum(devices.floor + above, 1.0)
 
 
-def _dual_value(staying: Devices, log_price: float) -> float:
+def _dual_value(staying: Candidates, log_price: float) -> float:
     """L(μ) for devices of which all others are driven out at this price."""
     return float(np.sum(np.minimum(reduced_values(staying, log_price), 0.0))) - math.exp(log_price)
 
 
-def total_share(devices: Devices, log_price: float) -> float:
+def total_share(devices: Candidates, log_price: float) -> float:
     """Σ θ_k(μ) over these devices, in pieces that fit the cache."""
     total = 0.0
-    for start in range(0, devices.count, _CHUNK):
-        total += float(np.sum(shares_at_price(devices.take(slice(start, start + _CHUNK)), log_price)))
+    for start in range(0, len(devices), CHUNK):
+        total += float(np.sum(shares_at_price(devices.take(slice(start, start + CHUNK)), log_price)))
     return total
 
 
-def _first_overfull(devices: Devices, log_price: FloatArray, capacity: float, stop: int) -> int:
+def _first_overfull(devices: Candidates, log_price: FloatArray, capacity: float, stop: int) -> int:
     """The first n with Σ_{k≤n} θ_k(μ_n) > capacity; `stop` if there is none below it.
 
     The sum rises with n: the prefix grows and its price falls. Large fleets are first searched in a sample of
@@ -221,10 +139,10 @@ def _first_overfull(devices: Devices, log_price: FloatArray, capacity: float, st
 
     low, high = -1, stop  # excess(low) ≤ 0 < excess(high), as far as we know
     low_excess, high_excess = -capacity, math.nan
-    if stop > _SAMPLE:
+    if stop > SAMPLE:
         sample = devices.take(slice(_STRIDE // 2, stop, _STRIDE))
         prices = log_price[_STRIDE // 2 : stop : _STRIDE]
-        guess = _first_overfull(sample, prices, capacity / _STRIDE, sample.count) * _STRIDE
+        guess = _first_overfull(sample, prices, capacity / _STRIDE, len(sample)) * _STRIDE
         step = math.isqrt(stop * _STRIDE)
         trial = min(max(guess, 0), stop - 1)
         while low < trial < high:  # walk away from the guess, ever faster, until the answer is bracketed

@@ -15,16 +15,12 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling import curve
-from kfl.scheduling.base import BoolArray, FloatArray
-from kfl.scheduling.multiplier import solve_log_multiplier
+from kfl.scheduling.band import Candidates, band_log_price, log_prices, total_demand
+from kfl.scheduling.cost import BoolArray, FloatArray
 from kfl.scheduling.relaxation import (
-    Devices,
     Relaxation,
-    band_log_price,
     reduced_values,
     shares_at_price,
-    total_demand,
     total_share,
     weighted_upload_energy,
 )
@@ -39,10 +35,10 @@ _PAIRS, _TRIPLES = 40, 14  # devices nearest to break-even, of which pairs and t
 _MAX_FLIPS = 64
 
 
-def repair(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
+def repair(devices: Candidates, relaxation: Relaxation) -> NDArray[np.intp]:
     """A feasible set, as positions in `devices` (sorted by falling critical price), near the dual's bound."""
     prefix = np.arange(relaxation.staying)
-    if relaxation.tight or relaxation.staying == devices.count:
+    if relaxation.tight or relaxation.staying == len(devices):
         return prefix
     if relaxation.staying > _SMALL:
         return _fill_or_squeeze(devices, relaxation)
@@ -54,13 +50,13 @@ def repair(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
 # ── Many devices ─────────────────────────────────────────────────────────────
 
 
-def _fill_or_squeeze(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
+def _fill_or_squeeze(devices: Candidates, relaxation: Relaxation) -> NDArray[np.intp]:
     """Make room for the critical device, or fill the unused band by exchanging devices near the price."""
     stay, price = relaxation.staying, math.exp(relaxation.log_price)
     staying, critical = devices.take(slice(0, stay)), devices.take(slice(stay, stay + 1))
     total, slope = total_demand(staying, relaxation.log_price)
     spare = 1.0 - total
-    near = np.arange(max(stay - _WINDOW, 0), min(stay + _WINDOW, devices.count))
+    near = np.arange(max(stay - _WINDOW, 0), min(stay + _WINDOW, len(devices)))
     exchanged, left = _exchange(devices.take(near), near < stay, relaxation.log_price, spare)
     # Room for the critical device is made by all others giving a little: ½ (shortage)² μ / (−dΣθ/d ln μ).
     shortage = float(shares_at_price(critical, relaxation.log_price)[0]) - spare
@@ -70,7 +66,7 @@ def _fill_or_squeeze(devices: Devices, relaxation: Relaxation) -> NDArray[np.int
     return np.concatenate([np.arange(near[0]), near[exchanged]])
 
 
-def _exchange(near: Devices, chosen: BoolArray, log_price: float, spare: float) -> tuple[BoolArray, float]:
+def _exchange(near: Candidates, chosen: BoolArray, log_price: float, spare: float) -> tuple[BoolArray, float]:
     """Put devices in the place of others, or just in, so that less of the band is unused; and what gap is left.
 
     At a fixed price the gap of a set is μ (1 − Σθ) + Σ_in max(φ, 0) − Σ_out min(φ, 0), and near the critical
@@ -101,42 +97,42 @@ def _exchange(near: Devices, chosen: BoolArray, log_price: float, spare: float) 
 # ── Few devices ──────────────────────────────────────────────────────────────
 
 
-def _pool(devices: Devices, staying: int) -> NDArray[np.intp]:
+def _pool(devices: Candidates, staying: int) -> NDArray[np.intp]:
     """The staying devices, the next ones in the order of the price, and the most valuable of the rest."""
-    near = min(staying + _POOL, devices.count)
-    rest = np.arange(near, devices.count)
+    near = min(staying + _POOL, len(devices))
+    rest = np.arange(near, len(devices))
     if len(rest) > _POOL // 4:
         rest = rest[np.argpartition(-devices.value[rest], _POOL // 4)[: _POOL // 4]]
     return np.concatenate([np.arange(near), np.sort(rest)])
 
 
-def set_values(devices: Devices, sets: BoolArray) -> FloatArray:
+def set_values(devices: Candidates, sets: BoolArray) -> FloatArray:
     """The objective of each set (one per row) with its best shares; infinite where the floors do not fit."""
     floor = np.where(sets, devices.floor, 0.0)
-    exponent = np.where(sets, devices.exponent, 0.0)
+    curve = devices.curve.only(sets)
     value = -np.where(sets, devices.value, 0.0).sum(-1)
     possible = floor.sum(-1) <= 1.0
-    priced = possible & ((devices.log_cost > -np.inf) & (exponent > 0)).any(-1)
+    priced = possible & curve.priced(devices.log_weight).any(-1)
     if priced.any():
-        log_cost = np.broadcast_to(devices.log_cost, sets.shape)[priced]
-        log_price = solve_log_multiplier(log_cost, exponent[priced], floor[priced])
-        wanted = curve.share_at_price(log_price[:, None], log_cost, exponent[priced])
+        solved, log_weight = curve.take(priced), np.broadcast_to(devices.log_weight, sets.shape)[priced]
+        log_price = log_prices(solved, log_weight, floor[priced])
+        wanted = solved.share_at_price(log_price[:, None], log_weight)
         share = np.where(sets[priced], np.maximum(wanted, floor[priced]), 1.0)
         cost = weighted_upload_energy(devices, share)
         value[priced] += np.where(sets[priced], cost, 0.0).sum(-1)
     return np.where(possible, value, np.inf)
 
 
-def _improve(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
+def _improve(devices: Candidates, relaxation: Relaxation) -> NDArray[np.intp]:
     """The best of a few starts, improved by flips until none helps; with few devices, every start is improved."""
     at_dual = reduced_values(devices, relaxation.log_price)
     starts = _starts(devices, relaxation)
     values = set_values(devices, starts)
     order = np.argsort(values, kind="stable")
-    if devices.count > _FEW:
+    if len(devices) > _FEW:
         order = order[:1]
     flips = _flips(np.argsort(np.abs(at_dual), kind="stable"))
-    best, best_value = np.zeros(devices.count, dtype=bool), 0.0
+    best, best_value = np.zeros(len(devices), dtype=bool), 0.0
     for start in order[values[order] < math.inf]:
         found, value = _climb(devices, starts[start], float(values[start]), at_dual, relaxation, flips)
         if value < best_value:
@@ -144,9 +140,9 @@ def _improve(devices: Devices, relaxation: Relaxation) -> NDArray[np.intp]:
     return np.flatnonzero(best)
 
 
-def _starts(devices: Devices, relaxation: Relaxation) -> BoolArray:
+def _starts(devices: Candidates, relaxation: Relaxation) -> BoolArray:
     """The staying devices, these filled up by exchanges, these and the critical one, the best single device."""
-    count, stay = devices.count, relaxation.staying
+    count, stay = len(devices), relaxation.staying
     prefix = np.arange(count) < stay
     spare = 1.0 - total_share(devices.take(slice(0, stay)), relaxation.log_price)
     exchanged, _ = _exchange(devices, prefix, relaxation.log_price, spare)
@@ -164,7 +160,7 @@ def _flips(order: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _climb(
-    devices: Devices,
+    devices: Candidates,
     chosen: BoolArray,
     value: float,
     at_dual: FloatArray,
@@ -172,7 +168,7 @@ def _climb(
     flips: NDArray[np.intp],
 ) -> tuple[BoolArray, float]:
     """Take the best improving flip, again and again."""
-    tried = (4 if devices.count <= _FEW else 1) * _TRIALS
+    tried = (4 if len(devices) <= _FEW else 1) * _TRIALS
     for _ in range(_MAX_FLIPS):
         hopeful = _hopeful(devices, chosen, value, at_dual, relaxation, flips)
         improved = False
@@ -189,7 +185,7 @@ def _climb(
 
 
 def _hopeful(
-    devices: Devices,
+    devices: Candidates,
     chosen: BoolArray,
     value: float,
     at_dual: FloatArray,

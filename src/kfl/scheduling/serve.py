@@ -12,12 +12,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, AllocationProblem, allocate
-from kfl.scheduling.base import BoolArray, Decision, FloatArray, Observation
-from kfl.scheduling.curve import energy_scale, min_share, required_exponent, share_for_energy
+from kfl.core.errors import ConfigError
+from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, share_band
+from kfl.scheduling.base import Decision, Observation
+from kfl.scheduling.cost import BoolArray, FloatArray, Uplink
 from kfl.scheduling.status import OUTCOMES, Status
 
-Allocator = Callable[[AllocationProblem], Allocation]
+Allocator = Callable[[Uplink, FloatArray, FloatArray], Allocation]
+"""Shares the band among devices, given the price of each one's joule and its least share."""
 
 # A hard budget holds exactly, so the floor aims this little below it: rounding must not overspend.
 _BUDGET_MARGIN = 1e-12
@@ -40,61 +42,59 @@ def reachable(observation: Observation) -> tuple[BoolArray, FloatArray]:
 
 
 def _power_floor(observation: Observation) -> FloatArray:
-    uplink = observation.uplink
-    if uplink is None:
-        return np.zeros(len(observation.samples))
-    snr = uplink.max_power_w * uplink.gain / (uplink.bandwidth_hz * uplink.noise_w_per_hz)
-    return min_share(snr, required_exponent(uplink.payload_bits, uplink.bandwidth_hz, uplink.upload_time_s))
+    return np.zeros(observation.size) if observation.uplink is None else observation.uplink.power_floor()
 
 
 def _budget_floor(observation: Observation) -> FloatArray:
     left = observation.battery_j * (1.0 - _BUDGET_MARGIN) - observation.compute_energy_j
     broke = ~(left >= 0)
-    uplink = observation.uplink
-    if uplink is None:
-        return np.where(broke, np.inf, 0.0)
-    exponent = required_exponent(uplink.payload_bits, uplink.bandwidth_hz, uplink.upload_time_s)
-    scale = energy_scale(uplink.bandwidth_hz, uplink.noise_w_per_hz, np.maximum(uplink.upload_time_s, 0.0), uplink.gain)
-    floor = share_for_energy(scale, exponent, np.where(broke, 0.0, left) * (1.0 - _BUDGET_MARGIN))
+    floor = observation.curve.share_for_energy(np.where(broke, 0.0, left) * (1.0 - _BUDGET_MARGIN))
     return np.where(broke, np.inf, floor)
 
 
-def serve(observation: Observation, chosen: BoolArray, weight: FloatArray, allocator: Allocator = allocate) -> Decision:
+def serve(
+    observation: Observation, chosen: BoolArray, weight: FloatArray, allocator: Allocator = share_band
+) -> Decision:
     """Shares and powers for the chosen devices, minimising Σ weight · energy, as a decision without objective.
 
     Devices that can never finish or afford it are left out. If the least shares of the others do not fit the
     band together, those with the largest are left out until they do.
     """
-    chosen = np.asarray(chosen, bool)
+    chosen, weight = np.asarray(chosen, bool), np.asarray(weight, float)
     possible, floor = reachable(observation)
     fitting = _fitting(chosen & possible, floor)
     status = _left_out(observation, chosen, chosen & possible & ~fitting)
-    size = len(chosen)
-    uplink = observation.uplink
     members = np.flatnonzero(fitting)
-    if uplink is None or not len(members):
-        return Decision(fitting, np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size), status=status)
-    solution = allocator(
-        AllocationProblem(
-            bandwidth_hz=uplink.bandwidth_hz,
-            noise_w_per_hz=uplink.noise_w_per_hz,
-            gain=uplink.gain[members],
-            payload_bits=uplink.payload_bits[members],
-            upload_time_s=uplink.upload_time_s[members],
-            max_power_w=uplink.max_power_w[members],
-            weight=np.asarray(weight, float)[members],
-            share_floor=floor[members],
-        )
-    )
-    sending = solution.share > 0
-    return Decision(
-        chosen=fitting,
-        share=_spread(solution.share, members, size),
-        power_w=_spread(solution.power_w, members, size),
-        upload_energy_j=_spread(solution.energy_j, members, size),
-        upload_time_s=_spread(np.where(sending, uplink.upload_time_s[members], 0.0), members, size),
-        status=status,
-    )
+    if observation.uplink is None or not len(members):
+        nothing = np.zeros(len(chosen))
+        return Decision(fitting, nothing, nothing, nothing, nothing, status=status)
+    _check_weights(weight, members)
+    solution = allocator(observation.uplink.take(members), weight[members], floor[members])
+    return decision_for(observation, members, solution.share, solution.energy_j, status)
+
+
+def decision_for(
+    observation: Observation,
+    members: NDArray[np.intp],
+    share: FloatArray,
+    energy_j: FloatArray,
+    status: Status | None = None,
+) -> Decision:
+    """A decision with these devices, their shares and what their uploads cost, without objective."""
+    size = observation.size
+    chosen = np.zeros(size, bool)
+    chosen[members] = True
+    shares, upload_j = _spread(share, members, size), _spread(energy_j, members, size)
+    power_w, time_s = np.zeros(size), np.zeros(size)
+    if observation.uplink is not None:
+        power_w, time_s = observation.uplink.transmission(shares, upload_j)
+    return Decision(chosen, shares, power_w, upload_j, time_s, status=Status() if status is None else status)
+
+
+def _check_weights(weight: FloatArray, members: NDArray[np.intp]) -> None:
+    bad = members[~(np.isfinite(weight[members]) & (weight[members] >= 0))]
+    if len(bad):
+        raise ConfigError(f"weight of device {bad[0]}", float(weight[bad[0]]), "a finite number, 0 or more")
 
 
 def _fitting(wanted: BoolArray, floor: FloatArray) -> BoolArray:

@@ -35,8 +35,8 @@ def round_to_blocks(
     upload_time_s: FloatArray,
     gain: FloatArray,
     max_power_w: FloatArray,
-    bandwidth_hz: float,
-    noise_w_per_hz: float,
+    bandwidth_hz: float | FloatArray,
+    noise_w_per_hz: float | FloatArray,
     weight: FloatArray | None = None,
     energy_limit_j: FloatArray | None = None,
 ) -> BlockSplit:

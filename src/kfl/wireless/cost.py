@@ -65,8 +65,8 @@ def transmit_power(
     payload_bits: ArrayLike,
     upload_time_s: ArrayLike,
     gain: ArrayLike,
-    bandwidth_hz: float,
-    noise_w_per_hz: float,
+    bandwidth_hz: float | FloatArray,
+    noise_w_per_hz: float | FloatArray,
 ) -> FloatArray:
     """p = (θ B N_0 / h) (2^(Q q / (T_U θ B)) − 1), equation (24): the power that ends exactly in time.
 

@@ -1,0 +1,92 @@
+"""What Algorithm 3 and the dual scheduler both minimise in a round: the drift-plus-penalty, equation (22),
+
+    −V γ_t Σ_k α_k D_k + Σ_k q_k α_k E_k,        E_k = E_L + E_U,
+
+with γ_t the weight of data that is scheduled in round t.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+
+from kfl.core.errors import ConfigError
+from kfl.scheduling.cost import BoolArray, FloatArray
+
+LARGEST_WEIGHT = 1e30
+"""Weights in what schedulers minimise are no larger: products with samples and joules must stay finite."""
+
+_EXPECTED = '"inverse", "constant" or "module:function", a function of the round (from 0) that returns a number'
+
+
+def check_weights(v: float, gamma: str, epsilon: float) -> None:
+    """Reject parameters of a scheduler that cannot work, before a run starts."""
+    for name, value in (("v", v), ("epsilon", epsilon)):
+        if not (0 <= value <= LARGEST_WEIGHT):
+            raise ConfigError(f"scheduler.{name}", value, f"a number from 0 to {LARGEST_WEIGHT:g}")
+    data_weight(gamma, 0)
+
+
+def drift_objective(
+    v: float, weight: float, samples: FloatArray, queue_j: FloatArray, chosen: BoolArray, energy_j: FloatArray
+) -> float:
+    """Equation (22) for one decision: −V γ_t Σ D_k + Σ q_k E_k over the chosen devices; 0 for nobody.
+
+    `weight` is γ_t and `energy_j` each device's whole energy, E_L + E_U. A device with an empty queue adds
+    nothing, whatever its energy (0 · ∞ = 0).
+
+    >>> d, q, e = np.array([10.0, 20.0]), np.array([0.0, 2.0]), np.array([np.inf, 0.5])
+    >>> drift_objective(1.0, 0.5, d, q, np.array([True, True]), e)
+    -14.0
+    """
+    charged = chosen & (queue_j > 0)
+    gain = v * weight * float(np.sum(samples[chosen]))
+    return float(np.sum(queue_j[charged] * energy_j[charged])) - gain
+
+
+def typical_allowance_j(allowance_j: FloatArray) -> float:
+    """The mean budget per round of the devices that have one, 1 J if nobody has: the unit of the small price ε.
+
+    >>> typical_allowance_j(np.array([0.1, 0.3, np.inf]))
+    0.2
+    """
+    limited = allowance_j[np.isfinite(allowance_j) & (allowance_j > 0)]
+    return float(limited.mean()) if len(limited) else 1.0
+
+
+def data_weight(gamma: str, round_index: int) -> float:
+    """γ_t for a round counted from 0.
+
+    "inverse" is the paper's 1/t, which divides by zero in its own round 0, so 1/(t + 1) here. "constant" is 1.
+    "module:function" calls a user's function with the round.
+
+    >>> data_weight("inverse", 0), data_weight("inverse", 3), data_weight("constant", 3)
+    (1.0, 0.25, 1.0)
+    >>> data_weight("math:exp", 0)
+    1.0
+    """
+    if gamma == "inverse":
+        return 1.0 / (round_index + 1)
+    if gamma == "constant":
+        return 1.0
+    weight = float(_function(gamma)(round_index))
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ConfigError(f"{gamma}({round_index})", weight, "a finite number, 0 or more")
+    return weight
+
+
+def _function(gamma: str) -> Callable[[int], float]:
+    module_name, _, name = gamma.partition(":")
+    if not (module_name and name):
+        raise ConfigError("gamma", gamma, _EXPECTED)
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError("gamma", gamma, f"{_EXPECTED}; {error}") from error
+    if not callable(found):
+        raise ConfigError("gamma", gamma, _EXPECTED)
+    return cast("Callable[[int], float]", found)
