@@ -93,7 +93,7 @@ def test_a_finished_run_and_its_constants_again(run_folder, capsys):
     [
         ([], "RUN or --constants is 'neither'"),
         (["here", "--constants", "constants.toml"], "RUN or --constants is 'both'"),
-        (["nowhere"], "no run folder"),
+        (["nowhere"], "not a run folder"),
         (["--constants", "nowhere.toml"], "No such file"),
         (["--constants", "constants.toml", "--count", "60"], "count is 60"),
         (["--constants", "constants.toml", "--iterations", "3"], "--iterations is '3'"),

@@ -41,7 +41,7 @@ def line(algorithm, seed, accuracy, **more):
         "rounds_with_nobody": 0,
         "devices_over_budget": 0,
         "devices_never_chosen": 0,
-        "why_nobody": "",
+        "why_nobody": None,
         "curve": {
             "rounds": points,
             "joules": [(1 + seed) * p for p in points],
@@ -145,7 +145,11 @@ def test_a_record_adds_up_what_happened(tmp_path):
     }
     found = record(kfl.Experiment(seed=4, rounds=3), History(rounds, summary, tuple(devices)), "a note")
     assert (found["accuracy"], found["worst_tenth"], found["seed"]) == (0.75, 0.5, 4)
-    assert (found["rounds_with_nobody"], found["devices_per_round"], found["why_nobody"]) == (1, 1.0, "Too far.")
+    assert (found["rounds_with_nobody"], found["devices_per_round"], found["why_nobody"]) == (
+        1,
+        1.0,
+        Status.note("Too far.").to_dict(),
+    )
     assert found["devices_never_chosen"] == 1
     assert found["curve"] == {
         "rounds": [1.0, 3.0],

@@ -207,7 +207,7 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(whole, tmp_path
     where = str(tmp_path / "file" / "run")
     assert main(["run", *RUN, "--out", where] if command == "run" else ["resume", where]) == 2
     said = one_sentence(capfd.readouterr().err)
-    assert where in said and ("cannot be written" in said or "no run folder" in said)
+    assert where in said and ("cannot be written" in said or "not a run folder" in said)
     assert (tmp_path / "file").read_bytes() == b"x"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError
 from kfl.theory import PATTERNS, Constants, equal_counts, pattern_schedule, round_weights, theorem1
-from kfl.theory.bound import geometric_sum
+from kfl.theory._bound import geometric_sum
 
 SMALL = Constants(
     body_smoothness=2.0,

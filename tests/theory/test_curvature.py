@@ -12,7 +12,7 @@ from torch.nn import functional
 from kfl.core.errors import ConfigError
 from kfl.models import SplitModel
 from kfl.theory import measure_model
-from kfl.theory.curvature import hessian_product
+from kfl.theory._curvature import hessian_product
 
 
 @pytest.fixture(autouse=True)

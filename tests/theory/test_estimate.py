@@ -11,7 +11,7 @@ from kfl.algorithms import FedAvg, Local
 from kfl.core.errors import ConfigError, ModelError, RunFolderError
 from kfl.simulation import build_world, load_model
 from kfl.theory import bound_of_run, estimate_constants, measure_model, theorem1
-from kfl.theory.finished import reported
+from kfl.theory._finished import reported
 
 EXPERIMENT = kfl.Experiment(devices=10, rounds=4, widths=(8,), scheduler=kfl.Uniform(6))
 
@@ -97,7 +97,7 @@ def test_another_algorithm_has_proposition_2_alone(tmp_path):
 
 
 def test_folders_that_cannot_answer_say_why(finished, tmp_path):
-    with pytest.raises(RunFolderError, match="no run folder"):
+    with pytest.raises(RunFolderError, match="not a run folder"):
         bound_of_run(tmp_path)
     folder = tmp_path / "half"
     shutil.copytree(finished[0], folder)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.theory import GAPS, Constants, equal_counts, theorem1
-from kfl.theory.gaps import class_factor, step_sums
+from kfl.theory._gaps import class_factor, step_sums
 
 
 def one_weight(curvature: float, gradient: float, rate: float, gap: float) -> Constants:

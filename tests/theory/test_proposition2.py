@@ -13,7 +13,7 @@ from kfl.core.errors import ConfigError
 from kfl.scheduling import EnergyAccount, Lyapunov
 from kfl.simulation import build_world
 from kfl.theory import offline_upper, proposition2_of_run, proposition2_volume
-from kfl.theory.proposition2 import least_round_energy, scheduled
+from kfl.theory._proposition2 import least_round_energy, scheduled
 from kfl.wireless import PRESETS
 
 EXPERIMENT = kfl.Experiment(devices=10, rounds=12, widths=(8,), scheduler=Lyapunov(v=0.01))

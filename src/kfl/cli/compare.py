@@ -18,8 +18,9 @@ from kfl.core.files import write_atomic
 from kfl.core.text import quantity
 from kfl.experiment import Experiment
 from kfl.plots import Axis
+from kfl.scheduling import describe
 from kfl.simulation.compare import STANDARD, Row, line_up, pick_reference, summarise_rows
-from kfl.simulation.records import Record, data_note, read_records, record, write_records
+from kfl.simulation.records import RESULTS, Record, data_note, read_records, record, write_records
 from kfl.simulation.statistics import Difference, Spread
 
 DESCRIPTION = """Compare algorithms on the same setting and seeds: one table, one plot, raw results as JSON lines.
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(f"\nkfl: interrupted; finished runs are kept. To continue: {command}", file=sys.stderr)
         return 130
-    if (folder / "results.jsonl").exists():
+    if (folder / RESULTS).exists():
         show(read_records(folder), reference, options.x, folder, command)
     if problem is not None:
         raise problem
@@ -83,7 +84,7 @@ def execute(experiments: Sequence[Experiment], folder: Path, options: CompareOpt
         if progress.history is not None and progress.history.folder is not None:
             note = data_note(Path(progress.history.folder))
             results[progress.name] = record(names[progress.name], progress.history, note)
-            write_records(folder / "results.jsonl", [results[name] for name in order if name in results])
+            write_records(folder / RESULTS, [results[name] for name in order if name in results])
 
     with ManyDisplay("comparing") as display:
         try:
@@ -235,14 +236,15 @@ def feasibility(row: Row, records: Sequence[Record]) -> str:
     """Whether an algorithm could run at all under the radio and the budgets; empty where it could."""
     rounds = max(line["rounds"] for line in records)
     devices = max(line["devices"] for line in records)
+    why = "" if row.why_nobody is None else f" {describe(row.why_nobody)}"
     if not row.feasible:
-        return f"{row.algorithm} is not feasible here, its accuracy is that of untrained models. {row.why_nobody}"
+        return f"{row.algorithm} is not feasible here, its accuracy is that of untrained models.{why}"
     if row.rounds_with_nobody > 0:
         never = f" {row.devices_never_chosen:.3g} of {devices} devices never took part." * bool(
             row.devices_never_chosen
         )
         return (
-            f"{row.algorithm}: nobody took part in {row.rounds_with_nobody:.3g} of {rounds} rounds on average.{never} "
-            f"{row.why_nobody}"
+            f"{row.algorithm}: nobody took part in {row.rounds_with_nobody:.3g} of {rounds} rounds on average.{never}"
+            f"{why}"
         )
     return ""

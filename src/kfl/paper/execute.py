@@ -12,7 +12,7 @@ from kfl.experiment import Experiment
 from kfl.paper.setting import Figure, Scale, runs
 from kfl.paper.store import Store
 from kfl.simulation.many import Progress, run_many, run_paths
-from kfl.simulation.records import Record, data_note, record
+from kfl.simulation.records import RESULTS, Record, data_note, record
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Shard:
     @property
     def file(self) -> str:
         """Where its results go."""
-        return "results.jsonl" if self.count == 1 else f"results-{self.index}of{self.count}.jsonl"
+        return RESULTS if self.count == 1 else f"results-{self.index}of{self.count}.jsonl"
 
     def share(self, names: Sequence[str]) -> list[str]:
         """Its part of some runs: every n-th."""

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfl.core.errors import RunFolderError
-from kfl.core.parse import parse_json
 from kfl.paper.setting import Line, Scale, run_key
-from kfl.simulation.records import Record, write_records
+from kfl.simulation.records import RESULTS, Record, read_lines, write_records
 
 
 @dataclass
@@ -21,22 +19,18 @@ class Store:
     """Results by the name of the run."""
 
     folder: Path
-    file: str = "results.jsonl"
+    file: str = RESULTS
     """Where new results go."""
     rows: dict[str, Record] = field(default_factory=dict)
     _own: dict[str, Record] = field(default_factory=dict)
 
     @staticmethod
-    def open(folder: Path, file: str = "results.jsonl") -> Store:
+    def open(folder: Path, file: str = RESULTS) -> Store:
         """What a folder holds; a new folder holds nothing."""
         store = Store(folder, file)
         for path in sorted(folder.glob("results*.jsonl")):
-            for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                try:
-                    row = parse_json(text)
-                    store.rows[row["run"]] = row
-                except (ValueError, KeyError, TypeError) as problem:
-                    raise RunFolderError(f"{path}, line {number}, is no result of kfl paper ({problem}).") from problem
+            for row in read_lines(path, "kfl paper", ("run", "digest")):
+                store.rows[row["run"]] = row
                 if path.name == file:
                     store._own[row["run"]] = row
         return store

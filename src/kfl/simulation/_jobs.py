@@ -1,4 +1,4 @@
-"""Runs in other processes: each worker plays one run after another and reports every round.
+"""Runs one after another here, or in worker processes that report every round.
 
 A worker that dies (killed for memory, say) loses the run it was playing and no other. Results travel through the
 run folders, which are written whole or not at all, so that stopping everything at any moment loses no finished run.
@@ -34,7 +34,7 @@ FAILURE = ".error.txt"
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One run and where it goes."""
+    """One run and its folder."""
 
     experiment: Experiment
     path: Path
@@ -46,11 +46,11 @@ class Job:
 
 
 Tell = Callable[[Job, bool, str | None], None]
-"""Called with a job, whether it has ended, and if it failed why. Not ended: one round more is done."""
+"""Called with a job, whether it has ended, and why it failed if it did. Not ended: one more round is done."""
 
 
 def play_here(jobs: Sequence[Job], threads: int, tell: Tell) -> None:
-    """All jobs one after another in this process, with the same number of threads that a worker has."""
+    """Play all jobs one after another in this process, with as many threads as a worker has."""
     import torch
 
     before = torch.get_num_threads()
@@ -63,40 +63,40 @@ def play_here(jobs: Sequence[Job], threads: int, tell: Tell) -> None:
 
 
 def play_in_processes(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> None:
-    """All jobs over so many processes. Interrupted, it ends them all."""
+    """Play all jobs in `workers` processes; an interrupt terminates them all."""
     waiting = deque(jobs)
-    crew: dict[Connection, tuple[SpawnProcess, Job]] = {}
+    running: dict[Connection, tuple[SpawnProcess, Job]] = {}
     try:
-        while crew or waiting:
-            while waiting and len(crew) < workers:
-                pipe, process = _hire(threads)
-                crew[pipe] = process, _give(pipe, waiting.popleft())
-            for pipe in [found for found in wait(list(crew)) if isinstance(found, Connection)]:
-                process, job = crew[pipe]
+        while running or waiting:
+            while waiting and len(running) < workers:
+                pipe, process = _start_worker(threads)
+                running[pipe] = process, _send(pipe, waiting.popleft())
+            for pipe in [found for found in wait(list(running)) if isinstance(found, Connection)]:
+                process, job = running[pipe]
                 try:
                     ended, problem = pipe.recv()
                 except (EOFError, OSError):
                     process.join()
-                    del crew[pipe]
+                    del running[pipe]
                     code = process.exitcode
                     tell(job, True, f"Its process died with exit status {code}; memory may have run out.")
                     continue
                 tell(job, ended, problem)
                 if ended and waiting:
-                    crew[pipe] = process, _give(pipe, waiting.popleft())
+                    running[pipe] = process, _send(pipe, waiting.popleft())
                 elif ended:
-                    del crew[pipe]
+                    del running[pipe]
                     pipe.close()
                     process.join()
     finally:
-        for process, _ in crew.values():
+        for process, _ in running.values():
             process.terminate()
-        for process, _ in crew.values():
+        for process, _ in running.values():
             process.join()
 
 
-def _hire(threads: int) -> tuple[Connection, SpawnProcess]:
-    """A new worker and the pipe to it. Spawned, not forked: a fork of a process with threads can hang."""
+def _start_worker(threads: int) -> tuple[Connection, SpawnProcess]:
+    """A new worker and the pipe to it. Spawned, because a fork of a process with threads can hang."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=serve, args=(theirs, threads), daemon=True)
@@ -105,15 +105,15 @@ def _hire(threads: int) -> tuple[Connection, SpawnProcess]:
     return ours, process
 
 
-def _give(pipe: Connection, job: Job) -> Job:
-    """Send a job. If the worker is dead already, the end of its pipe will say so."""
+def _send(pipe: Connection, job: Job) -> Job:
+    """Send a job. If the worker has died, reading from its pipe will tell."""
     with suppress(OSError):
         pipe.send(job)
     return job
 
 
 def serve(pipe: Connection, threads: int) -> None:
-    """The life of a worker: play the jobs that come down the pipe until it is closed."""
+    """A worker process: play the jobs from the pipe until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides what to do
     import torch
 

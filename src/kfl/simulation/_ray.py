@@ -1,8 +1,8 @@
-"""Runs on a Ray cluster: one task per run, and Ray decides where and when.
+"""Runs on a Ray cluster: one task per run; Ray decides where and when.
 
-A run goes into its own run folder where the node sees it (one machine, or a disk that the nodes share). Elsewhere the
-node plays it in a folder of its own and sends the finished files here, where they are written whole, the summary last.
-A worker or node that dies costs time, not the run: Ray starts it again, and it goes on from its last checkpoint where
+A node that sees the run folders (one machine, or a shared disk) writes into them. Any other node plays the run in a
+folder of its own and sends the finished files here, where they are written whole, the summary last.
+A worker or node that dies costs time, not the run: Ray starts it again, and it resumes from its last checkpoint where
 that can still be read.
 """
 
@@ -30,15 +30,15 @@ from kfl.runfolder import RunFolder, RunReader, cannot_write, runs_in
 from kfl.simulation._jobs import FAILURE, Job, Tell, attempt
 
 RETRIES = 3
-"""How often a run is started again whose worker died."""
-LOOK_S = 0.3
-"""Between two looks at how far the runs are."""
-GOODBYE_S = 10.0
-"""What interrupted runs are given to end by themselves."""
+"""How often a run is restarted after its worker died."""
+POLL_S = 0.3
+"""Seconds between two progress updates."""
+GRACE_S = 10.0
+"""Seconds that interrupted runs have to end by themselves."""
 
-PATIENCE_S = 5.0
+CONNECT_S = 5.0
 CLIENT_PORT = 10001
-"""Where Ray's client server listens unless told otherwise."""
+"""Default port of Ray's client server."""
 # Ray speaks gRPC, which is HTTP/2: a server greets with a frame of settings. RFC 9113, section 3.4.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _FRAME_HEADER, _TYPE, _SETTINGS = 9, 3, 4
@@ -51,7 +51,7 @@ class Sweep:
     """What all tasks of one sweep share."""
 
     beacon: str
-    """Name of a file beside the run folders: who sees it sees the folders."""
+    """Name of a file beside the run folders: a node that sees it sees the folders."""
     shared: bool
     """Whether to look for the beacon at all."""
     threads: int
@@ -64,7 +64,7 @@ class Sweep:
 def play_on_ray(
     jobs: Sequence[Job], address: str, threads: int, tell: Tell, *, workers: int | None = None, shared: bool = True
 ) -> None:
-    """All jobs as tasks of the Ray cluster at `address`. Interrupted, it ends them all.
+    """Play all jobs as tasks of the Ray cluster at `address`; an interrupt cancels them all.
 
     `local` is a cluster of this machine alone, with room for `workers` runs side by side, that ends with the call;
     `auto` is the one that runs here already. `shared=False` treats all nodes as if they could not see the run folders.
@@ -76,38 +76,38 @@ def play_on_ray(
         with _beacon(jobs) as beacon:
             where = os.environ.get("KFL_DATA_DIR")
             sweep = Sweep(beacon, shared, threads, __version__, tuple(sys.argv), where)
-            _play_all(ray, [_absolute(job) for job in jobs], sweep, lambda place, *news: tell(jobs[place], *news))
+            _play_all(ray, [_absolute(job) for job in jobs], sweep, lambda index, *news: tell(jobs[index], *news))
 
 
 def _play_all(ray: Any, jobs: list[Job], sweep: Sweep, tell: Callable[[int, bool, str | None], None]) -> None:
-    """Hand out every job and follow them to their ends."""
+    """Submit every job and follow all of them to the end."""
     board = _board(ray)
     # A worker that has used a GPU is not used again: PyTorch would stay with the first one it saw.
     share = {"num_cpus": sweep.threads, "max_retries": RETRIES}
     play = {0: ray.remote(**share)(play_there), 1: ray.remote(num_gpus=1, max_calls=1, **share)(play_there)}
     datasets: dict[int, Any] = {}
     tasks: dict[Any, int] = {}
-    told = [0] * len(jobs)
+    reported = [0] * len(jobs)
     try:
-        for place, job in enumerate(jobs):
+        for index, job in enumerate(jobs):
             if id(job.dataset) not in datasets:  # the same data for hundreds of runs travels once
                 datasets[id(job.dataset)] = ray.put(job.dataset)
-            given = (replace(job, dataset=None), datasets[id(job.dataset)], sweep, place, board)
-            tasks[play[_gpus(ray, job)].options(name=job.path.name).remote(*given)] = place
+            given = (replace(job, dataset=None), datasets[id(job.dataset)], sweep, index, board)
+            tasks[play[_gpus(ray, job)].options(name=job.path.name).remote(*given)] = index
         while tasks:
-            done, _ = ray.wait(list(tasks), num_returns=1, timeout=LOOK_S)
-            for place, rounds in _look(ray, board).items():
-                while told[place] < rounds and place in tasks.values():
-                    told[place] += 1
-                    tell(place, False, None)
+            done, _ = ray.wait(list(tasks), num_returns=1, timeout=POLL_S)
+            for index, rounds in _rounds_done(ray, board).items():
+                while reported[index] < rounds and index in tasks.values():
+                    reported[index] += 1
+                    tell(index, False, None)
             for task in done:
-                place = tasks.pop(task)
-                tell(place, True, _result(ray, task, jobs[place]))
+                index = tasks.pop(task)
+                tell(index, True, _result(ray, task, jobs[index]))
     finally:
         _stop(ray, list(tasks))
 
 
-def play_there(job: Job, data: Any, sweep: Sweep, place: int, board: Any) -> tuple[str | None, Files]:
+def play_there(job: Job, data: Any, sweep: Sweep, index: int, board: Any) -> tuple[str | None, Files]:
     """The task, on some node: a sentence if the run failed, and the files of a folder that only the node sees."""
     import torch
 
@@ -118,11 +118,11 @@ def play_there(job: Job, data: Any, sweep: Sweep, place: int, board: Any) -> tup
     if sweep.data_dir is not None:
         os.environ.setdefault("KFL_DATA_DIR", sweep.data_dir)
     job = replace(job, dataset=data)
-    report = _Reporter(board, place)
+    report = _Reporter(board, index)
     if sweep.shared and (job.path.parent / sweep.beacon).exists():
         return attempt(job, report), {}
     # A name that a second attempt on the same node finds again, and no other sweep.
-    scratch = Path(tempfile.gettempdir()) / f"kfl{sweep.beacon}-{place}"
+    scratch = Path(tempfile.gettempdir()) / f"kfl{sweep.beacon}-{index}"
     there = replace(job, path=scratch / job.path.name)
     try:
         problem = attempt(there, report)
@@ -133,31 +133,31 @@ def play_there(job: Job, data: Any, sweep: Sweep, place: int, board: Any) -> tup
 
 
 class _Reporter:
-    """Counts the rounds of one run and tells the board now and then; called after every round."""
+    """Counts the rounds of one run, called after each, and updates the board now and then."""
 
-    def __init__(self, board: Any, place: int) -> None:
-        self._board, self._place = board, place
+    def __init__(self, board: Any, index: int) -> None:
+        self._board, self._index = board, index
         self._rounds, self._last = 0, 0.0
 
     def __call__(self) -> None:
         self._rounds += 1
-        if time.monotonic() - self._last > LOOK_S:
+        if time.monotonic() - self._last > POLL_S:
             self._last = time.monotonic()
-            self._board.write.remote(self._place, self._rounds)
+            self._board.write.remote(self._index, self._rounds)
 
 
 class Board:
-    """Where tasks write how many rounds they have played; lives as an actor beside the caller."""
+    """How many rounds each task has played; an actor on the caller's node."""
 
     def __init__(self) -> None:
         self._rounds: dict[int, int] = {}
 
-    def write(self, place: int, rounds: int) -> None:
-        """Rounds only grow: a run that was started again does not count its rounds twice."""
-        self._rounds[place] = max(rounds, self._rounds.get(place, 0))
+    def write(self, index: int, rounds: int) -> None:
+        """Counts only grow, so that a restarted run does not count its rounds twice."""
+        self._rounds[index] = max(rounds, self._rounds.get(index, 0))
 
     def read(self) -> dict[int, int]:
-        """Rounds by the place of the job."""
+        """Rounds by the index of the job."""
         return self._rounds
 
 
@@ -168,17 +168,17 @@ def _board(ray: Any) -> Any:
     return ray.remote(Board).options(num_cpus=0, scheduling_strategy=here, max_restarts=-1).remote()
 
 
-def _look(ray: Any, board: Any) -> dict[int, int]:
-    """How far the runs are. It is for people to watch, so that a board that does not answer stops nothing."""
+def _rounds_done(ray: Any, board: Any) -> dict[int, int]:
+    """How far the runs are. This is only shown, so a board that does not answer stops nothing."""
     try:
-        rounds: dict[int, int] = ray.get(board.read.remote(), timeout=GOODBYE_S)
+        rounds: dict[int, int] = ray.get(board.read.remote(), timeout=GRACE_S)
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
         return {}
     return rounds
 
 
 def _result(ray: Any, task: Any, job: Job) -> str | None:
-    """How a task ended: its files are written here, and what failed comes as a sentence."""
+    """Write the files of a task that ended; a sentence if it failed."""
     try:
         problem, files = ray.get(task)
         write_files(job.path, files)
@@ -187,8 +187,8 @@ def _result(ray: Any, task: Any, job: Job) -> str | None:
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError):
         return f"Its Ray worker died {RETRIES + 1} times; memory may have run out."
     except ray.exceptions.RayError as failure:
-        said = _reason(getattr(failure, "cause", None) or failure)
-        return f"Ray could not run it ({said}); every node needs kfl {__version__} and your own modules."
+        reason = _reason(getattr(failure, "cause", None) or failure)
+        return f"Ray could not run it ({reason}); every node needs kfl {__version__} and your own modules."
     return None if problem is None else str(problem)
 
 
@@ -219,9 +219,9 @@ def write_files(path: Path, files: Files) -> None:
 
 @contextmanager
 def _connected(address: str, cores: int | None) -> Iterator[Any]:
-    """Ray, connected for the block. A connection that was there before is used and left as it was."""
+    """Ray, connected for the block. An existing connection is used and left open."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # What Ray will do from its next release on: a task that asks for no GPU sees what its node shows.
+    # The default of Ray's next release: a task that asks for no GPU sees what its node shows.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -250,7 +250,7 @@ def _connected(address: str, cores: int | None) -> Iterator[Any]:
 
 
 def _check_room(ray: Any, jobs: Sequence[Job], address: str, threads: int) -> None:
-    """Ray would wait for ever for what no node has."""
+    """Raise ConfigError for what no node has; Ray would wait for it forever."""
     room = ray.cluster_resources()
     if room.get("CPU", 0) < threads:
         raise ConfigError("threads", threads, f"at most the {room.get('CPU', 0):.0f} cores of the cluster at {address}")
@@ -264,7 +264,7 @@ def _gpus(ray: Any, job: Job) -> int:
 
 @contextmanager
 def _beacon(jobs: Sequence[Job]) -> Iterator[str]:
-    """A file beside the run folders for as long as they run: a node that sees it sees the folders too."""
+    """A file beside the run folders while the sweep lasts: a node that sees it sees the folders too."""
     folder, name = jobs[0].path.parent, f".{uuid.uuid4().hex[:12]}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -278,18 +278,18 @@ def _beacon(jobs: Sequence[Job]) -> Iterator[str]:
 
 
 def _absolute(job: Job) -> Job:
-    """A worker may stand in another folder."""
+    """The job with absolute paths, because a worker may run in another folder."""
     return replace(job, path=job.path.absolute(), data_dir=None if job.data_dir is None else job.data_dir.absolute())
 
 
 def _stop(ray: Any, tasks: list[Any]) -> None:
-    """End what still runs: gently, so that nothing is left on the nodes, then at once."""
+    """Cancel what still runs: gently first, so that nothing is left on the nodes, then by force."""
     for force in (False, True):
         if tasks and ray.is_initialized():
             for task in tasks:
                 with suppress(ray.exceptions.RayError, ValueError):
                     ray.cancel(task, force=force)
-            _, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=GOODBYE_S)
+            _, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=GRACE_S)
 
 
 def _reason(problem: BaseException) -> str:
@@ -311,7 +311,7 @@ def check_address(address: str) -> None:
         return
     host, port = _split(address)
     try:
-        with closing(socket.create_connection((host, port), PATIENCE_S)) as line:
+        with closing(socket.create_connection((host, port), CONNECT_S)) as line:
             speaks = os.environ.get("RAY_USE_TLS") == "1" or _greets(line)
     except OSError as problem:
         reason = problem.strerror or str(problem)

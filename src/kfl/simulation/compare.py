@@ -1,4 +1,4 @@
-"""A comparison: algorithms × seeds on one setting, and what the runs say about each algorithm."""
+"""A comparison: algorithms × seeds in one setting, and one row of results per algorithm."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kfl.algorithms import ALGORITHMS, Algorithm
 from kfl.core.config import from_table, read_config
 from kfl.core.errors import ConfigError, ModelError
 from kfl.experiment import Experiment, common_settings
+from kfl.scheduling import Status
 from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, Spread, paired_difference, spread
 
 SHARING_NOTHING = tuple(name for name, cls in ALGORITHMS.items() if not cls.sends())
-"""Algorithms that upload nothing: what any sharing has to beat."""
+"""Algorithms that upload nothing: the baselines that sharing has to beat."""
 STANDARD = ("kfl", *SHARING_NOTHING)
-"""What a comparison is made of unless it is told otherwise."""
-
+"""The algorithms of a comparison by default."""
 
 _COSTS = (
     "bits_up",
@@ -33,7 +33,7 @@ _COSTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """What the runs of one algorithm say, over seeds."""
+    """Results of one algorithm over seeds."""
 
     algorithm: str
     accuracy: Spread
@@ -48,8 +48,8 @@ class Row:
     rounds_with_nobody: float
     devices_over_budget: float
     devices_never_chosen: float
-    why_nobody: str
-    """The scheduler's sentence for rounds in which nobody took part."""
+    why_nobody: Status | None
+    """Why nobody took part, in rounds in which nobody did; None where there are none."""
 
     @property
     def feasible(self) -> bool:
@@ -101,7 +101,7 @@ def read_settings(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def refuse_mixed_models(base: Experiment, algorithms: Mapping[str, Algorithm]) -> None:
-    """Say before anything runs which algorithms cannot work with devices of different networks, and what to do."""
+    """Raise ModelError, before anything runs, for algorithms that cannot work with different networks."""
     equal = [name for name, algorithm in algorithms.items() if algorithm.needs_equal_models]
     if equal and len(set(base.widths)) > 1:
         verb = "averages" if len(equal) == 1 else "average"
@@ -136,7 +136,7 @@ def summarise_rows(records: Sequence[Record], reference: str) -> list[Row]:
                 accuracy=spread([line["accuracy"] for line in lines]),
                 worst_tenth=spread([line["worst_tenth"] for line in lines]),
                 difference=None if name == reference else paired_difference(ours, theirs),
-                why_nobody=next((line["why_nobody"] for line in lines if line["why_nobody"]), ""),
+                why_nobody=next((Status.from_dict(line["why_nobody"]) for line in lines if line["why_nobody"]), None),
                 **{cost: spread([line[cost] for line in lines]).mean for cost in _COSTS},
             )
         )

@@ -44,7 +44,7 @@ class FinishedRun:
         """Read a run folder; RunFolderError for one that has no models to give."""
         experiment, history = load_run(path)
         if not history.summary:
-            raise RunFolderError(f"The run in {path} is not finished: it has no summary.json.")
+            raise RunFolderError(f"The run in {path} is not finished; kfl resume continues it.")
         reader = RunReader(path)
         if not reader.has_models:
             raise RunFolderError(

@@ -11,7 +11,7 @@ from typing import Any
 from kfl.core.errors import ConfigError, KflError
 from kfl.data import Dataset
 from kfl.experiment import Experiment
-from kfl.runfolder import History, load_run
+from kfl.runfolder import History, is_finished, load_run
 from kfl.simulation._jobs import Job, play_here, play_in_processes
 
 LONGEST_NAME = 96
@@ -20,12 +20,12 @@ LONGEST_NAME = 96
 
 @dataclass(frozen=True)
 class Progress:
-    """How far many runs are, told after every round and every run."""
+    """How far many runs have come, reported after every round and every run."""
 
     name: str
-    """The run that moved."""
+    """The run that advanced."""
     rounds_done: int
-    """Over all runs, those that were found finished included."""
+    """Over all runs, including those that were finished already."""
     rounds: int
     runs_done: int
     runs: int
@@ -42,10 +42,10 @@ class RunsFailedError(KflError):
         reasons: dict[str, list[str]] = {}
         for name, problem in problems.items():
             reasons.setdefault(problem, []).append(name)
-        told = " ".join(f"{_and_more(names)}: {problem}" for problem, names in reasons.items())
+        sentences = " ".join(f"{_and_more(names)}: {problem}" for problem, names in reasons.items())
         total = len(histories)
         rest = f"; the other {total - len(problems)} are in {folder}" if len(problems) < total else ""
-        super().__init__(f"{len(problems)} of {total} runs failed{rest}. {told}")
+        super().__init__(f"{len(problems)} of {total} runs failed{rest}. {sentences}")
         self.problems = problems
         """Sentences by the name of the run."""
         self.histories = histories
@@ -70,17 +70,17 @@ def run_many(
 
     Args:
         experiments: what to run. The same one twice is run once.
-        folder: where the run folders go. Runs that are finished there are read, not repeated.
-        workers: processes that run side by side. More than one needs the usual `if __name__ == "__main__":` in a
+        folder: parent of the run folders. Runs that are finished there are read, not repeated.
+        workers: number of processes. More than one needs the usual `if __name__ == "__main__":` in a
             script.
         on_progress: called after every round and every run.
         keep_models: write the devices' models into the run folders.
-        threads: PyTorch threads of each run. The same whatever the number of workers, because sums depend on it in
-            their last digits: so results do not depend on `workers`.
+        threads: PyTorch threads of each run. Independent of `workers`, because the last digits of sums depend on it: so
+            results do not depend on `workers`.
         dataset: your own data instead of the one each experiment names.
-        data_dir: where MNIST and CIFAR-10 lie; otherwise `KFL_DATA_DIR`.
+        data_dir: folder that holds MNIST and CIFAR-10; by default `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
-        precision: type of the numbers, as in `run`.
+        precision: number format, as in `run`.
         ray: address of a Ray cluster that runs them instead of processes here: `HOST:PORT`, `ray://HOST:PORT`, `auto`
             for the one that this machine belongs to, or `local` for one of this machine alone with room for `workers`
             runs. The results are the same; nodes need kfl, your own modules, and the data.
@@ -99,13 +99,13 @@ def run_many(
             raise ConfigError(name, value, "1 or more")
     for experiment in experiments:
         experiment.validate()
-    where = None if data_dir is None else Path(data_dir)
+    data_folder = None if data_dir is None else Path(data_dir)
     paths = run_paths(experiments, Path(folder))
     unique = dict(zip(paths, experiments, strict=True))
     jobs = [
-        Job(experiment, path, dataset, where, device, precision, keep_models)
+        Job(experiment, path, dataset, data_folder, device, precision, keep_models)
         for path, experiment in unique.items()
-        if not is_finished(path, experiment)
+        if not _holds(path, experiment)
     ]
     ledger = _Ledger(unique, {job.path for job in jobs}, on_progress)
     if len(jobs) > 1 and ray is None:  # the machines of a cluster have what this one may not
@@ -125,7 +125,7 @@ def run_many(
 
 
 def run_paths(experiments: Sequence[Experiment], folder: Path) -> list[Path]:
-    """The run folder of each experiment: one that is there already, found by its hash, or a new name."""
+    """The run folder of each experiment: an existing one, found by its hash, or a new name."""
     present = {path.name.rpartition("-")[2]: path for path in sorted(folder.glob("*-seed*-*")) if path.is_dir()}
     names = run_names(experiments)
     return [
@@ -149,11 +149,11 @@ def run_names(experiments: Sequence[Experiment]) -> list[str]:
             values.setdefault((scope[name], name), set()).add(str(value))
     names = []
     for experiment, table, scope in zip(experiments, tables, scopes, strict=True):
-        told = [experiment.algorithm.name]
+        words = [experiment.algorithm.name]
         for name, value in table.items():
             if name not in ("seed", "algorithm.name") and len(values[scope[name], name]) > 1:
-                told.append(str(value) if name.endswith(".name") else f"{name.rpartition('.')[2]}{value}")
-        readable = re.sub(r"[^A-Za-z0-9._-]+", "", "-".join(told))[:LONGEST_NAME]
+                words.append(str(value) if name.endswith(".name") else f"{name.rpartition('.')[2]}{value}")
+        readable = re.sub(r"[^A-Za-z0-9._-]+", "", "-".join(words))[:LONGEST_NAME]
         names.append(f"{readable}-seed{experiment.seed}-{experiment.digest()}")
     return names
 
@@ -175,22 +175,20 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def is_finished(path: Path, experiment: Experiment) -> bool:
+def _holds(path: Path, experiment: Experiment) -> bool:
     """Whether a folder holds this very run, finished."""
-    if not (path / "summary.json").exists():
-        return False
-    return load_run(path)[0] == experiment.resolved()
+    return is_finished(path) and load_run(path)[0] == experiment.resolved()
 
 
 def _check_first(job: Job) -> None:
-    """Build one world here: what is wrong for all, such as missing data, is then said once and before anything runs."""
+    """Build one world here, so that what is wrong for all runs, such as missing data, is reported once and at once."""
     from kfl.simulation.world import build_world
 
     build_world(job.experiment, dataset=job.dataset, data_dir=job.data_dir, device=job.device, precision=job.precision)
 
 
 class _Ledger:
-    """Who is how far; turns what workers tell into progress."""
+    """Keeps track of all runs, and turns what workers report into progress."""
 
     def __init__(
         self, unique: dict[Path, Experiment], open_runs: set[Path], on_progress: Callable[[Progress], None] | None

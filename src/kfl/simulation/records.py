@@ -1,10 +1,10 @@
-"""Results as small JSON lines: one per run, with all that a table or a plot of it needs."""
+"""Results of many runs as JSON lines: one per run, with all that a table or a plot of it needs."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json
 from kfl.experiment import Experiment
 from kfl.runfolder import History, RoundLog, RunReader
-from kfl.scheduling import describe
+from kfl.scheduling import Status
 
 Record = dict[str, Any]
 
+RESULTS = "results.jsonl"
+"""File of a folder of runs with one line per run."""
 MOST_POINTS = 200
-"""Points of a curve that are kept: a line stays small however many rounds a run has."""
+"""Points of a curve that are kept, so that a line stays small however many rounds a run has."""
 
 
 def record(experiment: Experiment, history: History, note: str = "") -> Record:
@@ -46,7 +48,7 @@ def record(experiment: Experiment, history: History, note: str = "") -> Record:
         **{name: summary[name] for name in ("energy_j", "upload_energy_j", "time_s", "bits_up", "bits_down")},
         "devices_per_round": sum(len(log.devices) for log in logs) / len(logs),
         "rounds_with_nobody": sum(not log.devices for log in logs),
-        "why_nobody": _commonest(describe(log.status) for log in logs if not log.devices),
+        "why_nobody": _commonest(log.status for log in logs if not log.devices),
         "devices_never_chosen": sum(device["rounds"] == 0 for device in history.devices),
         "devices_over_budget": summary.get("devices_over_budget", 0),
         "curve": curve(logs),
@@ -64,13 +66,13 @@ def curve(logs: Iterable[RoundLog]) -> dict[str, list[float]]:
         "seconds": list(accumulate(log.time_s for log in logs)),
         "bits": list(accumulate(log.bits_up for log in logs)),
     }
-    tested = [place for place, log in enumerate(logs) if log.accuracy is not None]
+    tested = [index for index, log in enumerate(logs) if log.accuracy is not None]
     step = -(-len(tested) // MOST_POINTS)
-    kept = tested[::-1][::step][::-1]  # counted from the end, which must stay
-    points = {name: [_short(values[place]) for place in kept] for name, values in spent.items()}
+    kept = tested[::-1][::step][::-1]  # counted from the end, so that the last point stays
+    points = {name: [_short(values[index]) for index in kept] for name, values in spent.items()}
     return {
         **points,
-        "accuracy": [_short(accuracy) for place in kept if (accuracy := logs[place].accuracy) is not None],
+        "accuracy": [_short(accuracy) for index in kept if (accuracy := logs[index].accuracy) is not None],
     }
 
 
@@ -79,13 +81,14 @@ def _short(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def _commonest(sentences: Iterable[str]) -> str:
-    counted = Counter(sentences).most_common(1)
-    return counted[0][0] if counted else ""
+def _commonest(statuses: Iterable[Status]) -> dict[str, Any] | None:
+    """The most frequent status as plain values; None of none."""
+    counted = Counter(json.dumps(status.to_dict(), sort_keys=True) for status in statuses).most_common(1)
+    return dict(json.loads(counted[0][0])) if counted else None
 
 
 def data_note(run: Path) -> str:
-    """What a reader must know about the copy of the data that a run used."""
+    """What the reader of a result must know about the copy of the data that a run used."""
     return str(RunReader(run).dataset()["note"])
 
 
@@ -95,12 +98,30 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read what `write_records` wrote; a folder stands for its results.jsonl."""
-    file = path / "results.jsonl" if path.is_dir() else path
-    try:
-        lines = [parse_json(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, ValueError) as problem:
-        raise RunFolderError(f"{file} holds no results of kfl compare ({problem}).") from problem
-    if not lines or not all(isinstance(line, dict) and {"curve", "digest"} <= line.keys() for line in lines):
+    """The results of `kfl compare` in a file; a folder stands for its results.jsonl."""
+    file = path / RESULTS if path.is_dir() else path
+    lines = read_lines(file, "kfl compare", ("curve", "digest"))
+    if not lines:
         raise RunFolderError(f"{file} holds no results of kfl compare.")
     return lines
+
+
+def read_lines(file: Path, command: str, needed: Sequence[str]) -> list[Record]:
+    """The results that `command` wrote to a file, each with the `needed` fields."""
+    found: list[Record] = []
+    try:
+        texts = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as problem:
+        raise RunFolderError(f"{file} holds no results of {command} ({problem}).") from problem
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            continue
+        try:
+            line = parse_json(text)
+        except ValueError as problem:
+            raise RunFolderError(f"{file}, line {number}, is not a result of {command} ({problem}).") from problem
+        missing = [name for name in needed if not isinstance(line, dict) or name not in line]
+        if missing:
+            raise RunFolderError(f"{file}, line {number}, is not a result of {command} (it has no {missing[0]}).")
+        found.append(line)
+    return found

@@ -2,7 +2,7 @@
 
 Each algorithm names its main parameter and the values to try (`Algorithm.main_parameter`). A trial is a learning
 rate and a value of it. An algorithm with fewer such pairs than the others, or with no main parameter at all, is
-given more learning rates instead, so that nobody wins by having been searched harder.
+given more learning rates instead, so that none wins by a larger search.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kfl.core.errors import ConfigError
 from kfl.simulation.statistics import Spread, spread
 
 REPORTED_SEEDS = frozenset(range(5))
-"""Seeds that published comparisons use: tuning on them would be tuning on the test."""
+"""Seeds of published comparisons: tuning on them would be tuning on the test set."""
 LEARNING_RATES = (0.02, 0.05, 0.1)
 
 
@@ -27,7 +27,7 @@ class Trial:
 
     algorithm: Algorithm
     changed: Mapping[str, float]
-    """The fields that were searched, with their values."""
+    """The searched fields with their values."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def refuse_reported_seeds(seeds: Sequence[int], allowed: bool) -> None:
-    """Development seeds must not be those that are reported, unless the user insists."""
+    """Raise ConfigError for development seeds that are also reported, unless the user insists."""
     taken = sorted(REPORTED_SEEDS & set(seeds))
     if taken and not allowed:
         raise ConfigError(
@@ -50,7 +50,7 @@ def refuse_reported_seeds(seeds: Sequence[int], allowed: bool) -> None:
 
 
 def search(algorithms: Mapping[str, Algorithm], rates: Sequence[float] = LEARNING_RATES) -> dict[str, list[Trial]]:
-    """The trials of every algorithm, as many for each.
+    """The trials of every algorithm, the same number for each.
 
     >>> from kfl.algorithms import Kfl, Local
     >>> trials = search({"kfl": Kfl(), "local": Local()})
@@ -68,7 +68,7 @@ def search(algorithms: Mapping[str, Algorithm], rates: Sequence[float] = LEARNIN
 
 
 def _grid(algorithm: Algorithm, rates: Sequence[float]) -> Iterator[Trial]:
-    """Learning rates × values of the main parameter, less what the algorithm itself refuses."""
+    """Learning rates × values of the main parameter, without those that the algorithm refuses."""
     for rate in rates:
         if algorithm.main_parameter is None:
             yield _trial(algorithm, {"learning_rate": rate})
@@ -111,7 +111,7 @@ def more_rates(rates: Sequence[float], count: int) -> list[float]:
     if len(found) < count:
         found.insert(0, _two_digits(found[0] / 2))
     while len(found) < count:
-        widest = max(range(len(found) - 1), key=lambda place: (found[place + 1] / found[place], -place))
+        widest = max(range(len(found) - 1), key=lambda index: (found[index + 1] / found[index], -index))
         middle = math.sqrt(found[widest] * found[widest + 1])
         short = _two_digits(middle)
         # Rounded where that is still a new rate; many rates close together need all their digits.
@@ -124,7 +124,7 @@ def _two_digits(rate: float) -> float:
 
 
 def judge(trial: Trial, accuracies: Sequence[float]) -> Outcome:
-    """What a trial reached."""
+    """The outcome of a trial."""
     return Outcome(trial, spread(accuracies))
 
 

@@ -17,27 +17,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kfl.core.lazy import lazy_exports
-from kfl.theory.bound import Bound, Constants, round_weights, theorem1
-from kfl.theory.gaps import GAPS, Gap
-from kfl.theory.patterns import PATTERNS, equal_counts, pattern_schedule
+from kfl.theory._bound import PATTERNS, Bound, Constants, equal_counts, pattern_schedule, round_weights, theorem1
+from kfl.theory._gaps import GAPS, Gap
 
 if TYPE_CHECKING:
-    from kfl.theory.curvature import PointMeasures, measure_model
-    from kfl.theory.estimate import Estimate, estimate_constants
-    from kfl.theory.finished import RunBound, bound_of_run
-    from kfl.theory.proposition2 import VolumeBound, offline_upper, proposition2_of_run, proposition2_volume
+    from kfl.theory._curvature import PointMeasures, measure_model
+    from kfl.theory._estimate import Estimate, estimate_constants
+    from kfl.theory._finished import RunBound, bound_of_run
+    from kfl.theory._proposition2 import VolumeBound, offline_upper, proposition2_of_run, proposition2_volume
 
 _LAZY = {
-    "Estimate": "kfl.theory.estimate",
-    "PointMeasures": "kfl.theory.curvature",
-    "RunBound": "kfl.theory.finished",
-    "VolumeBound": "kfl.theory.proposition2",
-    "bound_of_run": "kfl.theory.finished",
-    "estimate_constants": "kfl.theory.estimate",
-    "measure_model": "kfl.theory.curvature",
-    "offline_upper": "kfl.theory.proposition2",
-    "proposition2_of_run": "kfl.theory.proposition2",
-    "proposition2_volume": "kfl.theory.proposition2",
+    "Estimate": "kfl.theory._estimate",
+    "PointMeasures": "kfl.theory._curvature",
+    "RunBound": "kfl.theory._finished",
+    "VolumeBound": "kfl.theory._proposition2",
+    "bound_of_run": "kfl.theory._finished",
+    "estimate_constants": "kfl.theory._estimate",
+    "measure_model": "kfl.theory._curvature",
+    "offline_upper": "kfl.theory._proposition2",
+    "proposition2_of_run": "kfl.theory._proposition2",
+    "proposition2_volume": "kfl.theory._proposition2",
 }
 
 

@@ -5,8 +5,8 @@
                  + A_2 CK/D Σ_t A_3^{T−2−t} Σ_k Σ_c D_{k,c}²/(D_c² D_k) Σ_j D_{j,c}²      heterogeneity
                  − A_2/(D K (T−1) max_k D_k) (Σ_t A_3^{T−2−t} Σ_k α_{k,t} D_k)²           scheduling
 
-with t from 0 to T − 2 in both sums, so that the last round's schedule does not enter. The print is kept as it is;
-what its proof leaves open, and where it is false, is listed in `kfl.theory.gaps`.
+with t from 0 to T − 2 in both sums, so that the last round's schedule does not enter. The printed form is
+kept; `kfl.theory.GAPS` lists what its proof leaves open and where it is false.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
+from kfl.scheduling import Ascend, Descend, Uniform
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 LARGEST = 1e30
-"""No constant may be larger, so that no power of one is beyond all numbers."""
+"""No constant may be larger, so that no power of one overflows."""
 RATE_TOLERANCE = 1e-9
 """Rates that exceed their limit by less than this part of it count as equal to it."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What Theorem 1 asks to be known of losses, models and training. The symbols are the paper's.
+    """What Theorem 1 assumes about losses, models and training. The symbols are the paper's.
 
     >>> c = Constants(
     ...     body_smoothness=2.0, head_smoothness=1.0, cross_sensitivity=0.5, body_gradient=1.0, head_gradient=1.0,
@@ -295,7 +296,7 @@ def round_weights(contraction: float, rounds: int) -> FloatArray:
 
 
 def _times(factor: float, large: float) -> float:
-    """A product in which zero times infinity is zero: a term that is not there stays away."""
+    """A product in which zero times infinity is zero: a term that is absent stays absent."""
     return 0.0 if factor == 0 or large == 0 else factor * large
 
 
@@ -306,3 +307,51 @@ def _checked_counts(counts: NDArray[np.generic]) -> FloatArray:
     if not (np.isfinite(samples).all() and (samples >= 0).all() and (samples.sum(axis=1) > 0).all()):
         raise ConfigError("counts", "negative, not finite or zero", "0 or more, with a sample on every device")
     return samples
+
+
+PATTERNS = {pattern.name: pattern for pattern in (Uniform, Ascend, Descend)}
+"""The temporal patterns of the paper's section V, all with the same total."""
+
+
+def pattern_schedule(name: str, rounds: int, devices: int, count: int = 10) -> NDArray[np.bool_]:
+    """Who takes part in which round, (T, K), when the number of devices follows a pattern and they take turns.
+
+    >>> pattern_schedule("ascend", rounds=5, devices=20, count=10).sum(axis=1)
+    array([ 1,  6, 10, 14, 19])
+    """
+    if name not in PATTERNS:
+        raise ConfigError("schedule", name, f"one of {', '.join(PATTERNS)}")
+    for field, value in (("rounds", rounds), ("devices", devices)):
+        if value < 1:
+            raise ConfigError(field, value, "1 or more")
+    pattern = PATTERNS[name](count=count)
+    sizes = [pattern.size(t, rounds) for t in range(rounds)]
+    if max(sizes) > devices:
+        raise ConfigError("count", count, f"smaller: the schedule {name} asks for {max(sizes)} of {devices} devices")
+    schedule = np.zeros((rounds, devices), dtype=bool)
+    first = 0
+    for t, size in enumerate(sizes):
+        schedule[t, (first + np.arange(size)) % devices] = True
+        first += size
+    return schedule
+
+
+def equal_counts(devices: int, classes: int, classes_per_device: int, samples: int) -> NDArray[np.int64]:
+    """Samples of each class on each device, (K, C), where each holds `classes_per_device` classes in equal parts.
+
+    >>> equal_counts(devices=3, classes=4, classes_per_device=2, samples=10)
+    array([[5, 5, 0, 0],
+           [0, 0, 5, 5],
+           [5, 5, 0, 0]])
+    """
+    for field, value in (("devices", devices), ("classes", classes), ("samples", samples)):
+        if value < 1:
+            raise ConfigError(field, value, "1 or more")
+    if not 1 <= classes_per_device <= classes:
+        raise ConfigError("classes_per_device", classes_per_device, f"from 1 to {classes}, the number of classes")
+    if samples % classes_per_device:
+        raise ConfigError("samples", samples, f"a multiple of {classes_per_device}, the classes on a device")
+    counts = np.zeros((devices, classes), dtype=np.int64)
+    held = (np.arange(devices)[:, None] * classes_per_device + np.arange(classes_per_device)) % classes
+    np.put_along_axis(counts, held, samples // classes_per_device, axis=1)
+    return counts

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.runfolder import RunReader, load_run
 from kfl.scheduling import EnergyBound
-from kfl.theory.bound import Bound, theorem1
-from kfl.theory.estimate import DEVICES, ITERATIONS, Estimate, estimate_constants, knowledge_weight, pick_devices
+from kfl.theory._bound import Bound, theorem1
+from kfl.theory._estimate import DEVICES, ITERATIONS, Estimate, estimate_constants, knowledge_weight, pick_devices
 
 if TYPE_CHECKING:
     from kfl.experiment import Experiment
     from kfl.models import State
     from kfl.runfolder import History, RoundLog
     from kfl.simulation.world import World
-    from kfl.theory.proposition2 import VolumeBound
+    from kfl.theory._proposition2 import VolumeBound
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ def bound_of_run(
     reader = RunReader(path)
     experiment, history = load_run(path)
     if not history.summary:
-        raise RunFolderError(f"The run in {path} is not finished: it has no summary.json; kfl resume continues it.")
+        raise RunFolderError(f"The run in {path} is not finished; kfl resume continues it.")
     if reader.given_as_objects():
         raise RunFolderError(
             f"The data or the models of {path} were given as Python objects, which a run folder cannot rebuild; "
@@ -83,8 +83,7 @@ def reported(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
     """α_{k,t} as Theorem 1 uses it, (T, K): whose knowledge reached the server and was accepted."""
     schedule = np.zeros((len(logs), devices), dtype=bool)
     for row, log in enumerate(logs):
-        missing = {*log.lost, *log.diverged, *(int(one["device"]) for one in log.rejected)}
-        schedule[row, [device for device in log.devices if device not in missing]] = True
+        schedule[row, list(log.used)] = True
     return schedule
 
 
@@ -130,7 +129,7 @@ def _last_models(
 def _proposition2(
     world: World, history: History, notes: list[str]
 ) -> tuple[EnergyBound, VolumeBound] | tuple[None, None]:
-    from kfl.theory.proposition2 import proposition2_of_run
+    from kfl.theory._proposition2 import proposition2_of_run
 
     try:
         energy, volume = proposition2_of_run(world, history.rounds)

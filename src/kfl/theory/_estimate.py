@@ -1,7 +1,7 @@
 """The constants of Theorem 1, estimated from real models on real data.
 
-They are estimates, and say so everywhere: maxima over a few devices and a few points that training visited, each a
-lower bound of what the assumptions ask for. True constants can only be larger, true largest rates only smaller.
+They are estimates: maxima over a few devices and a few points that training visited, each a lower bound of what the
+assumptions ask for. True constants can only be larger, true largest rates only smaller.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 from kfl.algorithms import Algorithm, Kfl, Local
 from kfl.core.errors import ConfigError, ModelError
 from kfl.core.randomness import stream
-from kfl.theory.bound import Constants
+from kfl.theory._bound import Constants
 
 if TYPE_CHECKING:
     from torch import nn
 
     from kfl.models import State
     from kfl.simulation.world import World
-    from kfl.theory.curvature import PointMeasures
+    from kfl.theory._curvature import PointMeasures
 
 DEVICES, ITERATIONS, JACOBIANS = 3, 10, 4
-"""What is looked at unless said otherwise: enough for the order of magnitude, in seconds."""
+"""Defaults: enough for the order of magnitude, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def estimate_constants(
     >>> estimate.points, estimate.later_loss, estimate.constants.local_steps, 2 < estimate.initial_loss < 3
     (1, None, 5, True)
     """
-    from kfl.theory.curvature import PointMeasures, measure_model
+    from kfl.theory._curvature import PointMeasures, measure_model
 
     algorithm, seed = world.experiment.algorithm, world.experiment.seed
     weight = knowledge_weight(algorithm)

@@ -1,4 +1,4 @@
-"""What one model on one device's samples says about the constants of Theorem 1, by automatic differentiation.
+"""Measurements of the constants of Theorem 1 at one model and one device's samples, by automatic differentiation.
 
 Curvature comes from Hessian–vector products and power iteration, so that no Hessian is ever formed. Every number is
 a lower bound of the constant that the assumptions ask for: a Lipschitz constant holds everywhere, and this is one
