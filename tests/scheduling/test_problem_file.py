@@ -22,7 +22,7 @@ from kfl.scheduling import (
     write_problem,
 )
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS
-from kfl.scheduling.problem_json import json_text
+from kfl.scheduling.problem_file import json_text
 from kfl.wireless import compute_energy, compute_time, uplink_rate
 
 ARRAYS = (

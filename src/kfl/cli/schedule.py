@@ -120,7 +120,7 @@ def execute(options: ScheduleOptions) -> None:
         _save(horizon, options.save)
     if options.json:
         from kfl.scheduling.horizon_table import horizon_table
-        from kfl.scheduling.problem_json import json_text
+        from kfl.scheduling.problem_file import json_text
 
         sys.stdout.write(json_text(horizon_table(horizon)))
     else:
@@ -156,7 +156,7 @@ def _source(problem: str | None) -> str | Path:
 def _save(horizon: Horizon, path: Path) -> None:
     from kfl.core.files import write_atomic
     from kfl.scheduling.horizon_table import horizon_csv, horizon_table
-    from kfl.scheduling.problem_json import json_text
+    from kfl.scheduling.problem_file import json_text
 
     as_csv = path.suffix.lower() == ".csv"
     text = horizon_csv(horizon) if as_csv else json_text(horizon_table(horizon))

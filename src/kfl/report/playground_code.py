@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from kfl.report.playground_settings import Settings
-from kfl.scheduling.problem_file import problem_table
-from kfl.scheduling.problem_json import json_text
+from kfl.scheduling.problem_file import json_text, problem_table
 from kfl.wireless import PRESETS
 
 

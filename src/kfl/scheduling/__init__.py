@@ -12,10 +12,9 @@ from kfl.scheduling.account import EnergyAccount, EnergyBound, dominant, proposi
 from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, Myopic, RoundRobin, Uniform
-from kfl.scheduling.cell_problem import Problem
 from kfl.scheduling.cost import BoolArray, CostCurve, FloatArray, Uplink, UploadCurve
 from kfl.scheduling.dual import Dual
-from kfl.scheduling.horizon import Horizon, ScheduledRound, schedule
+from kfl.scheduling.horizon import Horizon, Problem, ScheduledRound, schedule
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.objective import data_weight, drift_objective
 from kfl.scheduling.problem_fields import ProblemError

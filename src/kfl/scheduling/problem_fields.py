@@ -7,8 +7,9 @@ Defaults of the cell are the paper's (`kfl.wireless.CellConfig`).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -192,6 +193,9 @@ EACH_ROUND = ("gain", "gain_db", "available")
 
 WHOLE = ("rounds", "round", "seed")
 
+TOP_FIELDS = (*CELL_FIELDS, *(name for name in DEVICE_FIELDS if name != "id"))
+"""Everything that may stand at the top of a file."""
+
 _MEANT = {"horizon": "rounds", "h": "gain", "power_w": "max_power_w", "power_dbm": "max_power_dbm", "name": "id"}
 
 
@@ -211,7 +215,48 @@ def refuse_wrong(
     """Raise for the first value that the field cannot hold, naming the device (and the round, in a trace)."""
     bad = given & field.wrong(values)
     if bad.any():
-        where = tuple(int(place) for place in np.argwhere(bad)[0])
+        where = tuple(int(index) for index in np.argwhere(bad)[0])
         when = f" in round {where[0] + first_round}" if first_round is not None and len(where) > 1 else ""
         value = float(values[where])
         raise ConfigError(f"{field.name} of device {ids[where[-1]]!r}{when}", value, field.right_for(value))
+
+
+def check_top(top: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that stand once, without those left empty; the first wrong one raises."""
+    refuse_unknown(top, TOP_FIELDS, " at the top")
+    given = {name: value for name, value in top.items() if value is not None}
+    for name, value in given.items():
+        if name == "memory":
+            _check_memory(value)
+        else:
+            _check_number(name, value)
+    return given
+
+
+def _check_number(name: str, value: Any) -> None:
+    field = CELL_FIELDS.get(name) or DEVICE_FIELDS[name]
+    wants_bool = name in ("hard_budget", "available")
+    if isinstance(value, bool) != wants_bool or not isinstance(value, int | float):
+        raise ConfigError(name, value, field.right)
+    if wants_bool:
+        return
+    number = _as_float(value)
+    if bool(field.wrong(np.array(number))) or (name in WHOLE and value != int(value)):
+        raise ConfigError(name, value if np.isfinite(number) else number, field.right_for(number))
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        return float("inf")
+
+
+def _check_memory(memory: Any) -> None:
+    right = CELL_FIELDS["memory"].right
+    if not isinstance(memory, Mapping):
+        raise ConfigError("memory", memory, right)
+    for name, values in memory.items():
+        plain = isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        if not plain or not all(np.isfinite(_as_float(value)) for value in values):
+            raise ConfigError(f"memory.{name}", values, "a list of finite numbers")
