@@ -142,7 +142,7 @@ def test_other_versions_unknown_questions_and_strange_runs_are_refused(tmp_path)
         ({"round": -1}, "round is -1"),
         ({"algorithm": "{"}, "algorithm is not one"),
         ({"algorithm": '{"name": "nonsense"}'}, "algorithm is not one"),
-        ({"share": "much"}, "share is no number"),
+        ({"share": "much"}, "share is not a number"),
     ):
         values, knowledge = message(0)
         answer, arrays = device.answer({**values, **changes}, knowledge)

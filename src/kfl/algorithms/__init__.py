@@ -15,7 +15,7 @@ from kfl.algorithms.fedrep import FedRep
 from kfl.algorithms.kfl import Kfl
 from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
 from kfl.algorithms.privacy import PrivacyCost, privacy_cost
-from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, describe, usable
+from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.name: cls for cls in (Kfl, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, SelfKnowledge, FixedKnowledge)
@@ -48,7 +48,6 @@ __all__ = [
     "SelfKnowledge",
     "Upload",
     "UploadFormat",
-    "describe",
     "plot_style",
     "privacy_cost",
     "training_flops",

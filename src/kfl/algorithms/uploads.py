@@ -7,18 +7,17 @@ goes on with the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+
+from kfl.core.refusals import Facts, describe
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_SAMPLES = 2**53
 """Counts above this are not exact in float64, and a few of them would overflow a weighted sum."""
-
-Facts = Mapping[str, Any]
-"""What a code is about: plain values that JSON can hold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,42 +83,6 @@ class Rejection:
         return Rejection(values["device"], str(values["code"]), facts)
 
 
-def describe(code: str, facts: Facts) -> str:
-    """The sentence for a code, without its end; the code itself where the facts do not fit it.
-
-    >>> describe("missing_array", {"array": "means"})
-    'it has no array means'
-    """
-    try:
-        return _SENTENCES[code](**facts)
-    except Exception:  # facts come from files that anyone may have written
-        return str(facts.get("text", code))
-
-
-def _too_many(array: str, found: float | None = None, limit: float | None = None, label: int | None = None) -> str:
-    if limit is None:
-        return f"its {array} has more samples than a device can hold"
-    if found is None:
-        return f"its {array} has more samples than the {limit:g} it said it has"
-    of_class = "" if label is None else f" of class {label}"
-    return f"its {array} says {found:.15g} samples{of_class}, more than the {limit:g} it said it has"
-
-
-_SENTENCES: dict[str, Callable[..., str]] = {
-    "note": lambda text: f"{text}",
-    "nothing_expected": lambda algorithm: f"devices send nothing in {algorithm}",
-    "missing_array": lambda array: f"it has no array {array}",
-    "unexpected_array": lambda array: f"it has an array {array}, which nobody asked for",
-    "storage": lambda array, found, expected: f"its {array} is stored as {found}, not {expected}",
-    "size": lambda array, found, expected: f"its {array} has {found} bytes, where {expected} are enough",
-    "unreadable": lambda array, text: f"its {array} cannot be read: {text}",
-    "shape": lambda array, found, expected: f"its {array} has the shape {tuple(found)}, not {tuple(expected)}",
-    "dtype": lambda array, found, expected: f"its {array} has the type {found}, not {expected}",
-    "not_finite": lambda array: f"its {array} has a value that is infinite or not a number",
-    "negative_count": lambda array: f"its {array} has a negative number of samples",
-    "not_whole": lambda array: f"its {array} has a number of samples that is not whole",
-    "too_many_samples": _too_many,
-}
 """How each code reads."""
 
 Problem = tuple[str, Facts]

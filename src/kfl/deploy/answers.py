@@ -54,16 +54,12 @@ class Verdict:
     @property
     def changed(self) -> bool:
         """Whether the device has other data, another model or other hardware than it said."""
-        return isinstance(self.refusal, ChangedError)
+        return self.refusal is not None and self.refusal.code == "changed"
 
     def lost_in_outage(self, device: int) -> Verdict:
         """The same work, whose upload the channel lost."""
         faults = (*self.faults, {"device": device, "fault": "outage"})
         return replace(self, usable=False, upload=None, lost=True, faults=faults)
-
-
-class ChangedError(RefusedError):
-    """The device is not what it said it is; it must introduce itself again."""
 
 
 def judge(question: Question, answer: Answer | NoReply) -> Verdict:
@@ -83,12 +79,12 @@ def _check_addressee(question: Question, values: Values) -> None:
     """Refuse what is not an answer to this question."""
     check_version(values)
     if values.get("status") == "refused":
-        raise RefusedError(f"it refused: {word(values, 'reason')}")
+        raise RefusedError("device_refused", text=word(values, "reason"))
     if values.get("kind") != "round":
-        raise RefusedError("it is not an answer to a round")
+        raise RefusedError("not_an_answer")
     round_index, device = whole(values, "round", 0, MOST_SAMPLES), whole(values, "device", 0, MOST_SAMPLES)
     if (round_index, device) != (question.round, question.device):
-        raise RefusedError(f"it answers for round {round_index} of device {device}")
+        raise RefusedError("other_round", found_round=round_index, found_device=device)
 
 
 def _with_energy(question: Question, values: Values) -> Verdict:
@@ -107,12 +103,12 @@ def _with_work(verdict: Verdict, question: Question, answer: Answer) -> Verdict:
     """The verdict with what the device learned, once every number of it is checked."""
     values, profile = answer.values, question.profile
     if word(values, "digest") != profile.digest():
-        raise ChangedError("its data, model or hardware changed since it said what it has; it is asked again")
+        raise RefusedError("changed")
     correct = whole(values, "correct", 0, profile.test_samples)
     if values.get("status") == "diverged":
         return replace(verdict, correct=correct, diverged=True)
     if values.get("status") != "ok":
-        raise RefusedError(f"its status is {scrub(values.get('status'), 40)}")
+        raise RefusedError("unknown_status", found=scrub(values.get("status"), 40))
     arrays = read_arrays(answer.arrays, question.formats)
     check_counts(arrays, question.formats, profile)
     gain = values.get("gain")

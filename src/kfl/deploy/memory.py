@@ -54,7 +54,7 @@ class Memory:
 
     def __init__(self, folder: Path, run: str, device: int) -> None:
         if not RUN_NAME.fullmatch(run):
-            raise RefusedError("the name of its run is not one that kfl gives")
+            raise RefusedError("unknown_run")
         self.path = folder / run / f"{device_name(device)}.safetensors"
 
     def load(self) -> StoredState | None:
@@ -97,7 +97,7 @@ class Memory:
                     return
             except LockedError:
                 if time.monotonic() > end:
-                    raise RefusedError("it is still busy with an earlier round") from None
+                    raise RefusedError("busy") from None
                 time.sleep(0.1)
 
 

@@ -94,10 +94,10 @@ class Profile:
         flops = whole(values, "flops", 1, MOST_SAMPLES)
         per_class = _wholes(values, "samples_per_class")
         if per_class and (len(per_class) != classes or sum(per_class) != samples):
-            raise RefusedError(f"its samples_per_class do not add up to {samples} samples of {classes} classes")
+            raise RefusedError("samples_do_not_add_up", samples=samples, classes=classes)
         shape = _wholes(values, "input_shape")
         if not 1 <= len(shape) <= 8 or min(shape) < 1:
-            raise RefusedError("its input_shape is no shape")
+            raise RefusedError("not_shape")
         return Profile(
             device=whole(values, "device", 0, MOST_SAMPLES),
             classes=classes,
@@ -131,14 +131,14 @@ def _optional(values: Mapping[str, Any], name: str) -> float | None:
         return None
     value, (above, most) = number(values, name), OPTIONAL[name]
     if not above < value <= most or not (isfinite(value) or most == inf):
-        raise RefusedError(f"its {name} is {value:g}, not above {max(above, 0.0):g} and at most {most:g}")
+        raise RefusedError("not_between", field=name, found=value, above=max(above, 0.0), most=most)
     return max(value, 0.0)
 
 
 def _wholes(values: Mapping[str, Any], name: str) -> tuple[int, ...]:
     found = values.get(name, ())
     if not isinstance(found, list | tuple) or len(found) > MOST_CLASSES:
-        raise RefusedError(f"its {name} is no list of whole numbers")
+        raise RefusedError("not_list", field=name)
     if any(isinstance(v, bool) or not isinstance(v, int) or not 0 <= v <= MOST_SAMPLES for v in found):
-        raise RefusedError(f"its {name} has an entry that is no number of samples")
+        raise RefusedError("not_samples", field=name)
     return tuple(found)

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kfl.algorithms import describe
 from kfl.core.errors import KflError
+from kfl.core.refusals import describe
 from kfl.core.text import scrub
 
 PROTOCOL_VERSION = 1
@@ -29,18 +29,15 @@ Values = dict[str, Any]
 
 
 class RefusedError(KflError):
-    """What the other side sent cannot be used: a code of `kfl.algorithms.describe` and its facts.
+    """What the other side sent cannot be used: a code of `kfl.core.refusals`, and its facts.
 
     >>> print(RefusedError("missing_array", array="means"))
     it has no array means
-
-    A sentence in place of a code is kept as the fact `text` of the code "note".
     """
 
     def __init__(self, code: str, /, **facts: Any) -> None:
-        self.code = code if facts else "note"
-        self.facts: dict[str, Any] = facts or {"text": code}
-        super().__init__(describe(self.code, self.facts))
+        self.code, self.facts = code, facts
+        super().__init__(describe(code, facts))
 
 
 @dataclass(frozen=True)
@@ -65,17 +62,15 @@ def check_version(values: Mapping[str, Any]) -> None:
     """
     version = values.get("protocol")
     if type(version) is not int or version != PROTOCOL_VERSION:
-        said = version if type(version) is int else "an unknown one"
-        raise RefusedError(
-            f"it speaks version {said} of the fleet protocol, and this side speaks version {PROTOCOL_VERSION}"
-        )
+        found = version if type(version) is int else "an unknown one"
+        raise RefusedError("version", found=found, expected=PROTOCOL_VERSION)
 
 
 def number(values: Mapping[str, Any], name: str) -> float:
     """A field that must be a real number, finite or not; whole numbers and booleans of the wire are told apart."""
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RefusedError(f"its {name} is no number")
+        raise RefusedError("not_number", field=name)
     return float(value)
 
 
@@ -87,9 +82,9 @@ def whole(values: Mapping[str, Any], name: str, least: int, most: int) -> int:
     """
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RefusedError(f"its {name} is no whole number")
+        raise RefusedError("not_whole_number", field=name)
     if not least <= value <= most:
-        raise RefusedError(f"its {name} is {value}, not from {least} to {most}")
+        raise RefusedError("out_of_range", field=name, found=value, least=least, most=most)
     return value
 
 
@@ -97,5 +92,5 @@ def word(values: Mapping[str, Any], name: str) -> str:
     """A field that must be a text, scrubbed."""
     value = values.get(name)
     if not isinstance(value, str):
-        raise RefusedError(f"its {name} is no text")
+        raise RefusedError("not_text", field=name)
     return scrub(value)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfl.core.arrays import read_npy
+from kfl.core.text import scrub
 from kfl.deploy.protocol import ARRAYS, RECORD, RawArray, RefusedError, Values
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ def from_record(content: RecordDict) -> tuple[Values, dict[str, RawArray]]:
     """The table and the arrays of a message, as they came."""
     table, arrays = content.config_records.get(RECORD), content.array_records.get(ARRAYS)
     if table is None:
-        raise RefusedError("it has no table named kfl")
+        raise RefusedError("no_table", table=RECORD)
     strange = set(content) - {RECORD, ARRAYS}
     if strange:
-        raise RefusedError("it has records that nobody asked for")
+        raise RefusedError("unexpected_records")
     raw = {} if arrays is None else arrays
     return dict(table), {
         name: RawArray(array.dtype, tuple(array.shape), array.stype, array.data) for name, array in raw.items()
@@ -57,11 +58,11 @@ def to_tensors(raw: Mapping[str, RawArray]) -> dict[str, Tensor]:
     tensors = {}
     for name, array in raw.items():
         if array.kind != KIND:
-            raise RefusedError(f"its {name} is not stored as {KIND}")
+            raise RefusedError("storage", array=scrub(name, 40), found=scrub(array.kind, 40), expected=KIND)
         try:
             tensors[name] = torch.from_numpy(read_npy(array.data))
         except (ValueError, TypeError) as problem:
-            raise RefusedError(f"its {name} cannot be read") from problem
+            raise RefusedError("unreadable", array=scrub(name, 40), text=scrub(problem, 80)) from problem
     return tensors
 
 

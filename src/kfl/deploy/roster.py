@@ -82,22 +82,22 @@ class Roster:
 
     def _admit(self, node: int, nodes: Mapping[int, str], answer: Answer | NoReply) -> int:
         if isinstance(answer, NoReply):
-            raise RefusedError(answer.reason)
+            raise RefusedError("no_reply", text=answer.reason)
         check_version(answer.values)
         if answer.values.get("kind") != "profile":
-            raise RefusedError(scrub(answer.values.get("reason", "it did not say what it has")))
+            raise RefusedError("no_profile", text=scrub(answer.values.get("reason", "it did not say what it has")))
         if answer.arrays:
-            raise RefusedError("it sent arrays where none were asked for")
+            raise RefusedError("unexpected_arrays")
         profile = Profile.read(answer.values)
         device, count = profile.device, self.config.experiment.devices
         if device >= count:
-            raise RefusedError(f"it says it is device {device}, but there are only devices 0 to {count - 1}")
+            raise RefusedError("no_such_device", device=device, last=count - 1)
         registered = NAMED.fullmatch(nodes[node])
         if registered and int(registered[1]) != device:
-            raise RefusedError(f"it says it is device {device}, but is registered as {registered[0]}")
+            raise RefusedError("other_name", device=device, name=registered[0])
         other = self.members.get(device)
         if other is not None and other.node in nodes and other.node != node:
-            raise RefusedError(f"it says it is device {device}, which another node is")
+            raise RefusedError("taken", device=device)
         self._agree(profile)
         self.members[device] = Member(profile, node, scrub(nodes[node], 64))
         self.refused.pop(node, None)
@@ -106,19 +106,18 @@ class Roster:
 
     def _agree(self, profile: Profile) -> None:
         """Knowledge can only be shared where classes and feature vectors have the same sizes."""
-        for other in self.members.values():
-            mine, theirs = profile, other.profile
-            if other.profile.device != profile.device and (mine.classes, mine.features) != (
-                theirs.classes,
-                theirs.features,
-            ):
+        for other in (m.profile for m in self.members.values() if m.profile.device != profile.device):
+            if (profile.classes, profile.features) != (other.classes, other.features):
                 raise RefusedError(
-                    f"it has {mine.classes} classes and {mine.features} features, the others "
-                    f"{theirs.classes} and {theirs.features}"
+                    "other_sizes",
+                    classes=profile.classes,
+                    features=profile.features,
+                    other_classes=other.classes,
+                    other_features=other.features,
                 )
         equal = self.config.experiment.algorithm.needs_equal_models
         if equal and any(m.profile.parameters != profile.parameters for m in self.members.values()):
-            raise RefusedError("its model is another than the others', which this algorithm cannot average")
+            raise RefusedError("other_model")
 
     def _may_ask(self, node: int) -> bool:
         return node not in self.refused or self.clock() >= self.refused[node][1]

@@ -53,7 +53,7 @@ class Worker:
                 return self._profile(values).values(), {}
             if kind == "round":
                 return self._round(values, arrays)
-            raise RefusedError("it asks for something this device does not know")
+            raise RefusedError("unknown_kind")
         except RefusedError as problem:
             return self._answer("refused", whole_or(values, "round"), reason=str(problem)), {}
 
@@ -104,7 +104,7 @@ class Worker:
         with memory.locked(advice.deadline_s):
             kept = memory.load()
             if kept is not None and kept.round > advice.round:
-                raise RefusedError(f"it has done round {kept.round} already")
+                raise RefusedError("round_done", round=kept.round)
             if kept is None or kept.round < advice.round:
                 kept = self._train(values, arrays, advice, algorithm, kept)
                 memory.save(kept)
@@ -213,7 +213,7 @@ def _algorithm(values: Mapping[str, Any]) -> Algorithm:
         algorithm = Experiment.from_table({"algorithm": parse_json(str(values.get("algorithm")))}).algorithm
         algorithm.validate()
     except (ValueError, ConfigError) as problem:
-        raise RefusedError(f"its algorithm is not one of this device's kfl: {problem}") from problem
+        raise RefusedError("unknown_algorithm", text=str(problem)) from problem
     return algorithm
 
 

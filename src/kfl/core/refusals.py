@@ -1,0 +1,94 @@
+"""Why something that another machine sent cannot be used: codes with facts as data, a sentence when it is shown.
+
+Algorithms refuse uploads (`kfl.algorithms.Rejection`), a fleet's server refuses answers and its devices refuse messages
+(`kfl.deploy.protocol.RefusedError`). Run folders hold codes and facts; whoever shows one of them asks `describe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Facts = Mapping[str, Any]
+"""What a code is about: plain values that JSON can hold."""
+
+
+def describe(code: str, facts: Facts) -> str:
+    """The sentence for a code, without its end; the code itself where the facts do not fit it.
+
+    >>> describe("missing_array", {"array": "means"})
+    'it has no array means'
+    """
+    sentence = _SENTENCES.get(code)
+    try:
+        if isinstance(sentence, str):
+            return sentence.format(**facts)
+        return str(facts.get("text", code)) if sentence is None else sentence(**facts)
+    except Exception:  # facts come from files that anyone may have written
+        return str(facts.get("text", code))
+
+
+def _shape(array: str, found: list[int], expected: list[int]) -> str:
+    return f"its {array} has the shape {tuple(found)}, not {tuple(expected)}"
+
+
+def _too_many_samples(
+    array: str, found: float | None = None, limit: float | None = None, label: int | None = None
+) -> str:
+    if limit is None:
+        return f"its {array} has more samples than a device can hold"
+    if found is None:
+        return f"its {array} has more samples than the {limit:g} it said it has"
+    of_class = "" if label is None else f" of class {label}"
+    return f"its {array} says {found:.15g} samples{of_class}, more than the {limit:g} it said it has"
+
+
+_SENTENCES: dict[str, str | Callable[..., str]] = {
+    "note": "{text}",
+    # An upload
+    "nothing_expected": "devices send nothing in {algorithm}",
+    "missing_array": "it has no array {array}",
+    "unexpected_array": "it has an array {array}, which nobody asked for",
+    "storage": "its {array} is stored as {found}, not {expected}",
+    "size": "its {array} has {found} bytes, where {expected} are enough",
+    "unreadable": "its {array} cannot be read: {text}",
+    "shape": _shape,
+    "dtype": "its {array} has the type {found}, not {expected}",
+    "not_finite": "its {array} has a value that is infinite or not a number",
+    "negative_count": "its {array} has a negative number of samples",
+    "not_whole": "its {array} has a number of samples that is not whole",
+    "too_many_samples": _too_many_samples,
+    # A message of a fleet
+    "no_table": "it has no table named {table}",
+    "unexpected_records": "it has records that nobody asked for",
+    "unexpected_arrays": "it sent arrays where none were asked for",
+    "version": "it speaks version {found} of the fleet protocol, and this side speaks version {expected}",
+    "not_number": "its {field} is not a number",
+    "not_whole_number": "its {field} is not a whole number",
+    "not_text": "its {field} is not a text",
+    "not_list": "its {field} is not a list of whole numbers",
+    "out_of_range": "its {field} is {found}, not from {least} to {most}",
+    "not_between": "its {field} is {found:g}, not above {above:g} and at most {most:g}",
+    "not_samples": "its {field} has an entry that is not a number of samples",
+    "samples_do_not_add_up": "its samples_per_class do not add up to {samples} samples of {classes} classes",
+    "not_shape": "its input_shape is not a shape",
+    "unknown_kind": "it asks for something this device does not know",
+    "unknown_run": "the name of its run is not one that kfl gives",
+    "unknown_algorithm": "its algorithm is not one of this device's kfl: {text}",
+    "round_done": "it has done round {round} already",
+    "busy": "it is still busy with an earlier round",
+    # An answer of a device
+    "device_refused": "it refused: {text}",
+    "not_an_answer": "it is not an answer to a round",
+    "other_round": "it answers for round {found_round} of device {found_device}",
+    "changed": "its data, model or hardware changed since it said what it has; it is asked again",
+    "unknown_status": "its status is {found}",
+    # A device that wants to join
+    "no_reply": "{text}",
+    "no_profile": "{text}",
+    "no_such_device": "it says it is device {device}, but there are only devices 0 to {last}",
+    "other_name": "it says it is device {device}, but is registered as {name}",
+    "taken": "it says it is device {device}, which another node is",
+    "other_sizes": "it has {classes} classes and {features} features, the others {other_classes} and {other_features}",
+    "other_model": "its model differs from the others', which this algorithm cannot average",
+}
