@@ -7,8 +7,8 @@ import pytest
 from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import ConfigError
 from kfl.paper import FIGURES, FULL, GROUPS, QUICK, Store, chosen, claims, runs
+from kfl.paper.figures import CONDITIONS
 from kfl.paper.setting import run_key, tuned
-from kfl.paper.sharing import CONDITIONS
 
 
 def every_figure():

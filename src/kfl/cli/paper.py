@@ -158,7 +158,7 @@ def show_list(options: PaperOptions, scale: Scale) -> int:
     from rich.table import Table
 
     from kfl.paper import FIGURES, Store, claims, runs
-    from kfl.paper.estimate import seconds_of, seconds_per_device
+    from kfl.paper.execute import seconds_of, seconds_per_device
     from kfl.paper.setting import DATASETS
 
     store, workers = Store.open(options.out), options.worker_count()

@@ -5,12 +5,11 @@
 ('MNIST, equal models, m = 2', 100)
 """
 
-from kfl.paper.catalogue import FIGURES, GROUPS, chosen
-from kfl.paper.claim import Claim, Finding
 from kfl.paper.claims import claims
+from kfl.paper.figures import FIGURES, GROUPS, chosen
+from kfl.paper.results import Store
 from kfl.paper.setting import FULL, QUICK, Figure, Line, Panel, Scale, runs
-from kfl.paper.store import Store
-from kfl.paper.verdict import Verdict
+from kfl.paper.verdict import Claim, Finding, Verdict
 
 __all__ = [
     "FIGURES",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfl.paper.measures import gap
+from kfl.paper.results import Store, gap
 from kfl.paper.setting import Figure, Panel, Scale
-from kfl.paper.store import Store
 from kfl.plots import FORMATS, Differences, Style, curves_of, plot_differences, plot_panels, save, style_of
 from kfl.plots import Panel as DrawnPanel
 from kfl.simulation.records import Record

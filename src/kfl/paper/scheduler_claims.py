@@ -6,12 +6,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kfl.paper.claim import Claim, Finding
-from kfl.paper.measures import NOT_RUN, Measure, early, final, gap, told, used
-from kfl.paper.scheduling import coefficients, policy_key
+from kfl.paper.figures import coefficients, policy_key
+from kfl.paper.results import Measure, Store, early, final, gap, told, used
 from kfl.paper.setting import DATASETS, TITLES, Dataset, Scale
-from kfl.paper.store import Store
-from kfl.paper.verdict import ENERGY_MARGIN, MARGIN, SPEED_MARGIN, Verdict, better, equal, together
+from kfl.paper.verdict import (
+    ENERGY_MARGIN,
+    MARGIN,
+    MISSING,
+    SPEED_MARGIN,
+    Claim,
+    Finding,
+    Verdict,
+    better,
+    equal,
+    together,
+)
 from kfl.simulation.statistics import paired_difference
 
 Judge = Callable[[Store, Scale], Finding]
@@ -84,13 +93,14 @@ def scheduler_claims(classes: int) -> list[Claim]:
 
 def _ours_above(keys: dict[str, str], measure: Measure, margin: float, digits: int = 2) -> Judge:
     def judge(store: Store, scale: Scale) -> Finding:
-        said, verdicts = [], []
+        parts, verdicts, gaps = [], [], []
         for ours in ("v0.01", "v0.1"):
             for theirs in ("round-robin", "myopic"):
                 found = gap(store, scale, keys[ours], keys[theirs], measure)
-                said.append(f"{ours.replace('v', 'V = ')} − {theirs} {told(found, digits)}")
+                parts.append(f"{ours.replace('v', 'V = ')} − {theirs} {told(found, digits)}")
                 verdicts.append(better(found, margin))
-        return Finding("; ".join(said), together(verdicts))
+                gaps.append(found)
+        return Finding.of("; ".join(parts), together(verdicts), gaps)
 
     return judge
 
@@ -103,7 +113,7 @@ def _within(line: str) -> Judge:
     def judge(store: Store, scale: Scale) -> Finding:
         shares = _shares(store, scale, line)
         if not shares:
-            return Finding(NOT_RUN, "cannot be judged")
+            return MISSING
         # The curves carry five digits.
         verdict: Verdict = "holds" if max(shares) <= 1 + 1e-4 else "does not hold"
         return Finding(f"{100 * np.mean(shares):.1f} % of the budget, at most {100 * max(shares):.1f} %", verdict)
@@ -114,7 +124,7 @@ def _within(line: str) -> Judge:
 def _same_energy(one: str, other: str) -> Judge:
     def judge(store: Store, scale: Scale) -> Finding:
         found = gap(store, scale, one, other, used)
-        return Finding(f"{told(found, 3)} of the budget", equal(found, ENERGY_MARGIN))
+        return Finding.of(f"{told(found, 3)} of the budget", equal(found, ENERGY_MARGIN), [found])
 
     return judge
 
@@ -123,7 +133,7 @@ def _exhausted(line: str) -> Judge:
     def judge(store: Store, scale: Scale) -> Finding:
         shares = _shares(store, scale, line, 0.5)
         if not shares:
-            return Finding(NOT_RUN, "cannot be judged")
+            return MISSING
         verdict: Verdict = "holds" if min(shares) >= 1 - ENERGY_MARGIN else "does not hold"
         return Finding(f"{100 * np.mean(shares):.1f} % of the budget at half time", verdict)
 
@@ -133,8 +143,9 @@ def _exhausted(line: str) -> Judge:
 def _best(keys: dict[str, str], dataset: Dataset) -> Judge:
     def judge(store: Store, scale: Scale) -> Finding:
         gaps = {p: gap(store, scale, keys["v0.1"], keys[p]) for p in ("v0.01", "round-robin", "myopic")}
-        said = "; ".join(f"minus {policy.replace('v', 'V = ')} {told(found)}" for policy, found in gaps.items())
-        return Finding(said, together([better(found, MARGIN[dataset]) for found in gaps.values()]))
+        parts = "; ".join(f"minus {policy.replace('v', 'V = ')} {told(found)}" for policy, found in gaps.items())
+        verdict = together([better(found, MARGIN[dataset]) for found in gaps.values()])
+        return Finding.of(parts, verdict, gaps.values())
 
     return judge
 
@@ -143,7 +154,7 @@ def _idle(line: str) -> Judge:
     def judge(store: Store, scale: Scale) -> Finding:
         shares = [used(row, 30 / row["rounds"]) for row in store.seeds(line, scale).values()]
         if not shares:
-            return Finding(NOT_RUN, "cannot be judged")
+            return MISSING
         verdict: Verdict = "holds" if max(shares) == 0 else "does not hold"
         return Finding(f"{100 * np.mean(shares):.2f} % of the budget used by then", verdict)
 
@@ -155,6 +166,7 @@ def _even(line: str) -> Judge:
         halves = {seed: used(row, 0.5) for seed, row in store.seeds(line, scale).items()}
         ends = {seed: used(row) / 2 for seed, row in store.seeds(line, scale).items()}
         found = paired_difference(halves, ends)
-        return Finding(f"half time minus half of the end {told(found, 3)} of the budget", equal(found, ENERGY_MARGIN))
+        parts = f"half time minus half of the end {told(found, 3)} of the budget"
+        return Finding.of(parts, equal(found, ENERGY_MARGIN), [found])
 
     return judge

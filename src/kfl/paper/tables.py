@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kfl.paper.claim import Claim, Finding
-from kfl.paper.measures import NOT_RUN, early, final, gap, told, used
+from kfl.paper.results import Store, early, final, gap, told, used
 from kfl.paper.setting import Figure, Line, Panel, Scale
-from kfl.paper.store import Store
-from kfl.paper.verdict import FEWEST_SEEDS, Verdict
+from kfl.paper.verdict import FEWEST_SEEDS, Claim, Finding, Verdict
 from kfl.simulation.records import Record
 
 VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be judged")
@@ -86,11 +84,11 @@ def _uploading(rows: Iterable[Record]) -> float:
 
 
 def _why_not_judged(found: Finding, scale: Scale) -> str:
-    if NOT_RUN in found.ours:
+    if found.seeds == 0:
         return "runs are missing"
     if scale.quick:
         return "a quick look"
-    few = "seed)" in found.ours or "seeds)" in found.ours
+    few = found.seeds is not None and found.seeds < FEWEST_SEEDS
     return f"fewer than {FEWEST_SEEDS} seeds" if few else "the interval allows both"
 
 

@@ -22,13 +22,20 @@ their number. A quick look judges nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
+from kfl.paper.setting import Scale
 from kfl.simulation.statistics import Difference
+
+if TYPE_CHECKING:
+    from kfl.paper.results import Store
 
 Verdict = Literal["holds", "holds in part", "does not hold", "cannot be judged"]
 FEWEST_SEEDS = 5
+NOT_RUN = "not run"
+"""Stands where a number is missing."""
 MARGIN = {"mnist": 0.2, "cifar10": 1.0}
 """Points of accuracy at the end that count as equal."""
 SPEED_MARGIN = 1.0
@@ -77,3 +84,40 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     if told == {"holds"}:
         return "holds"
     return "holds in part" if told & {"holds", "holds in part"} else "does not hold"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the runs say about a claim."""
+
+    ours: str
+    """What was measured, in words."""
+    verdict: Verdict
+    seeds: int | None = None
+    """Seeds behind the difference that has the fewest, 0 where a run is missing; None where seeds do not matter."""
+
+    @staticmethod
+    def of(ours: str, verdict: Verdict, differences: Iterable[Difference | None]) -> Finding:
+        """A finding about paired differences."""
+        return Finding(ours, verdict, min(0 if found is None else found.count for found in differences))
+
+
+MISSING = Finding(NOT_RUN, "cannot be judged", 0)
+"""No run is there yet."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim, where it stands, and how it is judged."""
+
+    where: str
+    says: str
+    paper: str
+    """The paper's number, or its word."""
+    command: str
+    judge: Callable[[Store, Scale], Finding]
+
+    def finding(self, store: Store, scale: Scale) -> Finding:
+        """What the runs say; nothing is judged by a quick look, or while runs are missing."""
+        found = self.judge(store, scale)
+        return replace(found, verdict="cannot be judged") if scale.quick or found.seeds == 0 else found
