@@ -188,21 +188,20 @@ def time_rounds(
 
 def time_kernels(device: str) -> list[dict[str, Any]]:
     """Each kernel of the CNN alone, with the rate of multiply-adds it reaches."""
-    from kfl.engine.arithmetic import Arithmetic
-    from kfl.engine.cuda_convolutions import _Kept, try_kernels
-    from kfl.engine.recipe import read_recipe
-    from kfl.models import cnn
+    from kfl._kernels.arithmetic import Arithmetic
+    from kfl._kernels.cuda.kernel_convolutions import _Kept, try_kernels
+    from kfl.models import cnn, read_network
 
-    recipe = read_recipe(cnn(), (3, 32, 32))
-    assert recipe is not None
+    network = read_network(cnn(), (3, 32, 32))
+    assert network is not None
     where = torch.device(device)
-    kernels, reason = try_kernels(recipe.convolutions, Arithmetic("float32", device), where)
+    kernels, reason = try_kernels(network.convolutions, Arithmetic("float32", device), where)
     print("kernels:", reason, flush=True)
     if kernels is None:
         return [{"refused": reason}]
     rows = []
     for devices in (10, 50):
-        for layer in recipe.convolutions:
+        for layer in network.convolutions:
             shape = (devices, layer.channels_in, layer.height, layer.width, 500)
             weight = torch.randn(devices, layer.channels_out, layer.channels_in, 5, 5, device=where)
             state = {f"{layer.name}.weight": weight, f"{layer.name}.bias": weight[:, :, 0, 0, 0].contiguous()}

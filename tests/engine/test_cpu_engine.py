@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import nn
 
+from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.cpu import kind
+from kfl._kernels.cpu.cnn import ImageSamples
+from kfl._kernels.memory import BoundedCache, OwnedValue
 from kfl.algorithms import FedAvg, FedKd, FedRep, Kfl
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.data import Dataset, partition
 from kfl.engine import LocalData, Mixture, RoundKey, Sgd, Supervised, factory
 from kfl.engine.cpu import CpuEngine
-from kfl.engine.dense import Numbers
 from kfl.engine.factory import check_device, make_engine, make_plan
-from kfl.engine.fast_cnn import ImageSamples
 from kfl.engine.plan import Plan
 from kfl.engine.sequential import SequentialEngine
-from kfl.engine.structure import ConvNet, DenseNet, recognise
-from kfl.engine.workspace import BoundedCache, OwnedValue
-from kfl.models import SplitModel, cnn, fleet_from_modules, fleet_from_name, mlp
+from kfl.models import SplitModel, cnn, fleet_from_modules, fleet_from_name, mlp, read_network
 
 KEY = RoundKey(0, 0)
 SGD = Sgd(5, 0.05, 0.05, 0.9)
@@ -299,7 +299,7 @@ class OwnLinear(nn.Linear):
     ],
 )
 def test_what_is_not_certain_is_not_recognised(module):
-    assert recognise(module, (6,)) is None
+    assert kind(read_network(module, (6,))) is None
 
 
 @pytest.mark.parametrize(
@@ -319,15 +319,15 @@ def test_what_is_not_certain_is_not_recognised(module):
 def test_other_convolutions_are_not_recognised(place, layer):
     module = cnn()
     module.body[place] = layer
-    assert recognise(module, (3, 32, 32)) is None
+    assert kind(read_network(module, (3, 32, 32))) is None
 
 
 def test_the_papers_networks_are_recognised():
-    found = recognise(mlp(), (1, 28, 28))
-    assert found == DenseNet(("body.1", "body.3", "body.5", "head"))
-    assert recognise(SplitModel(mlp().body[1:], nn.Linear(64, 10)), (784,)) is not None
-    net = recognise(cnn(), (3, 32, 32))
-    assert isinstance(net, ConvNet) and net.dense == ("body.7", "body.9", "head")
+    found = read_network(mlp(), (1, 28, 28))
+    assert kind(found) == "mlp" and found.dense_names == ("body.1", "body.3", "body.5", "head")
+    assert kind(read_network(SplitModel(mlp().body[1:], nn.Linear(64, 10)), (784,))) == "mlp"
+    net = read_network(cnn(), (3, 32, 32))
+    assert kind(net) == "cnn" and net.dense_names == ("body.7", "body.9", "head")
     assert set(net.parameters) == set(cnn().state_dict())
 
 
@@ -354,14 +354,14 @@ def test_the_cache_keeps_to_its_bytes_and_drops_the_least_lately_used():
 
 
 def test_inputs_in_memory_do_not_grow_with_the_fleet(monkeypatch):
-    monkeypatch.setattr("kfl.engine.cpu.CACHE_BYTES", 200_000)
+    monkeypatch.setattr("kfl._kernels.cpu.device.CACHE_BYTES", 200_000)
     data, models = fleet(devices=30)
     engine = make_engine(data, models)
     assert isinstance(engine, CpuEngine)
     for device in range(30):
         state = engine.initial(device, 0)
         engine.class_means([device], engine.train([device], [state], Supervised(), SGD, KEY))
-        assert engine._cache.held_bytes <= 200_000
+        assert engine._kernels._mlp.cache.held_bytes <= 200_000
 
 
 def test_inputs_written_are_inputs_read():
@@ -377,7 +377,7 @@ def test_inputs_written_are_inputs_read():
             assert torch.equal(out, expected)
             if (table := data.byte_table()) is not None and importlib.util.find_spec("llvmlite"):
                 indices = (data.partition.train if split == "train" else data.partition.test)[1]
-                images, room = ImageSamples.empty(len(indices), (3, 4, 5), Numbers())
+                images, room = ImageSamples.empty(len(indices), (3, 4, 5), Arithmetic())
                 images.read(x if split == "train" else x[:9], table, indices)
                 assert torch.equal(room, expected)
                 with pytest.raises(IndexError):
@@ -400,7 +400,7 @@ def test_training_that_begins_with_what_was_read_gives_the_same_bits(precision):
     read, unread = (make_engine(local, models, precision=precision) for _ in range(2))
     states = [read.initial(k, 0) for k in range(3)]
     read.class_means(range(3), states)
-    kept = [read._start(k, read._net(k), states[k]) for k in range(3)]
+    kept = [read._kernels._mlp._start(k, read._network(k), states[k]) for k in range(3)]
     assert all((start is None) == (precision == "bf16") for start in kept), "in bf16 the two are rounded differently"
     for one, other in zip(*(e.train(range(3), states, Supervised(), sgd, key) for e in (read, unread)), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
@@ -420,7 +420,7 @@ def test_what_was_read_is_not_used_for_a_model_that_changed(change):
             state["body.1.weight"] = state["body.1.weight"].clone()
         else:
             state["body.1.weight"].mul_(0.5)
-    assert all(read._start(k, read._net(k), states[k]) is None for k in range(3))
+    assert all(read._kernels._mlp._start(k, read._network(k), states[k]) is None for k in range(3))
     for one, other in zip(*(e.train(range(3), states, Supervised(), sgd, key) for e in (read, unread)), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
 

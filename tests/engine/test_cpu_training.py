@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch import nn
 
+from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.cpu.mlp import FlatSamples, gram_pays
 from kfl.algorithms import Apfl
 from kfl.data import Dataset, partition
 from kfl.engine import Distillation, FeatureTargets, LocalData, RoundKey, Sgd, Supervised
-from kfl.engine.dense import Numbers
 from kfl.engine.factory import make_engine
-from kfl.engine.fast_mlp import FlatSamples, gram_pays
 from kfl.engine.objectives import MIXING, PERSONAL, Mixture
 from kfl.engine.sequential import SequentialEngine
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
@@ -98,7 +98,7 @@ def mixtures(engine, mixing):
 def test_mixed_mlp_steps_are_autograds(samples, inputs, steps, momentum, mixing, mixing_rate, zero_columns):
     slow, fast = engines("mlp", (inputs,), samples, zero_columns=zero_columns)
     states, sgd = mixtures(slow, mixing), Sgd(steps, 0.1, 0.05, momentum)
-    assert fast._fast(range(3), states, mixes=True) == [True] * 3
+    assert None not in fast._trainers(range(3), states, Mixture(mixing_rate), sgd)
     copies = [{name: value.clone() for name, value in state.items()} for state in states]
     found = [engine.train(range(3), states, Mixture(mixing_rate), sgd, KEY) for engine in (slow, fast)]
     assert_same(*found)
@@ -111,7 +111,7 @@ def test_mixed_cnn_steps_are_autograds(momentum):
     pytest.importorskip("llvmlite")
     slow, fast = engines("cnn", (2, 18, 20), 21)
     states, sgd = mixtures(slow, 0.3), Sgd(3, 0.1, 0.05, momentum)
-    assert fast._fast(range(3), states, mixes=True) == [True] * 3
+    assert None not in fast._trainers(range(3), states, Mixture(0.1), sgd)
     assert_same(*(engine.train(range(3), states, Mixture(0.1), sgd, KEY) for engine in (slow, fast)))
 
 
@@ -122,7 +122,7 @@ def test_apfl_starts_with_what_the_engine_knows_by_hand(precision):
     engine, apfl = make_engine(data, models, precision=precision), Apfl()
     server = apfl.server_init(engine, 0)
     states = [{**server, **apfl.device_init(engine, k, 0)} for k in range(3)]
-    assert engine._fast(range(3), states, mixes=True) == [True] * 3
+    assert None not in engine._trainers(range(3), states, Mixture(0.1), apfl.sgd())
 
 
 @pytest.mark.parametrize(("samples", "inputs", "steps"), [(40, 300, 5), (40, 300, 1), (200, 8, 5)])
@@ -145,7 +145,7 @@ def test_weights_of_inputs_that_are_always_zero_stay_as_they_are(samples):
     torch.testing.assert_close(fast.class_means([0], [after]), slow.class_means([0], [after]))
     rows = torch.zeros(samples, 9)
     rows[:, 4] = 1
-    assert (FlatSamples.of(rows, Numbers()).rows.shape[1] == 1) == (samples == 220)
+    assert (FlatSamples.of(rows, Arithmetic()).rows.shape[1] == 1) == (samples == 220)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -12,9 +12,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from kfl._kernels.cuda.graphs import GraphRunner, Input
 from kfl.data import Dataset, partition
 from kfl.engine import Distillation, FeatureTargets, LocalData, Mixture, RoundKey, Sgd, Supervised
-from kfl.engine.graphs import GraphRunner, Input
 from kfl.engine.objectives import MIXING, PERSONAL
 from kfl.engine.samples import ResidentTable, StoredTable
 from kfl.engine.sequential import SequentialEngine

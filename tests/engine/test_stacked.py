@@ -9,19 +9,20 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from kfl._kernels import Descent
+from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.cuda.convolutions import choose_convolutions
+from kfl._kernels.cuda.network import CohortNetwork, train_cohort
 from kfl.core.errors import ConfigError
 from kfl.data import Dataset, Partition
 from kfl.engine import Distillation, FeatureTargets, LocalData, Mixture, Objective, RoundKey, Sgd, Supervised
-from kfl.engine.arithmetic import Arithmetic
 from kfl.engine.cohort import Stack
-from kfl.engine.convolutions import choose_convolutions
-from kfl.engine.fused import FusedNetwork, train_fused
 from kfl.engine.objective_parts import split_objective
 from kfl.engine.objectives import MIXING, PERSONAL, class_loss
 from kfl.engine.samples import StoredTable
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
-from kfl.engine.vectorised import Descent, train_vectorised
+from kfl.engine.vectorised import train_vectorised
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
 
 torch.set_num_threads(1)
@@ -219,10 +220,9 @@ def test_units_that_fill_a_narrow_layer_up_stay_exactly_zero(model, fused):
     descent = Descent(dict.fromkeys(held, 0.5), 0.9)
     if fused:
         way = choose_convolutions("grouped", (), Arithmetic("float32", "cpu"), torch.device("cpu"))
-        recipe = stack.family.recipe
-        network = FusedNetwork(recipe, Arithmetic("float32", "cpu"), way if recipe.convolutions else None)
-        one = pull()
-        after = train_fused(network, held, steps, Supervised(one), descent)
+        layers = stack.family.network
+        network = CohortNetwork(layers, Arithmetic("float32", "cpu"), way if layers.convolutions else None)
+        after = train_cohort(network, held, steps, Supervised(pull()).closed_form(), descent)
     else:
         parts = split_objective([Supervised(pull())])
         cpu = Arithmetic("float32", "cpu")

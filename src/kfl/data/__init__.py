@@ -11,6 +11,7 @@ torch.Size([20, 4])
 
 from kfl.data.adjust import add_new_class, limit_samples, limit_tested
 from kfl.data.dataset import Dataset
+from kfl.data.local_data import LocalData
 from kfl.data.partition import Partition, partition
 from kfl.data.registry import DATASETS, download, downloadable, load_dataset
 from kfl.data.show import split_table
@@ -22,6 +23,7 @@ __all__ = [
     "Dataset",
     "Decoded",
     "Download",
+    "LocalData",
     "Partition",
     "RemoteFile",
     "Source",

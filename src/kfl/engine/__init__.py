@@ -1,7 +1,7 @@
 """Many devices' models, trained, read and evaluated behind one small interface."""
 
+from kfl.data import LocalData
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
-from kfl.engine.local_data import LocalData
 from kfl.engine.objectives import Distillation, FeatureTargets, Mixture, Objective, Supervised
 
 __all__ = [

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from kfl.engine.arithmetic import Arithmetic
-from kfl.engine.graphs import Input
-from kfl.engine.recipe import Recipe, build_wide, read_recipe, widest
+from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.cuda import Input
 from kfl.engine.vectorised import Verdict, try_module
+from kfl.models import Network, build_wide, read_network, widest
 
 if TYPE_CHECKING:
-    from kfl.engine.local_data import LocalData
+    from kfl.data import LocalData
     from kfl.models import FleetModels, State
 
 TRIED_SAMPLES = 3
@@ -31,8 +31,8 @@ class Family:
     name: str
     template: nn.Module
     """A module of the widest architecture, where the engine computes."""
-    recipe: Recipe | None
-    """The widest; None for a module that is not read."""
+    network: Network | None
+    """The widest; None for a module of unknown layers."""
     shapes: dict[str, tuple[int, ...]]
     """Shape of every entry of the widest model's state."""
     buffers: frozenset[str]
@@ -49,21 +49,21 @@ class Families:
         self._arithmetic = arithmetic
         self._where = where
         self._modules: dict[int, nn.Module] = {}
-        self._recipes: dict[int, Recipe | None] = {}
+        self._networks: dict[int, Network | None] = {}
         self._keys: dict[int, Hashable] = {}
         self._built: dict[Hashable, Family] = {}
         self._of: dict[tuple[int, bool], Family] = {}
 
     def of(self, device: int, *, exact: bool = False) -> Family:
         """A device's family; with `exact`, only architectures of the same widths are in it."""
-        which = int(self._models.architecture[device])
-        found = self._of.get((which, exact))
+        index = int(self._models.architecture[device])
+        found = self._of.get((index, exact))
         if found is None:
-            recipe = self._recipe(which)
-            key = (False, self._key(which)) if recipe is None or not exact else (True, recipe)
+            network = self._network(index)
+            key = (False, self._key(index)) if network is None or not exact else (True, network)
             if key not in self._built:
-                self._built[key] = self._build(which, exact=exact)
-            found = self._of[which, exact] = self._built[key]
+                self._built[key] = self._build(index, exact=exact)
+            found = self._of[index, exact] = self._built[key]
         return found
 
     def architecture(self, device: int) -> int:
@@ -74,49 +74,51 @@ class Families:
         """The families that were asked for so far."""
         return list(self._built.values())
 
-    def _module(self, which: int) -> nn.Module:
-        if which not in self._modules:
+    def _module(self, index: int) -> nn.Module:
+        if index not in self._modules:
             with torch.random.fork_rng(devices=[]):
-                self._modules[which] = self._models.builders[which]()
-        return self._modules[which]
+                self._modules[index] = self._models.builders[index]()
+        return self._modules[index]
 
-    def _recipe(self, which: int) -> Recipe | None:
-        if which not in self._recipes:
-            self._recipes[which] = read_recipe(self._module(which), self._data.dataset.input_shape)
-        return self._recipes[which]
+    def _network(self, index: int) -> Network | None:
+        if index not in self._networks:
+            module = self._module(index)
+            single = all(value.dtype == torch.float32 for value in module.parameters())
+            self._networks[index] = read_network(module, self._data.dataset.input_shape) if single else None
+        return self._networks[index]
 
-    def _key(self, which: int) -> Hashable:
-        if which not in self._keys:
-            recipe = self._recipe(which)
-            self._keys[which] = structure(self._module(which)) if recipe is None else ("recipe", recipe.family)
-        return self._keys[which]
+    def _key(self, index: int) -> Hashable:
+        if index not in self._keys:
+            network = self._network(index)
+            self._keys[index] = structure(self._module(index)) if network is None else ("network", network.family)
+        return self._keys[index]
 
-    def _build(self, which: int, *, exact: bool) -> Family:
-        recipe, module = self._recipe(which), self._module(which)
-        if recipe is None:
+    def _build(self, index: int, *, exact: bool) -> Family:
+        network, module = self._network(index), self._module(index)
+        if network is None:
             template = copy.deepcopy(module)
-            verdict = self._tried(which, template)
+            verdict = self._tried(index, template)
         else:
-            alike = [self._recipe(other) for other in range(len(self._models.builders))]
-            family = [other for other in alike if other is not None and other.family == recipe.family]
-            recipe = recipe if exact else widest(family)
+            alike = [self._network(other) for other in range(len(self._models.builders))]
+            family = [other for other in alike if other is not None and other.family == network.family]
+            network = network if exact else widest(family)
             with torch.random.fork_rng(devices=[]):
-                template = build_wide(module, recipe)
+                template = build_wide(module, network)
             verdict = Verdict(True, True, "known layers")
         shapes = {name: tuple(value.shape) for name, value in template.state_dict().items()}
         buffers = frozenset(name for name, _ in template.named_buffers())
         template = template.to(self._where, self._arithmetic.dtype)
-        return Family(self._models.names[which], template, recipe, shapes, buffers, verdict)
+        return Family(self._models.names[index], template, network, shapes, buffers, verdict)
 
-    def _tried(self, which: int, module: nn.Module) -> Verdict:
-        rows = [place % len(self._data.dataset.train_y) for place in range(TRIED_SAMPLES)]
+    def _tried(self, index: int, module: nn.Module) -> Verdict:
+        rows = [index % len(self._data.dataset.train_y) for index in range(TRIED_SAMPLES)]
         inputs, labels = self._data.dataset.inputs("train", rows), self._data.dataset.labels("train", rows)
         state = {name: value.detach() for name, value in copy.deepcopy(module).cpu().state_dict().items()}
         verdict = try_module(copy.deepcopy(module).cpu(), state, inputs, labels)
         if not verdict.vectorised:
             logging.getLogger("kfl").warning(
                 "%s cannot be vectorised: %s. Its devices are trained one after another.",
-                self._models.names[which],
+                self._models.names[index],
                 verdict.reason,
             )
         return verdict
@@ -207,7 +209,7 @@ class Stack:
                 narrow = value[(slice(start, stop), *(slice(size) for size in values[start].shape))]
                 found.extend(narrow.contiguous().unbind(0))
             columns[name] = found
-        return [{name: columns[name][place] for name in state} for place, state in enumerate(self.states)]
+        return [{name: columns[name][index] for name in state} for index, state in enumerate(self.states)]
 
     def _shape(self, name: str, value: Tensor) -> tuple[int, ...]:
         """The shape of the widest; an entry that is not the model's (a mixing weight) has its own."""
@@ -224,5 +226,5 @@ def _runs(values: Sequence[Tensor]) -> list[tuple[int, int]]:
     shapes = [value.shape for value in values]
     if shapes.count(shapes[0]) == len(shapes):
         return [(0, len(shapes))]
-    starts = [place for place in range(len(shapes)) if place == 0 or shapes[place] != shapes[place - 1]]
+    starts = [index for index in range(len(shapes)) if index == 0 or shapes[index] != shapes[index - 1]]
     return list(zip(starts, [*starts[1:], len(shapes)], strict=True))

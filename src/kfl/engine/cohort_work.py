@@ -8,17 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kfl.engine.arithmetic import Arithmetic
+from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.cuda import Batch, CohortKernels, GraphRunner, Input
+from kfl.data import LocalData
 from kfl.engine.base import RoundKey, Sgd
 from kfl.engine.cohort import Family, Stack
-from kfl.engine.convolutions import Convolutions, choose_convolutions
-from kfl.engine.fused import FusedNetwork, run_fused, train_fused
-from kfl.engine.fused_mixture import train_fused_mixture
-from kfl.engine.graphs import GraphRunner, Input
-from kfl.engine.local_data import LocalData
-from kfl.engine.objective_parts import ObjectiveParts, split_objective
-from kfl.engine.objectives import MIXING, Distillation, Mixture, Objective, Supervised, mixture_names
-from kfl.engine.recipe import Convolution
+from kfl.engine.objective_parts import split_objective
+from kfl.engine.objectives import Objective
 from kfl.engine.samples import (
     GivenTable,
     ResidentTable,
@@ -31,7 +27,7 @@ from kfl.engine.samples import (
     mini_batches,
     whole_table,
 )
-from kfl.engine.vectorised import Batch, Descent, run_vectorised, train_vectorised
+from kfl.engine.vectorised import run_vectorised, train_vectorised
 from kfl.models import State
 
 RESIDENT_SHARE = 0.25
@@ -73,17 +69,9 @@ class CohortWork:
         self._data = data
         self._arithmetic = arithmetic
         self._where = where
-        self._way = convolution
-        self._fused = fused
+        self._kernels = CohortKernels(arithmetic, where, convolution=convolution, enabled=fused)
         self._rows = Rows(data, where, arithmetic.dtype)
         self._tables: dict[Split, Table] = {}
-        self._convolutions: dict[tuple[Convolution, ...], Convolutions] = {}
-
-    def convolutions(self, layers: tuple[Convolution, ...]) -> Convolutions | None:
-        """How the convolutions of a network are done, decided when they are first needed; None without any."""
-        if layers and layers not in self._convolutions:
-            self._convolutions[layers] = choose_convolutions(self._way, layers, self._arithmetic, self._where)
-        return self._convolutions.get(layers)
 
     def free(self) -> None:
         """Give back memory that is only kept for speed."""
@@ -95,11 +83,7 @@ class CohortWork:
         """What runs for a family, and why."""
         if not family.verdict.vectorised:
             return f"sequential: {family.verdict.reason}"
-        network = self._network(family)
-        if network is None:
-            return "torch.func"
-        way = network.convolutions
-        return "fused" if way is None else f"fused, convolutions by {way.name}: {way.reason}"
+        return self._kernels.describe(family.network) or "torch.func"
 
     # ── Training ──
 
@@ -117,27 +101,24 @@ class CohortWork:
             return None
         steps, passes = self._steps(cohort, sgd, key, given)
         stack = self._stack(cohort)
-        descent = _descent(cohort.family, stack.names(), parts, sgd)
+        moving = [name for name in stack.names() if name.rpartition("/")[2] not in cohort.family.buffers]
+        descent = parts.sample.descent(moving, sgd)
         tensors = {**parts.shared, **parts.stacked}
         needed = {**stack.inputs(), **_step_inputs(steps)}
         needed.update({f"tensor {number}": self._keep(value) for number, value in enumerate(tensors.values())})
         if given is not None:
             needed.update({"given inputs": self._keep(given[0]), "given targets": self._keep(given[1])})
-        network = self._network(cohort.family)
-        by_hand = network is not None and _is_known(parts.sample, stack.names(), cohort.family, descent)
-        self.objectives[type(parts.sample).__name__] = "by hand" if by_hand else "torch.func"
+        trainer = self._kernels.trainer(cohort.family.network, parts.sample.closed_form(), stack.names(), descent)
+        self.objectives[type(parts.sample).__name__] = "torch.func" if trainer is None else "by hand"
 
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
             table = self._table("train") if given is None else GivenTable(held["given inputs"], held["given targets"])
             batches = _readers(table, held, steps) * passes
             state = {name: held[name] for name in stack.names()}
             own = {path: held[f"tensor {number}"] for number, path in enumerate(tensors)}
-            if by_hand and network is not None:
-                objective = parts.with_tensors(own)
-                if isinstance(objective, Mixture):
-                    return train_fused_mixture(network, state, batches, objective, descent)
-                assert isinstance(objective, Supervised | Distillation)
-                return train_fused(network, state, batches, objective, descent)
+            form = None if trainer is None else parts.with_tensors(own).closed_form()
+            if trainer is not None and form is not None:
+                return trainer(state, batches, form)
             return train_vectorised(cohort.family.template, state, parts, own, batches, descent, self._arithmetic)
 
         signature = _hashable(("train", id(cohort.family), parts.spec, tuple(parts.stacked), sgd, steps.sizes))
@@ -191,7 +172,7 @@ class CohortWork:
         return found["means"], found["counts"]
 
     def correct(self, cohort: Cohort) -> Tensor:
-        """Right predictions of each device on its own test samples."""
+        """Number of correct predictions of each device on its own test samples."""
         stack, steps = self._stack(cohort), self._whole(cohort, "test")
         needed = {**stack.inputs(), **_step_inputs(steps)}
 
@@ -203,7 +184,7 @@ class CohortWork:
         return self.graphs.run(("correct", id(cohort.family)), needed, body)["right"]
 
     def logits(self, cohort: Cohort, inputs: Tensor) -> Tensor:
-        """What each model says about the same inputs."""
+        """The logits of each model for the same inputs."""
         stack = self._stack(cohort)
         needed = {**stack.inputs(), "given inputs": self._keep(inputs)}
 
@@ -215,18 +196,12 @@ class CohortWork:
 
     def _run(self, family: Family, stack: Stack, held: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
         state = {name: held[name] for name in stack.names()}
-        network = self._network(family)
-        if network is not None:
-            return run_fused(network, state, inputs)
+        runner = self._kernels.runner(family.network)
+        if runner is not None:
+            return runner(state, inputs)
         return run_vectorised(family.template, state, inputs, self._arithmetic)
 
     # ── Parts ──
-
-    def _network(self, family: Family) -> FusedNetwork | None:
-        if family.recipe is None or not self._fused:
-            return None
-        layers = family.recipe.convolutions
-        return FusedNetwork(family.recipe, self._arithmetic, self.convolutions(layers))
 
     def _stack(self, cohort: Cohort) -> Stack:
         return Stack(cohort.family, cohort.states, self._arithmetic.dtype, self._where)
@@ -253,22 +228,6 @@ class CohortWork:
                 # Rows that are read from a file cannot be part of a graph.
                 self.graphs.enabled = False
         return self._tables[split]
-
-
-def _descent(family: Family, names: Sequence[str], parts: ObjectiveParts, sgd: Sgd) -> Descent:
-    """Every parameter with a rate above 0 moves; buffers never."""
-    moving = [name for name in names if name.rpartition("/")[2] not in family.buffers]
-    rates = {name: parts.sample.rate(name, sgd) for name in moving}
-    return Descent({name: rate for name, rate in rates.items() if rate}, sgd.momentum)
-
-
-def _is_known(objective: Objective, names: Sequence[str], family: Family, descent: Descent) -> bool:
-    """Whether a training is one that is written out by hand; a subclass of an objective may be anything."""
-    own = set(family.shapes)
-    if type(objective) is Mixture:
-        # A parameter that does not move is no part of the mixture.
-        return set(names) == mixture_names(own) and set(names) - {MIXING} <= descent.rates.keys()
-    return type(objective) in (Supervised, Distillation) and set(names) == own
 
 
 def _step_inputs(steps: Steps) -> dict[str, Input]:

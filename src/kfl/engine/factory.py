@@ -7,10 +7,10 @@ import logging
 from typing import get_args
 
 from kfl.core.errors import ConfigError, MissingExtraError
+from kfl.data import LocalData
 from kfl.engine.base import Engine
-from kfl.engine.local_data import LocalData
 from kfl.engine.plan import Path, Plan, Precision
-from kfl.models import FleetModels
+from kfl.models import FleetModels, read_network
 
 log = logging.getLogger("kfl")
 
@@ -58,7 +58,7 @@ def make_plan(data: LocalData, models: FleetModels, device: str = "cpu", precisi
         raise ConfigError("precision", precision, f"one of {', '.join(get_args(Precision))}")
     if check_device(device) == "cuda":
         return Plan("cuda", precision, workers=1, paths=("stacked",) * len(models.builders))  # type: ignore[arg-type]  # checked above
-    paths = tuple(_path(data, models, which) for which in range(len(models.builders)))
+    paths = tuple(_path(data, models, index) for index in range(len(models.builders)))
     return Plan("cpu", precision, torch.get_num_threads(), gram=True, paths=paths)  # type: ignore[arg-type]  # checked above
 
 
@@ -75,24 +75,22 @@ def check_device(device: str) -> str:
     return device
 
 
-def _path(data: LocalData, models: FleetModels, which: int) -> Path:
+def _path(data: LocalData, models: FleetModels, index: int) -> Path:
     """The way of one architecture on a CPU."""
     import torch
 
-    from kfl.engine.structure import ConvNet, recognise
+    from kfl._kernels.cpu import kind
 
     with torch.random.fork_rng(devices=[]):
-        module = models.builders[which]()
-    net = recognise(module, data.dataset.input_shape)
-    if net is None:
-        _say_once(f"{models.names[which]} is none of the paper's networks: trained by plain autograd, which is slower.")
+        module = models.builders[index]()
+    found = kind(read_network(module, data.dataset.input_shape))
+    if found is None:
+        _say_once(f"{models.names[index]} is none of the paper's networks: trained by plain autograd, which is slower.")
         return "plain"
-    if isinstance(net, ConvNet):
-        if not _compiles():
-            _say_once("Convolutions run as plain PyTorch, several times slower than with: pip install 'kfl[fast]'.")
-            return "plain"
-        return "cnn"
-    return "mlp"
+    if found == "cnn" and not _compiles():
+        _say_once("Convolutions run as plain PyTorch, several times slower than with: pip install 'kfl[fast]'.")
+        return "plain"
+    return found
 
 
 _said: set[str] = set()

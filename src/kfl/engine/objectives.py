@@ -1,8 +1,8 @@
 """What a device minimises, as a pure function of its parameters.
 
-An engine may recognise an objective and run a faster, equal version of it; every objective also works as
-plain autograd. Parameters are a flat dictionary of names, so an algorithm can train more than one model at
-once by giving each a prefix: `personal/body.1.weight`.
+Every objective works as plain autograd. One that also declares its closed form may be run by hand-written passes,
+with equal results. Parameters are a flat dictionary of names, so an algorithm can train more than one model at once
+by giving each a prefix: `personal/body.1.weight`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from kfl._kernels import MIXING, PERSONAL, ClosedForm, Descent, FeatureTargets
+
+__all__ = [
+    "MIXING",
+    "PERSONAL",
+    "Distillation",
+    "FeatureTargets",
+    "Mixture",
+    "Objective",
+    "Supervised",
+    "class_loss",
+    "feature_loss",
+]
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +39,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class Objective(ABC):
     """A loss over a batch of samples."""
+
+    outputs_only: ClassVar[bool] = False
+    """Whether the loss sees a model through its outputs alone. Then networks of different widths may share a batch:
+    units of weight zero change nothing."""
 
     @abstractmethod
     def loss(
@@ -46,20 +64,21 @@ class Objective(ABC):
         return value
 
     def for_device(self, index: int) -> Objective:
-        """The objective of the device at this place in the cohort; the same for all unless overridden."""
+        """The objective of the device at this index of the cohort; the same for all unless overridden."""
         return self
 
+    def closed_form(self) -> ClosedForm | None:
+        """The loss by its known gradients, for passes written by hand; None where there are none.
 
-@dataclass(frozen=True, eq=False)
-class FeatureTargets:
-    """Pulls the feature of each sample of class c towards `targets[c]`: λ ½‖h(x) − Ω_c‖², equation (6)."""
+        It must say the same as `loss`, so that a class only speaks for itself: a subclass is None unless it says
+        otherwise.
+        """
+        return None
 
-    weight: float
-    """λ."""
-    targets: Tensor
-    """Ω, shape (classes, features); or one per device of the cohort, (devices, classes, features)."""
-    known: Tensor
-    """Bool, shape (classes,) or (devices, classes). Classes without a target have no such loss."""
+    def descent(self, names: Iterable[str], sgd: Sgd) -> Descent:
+        """The parameters among these names that move, with their rates."""
+        rates = {name: self.rate(name, sgd) for name in names}
+        return Descent({name: rate for name, rate in rates.items() if rate}, sgd.momentum)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +89,7 @@ class Supervised(Objective):
     the features.
     """
 
+    outputs_only: ClassVar[bool] = True
     pull: FeatureTargets | None = None
 
     def loss(
@@ -89,6 +109,10 @@ class Supervised(Objective):
         own = FeatureTargets(self.pull.weight, self.pull.targets[index], self.pull.known[index])
         return replace(self, pull=own)
 
+    def closed_form(self) -> ClosedForm | None:
+        """Softmax cross-entropy, and the pull."""
+        return ClosedForm(pull=self.pull) if type(self) is Supervised else None
+
 
 def class_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """F = mean over samples of the cross-entropy, equation (1)."""
@@ -107,13 +131,14 @@ def feature_loss(feature: Tensor, labels: Tensor, pull: FeatureTargets, weights:
 
 @dataclass(frozen=True, eq=False)
 class Distillation(Objective):
-    """Brings a model's softened predictions close to given logits, which stand in the place of labels.
+    """Brings a model's softened predictions close to given logits, which take the place of labels.
 
     T² KL(softmax(z*/T) ‖ softmax(z/T)), mean over samples (Hinton, Vinyals, Dean 2015). The factor T² keeps the
     size of the gradient the same for every temperature; for large T it is that of a squared error on centred
     logits.
     """
 
+    outputs_only: ClassVar[bool] = True
     temperature: float
 
     def loss(
@@ -123,30 +148,18 @@ class Distillation(Objective):
         from torch.nn import functional
 
         _, logits = forward(state, inputs)
-        said = functional.log_softmax(logits / self.temperature, dim=1)
-        wanted = functional.log_softmax(targets / self.temperature, dim=1)
+        log_probs = functional.log_softmax(logits / self.temperature, dim=1)
+        target_log_probs = functional.log_softmax(targets / self.temperature, dim=1)
         if weights is None:
-            divergence = functional.kl_div(said, wanted, reduction="batchmean", log_target=True)
+            divergence = functional.kl_div(log_probs, target_log_probs, reduction="batchmean", log_target=True)
         else:
-            of_sample = functional.kl_div(said, wanted, reduction="none", log_target=True).sum(1)
+            of_sample = functional.kl_div(log_probs, target_log_probs, reduction="none", log_target=True).sum(1)
             divergence = (of_sample * weights).sum()
         return self.temperature**2 * divergence
 
-
-PERSONAL = "personal/"
-"""Prefix of the parameters of a personal model beside the shared one."""
-MIXING = "mixing"
-"""Name of the mixing weight α of the personal and the shared model."""
-
-
-def mixture_names(parameters: Iterable[str]) -> set[str]:
-    """The entries of a state that `Mixture` trains, for a network with these parameters.
-
-    >>> sorted(mixture_names(["head.bias"]))
-    ['head.bias', 'mixing', 'personal/head.bias']
-    """
-    parameters = set(parameters)
-    return {*parameters, *(PERSONAL + name for name in parameters), MIXING}
+    def closed_form(self) -> ClosedForm | None:
+        """Softmax cross-entropy with softened targets: the divergence but for what does not depend on the model."""
+        return ClosedForm(logit_targets=True, temperature=self.temperature) if type(self) is Distillation else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +170,7 @@ class Mixture(Objective):
     are ∇F(w) for w, α ∇F(v̄) for v and ⟨v − w, ∇F(v̄)⟩ for α: the updates of Deng et al. 2020.
     """
 
+    outputs_only: ClassVar[bool] = True
     mixing_rate: float
     """Learning rate of α."""
 
@@ -185,3 +199,7 @@ class Mixture(Objective):
     def project(self, name: str, value: Tensor) -> Tensor:
         """α stays between 0 and 1."""
         return value.clamp(0.0, 1.0) if name == MIXING else value
+
+    def closed_form(self) -> ClosedForm | None:
+        """Softmax cross-entropy of both models."""
+        return ClosedForm(mixture=True) if type(self) is Mixture else None

@@ -21,8 +21,7 @@ from kfl.engine.sequential import batches
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kfl.data import Dataset
-    from kfl.engine.local_data import LocalData
+    from kfl.data import Dataset, LocalData
 
 Split = Literal["train", "test"]
 SCALED_AT_ONCE = 4096

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from kfl.data import LocalData
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
-from kfl.engine.local_data import LocalData
 from kfl.engine.objectives import Objective
 from kfl.engine.plan import Plan
 from kfl.models import FleetModels, State, parts

@@ -3,7 +3,7 @@
 Devices of one architecture, or of one up to the widths of hidden layers, form a cohort whose parameters are
 stacked. What runs for a cohort is one of three things:
 
-    fused       networks of known layers (`kfl.engine.recipe`) and kfl's own objectives: every product by hand
+    fused       networks of known layers and objectives in closed form: every product by hand (`kfl._kernels.cuda`)
     torch.func  any other objective or module: `vmap` over stacked parameters
     sequential  modules that PyTorch cannot vectorise: one device after another, as `SequentialEngine` does
 
@@ -22,21 +22,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from kfl._kernels.arithmetic import Arithmetic
 from kfl.core.errors import ConfigError
-from kfl.engine.arithmetic import Arithmetic
+from kfl.data import LocalData
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.cohort import Families, Family
 from kfl.engine.cohort_work import Cohort, CohortWork
-from kfl.engine.local_data import LocalData
 from kfl.engine.objective_parts import takes_weights
-from kfl.engine.objectives import Distillation, Mixture, Objective, Supervised
+from kfl.engine.objectives import Objective
 from kfl.engine.plan import Path, Plan, Precision
 from kfl.engine.samples import Split, batches_per_pass
 from kfl.engine.sequential import SequentialEngine
 from kfl.models import FleetModels, State
 
-PADDED_OBJECTIVES = (Supervised, Distillation, Mixture)
-"""Objectives that see a model through its outputs alone, so that units of weight zero change nothing."""
 WIDEST_RATIO = 2
 """A cohort's largest number of samples is at most this times its smallest: the rest is another cohort."""
 
@@ -65,6 +63,7 @@ class StackedEngine(Engine):
 
     >>> import numpy as np
     >>> from kfl.data import Dataset, partition
+    >>> from kfl.engine import Supervised
     >>> from kfl.models import fleet_from_name
     >>> data = Dataset.from_arrays(np.random.default_rng(0).normal(size=(40, 6)), np.arange(40) % 2)
     >>> split = partition("iid", data.train_y, data.test_y, classes=2, devices=3, seed=0)
@@ -146,10 +145,10 @@ class StackedEngine(Engine):
         data: tuple[Tensor, Tensor] | None = None,
     ) -> list[State]:
         """Equations (7) and (8), τ times, for whole cohorts: w ← w − η ∇, with momentum."""
-        objectives = [objective.for_device(place) for place in range(len(devices))]
+        objectives = [objective.for_device(index) for index in range(len(devices))]
 
-        def work(cohort: Cohort, places: Sequence[int]) -> list[State]:
-            own = [objectives[place] for place in places]
+        def work(cohort: Cohort, indices: Sequence[int]) -> list[State]:
+            own = [objectives[index] for index in indices]
             trained = self._work.train(cohort, own, sgd, key, data) if cohort.family.verdict.vectorised else None
             if trained is not None:
                 return trained
@@ -162,11 +161,11 @@ class StackedEngine(Engine):
         weighable = all(takes_weights(kind) for kind in kinds)
         counts = [self._data.size(device, "train") if data is None else len(data[1]) for device in devices]
 
-        def apart(place: int, family: Family) -> Hashable:
-            batches = batches_per_pass(counts[place], sgd)
-            return batches if weighable and family.verdict.separable else (batches, counts[place])
+        def apart(index: int, family: Family) -> Hashable:
+            batches = batches_per_pass(counts[index], sgd)
+            return batches if weighable and family.verdict.separable else (batches, counts[index])
 
-        exact = not all(issubclass(kind, PADDED_OBJECTIVES) for kind in kinds)
+        exact = not all(kind.outputs_only for kind in kinds)
         return self._in_cohorts(devices, states, counts, work, apart, exact=exact)
 
     def class_means(
@@ -174,7 +173,7 @@ class StackedEngine(Engine):
     ) -> tuple[Tensor, Tensor]:
         """Equation (4): Ω_{k,c} is the mean of h_k(x) over the device's samples of class c."""
 
-        def work(cohort: Cohort, places: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        def work(cohort: Cohort, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
             if cohort.family.verdict.vectorised:
                 means, counts = self._work.class_means(cohort, clip_norm)
             else:
@@ -188,32 +187,32 @@ class StackedEngine(Engine):
         return torch.stack([means for means, _ in found]), torch.stack([counts for _, counts in found])
 
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:
-        """What each model says about the same inputs."""
+        """The logits of each model for the same inputs."""
 
-        def work(cohort: Cohort, places: Sequence[int]) -> list[Tensor]:
+        def work(cohort: Cohort, indices: Sequence[int]) -> list[Tensor]:
             if cohort.family.verdict.vectorised:
                 return list(self._work.logits(cohort, inputs).unbind(0))
             return list(self._sequential.logits(cohort.devices, cohort.states, inputs).unbind(0))
 
-        said = self._in_cohorts(devices, states, [1] * len(devices), work, lambda place, family: 0)
+        found = self._in_cohorts(devices, states, [1] * len(devices), work, lambda index, family: 0)
         none = torch.zeros(0, len(inputs), self.classes, dtype=self._arithmetic.dtype, device=self._where)
-        return torch.stack(said) if said else none
+        return torch.stack(found) if found else none
 
     def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
-        """Right predictions on each device's own test samples."""
+        """Number of correct predictions on each device's own test samples."""
 
-        def work(cohort: Cohort, places: Sequence[int]) -> list[Tensor]:
+        def work(cohort: Cohort, indices: Sequence[int]) -> list[Tensor]:
             if cohort.family.verdict.vectorised:
                 return list(self._work.correct(cohort).unbind(0))
             right = self._sequential.correct(cohort.devices, cohort.states)
             return list(torch.tensor(right, device=self._where).unbind(0))
 
-        tested = [place for place, device in enumerate(devices) if self._data.size(device, "test")]
+        tested = [index for index, device in enumerate(devices) if self._data.size(device, "test")]
         found = [0] * len(devices)
         if tested:
-            right = self._read([devices[place] for place in tested], [states[place] for place in tested], "test", work)
-            for place, count in zip(tested, torch.stack(right).tolist(), strict=True):
-                found[place] = count
+            right = self._read([devices[index] for index in tested], [states[index] for index in tested], "test", work)
+            for index, count in zip(tested, torch.stack(right).tolist(), strict=True):
+                found[index] = count
         return found
 
     def proxy(self) -> tuple[Tensor, Tensor]:
@@ -235,8 +234,8 @@ class StackedEngine(Engine):
         """Work on each device's own samples in evaluation mode."""
         counts = [self._data.size(device, split) for device in devices]
 
-        def apart(place: int, family: Family) -> Hashable:
-            return 0 if family.verdict.separable else counts[place]
+        def apart(index: int, family: Family) -> Hashable:
+            return 0 if family.verdict.separable else counts[index]
 
         return self._in_cohorts(devices, states, counts, work, apart)
 
@@ -253,48 +252,48 @@ class StackedEngine(Engine):
         """Split devices into cohorts, do the work of each, and give the results back in the devices' order."""
         groups: dict[Hashable, list[int]] = {}
         families: dict[Hashable, Family] = {}
-        for place, (device, _) in enumerate(zip(devices, states, strict=True)):
+        for index, (device, _) in enumerate(zip(devices, states, strict=True)):
             family = self._families.of(device, exact=exact)
-            key: Hashable = (id(family), apart(place, family))
+            key: Hashable = (id(family), apart(index, family))
             families[key] = family
-            groups.setdefault(key, []).append(place)
+            groups.setdefault(key, []).append(index)
         found: dict[int, Result] = {}
         for key, members in groups.items():
-            for places in _of_like_size(members, counts):
-                ordered = sorted(places, key=lambda place: self._families.architecture(devices[place]))
+            for indices in _of_like_size(members, counts):
+                ordered = sorted(indices, key=lambda index: self._families.architecture(devices[index]))
                 found.update(self._fitting(families[key], ordered, devices, states, work))
-        return [found[place] for place in range(len(devices))]
+        return [found[index] for index in range(len(devices))]
 
     def _fitting(
         self,
         family: Family,
-        places: list[int],
+        indices: list[int],
         devices: Sequence[int],
         states: Sequence[State],
         work: Callable[[Cohort, Sequence[int]], list[Result]],
     ) -> dict[int, Result]:
         """The work of a cohort, halved as often as memory asks for it."""
-        most = self._most.get(family.name, len(places))
-        if len(places) <= most:
-            cohort = Cohort(family, [devices[place] for place in places], [states[place] for place in places])
+        most = self._most.get(family.name, len(indices))
+        if len(indices) <= most:
+            cohort = Cohort(family, [devices[index] for index in indices], [states[index] for index in indices])
             try:
-                return dict(zip(places, work(cohort, places), strict=True))
+                return dict(zip(indices, work(cohort, indices), strict=True))
             except (torch.OutOfMemoryError, RuntimeError) as problem:
-                if len(places) == 1 or not is_out_of_memory(problem):
+                if len(indices) == 1 or not is_out_of_memory(problem):
                     raise
-                most = (len(places) + 1) // 2
+                most = (len(indices) + 1) // 2
             # Outside the handler, whose traceback would keep the memory of what failed.
             self._most[family.name] = most
             self._work.free()
             logging.getLogger("kfl").warning(
                 "%d devices of %s do not fit into memory as one batch; going on with %d at a time.",
-                len(places),
+                len(indices),
                 family.name,
                 most,
             )
         found: dict[int, Result] = {}
-        for start in range(0, len(places), most):
-            found.update(self._fitting(family, places[start : start + most], devices, states, work))
+        for start in range(0, len(indices), most):
+            found.update(self._fitting(family, indices[start : start + most], devices, states, work))
         return found
 
 
@@ -304,11 +303,11 @@ def is_out_of_memory(problem: BaseException) -> bool:
     return isinstance(problem, torch.OutOfMemoryError) or "can't allocate memory" in text or "out of memory" in text
 
 
-def _of_like_size(places: Sequence[int], counts: Sequence[int]) -> list[list[int]]:
+def _of_like_size(indices: Sequence[int], counts: Sequence[int]) -> list[list[int]]:
     """Split devices so that filling up at most doubles the samples of any of them."""
     found: list[list[int]] = []
-    for place in sorted(places, key=lambda place: (-counts[place], place)):
-        if not found or counts[place] * WIDEST_RATIO < counts[found[-1][0]]:
+    for index in sorted(indices, key=lambda index: (-counts[index], index)):
+        if not found or counts[index] * WIDEST_RATIO < counts[found[-1][0]]:
             found.append([])
-        found[-1].append(place)
+        found[-1].append(index)
     return found

@@ -6,7 +6,7 @@ written once, as for a single model, and runs for the whole cohort.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,23 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from kfl._kernels import Descent
+from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.cuda import Batch
 from kfl.engine.objectives import Objective
 from kfl.models import State, parts
 
 if TYPE_CHECKING:
-    from kfl.engine.arithmetic import Arithmetic
     from kfl.engine.objective_parts import ObjectiveParts, Path
-
-Batch = tuple[Tensor, Tensor, Tensor | None]
-"""Inputs, targets and weights of one step, each with one row per device."""
-
-
-@dataclass(frozen=True)
-class Descent:
-    """The rates of a training: names of the parameters that move, how fast, and with which momentum."""
-
-    rates: Mapping[str, float]
-    momentum: float
 
 
 def as_function(module: nn.Module) -> Callable[[State, Tensor], tuple[Tensor, Tensor]]:
@@ -71,8 +62,8 @@ def train_vectorised(
         return task.loss(forward, whole, x, y, weights=w)
 
     velocity: State = {}
-    for place, read in enumerate(steps):
-        if place == 0 or read is not steps[place - 1]:
+    for index, read in enumerate(steps):
+        if index == 0 or read is not steps[index - 1]:
             inputs, targets, weights = read()
         dims = (0, 0, tensor_dims, 0, 0, None if weights is None else 0)
         with arithmetic.autocast():
@@ -143,8 +134,8 @@ def try_module(module: nn.Module, state: State, inputs: Tensor, labels: Tensor) 
         single = [grad(loss)(one, kept, inputs, labels) for one in pair]
     except Exception as problem:  # whatever a user's module does, one device after another still works
         return Verdict(False, True, (str(problem).strip().splitlines() or [type(problem).__name__])[0])
-    for place, one in enumerate(single):
+    for index, one in enumerate(single):
         for name, value in one.items():
-            if not torch.allclose(both[name][place], value, rtol=1e-3, atol=1e-5):
+            if not torch.allclose(both[name][index], value, rtol=1e-3, atol=1e-5):
                 return Verdict(False, separable, f"its gradients in a batch differ from those alone ({name})")
     return Verdict(True, separable, "torch.func")

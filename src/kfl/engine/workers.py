@@ -11,25 +11,12 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import local
 from typing import TypeVar
 
 import torch
 
-from kfl.engine.workspace import Workspace
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-_mine = local()
-
-
-def workspace() -> Workspace:
-    """The buffers of the worker that asks."""
-    if not hasattr(_mine, "workspace"):
-        _mine.workspace = Workspace()
-    found: Workspace = _mine.workspace
-    return found
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> list[Result]:

@@ -7,25 +7,27 @@ from torch.nn.functional import conv2d, max_pool2d, relu
 
 pytest.importorskip("llvmlite")
 
-from kfl.engine.conv_kernels import ConvShape, to_blocks_kernel, to_samples_kernel, winner_offsets
-from kfl.engine.dense import Numbers
-from kfl.engine.fast_cnn import Convolution, ConvPass, ImageSamples
-from kfl.engine.structure import ConvNet
-from kfl.engine.workspace import Workspace
+from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.cpu.cnn import ConvolutionWeights, ConvPass, ImageSamples
+from kfl._kernels.cpu.conv_kernels import to_blocks_kernel, to_samples_kernel, winner_offsets
+from kfl._kernels.memory import Workspace
+from kfl.models import Convolution, Dense, Network
 
-EXACT = Numbers(torch.float64, torch.float64)
+EXACT = Arithmetic("float64")
 
 
 def network(channels, height, width):
-    first = ConvShape(channels, height, width, 6, 5)
-    return ConvNet(("a", "b"), (first, ConvShape(6, *first.cells, 16, 5)), ("head",))
+    first = Convolution("a", channels, 6, 5, height, width)
+    second = Convolution("b", 6, 16, 5, *first.pooled)
+    dense = Dense("c", second.outputs, 8, rectified=True)
+    return Network((first, second), (dense,), Dense("head", 8, 4, rectified=False), (channels, height, width))
 
 
 def weights(net, seed=0):
     draw = torch.Generator().manual_seed(seed)
-    one = net.shapes[0]
+    one = net.convolutions[0]
     return {
-        "a.weight": torch.randn(6, one.channels, 5, 5, generator=draw, dtype=torch.float64) / 5,
+        "a.weight": torch.randn(6, one.channels_in, 5, 5, generator=draw, dtype=torch.float64) / 5,
         "a.bias": torch.randn(6, generator=draw, dtype=torch.float64),
         "b.weight": torch.randn(16, 6, 5, 5, generator=draw, dtype=torch.float64) / 5,
         "b.bias": torch.randn(16, generator=draw, dtype=torch.float64) / 2,
@@ -47,7 +49,7 @@ def test_convolutions_forward_and_backward_are_pytorchs(channels, height, width,
     images = torch.randn(samples, channels, height, width, generator=draw, dtype=torch.float64)
     state = weights(net)
     passes = ConvPass(net, ImageSamples.of(images, EXACT), EXACT, memory)
-    first, second = Convolution("a", net.shapes[0], state), Convolution("b", net.shapes[1], state)
+    first, second = (ConvolutionWeights(layer, state) for layer in net.convolutions)
     pooled = passes.forward(first, second)
 
     leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
@@ -70,7 +72,7 @@ def test_gradients_add_to_momentum_times_velocity():
     net, memory = network(1, 16, 16), Workspace()
     images = torch.randn(5, 1, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     passes = ConvPass(net, ImageSamples.of(images, EXACT), EXACT, memory)
-    first, second = (Convolution(n, s, weights(net)) for n, s in zip("ab", net.shapes, strict=True))
+    first, second = (ConvolutionWeights(layer, weights(net)) for layer in net.convolutions)
     pooled = passes.forward(first, second)
     slope = memory.take("slope", *pooled.shape, dtype=torch.float64).copy_(pooled)
     passes.backward(first, second, slope, 0.0)
@@ -84,7 +86,7 @@ class _Velocity:
     """The lanes of a velocity that belong to weights."""
 
     def __init__(self, convolution):
-        used = convolution.shape.kernel * convolution.shape.channels
+        used = convolution.layer.kernel * convolution.layer.channels_in
         self.trained_velocity = convolution.velocity[:, :, :used]
 
 
@@ -93,7 +95,7 @@ def test_a_model_that_is_not_a_number_says_so():
     state = weights(net)
     state["a.weight"][2] = float("nan")
     passes = ConvPass(net, ImageSamples.of(torch.ones(3, 1, 16, 16, dtype=torch.float64), EXACT), EXACT, Workspace())
-    first, second = (Convolution(n, s, state) for n, s in zip("ab", net.shapes, strict=True))
+    first, second = (ConvolutionWeights(layer, state) for layer in net.convolutions)
     assert passes.forward(first, second).isnan().all()
 
 
@@ -114,9 +116,9 @@ def test_blocks_and_samples_are_the_same_numbers_in_another_order(rows, number):
 
 
 def test_winners_lie_where_the_image_has_them():
-    shape = ConvShape(3, 9, 12, 6, 5)
+    layer = Convolution("a", 3, 6, 5, 9, 12)
     image = np.arange(9 * 12 * 3).reshape(9, 12, 3)
-    offsets = np.array(winner_offsets(shape)).reshape(*shape.cells, 2, 2)
-    assert shape.cells == (2, 4)
+    offsets = np.array(winner_offsets(layer)).reshape(*layer.pooled, 2, 2)
+    assert layer.pooled == (2, 4)
     for row, column, down, right in np.ndindex(offsets.shape):
         assert image.ravel()[offsets[row, column, down, right]] == image[2 * row + down, 2 * column + right, 0]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kfl.engine.arithmetic import Arithmetic
-from kfl.engine.cuda_convolutions import (
+from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.cuda.kernel_convolutions import (
     SOURCE,
     KernelConvolutions,
     compile_options,
@@ -18,7 +18,7 @@ from kfl.engine.cuda_convolutions import (
     group_size,
     try_kernels,
 )
-from kfl.engine.recipe import Convolution
+from kfl.models import Convolution
 
 torch.set_num_threads(1)
 

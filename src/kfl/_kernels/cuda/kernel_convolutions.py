@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from kfl.engine.convolutions import Convolutions, PlainConvolutions, grouped_block
-from kfl.engine.nvrtc import CompiledKernels, CompileError, Grid
-from kfl.engine.recipe import Convolution
+from kfl._kernels.cuda.convolutions import Convolutions, PlainConvolutions, grouped_block
+from kfl._kernels.cuda.nvrtc import CompiledKernels, CompileError, Grid
+from kfl.models import Convolution
 
 if TYPE_CHECKING:
-    from kfl.engine.arithmetic import Arithmetic
+    from kfl._kernels.arithmetic import Arithmetic
     from kfl.models import State
 
 SOURCE = Path(__file__).with_name("convolution.cu")
@@ -82,11 +82,11 @@ class KernelConvolutions(Convolutions):
         assert isinstance(kept, list)
         coming = gradient.transpose(1, 2).to(torch.float32).contiguous()
         found: list[tuple[str, Tensor]] = []
-        for place in reversed(range(len(layers))):
-            layer, own = layers[place], kept[place]
+        for index in reversed(range(len(layers))):
+            layer, own = layers[index], kept[index]
             weight, bias = self._weight_gradient(layer, own, coming)
             found += [(f"{layer.name}.weight", weight), (f"{layer.name}.bias", bias)]
-            if place > 0:
+            if index > 0:
                 coming = self._input_gradient(layer, state, own, coming)
         return found
 
@@ -143,7 +143,7 @@ def group_size(layer: Convolution) -> int:
 
 
 def compile_options(layer: Convolution) -> list[str]:
-    """The sizes of a layer as the kernels' source wants them."""
+    """The sizes of a layer as preprocessor definitions for the kernels' source."""
     sizes = {
         "IC": layer.channels_in,
         "OC": layer.channels_out,
@@ -197,7 +197,7 @@ def disagreement(
     window could be so close that rounding decides which is larger, and a whole gradient goes elsewhere. There are
     many equal values, so it is seen that the same one wins.
     """
-    from kfl.engine.arithmetic import Arithmetic
+    from kfl._kernels.arithmetic import Arithmetic
 
     draw = torch.Generator().manual_seed(0)
 
@@ -214,12 +214,12 @@ def disagreement(
     gradient = random(devices, samples, last.channels_out * last.pooled[0] * last.pooled[1])
     exact = PlainConvolutions("grouped", "", grouped_block, Arithmetic("float64", "cpu"))
     double = {name: value.double() for name, value in state.items()}
-    wanted, kept = exact.forward(layers, double, exact.prepare(images), keep=True)
+    outputs, kept = exact.forward(layers, double, exact.prepare(images), keep=True)
     expected = dict(exact.backward(layers, double, kept, gradient.double()))
 
     here = {name: value.to(where) for name, value in state.items()}
     found, kept = kernels.forward(layers, here, kernels.prepare(images.to(where)), keep=True)
-    pairs = [(found, wanted)]
+    pairs = [(found, outputs)]
     pairs += [(value, expected[name]) for name, value in kernels.backward(layers, here, kept, gradient.to(where))]
     distances = [(a.double().cpu() - b).norm() / b.norm().clamp(min=1e-30) for a, b in pairs]
     return float(torch.stack(distances).max())

@@ -16,15 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kfl.engine import conv_kernels
-from kfl.engine.base import Sgd
-from kfl.engine.conv_kernels import ConvShape
-from kfl.engine.dense import DenseGradients, DenseLayers, Numbers, decay
-from kfl.engine.losses import Slopes
-from kfl.engine.structure import ConvNet
-from kfl.engine.vector_code import LANES
-from kfl.engine.workspace import PADDING, Workspace, own_pages
-from kfl.models import State
+from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.closed_form import Descent
+from kfl._kernels.cpu import conv_kernels
+from kfl._kernels.cpu.dense import DenseGradients, DenseLayers, decay
+from kfl._kernels.cpu.vector_code import LANES
+from kfl._kernels.memory import PADDING, Workspace, own_pages
+from kfl._kernels.output_gradients import OutputGradients
+from kfl.models import Convolution, Network, State
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,18 +34,18 @@ class ImageSamples:
     count: int
 
     @staticmethod
-    def empty(count: int, shape: tuple[int, ...], numbers: Numbers) -> tuple[ImageSamples, Tensor]:
+    def empty(count: int, shape: tuple[int, ...], arithmetic: Arithmetic) -> tuple[ImageSamples, Tensor]:
         """Room for images, and a view of it as (samples, channels, height, width) to fill."""
         channels, height, width = shape
         pixels = channels * height * width
-        flat = own_pages(whole_blocks(count) * LANES * pixels + PADDING, dtype=numbers.exact)
+        flat = own_pages(whole_blocks(count) * LANES * pixels + PADDING, dtype=arithmetic.dtype)
         images = flat[: count * pixels].view(count, height, width, channels).permute(0, 3, 1, 2)
         return ImageSamples(flat, count), images
 
     @staticmethod
-    def of(images: Tensor, numbers: Numbers) -> ImageSamples:
+    def of(images: Tensor, arithmetic: Arithmetic) -> ImageSamples:
         """Reorder (samples, channels, height, width)."""
-        samples, room = ImageSamples.empty(len(images), tuple(images.shape[1:]), numbers)
+        samples, room = ImageSamples.empty(len(images), tuple(images.shape[1:]), arithmetic)
         room.copy_(images)
         return samples
 
@@ -70,24 +69,23 @@ def whole_blocks(samples: int) -> int:
     return -(-samples // LANES)
 
 
-class Convolution:
+class ConvolutionWeights:
     """One pooled convolution at work: its weights as the kernels want them, and its velocity."""
 
-    def __init__(self, name: str, shape: ConvShape, state: State) -> None:
-        self.name = name
-        self.shape = shape
-        weight, self.bias = state[f"{name}.weight"], state[f"{name}.bias"].clone()
-        self._used = shape.kernel * shape.channels
+    def __init__(self, layer: Convolution, state: State) -> None:
+        self.layer = layer
+        weight, self.bias = state[f"{layer.name}.weight"], state[f"{layer.name}.bias"].clone()
+        self._used = layer.kernel * layer.channels_in
         # (outputs, kernel, lanes) with a row (x, c): see conv_kernels.
-        self.rows = weight.new_zeros(shape.outputs, shape.kernel, shape.row_lanes)
-        self.rows[:, :, : self._used] = weight.permute(0, 2, 3, 1).reshape(shape.outputs, shape.kernel, -1)
+        self.rows = weight.new_zeros(layer.channels_out, layer.kernel, conv_kernels.row_lanes(layer))
+        self.rows[:, :, : self._used] = weight.permute(0, 2, 3, 1).reshape(layer.channels_out, layer.kernel, -1)
         self.velocity = torch.zeros_like(self.rows)
         self.bias_velocity = torch.zeros_like(self.bias)
 
     def taps(self) -> Tensor:
         """The weights in the order of the forward kernel."""
-        together = conv_kernels.outputs_at_once(self.shape)
-        groups = (self.shape.outputs // together, together)
+        at_once = conv_kernels.outputs_at_once(self.layer)
+        groups = (self.layer.channels_out // at_once, at_once)
         grid = self._grid(self.rows)
         return grid.view(*groups, *grid.shape[1:]).permute(0, 2, 4, 3, 1).contiguous()
 
@@ -100,65 +98,65 @@ class Convolution:
     def trained(self) -> State:
         """Weight and bias by name, as PyTorch orders them."""
         weight = self._grid(self.rows).permute(0, 3, 1, 2).contiguous()
-        return {f"{self.name}.weight": weight, f"{self.name}.bias": self.bias}
+        return {f"{self.layer.name}.weight": weight, f"{self.layer.name}.bias": self.bias}
 
     def gradients(self) -> State:
         """After a backward pass without momentum, its gradients by name."""
         weight = self._grid(self.velocity).permute(0, 3, 1, 2).contiguous()
-        return {f"{self.name}.weight": weight, f"{self.name}.bias": self.bias_velocity}
+        return {f"{self.layer.name}.weight": weight, f"{self.layer.name}.bias": self.bias_velocity}
 
     def _grid(self, rows: Tensor) -> Tensor:
         """(outputs, y, x, c)"""
-        shape = self.shape
-        return rows[:, :, : self._used].reshape(shape.outputs, shape.kernel, shape.kernel, shape.channels)
+        layer = self.layer
+        return rows[:, :, : self._used].reshape(layer.channels_out, layer.kernel, layer.kernel, layer.channels_in)
 
 
-def stride_of(net: ConvNet) -> int:
+def stride_of(network: Network) -> int:
     """Numbers from one sample of the first convolution's output to the next: room for whole vectors."""
-    return (net.shapes[0].pooled // LANES + 2) * LANES
+    return (network.convolutions[0].outputs // LANES + 2) * LANES
 
 
-def compile_kernels(net: ConvNet, numbers: Numbers) -> None:
+def compile_kernels(network: Network, arithmetic: Arithmetic) -> None:
     """Compile now what a network will need, half a second for the paper's, so that no round waits for it."""
-    one, two = net.shapes
-    number, stride = str(numbers.exact).removeprefix("torch."), stride_of(net)
-    conv_kernels.read_kernel(one.channels, one.height * one.width, number)
-    conv_kernels.to_blocks_kernel(one.pixels, number)
+    one, two = network.convolutions
+    number, stride = str(arithmetic.dtype).removeprefix("torch."), stride_of(network)
+    conv_kernels.read_kernel(one.channels_in, one.height * one.width, number)
+    conv_kernels.to_blocks_kernel(one.inputs, number)
     conv_kernels.forward_kernel(one, number, True)
     conv_kernels.forward_kernel(two, number, False)
-    for rows, distance in ((one.pooled, stride), (two.pooled, two.pooled)):
+    for rows, distance in ((one.outputs, stride), (two.outputs, two.outputs)):
         conv_kernels.to_samples_kernel(rows, distance, number)
         conv_kernels.to_samples_kernel(rows, distance, None)
     conv_kernels.backward_kernel(two, number, (stride, stride))
-    conv_kernels.weight_gradient_kernel(one, number, (one.pixels, stride))
+    conv_kernels.weight_gradient_kernel(one, number, (one.inputs, stride))
 
 
 class ConvPass:
     """Both convolutions over one set of images, with all buffers between them."""
 
-    def __init__(self, net: ConvNet, images: ImageSamples, numbers: Numbers, memory: Workspace) -> None:
-        self._net = net
+    def __init__(self, network: Network, images: ImageSamples, arithmetic: Arithmetic, memory: Workspace) -> None:
+        self._network = network
         self._images = images
-        self._number = str(numbers.exact).removeprefix("torch.")
-        self._exact = numbers.exact
+        self._number = str(arithmetic.dtype).removeprefix("torch.")
+        self._exact = arithmetic.dtype
         self._memory = memory
         self._blocks = whole_blocks(images.count)
-        self._stride = stride_of(net)
-        shape = net.shapes[0]
-        self._in_blocks = self._take("conv blocks", self._blocks, shape.pixels, LANES)
-        kernel = conv_kernels.to_blocks_kernel(shape.pixels, self._number)
+        self._stride = stride_of(network)
+        layer = network.convolutions[0]
+        self._in_blocks = self._take("conv blocks", self._blocks, layer.inputs, LANES)
+        kernel = conv_kernels.to_blocks_kernel(layer.inputs, self._number)
         kernel(images.flat.data_ptr(), self._in_blocks.data_ptr(), self._blocks)
 
-    def forward(self, first: Convolution, second: Convolution) -> Tensor:
+    def forward(self, first: ConvolutionWeights, second: ConvolutionWeights) -> Tensor:
         """What the dense layers see: (samples, pooled), channels first as PyTorch flattens it."""
         self._pool(first, self._in_blocks, 0, channels_last=True)
         self._pool(second, self._buffer("pooled", 0), 1, channels_last=False)
-        pooled = self._net.shapes[1].pooled
+        pooled = self._network.convolutions[1].outputs
         return self._samples("pooled", 1, pooled)[: self._images.count]
 
-    def backward(self, first: Convolution, second: Convolution, slope: Tensor, momentum: float) -> None:
+    def backward(self, first: ConvolutionWeights, second: ConvolutionWeights, slope: Tensor, momentum: float) -> None:
         """Add the gradients to momentum · velocity, given ∂/∂(pooled) with zeros where the ReLU was."""
-        one, two = self._net.shapes
+        one, two = self._network.convolutions
         inner = self._samples("pooled", 0, self._stride)
         back = self._take("conv back", self._blocks * LANES, self._stride)
         for convolution in (first, second):
@@ -168,14 +166,14 @@ class ConvPass:
         kernel(
             inner.data_ptr(),
             slope.data_ptr(),
-            self._samples("chosen", 1, two.pooled).data_ptr(),
+            self._samples("chosen", 1, two.outputs).data_ptr(),
             second.rows.data_ptr(),
             second.velocity.data_ptr(),
             back.data_ptr(),
             self._images.count,
         )
-        second.bias_velocity.add_(slope.sum(0).view(two.outputs, -1).sum(1))
-        kernel = conv_kernels.weight_gradient_kernel(one, self._number, (one.pixels, self._stride))
+        second.bias_velocity.add_(slope.sum(0).view(two.channels_out, -1).sum(1))
+        kernel = conv_kernels.weight_gradient_kernel(one, self._number, (one.inputs, self._stride))
         kernel(
             self._images.flat.data_ptr(),
             back.data_ptr(),
@@ -183,100 +181,111 @@ class ConvPass:
             first.velocity.data_ptr(),
             self._images.count,
         )
-        first.bias_velocity.add_(back[: self._images.count, : one.pooled].sum(0).view(-1, one.outputs).sum(0))
+        first.bias_velocity.add_(back[: self._images.count, : one.outputs].sum(0).view(-1, one.channels_out).sum(0))
 
-    def _pool(self, convolution: Convolution, blocks: Tensor, which: int, *, channels_last: bool) -> None:
-        kernel = conv_kernels.forward_kernel(convolution.shape, self._number, channels_last)
+    def _pool(self, convolution: ConvolutionWeights, blocks: Tensor, index: int, *, channels_last: bool) -> None:
+        kernel = conv_kernels.forward_kernel(convolution.layer, self._number, channels_last)
         taps = convolution.taps()
         kernel(
             blocks.data_ptr(),
             taps.data_ptr(),
             convolution.bias.data_ptr(),
-            self._buffer("pooled", which).data_ptr(),
-            self._buffer("chosen", which).data_ptr(),
+            self._buffer("pooled", index).data_ptr(),
+            self._buffer("chosen", index).data_ptr(),
             self._blocks,
         )
 
-    def _samples(self, what: str, which: int, stride: int) -> Tensor:
+    def _samples(self, what: str, index: int, stride: int) -> Tensor:
         """A pooled array with one row per sample."""
-        blocks = self._buffer(what, which)
-        rows = self._memory.take(f"{what} samples {which}", self._blocks * LANES, stride, dtype=blocks.dtype)
+        blocks = self._buffer(what, index)
+        rows = self._memory.take(f"{what} samples {index}", self._blocks * LANES, stride, dtype=blocks.dtype)
         number = None if blocks.dtype == torch.uint8 else self._number
         kernel = conv_kernels.to_samples_kernel(blocks.shape[1], stride, number)
         kernel(blocks.data_ptr(), rows.data_ptr(), self._blocks)
         return rows
 
-    def _buffer(self, what: str, which: int) -> Tensor:
+    def _buffer(self, what: str, index: int) -> Tensor:
         dtype = torch.uint8 if what == "chosen" else self._exact
-        shape = (self._blocks, self._net.shapes[which].pooled, LANES)
-        return self._memory.take(f"{what} blocks {which}", *shape, dtype=dtype)
+        shape = (self._blocks, self._network.convolutions[index].outputs, LANES)
+        return self._memory.take(f"{what} blocks {index}", *shape, dtype=dtype)
 
     def _take(self, name: str, *shape: int) -> Tensor:
         return self._memory.take(name, *shape, dtype=self._exact)
 
 
 def train_cnn(
-    net: ConvNet,
+    network: Network,
     state: State,
     images: ImageSamples,
-    slopes: Slopes,
-    sgd: Sgd,
-    numbers: Numbers,
+    outputs: OutputGradients,
+    descent: Descent,
+    steps: int,
+    arithmetic: Arithmetic,
     memory: Workspace,
 ) -> State:
     """τ full-batch steps."""
-    first, second = (Convolution(name, shape, state) for name, shape in zip(net.convolutions, net.shapes, strict=True))
-    passes = ConvPass(net, images, numbers, memory)
-    layers = DenseLayers(net.dense, state, sgd, numbers, memory)
-    frozen = sgd.body_rate == 0
-    for number in range(sgd.steps):
-        if number == 0 or not frozen:
-            pooled = passes.forward(first, second).to(numbers.low)
+    first, second = (ConvolutionWeights(layer, state) for layer in network.convolutions)
+    passes = ConvPass(network, images, arithmetic, memory)
+    layers = DenseLayers(network.dense_names, state, descent, arithmetic, memory)
+    rate = descent.rates.get(f"{network.convolutions[0].name}.weight", 0.0)
+    for number in range(steps):
+        if number == 0 or rate:
+            pooled = passes.forward(first, second).to(arithmetic.factor_dtype)
         logits = layers.forward(pooled)
-        pull = slopes.of_features(layers.features)
-        slope = layers.step(slopes.of_logits(logits, numbers.low), pull, to_inputs=not frozen)
+        pull = outputs.at_features(layers.features)
+        slope = layers.step(outputs.at_logits(logits).to(arithmetic.factor_dtype), pull, to_inputs=rate != 0)
         if slope is not None:
-            passes.backward(first, second, _padded(slope, numbers, memory), sgd.momentum if number else 0.0)
-            first.descend(sgd.body_rate)
-            second.descend(sgd.body_rate)
+            passes.backward(first, second, _padded(slope, arithmetic, memory), descent.momentum if number else 0.0)
+            first.descend(rate)
+            second.descend(rate)
     return {**first.trained(), **second.trained(), **layers.trained()}
 
 
 class CnnGradients:
     """∇F at any weights, for one set of images."""
 
-    def __init__(self, net: ConvNet, images: ImageSamples, slopes: Slopes, numbers: Numbers, memory: Workspace) -> None:
-        self._net, self._slopes, self._numbers, self._memory = net, slopes, numbers, memory
-        self._passes = ConvPass(net, images, numbers, memory)
+    def __init__(
+        self,
+        network: Network,
+        images: ImageSamples,
+        outputs: OutputGradients,
+        arithmetic: Arithmetic,
+        memory: Workspace,
+    ) -> None:
+        self._network, self._outputs, self._arithmetic, self._memory = network, outputs, arithmetic, memory
+        self._passes = ConvPass(network, images, arithmetic, memory)
 
     def __call__(self, state: State) -> State:
         """The gradient of every weight, overwritten by the next call."""
-        net, numbers = self._net, self._numbers
-        first, second = (
-            Convolution(name, shape, state) for name, shape in zip(net.convolutions, net.shapes, strict=True)
-        )
-        layers = DenseGradients(net.dense, state, numbers, self._memory)
-        logits = layers.forward(self._passes.forward(first, second).to(numbers.low))
-        pull = self._slopes.of_features(layers.features)
-        slope = layers.step(self._slopes.of_logits(logits, numbers.low), pull, to_inputs=True)
+        network, arithmetic = self._network, self._arithmetic
+        first, second = (ConvolutionWeights(layer, state) for layer in network.convolutions)
+        layers = DenseGradients(network.dense_names, state, arithmetic, self._memory)
+        logits = layers.forward(self._passes.forward(first, second).to(arithmetic.factor_dtype))
+        pull = self._outputs.at_features(layers.features)
+        slope = layers.step(self._outputs.at_logits(logits).to(arithmetic.factor_dtype), pull, to_inputs=True)
         assert slope is not None
-        self._passes.backward(first, second, _padded(slope, numbers, self._memory), 0.0)
+        self._passes.backward(first, second, _padded(slope, arithmetic, self._memory), 0.0)
         return {**first.gradients(), **second.gradients(), **layers.gradients}
 
 
-def _padded(slope: Tensor, numbers: Numbers, memory: Workspace) -> Tensor:
+def _padded(slope: Tensor, arithmetic: Arithmetic, memory: Workspace) -> Tensor:
     """∂/∂(pooled) in the type of the convolutions, in a buffer that may be read past its end."""
-    if slope.dtype == numbers.exact:
+    if slope.dtype == arithmetic.dtype:
         return slope
-    return memory.take("conv slope", *slope.shape, dtype=numbers.exact).copy_(slope)
+    return memory.take("conv slope", *slope.shape, dtype=arithmetic.dtype).copy_(slope)
 
 
-def conv_features(net: ConvNet, state: State, images: ImageSamples, numbers: Numbers, memory: Workspace) -> Tensor:
+def conv_features(
+    network: Network, state: State, images: ImageSamples, arithmetic: Arithmetic, memory: Workspace
+) -> Tensor:
     """Features of the samples; overwritten by the next call with this memory."""
-    first, second = (Convolution(name, shape, state) for name, shape in zip(net.convolutions, net.shapes, strict=True))
-    out = ConvPass(net, images, numbers, memory).forward(first, second).to(numbers.low)
-    for place, name in enumerate(net.dense[:-1]):
-        weight, bias = state[f"{name}.weight"].to(numbers.low), state[f"{name}.bias"].to(numbers.low)
-        target = memory.take(f"feature {place}", len(out), len(bias), dtype=numbers.low)
+    first, second = (ConvolutionWeights(layer, state) for layer in network.convolutions)
+    out = ConvPass(network, images, arithmetic, memory).forward(first, second).to(arithmetic.factor_dtype)
+    for index, name in enumerate(network.dense_names[:-1]):
+        weight, bias = (
+            state[f"{name}.weight"].to(arithmetic.factor_dtype),
+            state[f"{name}.bias"].to(arithmetic.factor_dtype),
+        )
+        target = memory.take(f"feature {index}", len(out), len(bias), dtype=arithmetic.factor_dtype)
         out = torch.addmm(bias, out, weight.t(), out=target).relu_()
     return out

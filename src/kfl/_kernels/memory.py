@@ -1,4 +1,4 @@
-"""Memory that is used again and again: buffers of one worker, and inputs kept while there is room."""
+"""Memory that is used again: buffers of one worker, and inputs that are kept while there is room."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, local
 from typing import TypeVar
 
 import torch
@@ -25,6 +25,7 @@ class Workspace:
 
     def __init__(self) -> None:
         self._flat: dict[tuple[str, torch.dtype], Tensor] = {}
+        self._whole: dict[Hashable, Tensor] = {}
 
     def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A buffer of this shape with anything in it; `PADDING` more numbers lie behind it and are finite."""
@@ -33,6 +34,23 @@ class Workspace:
         if flat is None or flat.numel() < size + PADDING:
             flat = self._flat[name, dtype] = torch.zeros(size + PADDING, dtype=dtype)
         return flat[:size].view(shape)
+
+    def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """A buffer that was prepared once, for those who leave alone what they do not write."""
+        if key not in self._whole:
+            self._whole[key] = make()
+        return self._whole[key]
+
+
+_mine = local()
+
+
+def workspace() -> Workspace:
+    """The buffers of the thread that asks."""
+    if not hasattr(_mine, "workspace"):
+        _mine.workspace = Workspace()
+    found: Workspace = _mine.workspace
+    return found
 
 
 class BoundedCache:

@@ -17,10 +17,10 @@ PRECISIONS = ("float32", "tf32", "bf16", "float64")
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A precision by name. Weights are always kept in float32, or in float64 where that is asked for."""
+    """A precision by name, as in a plan. Weights are kept in float32, or in float64 where that is asked for."""
 
-    precision: str
-    device_type: str
+    precision: str = "float32"
+    device_type: str = "cpu"
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -45,11 +45,11 @@ class Arithmetic:
         if self.device_type != "cuda":
             yield
             return
-        wanted = "tf32" if self.precision in ("tf32", "bf16") and not exact else "ieee"
+        chosen = "tf32" if self.precision in ("tf32", "bf16") and not exact else "ieee"
         backends: Any = torch.backends
         matmul, conv = backends.cuda.matmul, backends.cudnn.conv
         before = matmul.fp32_precision, conv.fp32_precision
-        matmul.fp32_precision, conv.fp32_precision = wanted, wanted
+        matmul.fp32_precision, conv.fp32_precision = chosen, chosen
         try:
             yield
         finally:

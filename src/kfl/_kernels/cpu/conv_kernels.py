@@ -18,51 +18,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from kfl.engine.vector_code import LANES, Code, Value
+from kfl._kernels.cpu.vector_code import LANES, Code, Value
+from kfl.models import Convolution
 
 Kernel = Callable[..., None]
+BACKWARD_OUTPUTS = 16
+"""Output channels that the second convolution must have: one vector."""
+REGISTER_SUMS = 30
+"""Running sums that the first convolution's backward pass can keep in registers."""
 
 
-@dataclass(frozen=True)
-class ConvShape:
-    """A convolution without padding, followed by ReLU and 2×2 pooling."""
-
-    channels: int
-    height: int
-    width: int
-    outputs: int
-    kernel: int
-
-    @property
-    def cells(self) -> tuple[int, int]:
-        """Rows and columns after pooling; a last odd row or column is dropped."""
-        return (self.height - self.kernel + 1) // 2, (self.width - self.kernel + 1) // 2
-
-    @property
-    def row_lanes(self) -> int:
-        """Length of a row (x, c) of weights, in whole vectors."""
-        return -(-self.kernel * self.channels // LANES) * LANES
-
-    @property
-    def pixels(self) -> int:
-        """Numbers of one sample going in."""
-        return self.channels * self.height * self.width
-
-    @property
-    def pooled(self) -> int:
-        """Numbers of one sample coming out."""
-        return self.outputs * self.cells[0] * self.cells[1]
+def row_lanes(layer: Convolution) -> int:
+    """Length of a row (x, c) of weights, in whole vectors."""
+    return -(-layer.kernel * layer.channels_in // LANES) * LANES
 
 
-def outputs_at_once(shape: ConvShape) -> int:
+def outputs_at_once(layer: Convolution) -> int:
     """Output channels whose 2×2 cell stays in registers: the largest divisor up to 6 (24 of 32 registers)."""
-    return max(count for count in range(1, 7) if shape.outputs % count == 0)
+    return max(count for count in range(1, 7) if layer.channels_out % count == 0)
 
 
 @functools.cache
-def forward_kernel(shape: ConvShape, number: str, channels_last: bool) -> Kernel:
+def forward_kernel(layer: Convolution, number: str, channels_last: bool) -> Kernel:
     """(blocks in, weights, biases, pooled blocks out, chosen out, number of blocks).
 
     Weights lie as (outputs / n, kernel rows, channels, kernel columns, n) for n = `outputs_at_once`. `chosen` is a
@@ -71,38 +49,38 @@ def forward_kernel(shape: ConvShape, number: str, channels_last: bool) -> Kernel
     """
     code = Code("forward", 5, number)
     inputs, weights, biases, pooled, chosen, blocks = code.arguments
-    rows, columns = shape.cells
-    together = outputs_at_once(shape)
-    per_group = shape.kernel**2 * shape.channels * together
+    rows, columns = layer.pooled
+    at_once = outputs_at_once(layer)
+    per_group = layer.kernel**2 * layer.channels_in * at_once
     with (
         code.loop(blocks) as block,
-        code.loop(shape.outputs // together) as group,
+        code.loop(layer.channels_out // at_once) as group,
         code.loop(rows) as row,
         code.loop(columns) as column,
     ):
-        first = code.times(group, together)
+        first = code.times(group, at_once)
         sums = [
             [code.variable(code.splat(code.load_one(biases, code.plus(first, o)))) for _ in range(4)]
-            for o in range(together)
+            for o in range(at_once)
         ]
-        corner = code.plus(code.times(code.times(row, 2), shape.width), code.times(column, 2))
-        start = code.plus(code.times(block, shape.pixels), code.times(corner, shape.channels))
-        with code.loop(shape.kernel) as y, code.loop(shape.channels) as c:
-            place = code.plus(start, code.times(y, shape.width * shape.channels), c)
+        corner = code.plus(code.times(code.times(row, 2), layer.width), code.times(column, 2))
+        start = code.plus(code.times(block, layer.inputs), code.times(corner, layer.channels_in))
+        with code.loop(layer.kernel) as y, code.loop(layer.channels_in) as c:
+            place = code.plus(start, code.times(y, layer.width * layer.channels_in), c)
             tap = code.plus(
                 code.times(group, per_group),
-                code.times(code.plus(code.times(y, shape.channels), c), shape.kernel * together),
+                code.times(code.plus(code.times(y, layer.channels_in), c), layer.kernel * at_once),
             )
-            _row_of_taps(code, shape, (inputs, place), (weights, tap), sums)
+            _row_of_taps(code, layer, (inputs, place), (weights, tap), sums)
         cell = code.plus(code.times(row, columns), column)
-        for o in range(together):
+        for o in range(at_once):
             output = code.plus(first, o)
             at = (
-                code.plus(code.times(cell, shape.outputs), output)
+                code.plus(code.times(cell, layer.channels_out), output)
                 if channels_last
                 else code.plus(code.times(output, rows * columns), cell)
             )
-            at = code.times(code.plus(code.times(block, shape.pooled), at), LANES)
+            at = code.times(code.plus(code.times(block, layer.outputs), at), LANES)
             best, which = _winner(code, [code.get(place) for place in sums[o]])
             code.store(code.positive(best), pooled, at)
             code.store_bytes(which, chosen, at)
@@ -110,16 +88,16 @@ def forward_kernel(shape: ConvShape, number: str, channels_last: bool) -> Kernel
 
 
 def _row_of_taps(
-    code: Code, shape: ConvShape, inputs: tuple[Value, Value], weights: tuple[Value, Value], sums: list[list[Value]]
+    code: Code, layer: Convolution, inputs: tuple[Value, Value], weights: tuple[Value, Value], sums: list[list[Value]]
 ) -> None:
     """All taps of one kernel row and input channel, for the four pixels of a cell and several outputs."""
 
     def pixel(a: int, x: int) -> Value:
-        offset = code.plus(inputs[1], (a * shape.width + x) * shape.channels)
+        offset = code.plus(inputs[1], (a * layer.width + x) * layer.channels_in)
         return code.load(inputs[0], code.times(offset, LANES))
 
     left = [pixel(0, 0), pixel(1, 0)]
-    for x in range(shape.kernel):
+    for x in range(layer.kernel):
         right = [pixel(0, x + 1), pixel(1, x + 1)]
         for o, cell in enumerate(sums):
             weight = code.splat(code.load_one(weights[0], code.plus(weights[1], x * len(sums) + o)))
@@ -200,7 +178,7 @@ def _start_of_tile(code: Code, tile: Value, rows: int) -> Value:
 
 
 @functools.cache
-def weight_gradient_kernel(shape: ConvShape, number: str, strides: tuple[int, int]) -> Kernel:
+def weight_gradient_kernel(layer: Convolution, number: str, strides: tuple[int, int]) -> Kernel:
     """(samples in, gradient of pooled, chosen, gradient of weights, number of samples), for a few outputs.
 
     Adds Σ g · in[winner + (y, x, c)] to the (outputs, kernel, lanes) gradient of the weights. `strides` are the
@@ -209,28 +187,28 @@ def weight_gradient_kernel(shape: ConvShape, number: str, strides: tuple[int, in
     """
     code = Code("weight_gradient", 4, number)
     inputs, gradient, chosen, result, samples = code.arguments
-    winners = code.table(winner_offsets(shape))
+    winners = code.table(winner_offsets(layer))
     sums = [
-        [code.variable(code.load(result, (o * shape.kernel + y) * LANES)) for y in range(shape.kernel)]
-        for o in range(shape.outputs)
+        [code.variable(code.load(result, (o * layer.kernel + y) * LANES)) for y in range(layer.kernel)]
+        for o in range(layer.channels_out)
     ]
-    with code.loop(samples) as sample, code.loop(shape.cells[0] * shape.cells[1]) as cell:
-        for o in range(shape.outputs):
-            at = code.plus(code.times(sample, strides[1]), code.times(cell, shape.outputs), o)
+    with code.loop(samples) as sample, code.loop(layer.pooled[0] * layer.pooled[1]) as cell:
+        for o in range(layer.channels_out):
+            at = code.plus(code.times(sample, strides[1]), code.times(cell, layer.channels_out), o)
             winner = code.look_up(winners, code.plus(code.times(cell, 4), code.load_byte(chosen, at)))
             start = code.plus(code.times(sample, strides[0]), winner)
             slope = code.splat(code.load_one(gradient, at))
-            for y in range(shape.kernel):
-                pixels = code.load(inputs, code.plus(start, y * shape.width * shape.channels))
+            for y in range(layer.kernel):
+                pixels = code.load(inputs, code.plus(start, y * layer.width * layer.channels_in))
                 code.accumulate(slope, pixels, sums[o][y])
-    for o in range(shape.outputs):
-        for y in range(shape.kernel):
-            code.store(code.get(sums[o][y]), result, (o * shape.kernel + y) * LANES)
+    for o in range(layer.channels_out):
+        for y in range(layer.kernel):
+            code.store(code.get(sums[o][y]), result, (o * layer.kernel + y) * LANES)
     return code.compile()
 
 
 @functools.cache
-def backward_kernel(shape: ConvShape, number: str, strides: tuple[int, int]) -> Kernel:
+def backward_kernel(layer: Convolution, number: str, strides: tuple[int, int]) -> Kernel:
     """(samples in, gradient of pooled, chosen, weights, gradient of weights, gradient of inputs, number of samples).
 
     The whole backward pass of a convolution with 16 outputs whose inputs are themselves outputs of a ReLU. The
@@ -239,14 +217,14 @@ def backward_kernel(shape: ConvShape, number: str, strides: tuple[int, int]) -> 
     """
     code = Code("backward", 6, number)
     inputs, gradient, chosen, weights, result, back, samples = code.arguments
-    cells = shape.cells[0] * shape.cells[1]
-    winners = code.table(winner_offsets(shape))
+    cells = layer.pooled[0] * layer.pooled[1]
+    winners = code.table(winner_offsets(layer))
     by_cell, chosen_by_cell = code.scratch(cells * LANES), code.scratch(cells * LANES, code.byte)
     pooled = cells * LANES
-    rows = [(y, lane) for y in range(shape.kernel) for lane in range(0, shape.row_lanes, LANES)]
-    in_image = [y * shape.width * shape.channels + lane for y, lane in rows]
-    in_weights = [y * shape.row_lanes + lane for y, lane in rows]
-    per_output = shape.kernel * shape.row_lanes
+    rows = [(y, lane) for y in range(layer.kernel) for lane in range(0, row_lanes(layer), LANES)]
+    in_image = [y * layer.width * layer.channels_in + lane for y, lane in rows]
+    in_weights = [y * row_lanes(layer) + lane for y, lane in rows]
+    per_output = layer.kernel * row_lanes(layer)
     with code.loop(samples) as sample:
         image, slopes = code.times(sample, strides[0]), code.times(sample, pooled)
         with code.loop(LANES) as output:
@@ -283,7 +261,7 @@ def backward_kernel(shape: ConvShape, number: str, strides: tuple[int, int]) -> 
                 for place, offset in zip(sums, in_image, strict=True):
                     to = code.plus(target, winner, offset)
                     code.store(code.builder.fadd(code.load(back, to), code.get(place)), back, to)
-        with code.loop(-(-shape.pixels // LANES)) as line:
+        with code.loop(-(-layer.inputs // LANES)) as line:
             at = code.plus(target, code.times(line, LANES))
             passed = code.builder.fcmp_unordered(
                 ">", code.load(inputs, code.plus(image, code.times(line, LANES))), code.splat(0.0)
@@ -310,12 +288,12 @@ def _by_cell(code: Code, cells: int, source: tuple[Value, Value, Value], target:
             code.store_bytes(choices[cell - first], target[1], code.whole(cell * LANES))
 
 
-def winner_offsets(shape: ConvShape) -> list[int]:
+def winner_offsets(layer: Convolution) -> list[int]:
     """For each cell and each of its four places, where that pixel lies in an image stored channels last."""
     return [
-        ((2 * row + down) * shape.width + 2 * column + right) * shape.channels
-        for row in range(shape.cells[0])
-        for column in range(shape.cells[1])
+        ((2 * row + down) * layer.width + 2 * column + right) * layer.channels_in
+        for row in range(layer.pooled[0])
+        for column in range(layer.pooled[1])
         for down in range(2)
         for right in range(2)
     ]

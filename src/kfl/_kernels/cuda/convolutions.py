@@ -2,7 +2,7 @@
 
 Three ways that agree up to rounding:
 
-    kernel   our own CUDA kernels (`kfl.engine.cuda_convolutions`): one block is one kernel, samples lie side by side
+    kernel   our own CUDA kernels (`kernel_convolutions`): one block is one kernel, samples lie side by side
     columns  every window written out as a row, then one batched matrix product
     grouped  one grouped convolution of PyTorch, a group for each device
 """
@@ -21,9 +21,8 @@ from torch.nn import functional
 from kfl.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kfl.engine.arithmetic import Arithmetic
-    from kfl.engine.recipe import Convolution
-    from kfl.models import State
+    from kfl._kernels.arithmetic import Arithmetic
+    from kfl.models import Convolution, State
 
 WAYS = ("auto", "kernel", "columns", "grouped")
 
@@ -37,7 +36,7 @@ class Convolutions(ABC):
 
     @abstractmethod
     def prepare(self, inputs: Tensor) -> Tensor:
-        """Images (devices, samples, channels, height, width) in the order this way wants them."""
+        """Images (devices, samples, channels, height, width) in the order that this way needs."""
 
     @abstractmethod
     def forward(
@@ -124,7 +123,7 @@ def choose_convolutions(
         raise ConfigError("convolution", way, f"one of {', '.join(WAYS)}")
     reason = "asked for"
     if way in ("auto", "kernel"):
-        from kfl.engine.cuda_convolutions import try_kernels
+        from kfl._kernels.cuda.kernel_convolutions import try_kernels
 
         kernels, reason = try_kernels(layers, arithmetic, where)
         if kernels is not None:

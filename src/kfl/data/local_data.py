@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from kfl.data import Dataset, Partition
+    from kfl.data.dataset import Dataset
+    from kfl.data.partition import Partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +26,16 @@ class LocalData:
 
     def read(self, device: int, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
         """Inputs (float32) and labels of a device."""
-        indices = (self.partition.train if split == "train" else self.partition.test)[device]
+        indices = self.indices(device, split)
         return self.dataset.inputs(split, indices), self.dataset.labels(split, indices)
+
+    def labels(self, device: int, split: Literal["train", "test"]) -> Tensor:
+        """Labels of a device."""
+        return self.dataset.labels(split, self.indices(device, split))
+
+    def indices(self, device: int, split: Literal["train", "test"]) -> NDArray[np.int64]:
+        """Rows of the dataset that a device holds."""
+        return (self.partition.train if split == "train" else self.partition.test)[device]
 
     def write(self, device: int, split: Literal["train", "test"], out: Tensor, stored: Tensor) -> None:
         """The inputs of `read`, written into `out` with no other memory than `stored`.
@@ -37,7 +46,7 @@ class LocalData:
         import torch
 
         data = self.dataset
-        indices = (self.partition.train if split == "train" else self.partition.test)[device]
+        indices = self.indices(device, split)
         source = data.train_x if split == "train" else data.test_x
         # With "clip" NumPy writes straight into `out`; indices were checked when the data was split.
         np.take(source, indices, axis=0, out=stored.numpy(), mode="clip")

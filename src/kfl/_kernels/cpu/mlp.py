@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kfl.engine.base import Sgd
-from kfl.engine.dense import DenseGradients, DenseLayers, Numbers
-from kfl.engine.losses import Slopes
-from kfl.engine.structure import DenseNet
-from kfl.engine.workspace import Workspace, own_pages, tensor_bytes
-from kfl.models import State
+from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.closed_form import Descent
+from kfl._kernels.cpu.dense import DenseGradients, DenseLayers
+from kfl._kernels.memory import Workspace, own_pages, tensor_bytes
+from kfl._kernels.output_gradients import OutputGradients
+from kfl.models import Network, State
 
 WORTH_SKIPPING = 0.9
 """Zero columns are left out where fewer than this part of the columns remain."""
@@ -39,7 +39,7 @@ class FlatSamples:
     """Which columns of the inputs these are; None for all."""
 
     @staticmethod
-    def of(inputs: Tensor, numbers: Numbers) -> FlatSamples:
+    def of(inputs: Tensor, arithmetic: Arithmetic) -> FlatSamples:
         """Flatten inputs and leave out columns that are zero throughout, where that saves time."""
         rows = inputs.reshape(len(inputs), -1)
         columns = None
@@ -48,7 +48,7 @@ class FlatSamples:
             if int(used.sum()) < WORTH_SKIPPING * len(used):
                 columns = used.nonzero().squeeze(1)
                 rows = rows.index_select(1, columns)
-        return FlatSamples(own_pages(*rows.shape, dtype=numbers.low).copy_(rows), columns)
+        return FlatSamples(own_pages(*rows.shape, dtype=arithmetic.factor_dtype).copy_(rows), columns)
 
     def gram(self) -> Tensor:
         """X Xᵀ + 1."""
@@ -83,13 +83,14 @@ def gram_pays(samples: int, inputs: int, width: int, steps: int) -> bool:
 
 
 def train_mlp(
-    net: DenseNet,
+    network: Network,
     state: State,
     samples: FlatSamples,
     gram: Tensor | None,
-    slopes: Slopes,
-    sgd: Sgd,
-    numbers: Numbers,
+    outputs: OutputGradients,
+    descent: Descent,
+    steps: int,
+    arithmetic: Arithmetic,
     memory: Workspace,
     start: Tensor | None = None,
 ) -> State:
@@ -97,21 +98,25 @@ def train_mlp(
 
     `start` is Z at the given weights, where somebody has it; it is left as it is.
     """
-    if sgd.body_rate == 0:
-        features = body_features(net, state, samples, numbers, memory)
-        return {**_copies(state), **_train_head(state, features, slopes, sgd, numbers, memory)}
-    first = net.dense[0]
+    first = network.dense[0].name
+    if not descent.rates.get(f"{first}.weight"):
+        features = body_features(network, state, samples, arithmetic, memory)
+        return {**_copies(state), **_train_head(state, features, outputs, descent, steps, arithmetic, memory)}
     if gram is None:
         narrow = {**state, f"{first}.weight": samples.narrow(state[f"{first}.weight"], memory)}
-        layers = DenseLayers(net.dense, narrow, sgd, numbers, memory)
-        for _ in range(sgd.steps):
+        layers = DenseLayers(network.dense_names, narrow, descent, arithmetic, memory)
+        for _ in range(steps):
             logits = layers.forward(samples.rows)
-            layers.step(slopes.of_logits(logits, numbers.low), slopes.of_features(layers.features), to_inputs=False)
+            layers.step(
+                outputs.at_logits(logits).to(arithmetic.factor_dtype),
+                outputs.at_features(layers.features),
+                to_inputs=False,
+            )
         trained = layers.trained()
         trained[f"{first}.weight"] = _widened(samples, state[f"{first}.weight"], trained[f"{first}.weight"])
         return trained
-    layers = DenseLayers(net.dense[1:], state, sgd, numbers, memory)
-    moved = _first_layer(first, state, samples, gram, start, slopes, sgd, numbers, memory, layers)
+    layers = DenseLayers(network.dense_names[1:], state, descent, arithmetic, memory)
+    moved = _first_layer(first, state, samples, gram, start, outputs, descent, steps, arithmetic, memory, layers)
     return {**moved, **layers.trained()}
 
 
@@ -119,18 +124,29 @@ class MlpGradients:
     """∇F at any weights, for one set of samples."""
 
     def __init__(
-        self, net: DenseNet, samples: FlatSamples, slopes: Slopes, numbers: Numbers, memory: Workspace
+        self,
+        network: Network,
+        samples: FlatSamples,
+        outputs: OutputGradients,
+        arithmetic: Arithmetic,
+        memory: Workspace,
     ) -> None:
-        self._net, self._samples, self._slopes, self._numbers, self._memory = net, samples, slopes, numbers, memory
+        self._network, self._samples, self._outputs, self._arithmetic, self._memory = (
+            network,
+            samples,
+            outputs,
+            arithmetic,
+            memory,
+        )
 
     def __call__(self, state: State) -> State:
         """The gradient of every weight, overwritten by the next call."""
-        first, samples, numbers = f"{self._net.dense[0]}.weight", self._samples, self._numbers
+        first, samples, arithmetic = f"{self._network.dense[0].name}.weight", self._samples, self._arithmetic
         narrow = {**state, first: samples.narrow(state[first], self._memory)}
-        layers = DenseGradients(self._net.dense, narrow, numbers, self._memory)
+        layers = DenseGradients(self._network.dense_names, narrow, arithmetic, self._memory)
         logits = layers.forward(samples.rows)
-        pull = self._slopes.of_features(layers.features)
-        layers.step(self._slopes.of_logits(logits, numbers.low), pull, to_inputs=False)
+        pull = self._outputs.at_features(layers.features)
+        layers.step(self._outputs.at_logits(logits).to(arithmetic.factor_dtype), pull, to_inputs=False)
         found = layers.gradients
         if samples.columns is not None:
             found[first] = torch.zeros_like(state[first]).index_copy_(1, samples.columns, found[first])
@@ -143,44 +159,47 @@ def _first_layer(
     samples: FlatSamples,
     gram: Tensor,
     start: Tensor | None,
-    slopes: Slopes,
-    sgd: Sgd,
-    numbers: Numbers,
+    outputs: OutputGradients,
+    descent: Descent,
+    steps: int,
+    arithmetic: Arithmetic,
     memory: Workspace,
     layers: DenseLayers,
 ) -> State:
     """All steps; returns the first layer, the others are in `layers`."""
-    weight, bias = state[f"{first}.weight"], state[f"{first}.bias"]
+    weight, bias, rate = state[f"{first}.weight"], state[f"{first}.bias"], descent.rates[f"{first}.weight"]
     shape = (len(samples.rows), len(bias))
-    before = memory.take("first before", *shape, dtype=numbers.exact)
-    active = memory.take("first active", *shape, dtype=numbers.low)
-    moving = memory.take("first moving", *shape, dtype=numbers.exact)
-    total = memory.take("first total", *shape, dtype=numbers.exact)
+    before = memory.take("first before", *shape, dtype=arithmetic.dtype)
+    active = memory.take("first active", *shape, dtype=arithmetic.factor_dtype)
+    moving = memory.take("first moving", *shape, dtype=arithmetic.dtype)
+    total = memory.take("first total", *shape, dtype=arithmetic.dtype)
     if start is None:
         _affine(before, bias, samples.rows, samples.low(weight, memory), memory)
     else:
         before.copy_(start)
-    for number in range(sgd.steps):
+    for number in range(steps):
         active.copy_(before).relu_()
         logits = layers.forward(active)
-        here = layers.step(slopes.of_logits(logits, numbers.low), slopes.of_features(layers.features), to_inputs=True)
+        here = layers.step(
+            outputs.at_logits(logits).to(arithmetic.factor_dtype), outputs.at_features(layers.features), to_inputs=True
+        )
         assert here is not None
         if number == 0:
             moving.copy_(here)
             total.copy_(here)
         else:
-            moving.mul_(sgd.momentum).add_(here)
+            moving.mul_(descent.momentum).add_(here)
             total.add_(moving)
-        if number < sgd.steps - 1:
-            _subtract_product(before, gram, moving, sgd.body_rate, memory)
-    change = memory.take("first change", len(bias), samples.rows.shape[1], dtype=numbers.low)
-    low = total if total.dtype == numbers.low else active.copy_(total)
+        if number < steps - 1:
+            _subtract_product(before, gram, moving, rate, memory)
+    change = memory.take("first change", len(bias), samples.rows.shape[1], dtype=arithmetic.factor_dtype)
+    low = total if total.dtype == arithmetic.factor_dtype else active.copy_(total)
     torch.mm(low.t(), samples.rows, out=change)
-    narrow = memory.take("first narrow", *change.shape, dtype=numbers.exact)
-    torch.sub(samples.narrow(weight, memory), change, alpha=sgd.body_rate, out=narrow)
+    narrow = memory.take("first narrow", *change.shape, dtype=arithmetic.dtype)
+    torch.sub(samples.narrow(weight, memory), change, alpha=rate, out=narrow)
     return {
         f"{first}.weight": _widened(samples, weight, narrow),
-        f"{first}.bias": bias.sub(total.sum(0), alpha=sgd.body_rate),
+        f"{first}.bias": bias.sub(total.sum(0), alpha=rate),
     }
 
 
@@ -208,19 +227,27 @@ def _widened(samples: FlatSamples, before: Tensor, narrow: Tensor) -> Tensor:
     return narrow.clone() if samples.columns is None else before.index_copy(1, samples.columns, narrow)
 
 
-def _train_head(state: State, features: Tensor, slopes: Slopes, sgd: Sgd, numbers: Numbers, memory: Workspace) -> State:
+def _train_head(
+    state: State,
+    features: Tensor,
+    outputs: OutputGradients,
+    descent: Descent,
+    steps: int,
+    arithmetic: Arithmetic,
+    memory: Workspace,
+) -> State:
     """With the body frozen its features never change: they are computed once."""
-    head = DenseLayers(("head",), state, sgd, numbers, memory)
-    for _ in range(sgd.steps):
-        head.step(slopes.of_logits(head.forward(features), numbers.low), None, to_inputs=False)
+    head = DenseLayers(("head",), state, descent, arithmetic, memory)
+    for _ in range(steps):
+        head.step(outputs.at_logits(head.forward(features)).to(arithmetic.factor_dtype), None, to_inputs=False)
     return head.trained()
 
 
 def body_features(
-    net: DenseNet,
+    network: Network,
     state: State,
     samples: FlatSamples,
-    numbers: Numbers,
+    arithmetic: Arithmetic,
     memory: Workspace,
     seen: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
@@ -229,12 +256,12 @@ def body_features(
     `seen` is shown Z on the way, which it must copy if it wants to keep it.
     """
     out = samples.rows
-    for place, name in enumerate(net.dense[:-1]):
+    for index, name in enumerate(network.dense_names[:-1]):
         weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
-        low = samples.low(weight, memory) if place == 0 else weight.to(numbers.low)
-        target = memory.take(f"feature {place}", len(out), len(bias), dtype=numbers.low)
-        out = torch.addmm(bias.to(numbers.low), out, low.t(), out=target)
-        if place == 0 and seen is not None:
+        low = samples.low(weight, memory) if index == 0 else weight.to(arithmetic.factor_dtype)
+        target = memory.take(f"feature {index}", len(out), len(bias), dtype=arithmetic.factor_dtype)
+        out = torch.addmm(bias.to(arithmetic.factor_dtype), out, low.t(), out=target)
+        if index == 0 and seen is not None:
             seen(out)
         out.relu_()
     return out

@@ -1,9 +1,9 @@
-"""Networks an engine can read: convolution blocks, then dense layers, then a linear head.
+"""The layers of a network, read from a module: convolution blocks, then dense layers, then a linear head.
 
-The paper's MLP and CNN are of this kind, and so are many users' networks. For them an engine knows every product
-of the forward and the backward pass, may write them out by hand, and may put networks of different widths into
-one batch: a narrow hidden layer is filled up with units whose weights are zero. Such a unit gives 0, and because
-the weights that leave it are zero too, its gradient is 0: it never changes and never changes anything.
+The paper's MLP and CNN are of this kind, and so are many users' networks. For them every product of the forward and
+the backward pass is known and may be written out by hand. Networks of different widths may share a batch: a narrow
+hidden layer is filled up with units whose weights are zero. Such a unit outputs 0, and because the weights that leave
+it are zero too, its gradient is 0: it never changes and never changes anything.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from kfl.models import parts
+from kfl.models.inspect import parts
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """A square convolution without padding, then ReLU, then a 2×2 pooling by the maximum."""
+    """A square convolution without padding, then ReLU, then 2×2 max pooling."""
 
     name: str
     """Name of the layer in the model's state: "body.0"."""
@@ -33,8 +33,18 @@ class Convolution:
 
     @property
     def pooled(self) -> tuple[int, int]:
-        """Height and width of the output."""
+        """Height and width of the output; a last odd row or column is dropped."""
         return (self.height - self.kernel + 1) // 2, (self.width - self.kernel + 1) // 2
+
+    @property
+    def inputs(self) -> int:
+        """Numbers of one sample going in."""
+        return self.channels_in * self.height * self.width
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of one sample coming out."""
+        return self.channels_out * math.prod(self.pooled)
 
 
 @dataclass(frozen=True)
@@ -48,8 +58,8 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """All layers of a network in order. `dense` ends with the layer that gives the feature."""
+class Network:
+    """All layers of a network in order. `dense` ends with the layer that outputs the feature."""
 
     convolutions: tuple[Convolution, ...]
     dense: tuple[Dense, ...]
@@ -63,28 +73,30 @@ class Recipe:
         names = tuple((layer.name, layer.rectified) for layer in self.dense)
         return self.convolutions, names, first, last, self.head, self.input_shape
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every parameter by name."""
-        found: dict[str, tuple[int, ...]] = {}
-        for conv in self.convolutions:
-            found[f"{conv.name}.weight"] = (conv.channels_out, conv.channels_in, conv.kernel, conv.kernel)
-            found[f"{conv.name}.bias"] = (conv.channels_out,)
-        for layer in (*self.dense, self.head):
-            found[f"{layer.name}.weight"] = (layer.outputs, layer.inputs)
-            found[f"{layer.name}.bias"] = (layer.outputs,)
-        return found
+    @property
+    def dense_names(self) -> tuple[str, ...]:
+        """Names of all dense layers, the head's last."""
+        return (*(layer.name for layer in self.dense), self.head.name)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of all weights and biases."""
+        names = (*(layer.name for layer in self.convolutions), *self.dense_names)
+        return [f"{name}.{part}" for name in names for part in ("weight", "bias")]
 
 
-def read_recipe(module: nn.Module, input_shape: tuple[int, ...]) -> Recipe | None:
-    """The recipe of a network; None where it has anything else in it.
+def read_network(module: nn.Module, input_shape: tuple[int, ...]) -> Network | None:
+    """The layers of a module; None where it has anything else in it.
+
+    Whatever is not certain is not read: a subclass of a layer, a hook, a shared layer, a layer without a bias.
 
     >>> from kfl.models import cnn
-    >>> recipe = read_recipe(cnn(width=32), (3, 32, 32))
-    >>> [layer.pooled for layer in recipe.convolutions], [layer.outputs for layer in recipe.dense]
+    >>> network = read_network(cnn(width=32), (3, 32, 32))
+    >>> [layer.pooled for layer in network.convolutions], [layer.outputs for layer in network.dense]
     ([(14, 14), (5, 5)], [32, 64])
     """
     body, head = parts(module)
-    if type(body) is not nn.Sequential or not _is_plain(module):
+    if type(body) is not nn.Sequential or not (_is_plain(body) and _is_plain(head)) or _shares(module):
         return None
     layers = [(f"body.{name}", layer) for name, layer in body.named_children()]
     convolutions = _read_convolutions(layers, input_shape)
@@ -98,18 +110,22 @@ def read_recipe(module: nn.Module, input_shape: tuple[int, ...]) -> Recipe | Non
     ends = _read_dense([("head", head)])
     if dense is None or ends is None or dense[0].inputs != size[0]:
         return None
-    return Recipe(convolutions, dense, ends[0], tuple(input_shape))
+    return Network(convolutions, dense, ends[0], tuple(input_shape))
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether nothing is hooked to a module and all its numbers are float32."""
-    hooked = any(
+    """Whether nothing is hooked to a module or its layers."""
+    return not any(
         part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
         for part in module.modules()
     )
-    own = {id(value) for value in module.parameters()}
-    unique = len(own) == sum(1 for _ in module.named_parameters(remove_duplicate=False))
-    return not hooked and unique and all(str(value.dtype) == "torch.float32" for value in module.parameters())
+
+
+def _shares(module: nn.Module) -> bool:
+    """Whether a layer or a parameter is used twice."""
+    layers = [id(part) for _, part in module.named_modules(remove_duplicate=False)]
+    values = [id(value) for _, value in module.named_parameters(remove_duplicate=False)]
+    return len(set(layers)) < len(layers) or len(set(values)) < len(values)
 
 
 def _read_convolutions(layers: Sequence[tuple[str, nn.Module]], shape: tuple[int, ...]) -> tuple[Convolution, ...]:
@@ -129,7 +145,7 @@ def _is_plain_convolution(conv: nn.Conv2d) -> bool:
     return (
         conv.kernel_size[0] == conv.kernel_size[1]
         and conv.stride == (1, 1)
-        and conv.padding in ((0, 0), 0)
+        and conv.padding in ((0, 0), 0, "valid")
         and conv.dilation == (1, 1)
         and conv.groups == 1
         and conv.bias is not None
@@ -150,7 +166,7 @@ def _is_plain_pooling(pool: nn.MaxPool2d) -> bool:
 def _read_dense(layers: Sequence[tuple[str, nn.Module]]) -> tuple[Dense, ...] | None:
     found: list[Dense] = []
     for name, layer in layers:
-        if type(layer) is nn.Linear and layer.bias is not None:
+        if type(layer) is nn.Linear and "bias" in layer._parameters and layer.bias is not None:
             found.append(Dense(name, layer.in_features, layer.out_features, rectified=False))
         elif type(layer) is nn.ReLU and found and not found[-1].rectified:
             found[-1] = replace(found[-1], rectified=True)
@@ -159,21 +175,21 @@ def _read_dense(layers: Sequence[tuple[str, nn.Module]]) -> tuple[Dense, ...] | 
     return tuple(found) or None
 
 
-def widest(recipes: Sequence[Recipe]) -> Recipe:
-    """The recipe of the same family whose hidden layers hold those of all the given ones."""
-    sizes = [max(recipe.dense[i].outputs for recipe in recipes) for i in range(len(recipes[0].dense))]
-    inputs = [recipes[0].dense[0].inputs, *sizes[:-1]]
+def widest(networks: Sequence[Network]) -> Network:
+    """The network of the same family whose hidden layers hold those of all the given ones."""
+    sizes = [max(network.dense[i].outputs for network in networks) for i in range(len(networks[0].dense))]
+    inputs = [networks[0].dense[0].inputs, *sizes[:-1]]
     dense = tuple(
         replace(layer, inputs=before, outputs=after)
-        for layer, before, after in zip(recipes[0].dense, inputs, sizes, strict=True)
+        for layer, before, after in zip(networks[0].dense, inputs, sizes, strict=True)
     )
-    return replace(recipes[0], dense=dense)
+    return replace(networks[0], dense=dense)
 
 
-def build_wide(module: nn.Module, recipe: Recipe) -> nn.Module:
-    """A copy of a module whose dense layers have the sizes of the recipe; its weights mean nothing."""
+def build_wide(module: nn.Module, network: Network) -> nn.Module:
+    """A copy of a module whose dense layers have the sizes of the network; its weights mean nothing."""
     wide = copy.deepcopy(module)
-    for layer in recipe.dense:
+    for layer in network.dense:
         parent, _, name = layer.name.rpartition(".")
         wide.get_submodule(parent).register_module(name, nn.Linear(layer.inputs, layer.outputs))
     return wide

@@ -1,0 +1,5 @@
+"""Passes for one device on a CPU core: matrix products of PyTorch into reused buffers, compiled convolutions."""
+
+from kfl._kernels.cpu.device import DeviceKernels, Trainer, kind
+
+__all__ = ["DeviceKernels", "Trainer", "kind"]
