@@ -4,16 +4,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kfl.wireless import Cell, CellConfig, Fading, draw_gains, fading_at, path_gain, positions, transmit_power
+from kfl.wireless import Cell, CellConfig, Fading, path_gain, place_devices, transmit_power
+
+
+def gains_at(radio, seed, round_index, distance, previous=None):
+    """The channel of devices at these distances, all in one direction."""
+    start = np.stack([distance, np.zeros(len(distance))], axis=1)
+    return radio.channel.gains(radio, seed, round_index, start, previous)
 
 
 def test_devices_are_uniform_over_the_disc() -> None:
     radio = CellConfig(min_distance_m=100.0)
-    distance = np.hypot(*positions(radio, 3, 4000).T)
+    distance = np.hypot(*place_devices(radio, 3, 4000).T)
     assert distance.min() >= 100 and distance.max() <= 500
     area = (distance**2 - 100**2) / (500**2 - 100**2)
     assert stats.kstest(area, "uniform").pvalue > 1e-3
-    angle = np.arctan2(*positions(radio, 3, 4000).T)
+    angle = np.arctan2(*place_devices(radio, 3, 4000).T)
     assert stats.kstest((angle / np.pi + 1) / 2, "uniform").pvalue > 1e-3
 
 
@@ -31,13 +37,16 @@ def test_path_gain_is_the_papers() -> None:
 @pytest.mark.parametrize("rho", [0.0, 0.95])
 def test_fading_power_is_exponential_in_every_round(rho: float) -> None:
     radio = CellConfig(fading_correlation=rho)
-    power = np.abs(fading_at(radio, 5, 20, 4000).coefficient) ** 2
+    power = np.abs(radio.channel.fading(radio, 5, 20, 4000).coefficient) ** 2
     assert stats.kstest(power, "expon").pvalue > 1e-3
 
 
 def test_fading_is_correlated_as_asked() -> None:
     radio = CellConfig(fading_correlation=0.8)
-    one, two = fading_at(radio, 0, 3, 20_000).coefficient, fading_at(radio, 0, 5, 20_000).coefficient
+    one, two = (
+        radio.channel.fading(radio, 0, 3, 20_000).coefficient,
+        radio.channel.fading(radio, 0, 5, 20_000).coefficient,
+    )
     correlation = np.mean(two * one.conj())
     assert abs(correlation - 0.8**2) < 0.03
 
@@ -47,17 +56,17 @@ def test_a_resumed_channel_is_the_same_channel() -> None:
     distance = np.linspace(10, 400, 6)
     previous: Fading | None = None
     for t in range(8):
-        walked = draw_gains(radio, 9, t, distance, previous)
-        asked = draw_gains(radio, 9, t, distance)
+        walked = gains_at(radio, 9, t, distance, previous)
+        asked = gains_at(radio, 9, t, distance)
         assert (walked.true_gain == asked.true_gain).all()
         previous = walked.fading
     # A state from the future is no use, and does no harm.
-    assert (draw_gains(radio, 9, 2, distance, previous).true_gain == draw_gains(radio, 9, 2, distance).true_gain).all()
+    assert (gains_at(radio, 9, 2, distance, previous).true_gain == gains_at(radio, 9, 2, distance).true_gain).all()
 
 
 def test_without_fading_the_gain_is_the_path() -> None:
     distance = np.array([10.0, 300.0])
-    gains = draw_gains(CellConfig(fading="none"), 0, 3, distance)
+    gains = gains_at(CellConfig(fading="none"), 0, 3, distance)
     assert (gains.true_gain == path_gain(CellConfig(), distance)).all()
     assert (gains.known_gain == gains.true_gain).all()
 
@@ -65,9 +74,9 @@ def test_without_fading_the_gain_is_the_path() -> None:
 def test_the_servers_estimate() -> None:
     """The estimate is unbiased, its error has the stated variance, and it leaves the true channel alone."""
     distance = np.ones(40_000)
-    clear = draw_gains(CellConfig(reference_gain_db=0.0), 2, 0, distance)
+    clear = gains_at(CellConfig(reference_gain_db=0.0), 2, 0, distance)
     radio = CellConfig(reference_gain_db=0.0, channel_error=0.3)
-    noisy = draw_gains(radio, 2, 0, distance)
+    noisy = gains_at(radio, 2, 0, distance)
     assert (noisy.true_gain == clear.true_gain).all()
     assert noisy.known_gain.mean() == pytest.approx(1.0, abs=0.02)
     # Where the server expects h, the mean of the true gain is h.
@@ -76,7 +85,7 @@ def test_the_servers_estimate() -> None:
         assert noisy.true_gain[part].mean() == pytest.approx(noisy.known_gain[part].mean(), rel=0.03)
     # var(|g|² given ĝ) averages to 1 − (1 − σ²)²: law of total variance for an exponential.
     assert (noisy.true_gain - noisy.known_gain).var() == pytest.approx(1 - 0.7**2, rel=0.05)
-    margin = draw_gains(dataclasses.replace(radio, channel_margin_db=10.0), 2, 0, distance)
+    margin = gains_at(dataclasses.replace(radio, channel_margin_db=10.0), 2, 0, distance)
     assert margin.known_gain == pytest.approx(noisy.known_gain / 10)
 
 

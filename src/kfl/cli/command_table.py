@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kfl.cli.main import COMMANDS, serve
-from kfl.cli.options import ALGORITHM_NAMES, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
+from kfl.cli.options import ALGORITHM_NAMES, CHANNEL_NAMES, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
 from kfl.core.errors import KflError
 from kfl.data import DATASETS, downloadable
 from kfl.report.trackers import TRACKERS
@@ -62,6 +62,7 @@ _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "--reference": ("words", ALGORITHM_NAMES),
     "--scheduler": ("words", SCHEDULER_NAMES),
     "--radio": ("words", RADIO_NAMES),
+    "--radio.fading": ("words", CHANNEL_NAMES),
     "--preset": ("words", RADIO_NAMES[2:]),
     "--dataset": ("words", tuple(DATASETS)),
     "--track": ("list", tuple(TRACKERS)),

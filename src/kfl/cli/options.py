@@ -1,7 +1,7 @@
 """Command-line options from dataclasses: every field of an experiment is an option with help and a default.
 
-Three words choose what further options there are: `--algorithm`, `--scheduler` and `--radio`. They, and a config
-file, are read first; then every field is offered with the values so far as defaults, so flags go on top.
+Four words choose what further options there are: `--algorithm`, `--scheduler`, `--radio` and `--radio.fading`. They,
+and a config file, are read first; then every field is offered with the values so far as defaults, so flags go on top.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import ConfigError, MissingExtraError
+from kfl.data import DATASETS
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.wireless import PRESETS, CellConfig
+from kfl.wireless import CHANNELS, PRESETS, CellConfig, Channel, Rayleigh
 
 T = TypeVar("T")
 
@@ -73,7 +74,16 @@ def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Exper
         flag = next((word for word in arguments if word.startswith("--radio.")), None)
         if flag is not None:
             raise ConfigError("radio", "none", f"the name of a cell ({', '.join(PRESETS)}) to use {flag}")
-    return replace(experiment, radio=cell or CellConfig())
+    cell, fading = cell or CellConfig(), peek(arguments, "radio.fading")
+    if fading is not None:
+        cell = replace(cell, fading=Channel.from_plain(fading, "radio.fading"))
+    return replace(experiment, radio=cell)
+
+
+def fading_name(experiment: Experiment) -> str:
+    """The word that selects the channel model of an experiment with a radio."""
+    cell = experiment.cell_config
+    return Rayleigh.name if cell is None else cell.channel.name
 
 
 def peek(arguments: Sequence[str], name: str) -> str | None:
@@ -90,6 +100,7 @@ def peek(arguments: Sequence[str], name: str) -> str | None:
 ALGORITHM_NAMES = tuple(ALGORITHMS)
 SCHEDULER_NAMES = tuple(SCHEDULERS)
 RADIO_NAMES = ("auto", "none", *PRESETS)
+CHANNEL_NAMES = tuple(CHANNELS)
 
 
 LONGEST_RANGE = 100_000
@@ -167,8 +178,14 @@ def new_folder(word: str, dataset: str) -> Path:
 
 
 def with_choices(description: str) -> str:
-    """A description followed by the names that --algorithm, --scheduler and --radio know."""
-    lists = {"Algorithms": ALGORITHM_NAMES, "Schedulers": SCHEDULER_NAMES, "Radios": RADIO_NAMES}
+    """A description followed by the names that options such as --algorithm and --radio know."""
+    lists = {
+        "Algorithms": ALGORITHM_NAMES,
+        "Schedulers": SCHEDULER_NAMES,
+        "Radios": RADIO_NAMES,
+        "Channels": CHANNEL_NAMES,
+        "Datasets": tuple(DATASETS),
+    }
     return description + "\n\n" + "\n".join(f"{word}: {', '.join(names)}." for word, names in lists.items())
 
 

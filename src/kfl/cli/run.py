@@ -12,7 +12,7 @@ import tyro
 
 from kfl.algorithms import Local
 from kfl.cli.interrupt import GentleStop
-from kfl.cli.options import new_folder, parse, radio_name, starting_point, with_choices, with_radio_fields
+from kfl.cli.options import fading_name, new_folder, parse, radio_name, starting_point, with_choices, with_radio_fields
 from kfl.core.errors import ConfigError, StoppedError
 from kfl.experiment import Experiment, common_settings
 from kfl.report.trackers import Tracking, tracker_names
@@ -49,6 +49,8 @@ class RunOptions:
     """Who takes part in each round."""
     radio_name: Annotated[str, tyro.conf.arg(name="radio", metavar="NAME")] = "auto"
     """The cell: auto is the paper's cell for the dataset, none is no radio."""
+    fading_name: Annotated[str, tyro.conf.arg(name="radio.fading", metavar="NAME")] = "rayleigh"
+    """Channel model: how gains vary from round to round."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device to train on: auto uses the GPU if there is one."""
     precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
@@ -66,11 +68,13 @@ class RunOptions:
 def main(arguments: Sequence[str]) -> int:
     """Parse, run, print."""
     start = starting_point(arguments)
+    shown = with_radio_fields(start, arguments)
     default = RunOptions(
-        with_radio_fields(start, arguments),
+        shown,
         algorithm_name=start.algorithm.name,
         scheduler_name=start.scheduler.name,
         radio_name=radio_name(start),
+        fading_name=fading_name(shown),
     )
     options = parse(RunOptions, arguments, "kfl run", with_choices(DESCRIPTION), default)
     experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)

@@ -16,6 +16,7 @@ import tyro
 from kfl.algorithms import Algorithm, Local
 from kfl.cli.options import (
     ALGORITHM_NAMES,
+    fading_name,
     parse,
     peek,
     radio_name,
@@ -52,6 +53,8 @@ class Setting:
     """Who takes part in each round."""
     radio_name: Annotated[str, tyro.conf.arg(name="radio", metavar="NAME")] = "auto"
     """The cell: auto is the paper's cell for the dataset, none is no radio."""
+    fading_name: Annotated[str, tyro.conf.arg(name="radio.fading", metavar="NAME")] = "rayleigh"
+    """Channel model: how gains vary from round to round."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device to train on: auto uses the GPU if there is one."""
     precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
@@ -104,7 +107,9 @@ def parse_setting(cls: type[Options], arguments: Sequence[str], prog: str, about
     start = starting_point(arguments)
     # Local-only training has exactly the fields that all algorithms have.
     shown = replace(with_radio_fields(start, arguments), algorithm=common_settings(start.algorithm, Local))
-    setting = Setting(shown, scheduler_name=start.scheduler.name, radio_name=radio_name(start))
+    setting = Setting(
+        shown, scheduler_name=start.scheduler.name, radio_name=radio_name(start), fading_name=fading_name(shown)
+    )
     options = parse(cls, arguments, prog, with_choices(about), cls(setting))
     experiment = options.setting.experiment
     if start.cell_config is None:

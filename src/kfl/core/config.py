@@ -1,7 +1,8 @@
 """Configurations as frozen dataclasses, and as TOML that a person can read and write.
 
 `to_table` and `from_table` are inverse to each other. Reading is strict: an unknown field, a value of the wrong
-type or out of the choices is a ConfigError that names it. `None` is written as the word "none".
+type or out of the choices is a ConfigError that names it. `None` is written as the word "none". A class with the
+methods `to_plain()` and `from_plain(value, where)` says itself how it is written and read.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def to_table(config: Any) -> Table:
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(value, "to_plain"):
+        return value.to_plain()
     if dataclasses.is_dataclass(value):
         return to_table(value)
     if value is None:
@@ -93,6 +96,8 @@ def convert(hint: Any, value: Any, where: str) -> Any:
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    if hasattr(hint, "from_plain"):
+        return hint.from_plain(value, where)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ConfigError(where, value, "a table of fields")

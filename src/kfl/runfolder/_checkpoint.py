@@ -280,6 +280,7 @@ def _pack_rest(state: RunState) -> bytes:
     arrays |= {f"server.{name}": value.cpu().numpy() for name, value in state.server.items()}
     if state.fading is not None:
         arrays |= {"fading.round": np.array(state.fading.round), "fading.coefficient": state.fading.coefficient}
+        arrays |= {f"fading.memory.{name}": value for name, value in state.fading.memory.items()}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy types its keyword arguments as a flag
     return buffer.getvalue()
@@ -310,5 +311,5 @@ def _unpack_rest(data: bytes, number: int, devices: dict[int, State]) -> RunStat
         correct=arrays["correct"],
         # A checkpoint of a kfl that tested all devices every time does not know; then all are tested once more.
         untested=frozenset(arrays.get("untested", np.arange(len(arrays["correct"]))).tolist()),
-        fading=Fading(int(fading["round"]), fading["coefficient"]) if fading else None,
+        fading=Fading(int(fading["round"]), fading["coefficient"], part("fading.memory.")) if fading else None,
     )

@@ -9,7 +9,8 @@ True
 
 from kfl.wireless.blocks import BlockSplit, round_to_blocks
 from kfl.wireless.cell import Cell, LinkState
-from kfl.wireless.channel import Fading, Gains, draw_gains, fading_at, path_gain, positions
+from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, path_gain, place_devices
+from kfl.wireless.channels import CHANNELS
 from kfl.wireless.config import CellConfig
 from kfl.wireless.cost import (
     broadcast_time,
@@ -22,23 +23,27 @@ from kfl.wireless.cost import (
     upload_time,
 )
 from kfl.wireless.presets import PRESETS
+from kfl.wireless.rayleigh import NoFading, Rayleigh
 
 __all__ = [
+    "CHANNELS",
     "PRESETS",
     "BlockSplit",
     "Cell",
     "CellConfig",
+    "Channel",
     "Fading",
     "Gains",
     "LinkState",
+    "NoFading",
+    "Rayleigh",
     "broadcast_time",
+    "circular_normal",
     "compute_energy",
     "compute_time",
-    "draw_gains",
-    "fading_at",
     "in_outage",
     "path_gain",
-    "positions",
+    "place_devices",
     "round_to_blocks",
     "transmit_power",
     "uplink_rate",

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from kfl.core.randomness import stream
 from kfl.core.units import dbm_to_watt
 from kfl.wireless import cost
-from kfl.wireless.channel import Fading, draw_gains, positions
+from kfl.wireless.channel import Fading, Gains, place_devices
 from kfl.wireless.config import CellConfig
 from kfl.wireless.cost import FloatArray
 
@@ -32,7 +32,7 @@ class LinkState:
     bandwidth_hz: float
     noise_w_per_hz: float
     fading: Fading
-    """Hand it to the next round's `observe` when fading is correlated."""
+    """The state of the channel; pass it on to the next round's `link_state`."""
 
     def outage(
         self, share: FloatArray, power_w: FloatArray, upload_time_s: FloatArray | None = None
@@ -58,7 +58,7 @@ class Cell:
     config: CellConfig
     seed: int
     position_m: FloatArray
-    """One row (x, y) per device; the server stands at (0, 0)."""
+    """Where the devices start: one row (x, y) per device; the server is at (0, 0)."""
     cpu_hz: FloatArray
 
     @staticmethod
@@ -67,7 +67,7 @@ class Cell:
         config.validate()
         pick = stream(seed, "cpu").random(devices) * len(config.cpu_frequencies_hz)
         cpu_hz = np.asarray(config.cpu_frequencies_hz, dtype=np.float64)[pick.astype(np.int64)]
-        return Cell(config, seed, positions(config, seed, devices), cpu_hz)
+        return Cell(config, seed, place_devices(config, seed, devices), cpu_hz)
 
     @property
     def devices(self) -> int:
@@ -76,12 +76,16 @@ class Cell:
 
     @property
     def distance_m(self) -> FloatArray:
-        """Each device's distance to the server."""
+        """Each device's distance to the server at the start."""
         return np.asarray(np.hypot(self.position_m[:, 0], self.position_m[:, 1]))
 
     def budget_j(self, horizon: int) -> FloatArray:
         """Each device's energy budget for `horizon` rounds, E_k."""
         return np.full(self.devices, self.config.budget_j_per_round * horizon)
+
+    def gains(self, round_index: int, previous: Fading | None = None) -> Gains:
+        """The channel of one round: gains, what the server knows of them, and where the devices are."""
+        return self.config.channel.gains(self.config, self.seed, round_index, self.position_m, previous)
 
     def link_state(
         self,
@@ -99,7 +103,7 @@ class Cell:
         anyone is chosen, so that the deadline holds whoever is; `broadcast_time` gives the real, shorter one.
         """
         config = self.config
-        gains = draw_gains(config, self.seed, round_index, self.distance_m, previous)
+        gains = self.gains(round_index, previous)
         work = np.broadcast_to(np.asarray(flops, dtype=np.float64), (self.devices,))
         compute_s = cost.compute_time(work, self.cpu_hz, config.flops_per_cycle)
         heard = np.ones(self.devices, dtype=bool) if available is None else available

@@ -1,34 +1,43 @@
-"""Where devices stand and how well the server hears them: h_k = h_0 ρ_k(t) (d_0 / d_k)^v, d_0 = 1 m.
+"""How well the server hears its devices: h_k = h_0 |g_k(t)|² (d_0 / d_k)^v, d_0 = 1 m.
 
-Fading is a complex coefficient g with |g|² = ρ. Over rounds it follows a Gauss–Markov process,
-
-    g_t = ρ g_{t−1} + √(1 − ρ²) w_t,    w_t ~ CN(0, 1) drawn from `stream(seed, "fading", t)`,
-
-so |g|² is Exp(1) in every round, and with ρ = 0 (the paper) rounds are independent. The coefficient of a
-round is a function of its address alone; the previous one is passed along only to save the recursion.
+Path loss follows from the distance; fading, the complex coefficient g_k of a round, is what channel models differ in.
+A model is a frozen dataclass that derives from `Channel`; its fields are options of `--radio.fading`. The draws of a
+round are a function of its address (seed, purpose, round) alone; the state of the round before is passed along only to
+save a recursion.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.config import from_table, to_table
+from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.core.units import db_to_linear
-from kfl.wireless.config import CellConfig
 from kfl.wireless.cost import FloatArray
+
+if TYPE_CHECKING:
+    from kfl.wireless.config import CellConfig
 
 ComplexArray = NDArray[np.complex128]
 
 
 @dataclass(frozen=True, eq=False)
 class Fading:
-    """The fading coefficients of one round: all that a correlated channel carries into the next."""
+    """The state of a channel in one round: the fading coefficients, and what else it carries into the next."""
 
     round: int
     coefficient: ComplexArray
+    """g_k of each device; |g_k|² is its power gain, 1 on average."""
+    memory: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Arrays that a model needs in the next round beside the coefficients; kept in checkpoints."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,77 +49,113 @@ class Gains:
     known_gain: FloatArray
     """What the server plans with. The same as the true gain when the server knows the channel."""
     fading: Fading
+    position_m: FloatArray
+    """Where the devices are in this round: rows (x, y), the server at (0, 0)."""
 
 
-def positions(radio: CellConfig, seed: int, devices: int) -> FloatArray:
+@dataclass(frozen=True)
+class Channel(ABC):
+    """A channel model. Only `fading` must be written."""
+
+    name: ClassVar[str]
+    """The word that selects it."""
+
+    def to_plain(self) -> str | dict[str, Any]:
+        """As a configuration holds it: the model's name, or a table of its name and its fields where it has any."""
+        from kfl.wireless.channels import CHANNELS
+
+        kind = type(self)
+        name = self.name if CHANNELS.get(self.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
+        own = to_table(self)
+        return {"name": name, **own} if own else name
+
+    @staticmethod
+    def from_plain(value: Any, where: str) -> Channel:
+        """Read what `to_plain` gave; also a bare name, and package.module:Class for a model that is not registered."""
+        from kfl.wireless.channels import CHANNELS
+
+        expected = f"one of {', '.join(CHANNELS)}, or package.module:Class for your own"
+        table = dict(value) if isinstance(value, Mapping) else {"name": value}
+        name = table.pop("name", "rayleigh")
+        kind: Any = CHANNELS.get(name) if isinstance(name, str) else None
+        if kind is None:
+            module, _, attribute = str(name).partition(":")
+            try:
+                kind = getattr(importlib.import_module(module), attribute)
+            except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as problem:
+                raise ConfigError(where, name, expected) from problem
+            if not (isinstance(kind, type) and issubclass(kind, Channel)):
+                raise ConfigError(where, name, "a class that derives from Channel")
+        found: Channel = from_table(kind, table, f"{where}.")
+        return found
+
+    def check(self, cell: CellConfig) -> None:
+        """Raise ConfigError for a value of the model's own fields, or of the cell's, that cannot work with it."""
+
+    @abstractmethod
+    def fading(
+        self, cell: CellConfig, seed: int, round_index: int, devices: int, previous: Fading | None = None
+    ) -> Fading:
+        """The fading of one round. `previous` is that of an earlier round; without it the result is the same."""
+
+    def positions(
+        self, cell: CellConfig, seed: int, round_index: int, start_m: FloatArray, previous: Fading | None = None
+    ) -> FloatArray:
+        """Where devices that started at `start_m` are in a round: rows (x, y) in metres. By default they stay."""
+        return start_m
+
+    def known_power(self, cell: CellConfig, seed: int, round_index: int, coefficient: ComplexArray) -> FloatArray:
+        """What the server takes |g|² for: the mean given what it knows.
+
+        With `channel_error` σ² the server holds the estimate ĝ of the coefficient g = ĝ + e, with ĝ ~ CN(0, 1 − σ²)
+        and an independent error e ~ CN(0, σ²), so that E|g|² = |ĝ|² + σ². This is for coefficients ~ CN(0, 1).
+        """
+        error = cell.channel_error
+        if error == 0:
+            return np.asarray(np.abs(coefficient) ** 2)
+        noise = circular_normal(seed, "channel-estimate", round_index, len(coefficient))
+        estimate = (1 - error) * coefficient + np.sqrt(error * (1 - error)) * noise
+        return np.asarray(np.abs(estimate) ** 2 + error)
+
+    def gains(
+        self, cell: CellConfig, seed: int, round_index: int, start_m: FloatArray, previous: Fading | None = None
+    ) -> Gains:
+        """The channel gains of one round, and what the server knows of them, lowered by the margin."""
+        position_m = self.positions(cell, seed, round_index, start_m, previous)
+        fading = self.fading(cell, seed, round_index, len(start_m), previous)
+        mean = path_gain(cell, np.hypot(position_m[:, 0], position_m[:, 1]))
+        power = np.abs(fading.coefficient) ** 2
+        known = self.known_power(cell, seed, round_index, fading.coefficient)
+        margin = db_to_linear(-cell.channel_margin_db)
+        return Gains(mean * power, mean * known * margin, fading, position_m)
+
+
+def place_devices(cell: CellConfig, seed: int, devices: int) -> FloatArray:
     """Points (x, y) in metres, uniform over the disc around the server, outside its innermost metre(s).
 
-    >>> where = positions(CellConfig(), seed=0, devices=3)
-    >>> bool((np.hypot(*where.T) <= 500).all())
+    >>> from kfl.wireless import CellConfig
+    >>> start_m = place_devices(CellConfig(), seed=0, devices=3)
+    >>> bool((np.hypot(*start_m.T) <= 500).all())
     True
     """
     draw = stream(seed, "positions").random((devices, 2))
-    inner, outer = radio.min_distance_m**2, radio.radius_m**2
+    inner, outer = cell.min_distance_m**2, cell.radius_m**2
     distance = np.sqrt(inner + (outer - inner) * draw[:, 0])
     angle = 2 * np.pi * draw[:, 1]
     return np.stack([distance * np.cos(angle), distance * np.sin(angle)], axis=1)
 
 
-def path_gain(radio: CellConfig, distance_m: FloatArray) -> FloatArray:
+def path_gain(cell: CellConfig, distance_m: FloatArray) -> FloatArray:
     """h_0 (d_0 / d)^v with d_0 = 1 m, linear: the mean channel gain.
 
+    >>> from kfl.wireless import CellConfig
     >>> float(path_gain(CellConfig(), np.array([10.0]))[0])
     1e-05
     """
-    return np.asarray(db_to_linear(radio.reference_gain_db) * distance_m ** (-radio.path_loss_exponent))
+    return np.asarray(db_to_linear(cell.reference_gain_db) * distance_m ** (-cell.path_loss_exponent))
 
 
-def _circular_normal(seed: int, purpose: str, round_index: int, devices: int) -> ComplexArray:
+def circular_normal(seed: int, purpose: str, round_index: int, devices: int) -> ComplexArray:
     """CN(0, 1) for each device; device k's draw does not depend on how many devices there are."""
     parts = stream(seed, purpose, round_index).standard_normal((devices, 2)) / np.sqrt(2.0)
     return np.asarray(parts[:, 0] + 1j * parts[:, 1])
-
-
-def fading_at(radio: CellConfig, seed: int, round_index: int, devices: int, previous: Fading | None = None) -> Fading:
-    """The fading of one round. With the round before at hand one step, else the whole recursion: the same.
-
-    >>> radio = CellConfig(fading_correlation=0.9)
-    >>> step = fading_at(radio, 7, 5, 3, previous=fading_at(radio, 7, 4, 3))
-    >>> bool((step.coefficient == fading_at(radio, 7, 5, 3).coefficient).all())
-    True
-    """
-    if radio.fading == "none":
-        return Fading(round_index, np.ones(devices, dtype=np.complex128))
-    rho = radio.fading_correlation
-    if rho == 0:
-        return Fading(round_index, _circular_normal(seed, "fading", round_index, devices))
-    if previous is not None and previous.round <= round_index:
-        at, coefficient = previous.round, previous.coefficient
-    else:
-        at, coefficient = 0, _circular_normal(seed, "fading", 0, devices)
-    for t in range(at + 1, round_index + 1):
-        coefficient = rho * coefficient + np.sqrt(1 - rho**2) * _circular_normal(seed, "fading", t, devices)
-    return Fading(round_index, coefficient)
-
-
-def draw_gains(
-    radio: CellConfig, seed: int, round_index: int, distance_m: FloatArray, previous: Fading | None = None
-) -> Gains:
-    """The channel gains of one round, and what the server knows of them.
-
-    With `channel_error` σ² the server holds the estimate ĝ of the coefficient g = ĝ + e, with ĝ ~ CN(0, 1 − σ²)
-    and an independent error e ~ CN(0, σ²), and plans with E|g|² = |ĝ|² + σ², lowered by the margin.
-    """
-    devices = len(distance_m)
-    fading = fading_at(radio, seed, round_index, devices, previous)
-    mean = path_gain(radio, distance_m)
-    power = np.abs(fading.coefficient) ** 2
-    error = radio.channel_error
-    if error > 0:
-        noise = _circular_normal(seed, "channel-estimate", round_index, devices)
-        estimate = (1 - error) * fading.coefficient + np.sqrt(error * (1 - error)) * noise
-        known = np.abs(estimate) ** 2 + error
-    else:
-        known = power
-    margin = db_to_linear(-radio.channel_margin_db)
-    return Gains(true_gain=mean * power, known_gain=mean * known * margin, fading=fading)

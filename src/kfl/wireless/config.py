@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
+from kfl.wireless.channel import Channel
+from kfl.wireless.channels import CHANNELS
+from kfl.wireless.rayleigh import Rayleigh
 
 LARGEST = 1e12
 """No band, distance or clock is larger than this, or smaller than its inverse: beyond, squares and powers overflow."""
@@ -48,8 +50,8 @@ class CellConfig:
     """κ of the chip in joule · second² per cycle³: a cycle at f Hz costs κ f² joule. Not in the paper."""
     budget_j_per_round: float = 0.1
     """Energy budget of a device, E_k / T; infinite for none."""
-    fading: Literal["rayleigh", "none"] = "rayleigh"
-    """Small-scale fading: power gain Exp(1) for each device and round, or always 1."""
+    fading: Channel | str = Rayleigh()
+    """Channel model: how gains vary from round to round. The name of a registered one selects it."""
     fading_correlation: float = 0.0
     """Correlation ρ of the complex fading coefficient from one round to the next, in [0, 1)."""
     channel_error: float = 0.0
@@ -60,6 +62,17 @@ class CellConfig:
     """Transmit power of the server. Given, the broadcast takes time; without, it is instant as in the paper."""
     resource_blocks: int | None = None
     """Shares of the band come in multiples of 1/this; without, they are real numbers as in the paper."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.fading, str) and self.fading in CHANNELS:
+            object.__setattr__(self, "fading", CHANNELS[self.fading]())
+
+    @property
+    def channel(self) -> Channel:
+        """The channel model that `fading` selects."""
+        if isinstance(self.fading, Channel):
+            return self.fading
+        raise ConfigError("fading", self.fading, f"one of {', '.join(CHANNELS)}, or a Channel")
 
     @property
     def noise_w_per_hz(self) -> float:
@@ -112,11 +125,8 @@ class CellConfig:
             raise ConfigError("min_distance_m", self.min_distance_m, f"at most radius_m, {self.radius_m}")
 
     def _validate_channel(self) -> None:
-        if self.fading not in ("rayleigh", "none"):
-            raise ConfigError("fading", self.fading, "'rayleigh' or 'none'")
         for name in ("fading_correlation", "channel_error"):
             value = getattr(self, name)
             if not 0 <= value < 1:
                 raise ConfigError(name, value, "at least 0 and less than 1")
-            if self.fading == "none" and value > 0:
-                raise ConfigError(name, value, "0 when fading is 'none'")
+        self.channel.check(self)
