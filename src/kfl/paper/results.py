@@ -33,7 +33,7 @@ class Store:
         """What a folder holds; a new folder holds nothing."""
         store = Store(folder, file)
         for path in sorted(folder.glob("results*.jsonl")):
-            for row in read_lines(path, "kfl paper", ("run", "digest")):
+            for row in read_lines(path, "kfl paper", ("run",)):
                 store.rows[row["run"]] = row
                 if path.name == file:
                     store._own[row["run"]] = row

@@ -119,9 +119,9 @@ def read_lines(file: Path, command: str, needed: Sequence[str]) -> list[Record]:
         try:
             line = parse_json(text)
         except ValueError as problem:
-            raise RunFolderError(f"{file}, line {number}, is not a result of {command} ({problem}).") from problem
+            raise RunFolderError(f"{file} holds no results of {command} (line {number}: {problem}).") from problem
         missing = [name for name in needed if not isinstance(line, dict) or name not in line]
         if missing:
-            raise RunFolderError(f"{file}, line {number}, is not a result of {command} (it has no {missing[0]}).")
+            raise RunFolderError(f"{file} holds no results of {command} (line {number} has no {missing[0]}).")
         found.append(line)
     return found
