@@ -13,8 +13,8 @@ import time
 from dataclasses import replace
 
 from kfl.report.playground import FIRST_S, Play
-from kfl.report.playground_page import answer_json
-from kfl.report.playground_settings import STARTS, start
+from kfl.report.playground._page import answer_json
+from kfl.report.playground._settings import STARTS, start
 
 
 def measure(begin: str, scheduler: str, devices: int, rounds: int, repeats: int = 5) -> tuple[float, float, int, float]:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from kfl.report.playground import Settings, cell_problem, playground_server
-from kfl.report.playground_settings import start
+from kfl.report.playground._settings import start
 from kfl.report.words import percent, quantity
 from kfl.scheduling import schedule
 

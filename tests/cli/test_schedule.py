@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from kfl.cli.main import main
+from kfl.scheduling import SCHEDULERS
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, TRACES
 
 ROOT = Path(__file__).parents[2]
@@ -191,7 +192,7 @@ def test_a_wrong_scheduler_or_flag_is_answered_with_the_right_ones(call):
     assert status == 2 and "--scheduler.v" in err
 
 
-@pytest.mark.parametrize("scheduler", ["dual", "lyapunov", "round-robin", "uniform", "myopic", "ascend", "all"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_calling_round_after_round_is_the_whole_trace(call, scheduler):
     rounds, words = 8, ["--json", "--scheduler", scheduler]
     cell = small_cell(rounds=rounds)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import kfl
-from kfl.cli.schedule_example import EXAMPLES
+from kfl.cli.schedule import EXAMPLES
 
 WRONG_WORDS = [
     ["rnu"],

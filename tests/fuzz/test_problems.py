@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from kfl.cli.schedule_example import EXAMPLES
+from kfl.cli.schedule import EXAMPLES
 from kfl.core.errors import KflError
 from kfl.scheduling import SCHEDULERS, read_problem, schedule
 

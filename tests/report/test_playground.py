@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from kfl.cli.main import main
 from kfl.core.errors import ConfigError
 from kfl.report.playground import Play, Settings, playground_server
-from kfl.report.playground_code import command_lines, problem_file, python_code
-from kfl.report.playground_page import cards, compose_play
-from kfl.report.playground_settings import CONTROLS, STARTS, start
+from kfl.report.playground._page import cards, command_lines, compose_play, problem_file, python_code
+from kfl.report.playground._settings import CONTROLS, STARTS, start
 from kfl.scheduling import SCHEDULERS, Dual, schedule
 from kfl.wireless import PRESETS
 

@@ -29,8 +29,6 @@ from kfl.scheduling import (
 )
 from kfl.wireless import PRESETS, Cell, in_outage, transmit_power
 
-ORDERED = {"uniform", "ascend", "descend", "round-robin"}  # these may treat equal devices differently
-NEEDS_RADIO = {"myopic"}
 HORIZON, DEVICES = 40, 30
 CELLS = {
     "paper": ("paper-mnist", 640 * 32, 1.0),
@@ -180,7 +178,7 @@ def test_nobody_to_schedule_is_a_sentence(scheduler: Scheduler) -> None:
 
 
 def test_the_names_of_devices_do_not_matter(scheduler: Scheduler) -> None:
-    if scheduler.name in ORDERED:
+    if scheduler.order_matters:
         pytest.skip("depends on the order of the devices by design")
     for state, observation in _cases(scheduler):
         order = stream(0, "permutation").permutation(DEVICES)
@@ -221,7 +219,7 @@ def test_queues_follow_their_equation(scheduler: Scheduler) -> None:
 def test_works_without_a_radio(scheduler: Scheduler) -> None:
     state, observation = _case(scheduler, "paper", 1, hard_budget=False)
     quiet = replace(observation, uplink=None, battery_j=np.full(DEVICES, np.inf))
-    if scheduler.name in NEEDS_RADIO:
+    if scheduler.needs_radio:
         with pytest.raises(ConfigError, match="radio"):
             scheduler.decide(state, quiet)
         return

@@ -23,7 +23,7 @@ COMMANDS = {
         "Decide who sends, with what share and power, for devices in a file.",
     ),
     "playground": (
-        "kfl.cli.playground:main",
+        "kfl.cli.pages:playground",
         "Explore the scheduler on a page with sliders for V, budgets and band.",
     ),
     "bound": ("kfl.cli.bound:main", "Evaluate the paper's guarantees for a run or for given constants."),

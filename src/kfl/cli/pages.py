@@ -1,4 +1,4 @@
-"""`kfl report` and `kfl watch`: one HTML page about runs, written to a file, or served while they go on."""
+"""Commands that make or serve an HTML page: `kfl report` and `kfl watch` about runs, `kfl playground` to explore."""
 
 from __future__ import annotations
 
@@ -81,6 +81,33 @@ def watch(arguments: Sequence[str]) -> int:
     with watch_server(options.run, options.port) as server:
         begun = f"Watching {options.run} at {server.url} (Ctrl-C ends the page, not the run)."
         serve_until_interrupted(server, begun, "No longer watching.", show=options.open)
+    return 0
+
+
+PLAYGROUND = """A page to learn the scheduler: move V, budgets, band, distance and payload, and see at once who is
+scheduled, the shares and powers, the gap to the lower bound and the energy over a simulated horizon.
+
+Every number comes from the library. The page is served on 127.0.0.1, for this machine only. Ctrl-C ends it."""
+
+
+@dataclass(frozen=True)
+class PlaygroundOptions:
+    """What `kfl playground` takes."""
+
+    port: Annotated[int | None, tyro.conf.arg(metavar="PORT", help_behavior_hint="")] = None
+    """Port to serve on, 0 for any free one. Default: 8379, or any free one if that is taken."""
+    open: bool = False
+    """Open it in the web browser."""
+
+
+def playground(arguments: Sequence[str]) -> int:
+    """Parse, serve until interrupted."""
+    options = parse(PlaygroundOptions, arguments, "kfl playground", PLAYGROUND)
+    from kfl.report.playground import playground_server
+
+    with playground_server(options.port) as server:
+        begun = f"The playground is at {server.url} (Ctrl-C ends it)."
+        serve_until_interrupted(server, begun, "The playground is closed.", show=options.open)
     return 0
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kfl.core.text import quantity
+from kfl.core.text import percent, quantity, several
 from kfl.scheduling import OUTCOMES, describe, dominant
 from kfl.scheduling.horizon_table import never_schedulable
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, Field
@@ -70,11 +70,11 @@ def _about_next(horizon: Horizon, file: Path) -> str:
 def _headline(horizon: Horizon) -> str:
     problem = horizon.problem
     last = problem.round + problem.described - 1
-    which = f"Round {problem.round}" if problem.described == 1 else f"Rounds {problem.round} to {last}"
+    rounds = f"Round {problem.round}" if problem.described == 1 else f"Rounds {problem.round} to {last}"
     budgets = "hard budgets" if problem.hard_budget else "soft budgets"
     return (
-        f"{which} of a horizon of {problem.rounds}: {_devices(problem.size)} on "
-        f"{_amount(problem.bandwidth_hz, 'Hz')}, scheduler {horizon.scheduler.name}, {budgets}."
+        f"{rounds} of a horizon of {problem.rounds}: {several(problem.size, 'device')} on "
+        f"{quantity(problem.bandwidth_hz, 'Hz')}, scheduler {horizon.scheduler.name}, {budgets}."
     )
 
 
@@ -90,7 +90,7 @@ def _print_round(console: Console, horizon: Horizon, one: ScheduledRound) -> Non
 def _round_table(console: Console, horizon: Horizon, one: ScheduledRound) -> Table:
     """All devices of a small fleet in their own order; of a large one, the scheduled with the largest shares."""
     problem = horizon.problem
-    place = {int(device): row for row, device in enumerate(one.devices)}
+    rows = {int(device): row for row, device in enumerate(one.devices)}
     if problem.size <= SHOWN:
         shown = list(range(problem.size))
     else:
@@ -99,17 +99,17 @@ def _round_table(console: Console, horizon: Horizon, one: ScheduledRound) -> Tab
     names = ["share", "power", "compute", "upload", "time", "next queue"] if wide else ["share", "power", "energy"]
     table = _table(["device", *names])
     for device in shown:
-        row = place.get(device)
-        queue = _amount(float(horizon.following.queue_j[device]), "J")
+        row = rows.get(device)
+        queue = quantity(float(horizon.following.queue_j[device]), "J")
         if row is None:
             table.add_row(
                 _name(problem.ids[device]), *["–"] * (len(names) - wide), *([queue] if wide else []), style="dim"
             )
             continue
         compute_j, upload_j = float(one.compute_energy_j[row]), float(one.upload_energy_j[row])
-        energy = [_amount(compute_j, "J"), _amount(upload_j, "J")] if wide else [_amount(compute_j + upload_j, "J")]
-        time = [_amount(float(one.compute_time_s[row] + one.upload_time_s[row]), "s"), queue] if wide else []
-        share, power = _percent(float(one.share[row])), _amount(float(one.power_w[row]), "W")
+        energy = [quantity(compute_j, "J"), quantity(upload_j, "J")] if wide else [quantity(compute_j + upload_j, "J")]
+        time = [quantity(float(one.compute_time_s[row] + one.upload_time_s[row]), "s"), queue] if wide else []
+        share, power = _percent(float(one.share[row])), quantity(float(one.power_w[row]), "W")
         table.add_row(_name(problem.ids[device]), share, power, *energy, *time)
     return table
 
@@ -117,22 +117,22 @@ def _round_table(console: Console, horizon: Horizon, one: ScheduledRound) -> Tab
 def _round_sentences(horizon: Horizon, one: ScheduledRound) -> list[str]:
     problem, count = horizon.problem, len(one.devices)
     note = "" if one.status.ok else describe(one.status, problem.ids)
-    said = []
+    sentences = []
     if count > SHOWN and problem.size > SHOWN:
-        said.append(f"… and {count - SHOWN:,} more that are scheduled; --save FILE has all of them.")
+        sentences.append(f"… and {count - SHOWN:,} more that are scheduled; --save FILE has all of them.")
     if count:
-        said.append(
-            f"{count:,} of {_devices(problem.size)} scheduled, with {_percent(float(one.share.sum()))} of the band; "
-            f"the round ends after {_amount(one.time_s, 's')} and costs {_amount(one.energy_j, 'J')}. "
+        sentences.append(
+            f"{count:,} of {several(problem.size, 'device')} scheduled, with {_percent(float(one.share.sum()))} of the "
+            f"band; the round ends after {quantity(one.time_s, 's')} and costs {quantity(one.energy_j, 'J')}. "
             f"{dominant(one.compute_energy_j, one.upload_energy_j)}"
         )
     else:
-        said.append(f"Nobody is scheduled. {note}".rstrip())
-    said += [sentence for sentence in [_certificate(one)] if sentence]
-    said += _left_out(horizon, one)
+        sentences.append(f"Nobody is scheduled. {note}".rstrip())
+    sentences += [sentence for sentence in [_certificate(one)] if sentence]
+    sentences += _left_out(horizon, one)
     if note and count:
-        said.append(note)
-    return said
+        sentences.append(note)
+    return sentences
 
 
 def _certificate(one: ScheduledRound) -> str:
@@ -152,17 +152,17 @@ def _certificate(one: ScheduledRound) -> str:
 
 def _left_out(horizon: Horizon, one: ScheduledRound) -> list[str]:
     """Who is not scheduled, by reason: by name where they are few, else their number."""
-    said = []
+    sentences = []
     for position, (code, words) in enumerate(OUTCOMES.items()):
         count = one.counts[position]
         if code in ("scheduled", "past_deadline") or count == 0:
             continue  # who can never be scheduled has a sentence of its own
-        who = _devices(count)
+        who = several(count, "device")
         if count <= _NAMED:
             names = [_name(horizon.problem.ids[k]).plain for k in np.flatnonzero(horizon.outcome == position)]
             who = ", ".join(names)
-        said.append(f"{words}: {who}")
-    return [f"Not scheduled – {'; '.join(said)}."] if said else []
+        sentences.append(f"{words}: {who}")
+    return [f"Not scheduled – {'; '.join(sentences)}."] if sentences else []
 
 
 # ── A trace ──────────────────────────────────────────────────────────────────
@@ -180,23 +180,23 @@ def _print_rounds(console: Console, horizon: Horizon) -> None:
         if one is None:
             table.add_row("…", *["…"] * len(names), style="dim")
             continue
-        cells = [f"{len(one.devices):,}", _amount(one.energy_j, "J"), _amount(one.time_s, "s")]
+        cells = [f"{len(one.devices):,}", quantity(one.energy_j, "J"), quantity(one.time_s, "s")]
         if wide and certified:
             cells += [f"{one.objective:.5g}", f"{one.gap:.2g}"]
         table.add_row(str(one.round), *cells)
     console.print(table)
     mean = sum(len(one.devices) for one in rounds) / len(rounds)
     compute_j, upload_j = horizon.compute_energy_j.sum(), horizon.upload_energy_j.sum()
-    said = [
-        f"{mean:.3g} devices per round on average; together {_amount(float(compute_j + upload_j), 'J')} in "
-        f"{_amount(sum(one.time_s for one in rounds), 's')}. {dominant(compute_j, upload_j)}"
+    sentences = [
+        f"{mean:.3g} devices per round on average; together {quantity(float(compute_j + upload_j), 'J')} in "
+        f"{quantity(sum(one.time_s for one in rounds), 's')}. {dominant(compute_j, upload_j)}"
     ]
     if certified:
         worst = max(rounds, key=lambda one: -1.0 if math.isnan(one.gap) else one.gap)
-        said.append(
+        sentences.append(
             f"Largest certified gap: {worst.gap:.3g}, in round {worst.round} (objective {worst.objective:.6g})."
         )
-    _say(console, said)
+    _say(console, sentences)
 
 
 def _print_totals(console: Console, horizon: Horizon) -> None:
@@ -219,21 +219,21 @@ def _print_totals(console: Console, horizon: Horizon) -> None:
     )
     for k in shown:
         parts = [horizon.compute_energy_j[k], horizon.upload_energy_j[k]] if wide else [energy_j[k]]
-        cells = [_amount(float(part), "J") for part in parts]
-        cells.append("no budget" if math.isinf(left_j[k]) else _amount(float(left_j[k]), "J"))
+        cells = [quantity(float(part), "J") for part in parts]
+        cells.append("no budget" if math.isinf(left_j[k]) else quantity(float(left_j[k]), "J"))
         if wide:
-            cells.append(_amount(float(following.queue_j[k]), "J"))
+            cells.append(quantity(float(following.queue_j[k]), "J"))
         table.add_row(_name(problem.ids[k]), str(horizon.taken[k]), *cells, style=None if horizon.taken[k] else "dim")
     console.print(table)
-    said = []
+    sentences = []
     if problem.size > SHOWN:
-        said.append(f"These {SHOWN} of {problem.size:,} devices spent most; --save FILE.json has all of them.")
+        sentences.append(f"These {SHOWN} of {problem.size:,} devices spent most; --save FILE.json has all of them.")
     idle, over = int((horizon.taken == 0).sum()), int((left_j < 0).sum())
     if idle:
-        said.append(f"{_devices(idle)} never scheduled.")
+        sentences.append(f"{several(idle, 'device')} never scheduled.")
     if over:
-        said.append(f"{_devices(over)} over budget; --hard-budget forbids it.")
-    _say(console, said)
+        sentences.append(f"{several(over, 'device')} over budget; --hard-budget forbids it.")
+    _say(console, sentences)
 
 
 # ── The fields ───────────────────────────────────────────────────────────────
@@ -278,22 +278,13 @@ def _name(identity: str) -> Text:
     return Text(plain if len(plain) <= 24 else plain[:23] + "…")
 
 
-def _amount(value: float, unit: str) -> str:
-    """Three digits with a prefix; rounded first, so that 0.99999 W is 1 W and not 1000 mW."""
-    return quantity(float(f"{value:.3g}"), unit)
-
-
 def _percent(fraction: float) -> str:
     """A share for people: two decimals, or three digits of a small one.
 
     >>> _percent(0.98312), _percent(0.00001234), _percent(0.0)
     ('98.31 %', '0.00123 %', '0.00 %')
     """
-    return f"{100 * fraction:.2f} %" if fraction >= 0.01 or fraction == 0 else f"{100 * fraction:.3g} %"
-
-
-def _devices(count: int) -> str:
-    return f"{count:,} device{'' if count == 1 else 's'}"
+    return percent(fraction) if fraction >= 0.01 or fraction == 0 else f"{100 * fraction:.3g} %"
 
 
 def _say(console: Console, sentences: Sequence[str]) -> None:

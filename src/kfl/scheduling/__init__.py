@@ -14,7 +14,7 @@ from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, Myopic, RoundRobin, Uniform
 from kfl.scheduling.cost import BoolArray, CostCurve, FloatArray, Uplink, UploadCurve
 from kfl.scheduling.dual import Dual
-from kfl.scheduling.horizon import Horizon, Problem, ScheduledRound, schedule
+from kfl.scheduling.horizon import Horizon, Problem, ScheduledRound, cell_problem, schedule
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.objective import data_weight, drift_objective
 from kfl.scheduling.problem_fields import ProblemError
@@ -58,6 +58,7 @@ __all__ = [
     "Uplink",
     "UploadCurve",
     "allocate",
+    "cell_problem",
     "data_weight",
     "describe",
     "dominant",

@@ -11,6 +11,7 @@ parameters; a new one is one small class and one line in `kfl.scheduling.SCHEDUL
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -101,6 +102,19 @@ class Scheduler(ABC):
 
     name: ClassVar[str]
     """The word that selects it on the command line and in files."""
+    order_matters: ClassVar[bool] = False
+    """True: devices that are alike may be treated differently, because it draws or takes turns."""
+    needs_radio: ClassVar[bool] = False
+    """True: it cannot decide where uploads are free."""
+
+    @classmethod
+    def about(cls) -> str:
+        """What it does, in one line for help texts and pages: the first line of its docstring."""
+        return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+    def drift_weights(self, rounds: int) -> tuple[float, FloatArray]:
+        """V, and γ_t of every round, as Proposition 2 has them: V = 0 for a scheduler that weighs no data."""
+        return 0.0, 1.0 / np.arange(1, rounds + 1)
 
     def init(self, budget_j: FloatArray, horizon: int) -> SchedulerState:
         """The state before round 0: empty queues.

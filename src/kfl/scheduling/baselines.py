@@ -49,6 +49,8 @@ class AllDevices(Scheduler):
 class RandomDevices(Scheduler):
     """A number of devices that depends on the round alone, drawn at random: what the three patterns share."""
 
+    order_matters: ClassVar[bool] = True
+
     count: int = 10
     """Devices per round, on average over the run."""
 
@@ -133,6 +135,7 @@ class RoundRobin(Scheduler):
     """Devices in turn, a fixed number per round, skipping those without the energy for it (section V-C)."""
 
     name: ClassVar[str] = "round-robin"
+    order_matters: ClassVar[bool] = True
 
     count: int = 5
     """Devices per round; the paper's 5 is what its own scheduler averages."""
@@ -172,9 +175,9 @@ class RoundRobin(Scheduler):
 
 @dataclass(frozen=True)
 class Myopic(Scheduler):
-    """Each device may spend what it has left, divided by the rounds that are left (section V-C).
+    """Every device that can pay for the round out of what it has left, divided by the rounds left (section V-C).
 
-    All devices whose round fits that allowance take part. What fits depends on the share, and so on the others:
+    What fits into this allowance depends on the share, and so on the others:
     a device fits from some share on, and if these shares together exceed the band, the largest are left out.
     Nobody then spends more than the allowance. The paper divides by T − t + 1 with t from 1, here T − t with t
     from 0. Where one round of computation costs several allowances, myopic waits until the last rounds, so
@@ -182,6 +185,7 @@ class Myopic(Scheduler):
     """
 
     name: ClassVar[str] = "myopic"
+    needs_radio: ClassVar[bool] = True
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """As many devices as fit their allowance and the band together."""

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.scheduling.band import Candidates, band_log_price
-from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
+from kfl.scheduling.base import Decision, Observation, SchedulerState
 from kfl.scheduling.cost import FloatArray
-from kfl.scheduling.objective import check_weights, data_weight, drift_objective, typical_allowance_j
+from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
 from kfl.scheduling.relaxation import critical_log_prices, fitted_shares, relax
 from kfl.scheduling.repair import repair
 from kfl.scheduling.serve import by_reason, decision_for, share_floor, standing
@@ -25,24 +25,13 @@ from kfl.scheduling.status import Status
 
 
 @dataclass(frozen=True)
-class Dual(Scheduler):
-    """Minimises the drift-plus-penalty (22) by its dual, in O(K log K), and says how good the answer is.
+class Dual(DriftScheduler):
+    """The objective of Algorithm 3, solved by a price for the band, with a proof of how good the answer is.
 
-    The paper's Algorithm 3 is `Lyapunov`; both have the same objective, so their values can be compared.
+    It takes O(K log K). `Lyapunov` has the same objective (22), so their values can be compared.
     """
 
     name: ClassVar[str] = "dual"
-
-    v: float = 0.01
-    """Weight V of learning against energy."""
-    gamma: str = "inverse"
-    """γ_t, the weight of round t: "inverse" (1/(t+1)), "constant" (1), or "module:function" of the round."""
-    epsilon: float = 1e-6
-    """Price of a joule that is within budget, as a fraction of the mean budget per round (of 1 J if there are no
-    budgets): the band is shared to minimise Σ (q_k + ε) E_k, since a device with an empty queue is not free."""
-
-    def __post_init__(self) -> None:
-        check_weights(self.v, self.gamma, self.epsilon)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """A set close to the best one, its shares and powers, its objective and a bound on everybody's."""
@@ -74,7 +63,7 @@ class Dual(Scheduler):
 
     def _tiny_price(self, allowance_j: FloatArray, chosen: Observation, gamma: float) -> float:
         """ε, or less: sharing the band by q + ε costs at most ε Σ E_U, kept under 0.1 % of one device's worth."""
-        tiny = self.epsilon * typical_allowance_j(allowance_j)
+        tiny = self.small_price(allowance_j)
         if chosen.uplink is None or not len(chosen.samples):
             return tiny
         most_j = float(np.sum(chosen.uplink.most_energy_j()))

@@ -17,7 +17,7 @@ Where we leave the paper:
 * Devices that cannot finish, or with hard budgets cannot afford it, are never in play, and a hard budget is a
   floor on the share. A prefix whose least shares exceed the band ends the loop, as all longer ones do too.
 * Nobody, with Y = 0, is a candidate.
-* Devices with q_k = 0 are weighted with a small ε instead of getting θ^min (see `Lyapunov.epsilon`).
+* Devices with q_k = 0 are weighted with a small ε instead of getting θ^min (see `epsilon`).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from numpy.typing import NDArray
 from kfl.scheduling.allocation import share_band
 from kfl.scheduling.as_printed import printed_rule
 from kfl.scheduling.band import Candidates
-from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
+from kfl.scheduling.base import Decision, Observation, SchedulerState
 from kfl.scheduling.cost import BoolArray, FloatArray
-from kfl.scheduling.objective import check_weights, data_weight, drift_objective, typical_allowance_j
+from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
 from kfl.scheduling.prefix import best_prefix
 from kfl.scheduling.serve import by_reason, reachable, serve, standing
 from kfl.scheduling.status import Status
 
 
 @dataclass(frozen=True)
-class Lyapunov(Scheduler):
-    """The paper's scheduler: virtual energy queues, Algorithm 3 in every round.
+class Lyapunov(DriftScheduler):
+    """The paper's Algorithm 3: virtual energy queues, devices taken in order of their worth.
 
     >>> scheduler, ones = Lyapunov(v=0.01), np.ones(2)
     >>> state = scheduler.init(budget_j=20 * ones, horizon=200)
@@ -54,27 +54,13 @@ class Lyapunov(Scheduler):
 
     name: ClassVar[str] = "lyapunov"
 
-    v: float = 0.01
-    """V: how much a data sample is worth against a joule of a device that is ahead of its budget."""
-    gamma: str = "inverse"
-    """γ_t, the weight of round t: "inverse" (1/(t+1)), "constant" (1), or "module:function" of the round."""
-    epsilon: float = 1e-6
-    """Weight of a joule that is within budget, as a fraction of the mean budget per round (of 1 J if there are
-    no budgets). The band is shared to minimise Σ (q_k + ε) E_k. Queues move in steps of the budget per round, so
-    this is far below any queue that matters: the round's Σ q E is at most ε Σ p_max T_U above its minimum,
-    1e-5 at the paper's settings against 0.03 for one device's data in the last round. Without it, devices with
-    q = 0 would send at full power."""
     as_printed: bool = False
     """Give devices with q_k = 0 the least share, as the paper says, and use no ε."""
-
-    def __post_init__(self) -> None:
-        """Reject values that cannot work before a run starts."""
-        check_weights(self.v, self.gamma, self.epsilon)
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """Algorithm 3 for one round."""
         gamma = data_weight(self.gamma, observation.round)
-        extra = 0.0 if self.as_printed else self.epsilon * typical_allowance_j(state.allowance_j)
+        extra = 0.0 if self.as_printed else self.small_price(state.allowance_j)
         candidates, order = line_up(self.v * gamma, extra, state.queue_j, observation)
         chosen = np.zeros(observation.size, bool)
         chosen[order[: best_prefix(candidates)]] = True

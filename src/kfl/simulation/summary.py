@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.runfolder import RoundLog, totals
-from kfl.scheduling import EnergyAccount, Scheduler, data_weight, proposition2_energy
+from kfl.scheduling import EnergyAccount, proposition2_energy
 
 if TYPE_CHECKING:
     from kfl.runfolder import RunState
@@ -74,7 +74,7 @@ def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
         "mean_use_of_budget": float(used.mean()),
     }
     if np.isfinite(budget_j).all():
-        v, gamma = drift_weights(fleet.experiment.scheduler, len(logs))
+        v, gamma = fleet.experiment.scheduler.drift_weights(len(logs))
         facts["proposition2"] = asdict(proposition2_energy(account, fleet.table.samples, v, gamma))
     return facts
 
@@ -86,10 +86,3 @@ def energy_account(logs: Sequence[RoundLog], budget_j: FloatArray) -> EnergyAcco
         compute_j[row, list(log.devices)] = log.compute_energy_j
         upload_j[row, list(log.devices)] = log.upload_energy_j
     return EnergyAccount(compute_j, upload_j, budget_j)
-
-
-def drift_weights(scheduler: Scheduler, rounds: int) -> tuple[float, FloatArray]:
-    """V and γ_t of a scheduler; V = 0 for one that weighs no data, where the bound is only about the queues."""
-    v = float(getattr(scheduler, "v", 0.0))
-    name = getattr(scheduler, "gamma", "inverse")
-    return v, np.array([data_weight(name, t) for t in range(rounds)])

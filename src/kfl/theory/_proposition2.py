@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.scheduling import EnergyAccount, EnergyBound, proposition2_energy
 from kfl.scheduling.curve import energy_scale, min_share, required_exponent, upload_energy
-from kfl.simulation.summary import MOST_ENTRIES, drift_weights, energy_account
+from kfl.simulation.summary import MOST_ENTRIES, energy_account
 
 if TYPE_CHECKING:
     from kfl.runfolder import RoundLog
@@ -170,7 +170,7 @@ def proposition2_of_run(world: World, logs: Sequence[RoundLog]) -> tuple[EnergyB
     if len(logs) * world.devices > MOST_ENTRIES:
         raise ConfigError("rounds × devices", len(logs) * world.devices, f"at most {MOST_ENTRIES:,} to be laid out")
     account = energy_account(logs, world.table.budget_j)
-    v, gamma = drift_weights(world.experiment.scheduler, len(logs))
+    v, gamma = world.experiment.scheduler.drift_weights(len(logs))
     samples = world.table.samples
     energy = proposition2_energy(account, samples, v, gamma)
     chosen = scheduled(logs, world.devices)

@@ -14,7 +14,7 @@ from kfl.core.text import several
 from kfl.report.chart import Chart
 from kfl.report.markup import cards_html, code_html, section_html
 from kfl.report.page import Content, asset, data_of
-from kfl.report.playground_charts import (
+from kfl.report.playground._charts import (
     budget_chart,
     devices_chart,
     energy_chart,
@@ -23,27 +23,18 @@ from kfl.report.playground_charts import (
     shares_chart,
     when_chart,
 )
-from kfl.report.playground_code import command_lines, python_code
-from kfl.report.playground_model import Play
-from kfl.report.playground_settings import CONTROLS, STARTS, Control, Settings, start
+from kfl.report.playground._model import Play
+from kfl.report.playground._settings import CONTROLS, STARTS, Control, Settings, start
 from kfl.report.words import percent, quantity, text
 from kfl.scheduling import SCHEDULERS, describe, dominant
+from kfl.scheduling.problem_file import json_text, problem_table
+from kfl.wireless import PRESETS
 
 GROUPS = {
     "Scheduler": ("v", "count"),
     "Energy": ("budget_j_per_round", "power_coefficient", "flops", "deadline_s"),
     "Radio": ("bandwidth_hz", "payload_bits", "radius_m", "max_power_dbm"),
     "Fleet": ("devices", "samples", "rounds", "round", "seed"),
-}
-SCHEDULER_HELP = {
-    "lyapunov": "The paper's Algorithm 3: virtual energy queues, devices taken in order of their worth.",
-    "dual": "The same objective, solved by a price for the band, with a proof of how good the answer is.",
-    "round-robin": "A few devices in turn, skipping those without the energy.",
-    "myopic": "Whoever can pay for the round out of what is left, divided by the rounds that are left.",
-    "uniform": "A few devices at random, the same number in every round.",
-    "ascend": "Random devices, more and more of them.",
-    "descend": "Random devices, fewer and fewer of them.",
-    "all": "Every device that can, in every round.",
 }
 STEPS = 1000
 """Positions of a slider."""
@@ -118,6 +109,75 @@ def _take_home(settings: Settings) -> str:
     )  # fmt: skip
 
 
+# ── The state to take home: as a program, as commands, as a file ─────────────
+
+
+def _changed(settings: Settings) -> dict[str, float]:
+    """The fields of the radio that are not as the preset has them."""
+    preset = PRESETS[settings.cell]
+    return {name: value for name, value in settings.moved().items() if value != getattr(preset, name)}
+
+
+def _parameters(settings: Settings) -> dict[str, object]:
+    """Parameters of the scheduler that are not its defaults."""
+    made = settings.make_scheduler()
+    return {f.name: getattr(made, f.name) for f in fields(made) if getattr(made, f.name) != f.default}
+
+
+def python_code(settings: Settings) -> str:
+    """A program that decides every round of this state, by the library alone."""
+    kind = type(settings.make_scheduler()).__name__
+    given = ", ".join(f"{name}={value!r}" for name, value in _parameters(settings).items())
+    radio = f'PRESETS["{settings.cell}"]'
+    if changed := _changed(settings):
+        radio = f"replace({radio}, {', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+    hard = ", hard_budget=True" if settings.hard_budget else ""
+    return f"""\
+from dataclasses import replace
+
+from kfl.scheduling import {kind}, cell_problem, schedule
+from kfl.wireless import PRESETS
+
+radio = {radio}
+problem = cell_problem(
+    radio, devices={settings.devices}, rounds={settings.rounds}, seed={settings.seed},
+    flops={settings.flops!r}, payload_bits={settings.payload_bits!r}, samples={settings.samples!r}{hard},
+)
+horizon = schedule(problem, {kind}({given}))
+
+shown = horizon.rounds[{settings.round - 1}]
+for device, share, power_w in zip(shown.devices, shown.share, shown.power_w):
+    print(f"{{problem.ids[device]}}: {{share:.2%}} of the band, {{power_w:.3g}} W")
+spent_j = horizon.compute_energy_j + horizon.upload_energy_j
+print(f"{{len(shown.devices)}} devices; the fleet spends {{spent_j.sum():.4g}} J of {{problem.budget_j.sum():.4g}} J")
+"""
+
+
+def command_lines(settings: Settings) -> str:
+    """The same decisions with `kfl schedule`, and a training run in the same cell with `kfl run`."""
+    flags = [f"--scheduler {settings.scheduler}"]
+    flags += [f"--scheduler.{name.replace('_', '-')} {value}" for name, value in _parameters(settings).items()]
+    cell = [f"--radio {settings.cell}"]
+    cell += [f"--radio.{name.replace('_', '-')} {value!r}" for name, value in _changed(settings).items()]
+    fleet = [f"--devices {settings.devices}", f"--rounds {settings.rounds}", f"--seed {settings.seed}"]
+    fleet += ["--hard-budget"] if settings.hard_budget else []
+    return (
+        "# These very decisions, from the file cell.json below:\n"
+        f"kfl schedule cell.json {' '.join(flags)}\n\n"
+        "# Train in this cell. Payload and computation are then those of the model and the algorithm:\n"
+        f"kfl run {' '.join([*fleet, *cell, *flags])}\n"
+    )
+
+
+def problem_file(settings: Settings) -> str:
+    """The cell with its channel as a file for `kfl schedule`."""
+    top, devices = problem_table(Play(settings).problem)
+    return json_text({**top, "devices": devices})
+
+
+# ── The page ─────────────────────────────────────────────────────────────────
+
+
 def answer_json(play: Play, settings: Settings) -> str:
     """The results as the page's script takes them."""
     content = compose_play(play, settings)
@@ -187,7 +247,7 @@ def controls_html(settings: Settings, problem: str = "") -> str:
 
 def _choices(settings: Settings) -> str:
     schedulers = "".join(
-        f'<option value="{name}" title="{text(SCHEDULER_HELP.get(name, ""))}" data-takes="{_takes(name)}"'
+        f'<option value="{name}" title="{text(SCHEDULERS[name].about())}" data-takes="{_takes(name)}"'
         f"{' selected' if name == settings.scheduler else ''}>{name}</option>"
         for name in SCHEDULERS
     )
@@ -199,7 +259,7 @@ def _choices(settings: Settings) -> str:
     return (
         '<div class="control choice"><label for="scheduler">Scheduler</label>'
         f'<select id="scheduler" aria-describedby="scheduler-hint">{schedulers}</select>'
-        f'<p class="hint" id="scheduler-hint">{text(SCHEDULER_HELP.get(settings.scheduler, ""))}</p></div>'
+        f'<p class="hint" id="scheduler-hint">{text(SCHEDULERS[settings.scheduler].about())}</p></div>'
         f'<div class="control choice" id="of-gamma"><label for="gamma">γ, weight of round t</label>'
         f'<select id="gamma">{gammas}</select></div>'
         f'<div class="control check"><label><input type="checkbox" id="hard_budget"{hard}> Hard budget: nobody may '

@@ -11,64 +11,19 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.report.playground_settings import Settings
+from kfl.report.playground._settings import Settings
 from kfl.scheduling import (
     Decision,
     Dual,
     FloatArray,
-    Problem,
     SchedulerState,
+    cell_problem,
     data_weight,
     drift_objective,
     round_energy,
 )
 from kfl.scheduling.serve import outcomes
-from kfl.wireless import Cell, CellConfig
-
-
-def cell_problem(
-    radio: CellConfig,
-    devices: int,
-    rounds: int,
-    seed: int,
-    *,
-    flops: float,
-    payload_bits: float,
-    samples: float,
-    hard_budget: bool = False,
-) -> Problem:
-    """A cell with its devices placed and its channel drawn, as a problem for `kfl.scheduling.schedule`.
-
-    >>> from kfl.scheduling import schedule
-    >>> problem = cell_problem(CellConfig(), 20, 5, seed=0, flops=1.65e9, payload_bits=20480, samples=600)
-    >>> [len(one.devices) for one in schedule(problem).rounds]
-    [20, 20, 20, 20, 13]
-    """
-    cell = Cell.build(radio, devices, seed)
-    links = [cell.link_state(0, flops, payload_bits)]
-    while len(links) < rounds:
-        links.append(cell.link_state(len(links), flops, payload_bits, links[-1].fading))
-    first = links[0]
-    return Problem(
-        ids=tuple(f"d{place}" for place in range(devices)),
-        bandwidth_hz=radio.bandwidth_hz,
-        noise_dbm_per_hz=radio.noise_dbm_per_hz,
-        rounds=rounds,
-        round=0,
-        seed=seed,
-        hard_budget=hard_budget,
-        gain=np.stack([link.gain for link in links]),
-        available=np.ones((rounds, devices), dtype=bool),
-        samples=np.full(devices, float(samples)),
-        payload_bits=first.payload_bits,
-        deadline_s=np.full(devices, radio.deadline_s),
-        max_power_w=first.max_power_w,
-        compute_time_s=first.compute_time_s,
-        compute_energy_j=first.compute_energy_j,
-        budget_j=cell.budget_j(rounds),
-        spent_j=np.zeros(devices),
-        queue_j=np.zeros(devices),
-    )
+from kfl.wireless import Cell
 
 
 @dataclass(frozen=True, eq=False)

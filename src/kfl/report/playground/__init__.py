@@ -15,10 +15,9 @@ from dataclasses import replace
 
 from kfl.core.errors import KflError
 from kfl.report.loopback import Answer, LoopbackServer
-from kfl.report.playground_code import problem_file
-from kfl.report.playground_model import Play, PlayedRound, cell_problem
-from kfl.report.playground_page import answer_json, render_playground
-from kfl.report.playground_settings import Settings
+from kfl.report.playground._model import Play, PlayedRound
+from kfl.report.playground._page import answer_json, problem_file, render_playground
+from kfl.report.playground._settings import Settings
 
 PORT = 8379
 """Where the page is, unless that port is taken."""
@@ -81,4 +80,4 @@ def _json(value: dict[str, str], status: int) -> Answer:
     return Answer(json.dumps(value).encode(), "application/json", status)
 
 
-__all__ = ["Play", "PlayedRound", "Playground", "Settings", "cell_problem", "playground_server"]
+__all__ = ["Play", "PlayedRound", "Playground", "Settings", "playground_server"]

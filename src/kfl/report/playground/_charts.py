@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kfl.core.text import several
 from kfl.report.chart import Chart, axis, line, numbers, table
-from kfl.report.playground_model import Play, PlayedRound
+from kfl.report.playground._model import Play, PlayedRound
 from kfl.report.words import percent, quantity
 from kfl.scheduling import OUTCOMES, describe
 from kfl.scheduling.serve import CANNOT
