@@ -25,8 +25,8 @@ from kfl.cli.main import main
 from kfl.core.errors import ConfigError, KflError
 from kfl.deploy.local_fleet import program
 from kfl.deploy.starter import Project, write_project
-from kfl.deploy.starter.keeper import keep_running
-from kfl.deploy.starter.keys import make_missing, renew_server, replace_device_key
+from kfl.deploy.starter.project import make_missing, renew_server, replace_device_key
+from kfl.deploy.starter.superlink import keep_running
 
 NGINX = shutil.which("nginx", path=f"/usr/sbin:/sbin:{os.environ['PATH']}")
 

@@ -22,8 +22,8 @@ import pytest
 from kfl.cli.main import main
 from kfl.deploy.processes import MARK, free_ports, listening, marked
 from kfl.deploy.starter import write_project
-from kfl.deploy.starter.flower_command import FlowerCommand
-from kfl.deploy.starter.keys import make_missing
+from kfl.deploy.starter.project import make_missing
+from kfl.deploy.starter.superlink import FlowerCommand
 from kfl.deploy.status import find_run, read_status
 from kfl.models import mlp
 

@@ -8,13 +8,11 @@ from hypothesis.extra.numpy import arrays
 
 import kfl
 from kfl.report.chart import numbers, thinned
-from kfl.report.charts_accuracy import accuracy_chart
-from kfl.report.charts_devices import distribution_chart, fairness_chart
+from kfl.report.charts_accuracy import accuracy_chart, distribution_chart, fairness_chart
 from kfl.report.charts_energy import budget_chart, pace_chart
-from kfl.report.charts_faults import faults_chart
 from kfl.report.charts_knowledge import flatten, knowledge_chart, motion_chart
 from kfl.report.charts_radio import cell_chart, shares_chart
-from kfl.report.charts_schedule import participants_chart, schedule_chart
+from kfl.report.charts_schedule import faults_chart, participants_chart, schedule_chart
 from kfl.report.measures import fairness
 from kfl.runfolder import read_run
 from tests.reference.runs import made_up_run

@@ -105,8 +105,8 @@ def keys(arguments: Sequence[str]) -> int:
     """Make, renew, replace, register: what was asked for."""
     options = parse(KeysOptions, arguments, "kfl deploy keys", KEYS)
     from kfl.deploy.starter import Project
-    from kfl.deploy.starter.flower_command import FlowerCommand
-    from kfl.deploy.starter.keys import make_missing, renew_server, replace_device_key
+    from kfl.deploy.starter.project import make_missing, renew_server, replace_device_key
+    from kfl.deploy.starter.superlink import FlowerCommand
 
     if sum(map(bool, (options.replace is not None, options.revoke is not None, options.renew_server))) > 1:
         raise KflError("--replace, --revoke and --renew-server are three different things; give one of them.")
@@ -165,9 +165,9 @@ class RunOptions:
 def run(arguments: Sequence[str]) -> int:
     """Submit, watch, and restart where needed."""
     options = parse(RunOptions, arguments, "kfl deploy run", RUN)
-    from kfl.deploy.sentences import round_sentence
+    from kfl.deploy.metrics import round_sentence
     from kfl.deploy.starter import Project
-    from kfl.deploy.starter.keeper import keep_running
+    from kfl.deploy.starter.superlink import keep_running
 
     project = Project.need(options.folder)
     rounds = project.config.experiment.rounds

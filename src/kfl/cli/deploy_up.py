@@ -96,7 +96,7 @@ def server_config(options: UpOptions, project: Project | None) -> ServerConfig:
 def up(config: ServerConfig, folder: Path, options: UpOptions, project: Project | None) -> int:
     """Run the fleet and print a line for every round."""
     from kfl.deploy.local_fleet import LocalFleet
-    from kfl.deploy.sentences import round_sentence
+    from kfl.deploy.metrics import round_sentence
 
     rounds, devices = config.experiment.rounds, config.experiment.devices
     if project is not None:

@@ -1,4 +1,7 @@
-"""The server's numbers for Prometheus, on a port of 127.0.0.1 that only this machine can reach."""
+"""A fleet's rounds as numbers for Prometheus, and as sentences for logs and terminals.
+
+Prometheus finds them on a port of 127.0.0.1, which only this machine can reach.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from kfl.core.errors import MissingExtraError
+from kfl.core.text import percent
+from kfl.runfolder import RoundLog
 
 if TYPE_CHECKING:
     from kfl.runfolder import RoundLog
@@ -56,8 +61,7 @@ class Metrics:
         self._round.set(entry.round + 1)
         if entry.accuracy is not None:
             self._accuracy.set(entry.accuracy)
-        refused = {int(r["device"]) for r in entry.rejected}
-        self._uploads.inc(len(set(entry.devices) - set(entry.lost) - refused - set(entry.diverged)))
+        self._uploads.inc(len(entry.used))
         self._late.inc(sum(fault["fault"] == "late" for fault in entry.faults))
         self._rejected.inc(len(entry.rejected))
         self._seconds.set(entry.time_s)
@@ -65,3 +69,17 @@ class Metrics:
             entry.devices, entry.compute_energy_j, entry.upload_energy_j, strict=True
         ):
             self._energy.labels(str(device)).inc(compute_j + upload_j)
+
+
+def round_sentence(entry: RoundLog, rounds: int) -> str:
+    """One line about a round, for a person who watches.
+
+    >>> from kfl.simulation import RoundLog
+    >>> round_sentence(RoundLog(0, 0.5, (1, 2), (), (), (), (), 4.2, 0, 0, None, None, "ok", lost=(2,)), 3)
+    'round 1 of 3: 2 chosen, 1 used, 1 lost, accuracy 50.0 %, 4.2 s'
+    """
+    parts = [f"{len(entry.devices)} chosen", f"{len(entry.used)} used"]
+    parts += [f"{len(entry.lost)} lost"] if entry.lost else []
+    parts += [f"{len(entry.rejected)} refused"] if entry.rejected else []
+    parts += [f"accuracy {percent(entry.accuracy, 1)}"] if entry.accuracy is not None else []
+    return f"round {entry.round + 1} of {rounds}: {', '.join(parts)}, {entry.time_s:.1f} s"

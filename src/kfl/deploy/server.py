@@ -25,9 +25,8 @@ from kfl.core.errors import ConfigError, RunFolderError
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Context, Grid, ServerApp
 from kfl.deploy.flower_fleet import FlowerFleet
-from kfl.deploy.metrics import Metrics
+from kfl.deploy.metrics import Metrics, round_sentence
 from kfl.deploy.roster import Roster
-from kfl.deploy.sentences import round_sentence
 from kfl.deploy.settings import ServerConfig
 from kfl.runfolder import RoundLog, RunFolder, RunReader, describe_environment
 from kfl.simulation.runner import Runner, RunOptions

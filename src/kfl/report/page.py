@@ -16,13 +16,11 @@ from kfl.core.errors import RunFolderError
 from kfl.core.files import jsonable, write_atomic
 from kfl.core.text import shortened
 from kfl.report.chart import Chart, gathered
-from kfl.report.charts_accuracy import accuracy_chart
-from kfl.report.charts_devices import distribution_chart, fairness_chart
+from kfl.report.charts_accuracy import accuracy_chart, distribution_chart, fairness_chart
 from kfl.report.charts_energy import budget_chart, pace_chart
-from kfl.report.charts_faults import faults_chart
 from kfl.report.charts_knowledge import knowledge_chart, motion_chart
 from kfl.report.charts_radio import cell_chart, shares_chart
-from kfl.report.charts_schedule import participants_chart, schedule_chart
+from kfl.report.charts_schedule import faults_chart, participants_chart, schedule_chart
 from kfl.report.markup import absent_html, cards_html, chart_html, code_html, facts_html, section_html, table_html
 from kfl.report.overview import (
     cards,
