@@ -103,7 +103,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """A file with one JSON object; empty where there is no such file."""
     try:
         found = read_json(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as problem:
         raise damaged(path, problem) from problem
@@ -116,7 +116,7 @@ def whole_lines(path: Path) -> list[str]:
     """Complete lines of a file that grows. A last line without a line break was torn by a crash and does not count."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as problem:
         raise damaged(path, problem.strerror or problem) from problem

@@ -115,7 +115,7 @@ class RunReader:
         path = self.path / files.DEVICES
         try:
             found = read_json(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return ()
         except (OSError, ValueError) as problem:
             raise files.damaged(path, problem) from problem
