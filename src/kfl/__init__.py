@@ -17,48 +17,102 @@ from kfl._version import __version__
 from kfl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from kfl.algorithms import Kfl, Local
+    from kfl.algorithms import Apfl, FedAvg, FedKd, FedProto, FedRep, FixedKnowledge, Kfl, Local, SelfKnowledge
     from kfl.core.errors import KflError
     from kfl.data import Dataset, load_dataset
+    from kfl.experiment import Experiment, Faults
     from kfl.models import SplitModel
-    from kfl.scheduling import Uniform
-    from kfl.simulation import Experiment, History, load_run, resume, run
+    from kfl.runfolder import History, load_run
+    from kfl.scheduling import (
+        AllDevices,
+        AllocationProblem,
+        Ascend,
+        Descend,
+        Dual,
+        Lyapunov,
+        Myopic,
+        RoundRobin,
+        Uniform,
+        allocate,
+    )
+    from kfl.simulation import resume, run, run_many
     from kfl.wireless import CellConfig
 
 _LAZY = {
+    "AllDevices": "kfl.scheduling",
+    "AllocationProblem": "kfl.scheduling",
+    "Apfl": "kfl.algorithms",
+    "Ascend": "kfl.scheduling",
+    "CellConfig": "kfl.wireless",
     "Dataset": "kfl.data",
-    "Experiment": "kfl.simulation",
-    "History": "kfl.simulation",
+    "Descend": "kfl.scheduling",
+    "Dual": "kfl.scheduling",
+    "Experiment": "kfl.experiment",
+    "Faults": "kfl.experiment",
+    "FedAvg": "kfl.algorithms",
+    "FedKd": "kfl.algorithms",
+    "FedProto": "kfl.algorithms",
+    "FedRep": "kfl.algorithms",
+    "FixedKnowledge": "kfl.algorithms",
+    "History": "kfl.runfolder",
     "Kfl": "kfl.algorithms",
     "KflError": "kfl.core.errors",
     "Local": "kfl.algorithms",
-    "CellConfig": "kfl.wireless",
+    "Lyapunov": "kfl.scheduling",
+    "Myopic": "kfl.scheduling",
+    "RoundRobin": "kfl.scheduling",
+    "SelfKnowledge": "kfl.algorithms",
     "SplitModel": "kfl.models",
     "Uniform": "kfl.scheduling",
+    "allocate": "kfl.scheduling",
     "load_dataset": "kfl.data",
-    "load_run": "kfl.simulation",
+    "load_run": "kfl.runfolder",
     "resume": "kfl.simulation",
     "run": "kfl.simulation",
+    "run_many": "kfl.simulation",
 }
+"""Where each public name comes from: it is imported when it is first used, so that help need not wait for PyTorch."""
 
 
 def __getattr__(name: str) -> Any:
     return lazy_exports(__name__, _LAZY, name)
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __all__ = [
+    "AllDevices",
+    "AllocationProblem",
+    "Apfl",
+    "Ascend",
     "CellConfig",
     "Dataset",
+    "Descend",
+    "Dual",
     "Experiment",
+    "Faults",
+    "FedAvg",
+    "FedKd",
+    "FedProto",
+    "FedRep",
+    "FixedKnowledge",
     "History",
     "Kfl",
     "KflError",
     "Local",
+    "Lyapunov",
+    "Myopic",
+    "RoundRobin",
+    "SelfKnowledge",
     "SplitModel",
     "Uniform",
     "__version__",
+    "allocate",
     "load_dataset",
     "load_run",
     "resume",
     "run",
+    "run_many",
 ]

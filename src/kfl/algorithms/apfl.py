@@ -37,7 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Apfl(Algorithm):
-    """APFL: a personal model, mixed with the global one by a weight that is learnt."""
+    """APFL: a personal model, mixed with the global one by a weight that is learnt.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.Apfl(mixing=0.75)))
+    >>> history.summary["algorithm"]
+    'apfl'
+    """
 
     name: ClassVar[str] = "apfl"
     style: ClassVar[PlotStyle | None] = PlotStyle("#b2478c", (4, 1, 1, 1, 1, 1))

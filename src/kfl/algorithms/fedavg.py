@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    """Federated averaging: one model for all devices, weighted by their samples."""
+    """Federated averaging: one model for all devices, weighted by their samples.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.FedAvg(local_steps=2)))
+    >>> history.summary["algorithm"]
+    'fedavg'
+    """
 
     name: ClassVar[str] = "fedavg"
     style: ClassVar[PlotStyle | None] = PlotStyle("#d55e00", width=1.6)

@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedKd(Algorithm):
-    """FedKD: distillation from the mean logits on a proxy set, after FedMD."""
+    """FedKD: distillation from the mean logits on a proxy set, after FedMD.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.FedKd(proxy_per_class=5)))
+    >>> history.summary["algorithm"]
+    'fedkd'
+    """
 
     name: ClassVar[str] = "fedkd"
     style: ClassVar[PlotStyle | None] = PlotStyle("#b07d00", (3, 1.2))

@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedProto(Algorithm):
-    """FedProto: class prototypes, averaged over devices without regard to their samples."""
+    """FedProto: class prototypes, averaged over devices without regard to their samples.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.FedProto()))
+    >>> history.summary["algorithm"]
+    'fedproto'
+    """
 
     name: ClassVar[str] = "fedproto"
     style: ClassVar[PlotStyle | None] = PlotStyle("#3a9bd9")

@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedRep(Algorithm):
-    """FedRep: a shared body, averaged, and a head that stays on its device."""
+    """FedRep: a shared body, averaged, and a head that stays on its device.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.FedRep(head_steps=3)))
+    >>> history.summary["algorithm"]
+    'fedrep'
+    """
 
     name: ClassVar[str] = "fedrep"
     style: ClassVar[PlotStyle | None] = PlotStyle("#00805a", (8, 2))

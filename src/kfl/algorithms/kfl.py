@@ -39,7 +39,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kfl(Algorithm):
-    """Knowledge-aided federated learning: devices share the mean feature of each class, never weights."""
+    """Knowledge-aided federated learning: devices share the mean feature of each class, never weights.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.Kfl(bits_per_value=8)))
+    >>> history.summary["algorithm"]
+    'kfl'
+    """
 
     name: ClassVar[str] = "kfl"
     style: ClassVar[PlotStyle | None] = PlotStyle("#0b3d91", width=2.4)

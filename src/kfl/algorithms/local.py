@@ -34,7 +34,13 @@ OWN = "own/"
 
 @dataclass(frozen=True)
 class Local(Algorithm):
-    """Local-only training: λ = 0, nothing shared."""
+    """Local-only training: λ = 0, nothing shared.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.Local()))
+    >>> history.summary["algorithm"]
+    'local'
+    """
 
     name: ClassVar[str] = "local"
     style: ClassVar[PlotStyle | None] = PlotStyle("#333333", (5, 2))
@@ -54,7 +60,13 @@ class Local(Algorithm):
 
 @dataclass(frozen=True)
 class SelfKnowledge(Algorithm):
-    """Ablation: each device is pulled to its own class means of its previous round."""
+    """Ablation: each device is pulled to its own class means of its previous round.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.SelfKnowledge()))
+    >>> history.summary["algorithm"]
+    'self-knowledge'
+    """
 
     name: ClassVar[str] = "self-knowledge"
     style: ClassVar[PlotStyle | None] = PlotStyle("#6b7f94", (1, 1.2), 1.8)
@@ -109,7 +121,13 @@ class SelfKnowledge(Algorithm):
 
 @dataclass(frozen=True)
 class FixedKnowledge(Algorithm):
-    """Ablation: all devices are pulled to the same random targets, drawn once from the seed."""
+    """Ablation: all devices are pulled to the same random targets, drawn once from the seed.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.FixedKnowledge()))
+    >>> history.summary["algorithm"]
+    'fixed-knowledge'
+    """
 
     name: ClassVar[str] = "fixed-knowledge"
     style: ClassVar[PlotStyle | None] = PlotStyle("#957a52", (6, 1.5, 1, 1.5), 1.6)

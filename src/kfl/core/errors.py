@@ -6,7 +6,15 @@ Anything that is not a `KflError` is a bug in kfl.
 
 
 class KflError(Exception):
-    """Base of every error kfl raises on purpose."""
+    """Base of every error kfl raises on purpose.
+
+    >>> import kfl
+    >>> try:
+    ...     kfl.load_run("no/such/folder")
+    ... except kfl.KflError as problem:
+    ...     print(type(problem).__name__)
+    RunFolderError
+    """
 
     exit_status = 2
     """What the command line exits with."""

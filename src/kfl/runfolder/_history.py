@@ -152,7 +152,13 @@ def _number_or_none(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class History:
-    """A run: every round so far, and once it is finished the totals and what each device did and can."""
+    """A run: every round so far, and once it is finished the totals and what each device did and can.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=2, widths=(8,)))
+    >>> len(history.rounds), 0 <= history.accuracy <= 1, len(history.devices)
+    (2, True, 10)
+    """
 
     rounds: tuple[RoundLog, ...]
     summary: dict[str, Any] = field(default_factory=dict)

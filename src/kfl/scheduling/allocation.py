@@ -40,7 +40,21 @@ SHARE_TOLERANCE = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class AllocationProblem:
-    """Devices that share one band in one round; leading axes, if any, are a batch of such problems."""
+    """Devices that share one band in one round; leading axes, if any, are a batch of such problems.
+
+    >>> ones = np.ones(2)
+    >>> problem = AllocationProblem(
+    ...     bandwidth_hz=1e6,
+    ...     noise_w_per_hz=4e-21,
+    ...     gain=ones * 1e-10,
+    ...     payload_bits=ones * 1e5,
+    ...     upload_time_s=ones,
+    ...     max_power_w=ones,
+    ...     weight=ones,
+    ... )
+    >>> allocate(problem).share
+    array([0.5, 0.5])
+    """
 
     bandwidth_hz: ArrayLike
     """The whole band B; a number, or one per problem of the batch."""

@@ -36,7 +36,13 @@ def _check_count(count: int) -> None:
 
 @dataclass(frozen=True)
 class AllDevices(Scheduler):
-    """Every device that can take part, in every round."""
+    """Every device that can take part, in every round.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.AllDevices()))
+    >>> [len(entry.devices) for entry in history.rounds]
+    [10, 10, 10]
+    """
 
     name: ClassVar[str] = "all"
 
@@ -82,7 +88,13 @@ class RandomDevices(Scheduler):
 
 @dataclass(frozen=True)
 class Uniform(RandomDevices):
-    """The same number of random devices in every round; elsewhere called random-k."""
+    """The same number of random devices in every round; elsewhere called random-k.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.Uniform(count=4)))
+    >>> [len(entry.devices) for entry in history.rounds]
+    [4, 4, 4]
+    """
 
     name: ClassVar[str] = "uniform"
 
@@ -110,7 +122,13 @@ def rising_size(round_index: int, horizon: int, average: int) -> int:
 
 @dataclass(frozen=True)
 class Ascend(RandomDevices):
-    """More and more random devices: from 1 to 2·count − 1, with the same total as `Uniform`."""
+    """More and more random devices: from 1 to 2·count − 1, with the same total as `Uniform`.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.Ascend(count=3)))
+    >>> [len(entry.devices) for entry in history.rounds]
+    [1, 3, 5]
+    """
 
     name: ClassVar[str] = "ascend"
 
@@ -121,7 +139,13 @@ class Ascend(RandomDevices):
 
 @dataclass(frozen=True)
 class Descend(RandomDevices):
-    """Fewer and fewer random devices: from 2·count − 1 to 1, with the same total as `Uniform`."""
+    """Fewer and fewer random devices: from 2·count − 1 to 1, with the same total as `Uniform`.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.Descend(count=3)))
+    >>> [len(entry.devices) for entry in history.rounds]
+    [5, 3, 1]
+    """
 
     name: ClassVar[str] = "descend"
 
@@ -132,7 +156,13 @@ class Descend(RandomDevices):
 
 @dataclass(frozen=True)
 class RoundRobin(Scheduler):
-    """Devices in turn, a fixed number per round, skipping those without the energy for it (section V-C)."""
+    """Devices in turn, a fixed number per round, skipping those without the energy for it (section V-C).
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.RoundRobin(count=5)))
+    >>> [len(entry.devices) for entry in history.rounds]
+    [5, 2, 0]
+    """
 
     name: ClassVar[str] = "round-robin"
     order_matters: ClassVar[bool] = True
@@ -182,6 +212,11 @@ class Myopic(Scheduler):
     Nobody then spends more than the allowance. The paper divides by T − t + 1 with t from 1, here T − t with t
     from 0. Where one round of computation costs several allowances, myopic waits until the last rounds, so
     beating it means little.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.Myopic()))
+    >>> [len(entry.devices) for entry in history.rounds]
+    [0, 2, 5]
     """
 
     name: ClassVar[str] = "myopic"

@@ -29,6 +29,11 @@ class Dual(DriftScheduler):
     """The objective of Algorithm 3, solved by a price for the band, with a proof of how good the answer is.
 
     It takes O(K log K). `Lyapunov` has the same objective (22), so their values can be compared.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.Dual()))
+    >>> [len(entry.devices) for entry in history.rounds]
+    [10, 10, 10]
     """
 
     name: ClassVar[str] = "dual"

@@ -141,6 +141,17 @@ def resume(folder: str | Path, **options: Any) -> History:
 
     The result is bit for bit the run that was never interrupted (same machine, same kind of processor). A finished
     run is only read. `options` are those of `run` except the experiment, which is the folder's own.
+
+    >>> import kfl, tempfile
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> experiment = kfl.Experiment(devices=10, rounds=2, widths=(8,))
+    >>> try:
+    ...     kfl.run(experiment, folder, should_stop=lambda: True)
+    ... except kfl.KflError:
+    ...     print("stopped")
+    stopped
+    >>> len(kfl.resume(folder).rounds)
+    2
     """
     return run(load_experiment(Path(folder)), folder, **options)
 
