@@ -12,6 +12,7 @@ from kfl.scheduling.account import EnergyAccount, EnergyBound, dominant, proposi
 from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, Myopic, RoundRobin, Uniform
+from kfl.scheduling.blocks import BlockSplit, in_blocks, round_to_blocks
 from kfl.scheduling.cost import BoolArray, CostCurve, FloatArray, Uplink, UploadCurve
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.horizon import Horizon, Problem, ScheduledRound, cell_problem, schedule
@@ -35,6 +36,7 @@ __all__ = [
     "Allocation",
     "AllocationProblem",
     "Ascend",
+    "BlockSplit",
     "BoolArray",
     "CostCurve",
     "Decision",
@@ -63,10 +65,12 @@ __all__ = [
     "describe",
     "dominant",
     "drift_objective",
+    "in_blocks",
     "proposition2_energy",
     "reachable",
     "read_problem",
     "round_energy",
+    "round_to_blocks",
     "schedule",
     "serve",
     "share_floor",

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kfl.scheduling import curve as formulas
+from kfl.wireless import transmit_power
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -251,6 +252,12 @@ class Uplink:
         """θ^min from the power limit, constraint (25a); infinite where no share is enough, or no time is left."""
         exponent = formulas.required_exponent(self.payload_bits, self.bandwidth_hz, self.upload_time_s)
         return formulas.min_share(self.snr, exponent)
+
+    def power_w(self, share: ArrayLike) -> FloatArray:
+        """Equation (24): the power with which an upload ends exactly in time; infinite where none does."""
+        return transmit_power(
+            share, self.payload_bits, self.upload_time_s, self.gain, self.bandwidth_hz, self.noise_w_per_hz
+        )
 
     def most_energy_j(self) -> FloatArray:
         """Nobody can spend more on an upload: full power for all the time left."""

@@ -14,9 +14,8 @@ import numpy as np
 
 from kfl.engine import RoundKey
 from kfl.runfolder import RoundLog, RunState
-from kfl.scheduling import Decision, Observation, Status
-from kfl.simulation.fleet import BoolArray, Fleet, FloatArray, IntArray, Replies
-from kfl.wireless import round_to_blocks, transmit_power
+from kfl.scheduling import Decision, Status, in_blocks
+from kfl.simulation.fleet import Fleet, FloatArray, IntArray, Replies
 
 if TYPE_CHECKING:
     from kfl.models import State
@@ -48,7 +47,9 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     state = fleet.gather(state)
     conditions = fleet.observe(state)
     decision = scheduler.decide(state.scheduler, conditions.observation)
-    decision = in_whole_blocks(fleet, decision, conditions.observation)
+    blocks = None if fleet.cell is None else fleet.cell.config.resource_blocks
+    if blocks is not None:
+        decision = in_blocks(decision, conditions.observation, blocks)
 
     log.debug("phase training, round %d", state.round)
     replies = fleet.exchange(state, conditions, decision, algorithm.broadcast(state.server))
@@ -71,47 +72,6 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     everybody = range(fleet.table.size)
     following = evaluate(fleet, following, replies.states if algorithm.predicts_alone else everybody)
     return following, round_log(fleet, following, replace(decision, status=status), replies, rejected)
-
-
-def in_whole_blocks(fleet: Fleet, decision: Decision, observation: Observation) -> Decision:
-    """The decision in whole resource blocks, where the cell has them; devices that no longer fit are left out."""
-    blocks = None if fleet.cell is None else fleet.cell.config.resource_blocks
-    uplink = observation.uplink
-    if uplink is None or blocks is None:
-        return decision
-    split = round_to_blocks(
-        decision.share,
-        blocks,
-        uplink.payload_bits,
-        uplink.upload_time_s,
-        uplink.gain,
-        uplink.max_power_w,
-        uplink.bandwidth_hz,
-        uplink.noise_w_per_hz,
-        energy_limit_j=observation.battery_j - observation.compute_energy_j if observation.hard_budget else None,
-    )
-    sending = split.share > 0
-    power_w = np.zeros(len(sending))
-    power_w[sending] = transmit_power(
-        split.share[sending],
-        uplink.payload_bits[sending],
-        uplink.upload_time_s[sending],
-        uplink.gain[sending],
-        uplink.bandwidth_hz,
-        uplink.noise_w_per_hz,
-    )
-    upload_time_s = np.where(sending, uplink.upload_time_s, 0.0)
-    return replace(
-        decision,
-        chosen=decision.chosen & ~split.dropped,
-        share=split.share,
-        power_w=power_w,
-        upload_energy_j=power_w * upload_time_s,
-        upload_time_s=upload_time_s,
-        # The bound was for shares that are real numbers; whole blocks can only be worse, so it still holds.
-        objective=float("nan"),
-        status=_with_dropped(decision.status, split.dropped, blocks),
-    )
 
 
 def aggregate(
@@ -180,12 +140,6 @@ def round_log(
         faults=tuple(replies.faults),
         diverged=tuple(replies.diverged),
     )
-
-
-def _with_dropped(status: Status, dropped: BoolArray, blocks: int) -> Status:
-    if not dropped.any():
-        return status
-    return Status("too_few_blocks", {"crowded": tuple(np.flatnonzero(dropped).tolist())}, {"blocks": blocks})
 
 
 def _is_evaluated(fleet: Fleet, state: RunState) -> bool:

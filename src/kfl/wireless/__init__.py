@@ -7,7 +7,6 @@
 True
 """
 
-from kfl.wireless.blocks import BlockSplit, round_to_blocks
 from kfl.wireless.cell import Cell, LinkState
 from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, path_gain, place_devices
 from kfl.wireless.channels import CHANNELS
@@ -28,7 +27,6 @@ from kfl.wireless.rayleigh import NoFading, Rayleigh
 __all__ = [
     "CHANNELS",
     "PRESETS",
-    "BlockSplit",
     "Cell",
     "CellConfig",
     "Channel",
@@ -44,7 +42,6 @@ __all__ = [
     "in_outage",
     "path_gain",
     "place_devices",
-    "round_to_blocks",
     "transmit_power",
     "uplink_rate",
     "upload_energy",

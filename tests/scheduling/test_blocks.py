@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kfl.core.randomness import stream
-from kfl.wireless import round_to_blocks, transmit_power
+from kfl.scheduling import Uplink, round_to_blocks
+from kfl.wireless import transmit_power
 
 B, N0 = 1e6, 1e-20
 
@@ -31,7 +32,7 @@ def test_no_other_split_is_better(seed: int) -> None:
     blocks, devices = 9, 3
     case = _case(seed, devices)
     weight = stream(seed, "weight").uniform(0, 2, devices)
-    split = round_to_blocks(np.full(devices, 1 / 3), blocks, **case, bandwidth_hz=B, noise_w_per_hz=N0, weight=weight)
+    split = round_to_blocks(np.full(devices, 1 / 3), blocks, Uplink(B, N0, **case), weight=weight)
     best = min(
         float(np.sum(weight * _energy(case, np.array(counts) / blocks)))
         for counts in itertools.product(range(1, blocks), repeat=devices)
@@ -49,7 +50,7 @@ def test_shares_are_whole_blocks_within_the_band_and_the_limits(seed: int) -> No
     case = _case(seed, devices)
     share = np.where(np.arange(devices) % 3 == 0, 0.0, 1 / devices)
     limit = np.full(devices, 0.05)
-    split = round_to_blocks(share, blocks, **case, bandwidth_hz=B, noise_w_per_hz=N0, energy_limit_j=limit)
+    split = round_to_blocks(share, blocks, Uplink(B, N0, **case), energy_limit_j=limit)
     assert split.share.sum() <= 1 + 1e-12
     assert np.allclose(split.share * blocks, np.round(split.share * blocks))
     assert (split.share[share == 0] == 0).all() and not split.dropped[share == 0].any()
@@ -59,5 +60,5 @@ def test_shares_are_whole_blocks_within_the_band_and_the_limits(seed: int) -> No
 
 
 def test_nobody_to_serve() -> None:
-    split = round_to_blocks(np.zeros(3), 5, **_case(0, 3), bandwidth_hz=B, noise_w_per_hz=N0)
+    split = round_to_blocks(np.zeros(3), 5, Uplink(B, N0, **_case(0, 3)))
     assert (split.share == 0).all() and not split.dropped.any()

@@ -1,7 +1,7 @@
 """Shares in whole resource blocks: the band is cut into n equal blocks and every device gets some of them.
 
 For a device with m blocks the upload energy E(m/n) is convex and falling in m. So the split of n blocks that
-minimises Σ w_k E_k is found by giving one block at a time to whoever saves most by it, starting from the
+minimises Σ w_k E_k is found by giving one block at a time to the device that saves most by it, starting from the
 fewest blocks with which each device can send at all.
 """
 
@@ -9,14 +9,45 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.wireless.cost import FloatArray, transmit_power
+from kfl.scheduling.base import Decision, Observation
+from kfl.scheduling.cost import BoolArray, FloatArray, Index, Uplink
+from kfl.scheduling.status import Status
 
-BlockEnergy = Callable[[NDArray[np.intp], NDArray[np.int64]], FloatArray]
+BlockEnergy = Callable[[Index, NDArray[np.int64]], FloatArray]
+
+
+def in_blocks(decision: Decision, observation: Observation, blocks: int) -> Decision:
+    """A decision with its shares in whole blocks; devices that no longer fit are left out."""
+    uplink = observation.uplink
+    if uplink is None:
+        return decision
+    limit_j = observation.battery_j - observation.compute_energy_j if observation.hard_budget else None
+    split = round_to_blocks(decision.share, blocks, uplink, energy_limit_j=limit_j)
+    sending = split.share > 0
+    power_w = np.zeros(len(sending))
+    power_w[sending] = uplink.take(sending).power_w(split.share[sending])
+    upload_time_s = np.where(sending, uplink.upload_time_s, 0.0)
+    status = decision.status
+    if split.dropped.any():
+        status = Status(
+            "too_few_blocks", {"crowded": tuple(np.flatnonzero(split.dropped).tolist())}, {"blocks": blocks}
+        )
+    return replace(
+        decision,
+        chosen=decision.chosen & ~split.dropped,
+        share=split.share,
+        power_w=power_w,
+        upload_energy_j=power_w * upload_time_s,
+        upload_time_s=upload_time_s,
+        # The bound was for shares that are real numbers; whole blocks can only be worse, so it still holds.
+        objective=float("nan"),
+        status=status,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +55,14 @@ class BlockSplit:
     """Shares that are multiples of 1/n."""
 
     share: FloatArray
-    dropped: NDArray[np.bool_]
+    dropped: BoolArray
     """Devices that had a share and lost it, because n blocks cannot carry all of them."""
 
 
 def round_to_blocks(
     share: FloatArray,
     blocks: int,
-    payload_bits: FloatArray,
-    upload_time_s: FloatArray,
-    gain: FloatArray,
-    max_power_w: FloatArray,
-    bandwidth_hz: float | FloatArray,
-    noise_w_per_hz: float | FloatArray,
+    uplink: Uplink,
     weight: FloatArray | None = None,
     energy_limit_j: FloatArray | None = None,
 ) -> BlockSplit:
@@ -47,27 +73,20 @@ def round_to_blocks(
     default. Blocks that save nobody any energy stay unused.
 
     >>> one = np.ones(2)
-    >>> split = round_to_blocks(one / 2, 5, one * 1e5, one, np.array([1e-9, 1e-10]), one, 1e6, 4e-21)
-    >>> split.share
+    >>> link = Uplink(1e6, 4e-21, np.array([1e-9, 1e-10]), one * 1e5, upload_time_s=one, max_power_w=one)
+    >>> round_to_blocks(one / 2, 5, link).share
     array([0.2, 0.8])
     """
     active = np.flatnonzero(share > 0)
     limit_j = np.full(len(share), np.inf) if energy_limit_j is None else energy_limit_j
     weights = np.ones(len(share)) if weight is None else weight
 
-    def energy(index: NDArray[np.intp], count: NDArray[np.int64]) -> FloatArray:
+    def energy(index: Index, count: NDArray[np.int64]) -> FloatArray:
         """Upload energy with this many blocks; infinite where power or energy limit forbid it."""
-        power_w = transmit_power(
-            count / blocks,
-            payload_bits[index],
-            upload_time_s[index],
-            gain[index],
-            bandwidth_hz,
-            noise_w_per_hz,
-        )
-        energy_j = np.where(power_w < np.inf, power_w * upload_time_s[index], np.inf)
+        power_w = uplink.take(index).power_w(count / blocks)
+        energy_j = np.where(power_w < np.inf, power_w * uplink.upload_time_s[index], np.inf)
         # A relative 1e-9: a share exactly at the limit must not fail by a rounding error.
-        kept = (power_w <= max_power_w[index] * (1 + 1e-9)) & (energy_j <= limit_j[index] * (1 + 1e-9))
+        kept = (power_w <= uplink.max_power_w[index] * (1 + 1e-9)) & (energy_j <= limit_j[index] * (1 + 1e-9))
         return np.where(kept, energy_j, np.inf)
 
     need = _fewest_blocks(energy, active, blocks)
