@@ -1,17 +1,16 @@
-"""The state of a run on disk: written as it goes, whole or not at all, and read back without trusting it.
+"""Checkpoints: the state of a run on disk, written whole or not at all and read back without trusting it.
 
-    state/rows-000042.safetensors    device states that changed since the checkpoint before
+    state/rows-000042.safetensors    device states that changed since the previous checkpoint
     state/rest-000042.npz            server, scheduler, batteries, accuracy counts, channel
-    state/point-000042.json          the checkpoint: which row of which file is each device's, with checksums
+    state/point-000042.json          the checkpoint: which file holds each device's row, with checksums
 
-A checkpoint exists once its `point` file does; that file is written last. The two newest are kept, with the files
-they need, so that one that turns out damaged can be replaced by the one before. Rows that are no longer anybody's
-are left in their files until more than half of what lies there is such waste; then the living rows are written
-together into one new file.
+A checkpoint exists once its `point` file does, which is written last. The two newest are kept with the files they
+need, so that a damaged one can be replaced by its predecessor. Superseded rows stay in their files until they are more
+than half of what is stored; then the current rows are written into one new file.
 
-How often: as often as costs little. A checkpoint is due when the work since the last one is fifty times what the next
-one will take, by the rows that have changed and what the last one took, and at the latest after thirty seconds or
-one round, whichever is longer.
+Checkpoints are as frequent as is cheap: one is due when the work since the last is fifty times the expected cost of
+the next (by the rows that have changed and the cost of the last), and at the latest after thirty seconds or one round,
+whichever is longer.
 """
 
 from __future__ import annotations
@@ -39,15 +38,17 @@ from kfl.wireless import Fading
 
 if TYPE_CHECKING:
     from kfl.models import State
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 FORMAT_VERSION = 1
 LONGEST_S = 30.0
-"""At most this much work is lost (or one round, where a round takes longer)."""
+"""Work that a crash can lose at most (or one round, where a round takes longer)."""
 COST_SHARE = 0.02
-"""A checkpoint may take this share of the time between two."""
+"""Share of the time between two checkpoints that one may take."""
 KEPT = 2
+"""Checkpoints that are kept."""
 
 log = logging.getLogger("kfl")
 
@@ -68,7 +69,7 @@ class RunState:
     taken: IntArray
     """Rounds each device took part in."""
     correct: IntArray
-    """Right test predictions of each device when last tested."""
+    """Correct test predictions of each device when last tested."""
     fading: Fading | None
     untested: frozenset[int] = frozenset()
     """Devices whose model changed since they were last tested."""
@@ -81,15 +82,13 @@ class Checkpoints:
     folder: Path
     clock: Callable[[], float] = time.monotonic
     identity: str = ""
-    """What run this is: a checkpoint of another configuration, plan or dataset is refused, not continued."""
+    """Identifies the run: a checkpoint of another configuration, plan or dataset is refused, not continued."""
     interval_s: float | None = None
     """Work between two checkpoints: 0 for one after every round, infinity for none; None for as often as is cheap."""
-    cost_share: float = COST_SHARE
-    """Part of the time that checkpoints may take, where `interval_s` is None; runs that share the time share this."""
     _rows: dict[int, str] = field(default_factory=dict)
     """For each device, the file that holds its newest row."""
     _written: dict[int, State] = field(default_factory=dict)
-    """The very states that are on disk, to find the rows that changed since."""
+    """The state objects that are on disk, to find the rows that changed since."""
     _sums: dict[str, str] = field(default_factory=dict)
     _sizes: dict[str, int] = field(default_factory=dict)
     _last: float = 0.0
@@ -101,17 +100,17 @@ class Checkpoints:
         self._last = self.clock()
 
     def due(self, state: RunState) -> bool:
-        """Whether enough work has been done since the last checkpoint to make another worth its time."""
+        """Whether enough work has been done since the last checkpoint to make another worth its cost."""
         since = self.clock() - self._last
         if self.interval_s is not None:
             return since >= self.interval_s
         # The first checkpoint of a run holds a few devices, a later one may hold them all.
         rows = sum(self._written.get(device) is not row for device, row in state.devices.items())
         expected = self._took * max(1.0, rows / self._rows_written)
-        return since >= min(LONGEST_S, expected / self.cost_share)
+        return since >= min(LONGEST_S, expected / COST_SHARE)
 
     def write(self, state: RunState, history: str = "") -> None:
-        """Write a checkpoint: the rows that changed, everything else, and then the file that makes it count.
+        """Write a checkpoint: the rows that changed, everything else, and last the file that makes it valid.
 
         `history` is the checksum of the history up to here.
         """
@@ -169,7 +168,7 @@ class Checkpoints:
             if point["identity"] != self.identity:
                 raise RunFolderError(
                     f"The checkpoint {path} belongs to another configuration, plan or dataset than this run, so that "
-                    "going on from it would mix two; put back what was changed, or run anew in another folder."
+                    "resuming from it would mix two; restore what was changed, or start a new run in another folder."
                 )
             return state
         return None
@@ -185,7 +184,7 @@ class Checkpoints:
             except ValueError as problem:
                 raise _DamagedError(f"{problem}") from problem
         try:
-            # A file without any rows is whole by its checksum: its devices hold nothing, as those of FedAvg do.
+            # A file without rows is complete by its checksum: its devices hold nothing, as in FedAvg.
             devices = {
                 int(device): rows[name][int(device)] if rows[name] else {} for device, name in point["rows"].items()
             }
@@ -199,7 +198,7 @@ class Checkpoints:
         self._sizes[name] = len(data)
 
     def _wasteful(self, changed: dict[int, State]) -> bool:
-        """Whether more than half of the rows on disk would be nobody's after these changes."""
+        """Whether more than half of the rows on disk would be superseded after these changes."""
         rows = sum(size for name, size in self._sizes.items() if name.startswith("rows-"))
         if not self._written or not rows:
             return False
@@ -210,7 +209,7 @@ class Checkpoints:
         return sorted(self.folder.glob("point-*.json")) if self.folder.exists() else []
 
     def _clean(self) -> None:
-        """Remove what no kept checkpoint needs."""
+        """Remove the files that no kept checkpoint needs."""
         points = self._points()
         for path in points[:-KEPT]:
             path.unlink(missing_ok=True)
@@ -228,7 +227,7 @@ class Checkpoints:
 
 
 class _DamagedError(Exception):
-    """Something in a checkpoint is not what was written."""
+    """A checkpoint does not hold what was written."""
 
 
 def _sum(data: bytes) -> str:
@@ -253,7 +252,7 @@ def _read_point(path: Path) -> dict[str, Any]:
 
 
 def _read_checked(folder: Path, name: str, expected: str) -> bytes:
-    """A file of a checkpoint, if it is the one that was written. Names cannot lead out of the folder."""
+    """A file of a checkpoint, if its checksum is right. Names cannot lead out of the folder."""
     if Path(name).name != name:
         raise _DamagedError(f"the name {name!r} leads out of the folder")
     try:
@@ -309,7 +308,7 @@ def _unpack_rest(data: bytes, number: int, devices: dict[int, State]) -> RunStat
         upload_energy_j=arrays["upload_energy_j"],
         taken=arrays["taken"],
         correct=arrays["correct"],
-        # A checkpoint of a kfl that tested all devices every time does not know; then all are tested once more.
+        # Checkpoints of versions that tested all devices every time do not say; then all are tested once more.
         untested=frozenset(arrays.get("untested", np.arange(len(arrays["correct"]))).tolist()),
         fading=Fading(int(fading["round"]), fading["coefficient"], part("fading.memory.")) if fading else None,
     )

@@ -51,7 +51,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out of the folder while the block runs. A folder of something else is refused."""
+        """Hold the folder's lock while the block runs. A folder that holds something else is refused."""
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class RunFolder:
             yield
 
     def _sweep(self) -> None:
-        """Remove what a process that was killed had begun to write; nobody else writes here while we hold the lock."""
+        """Remove unfinished files of a process that was killed; nobody else writes here while we hold the lock."""
         for folder in (self.path, self.path / files.CHECKPOINTS, self.path / files.MODELS):
             for path in folder.iterdir() if folder.is_dir() else ():
                 if is_part(path):
@@ -99,7 +99,7 @@ class RunFolder:
         return "new"
 
     def plan(self) -> Plan | None:
-        """How an unfinished run of this folder executed, so that it goes on the same way; None for a new one."""
+        """The execution plan of an unfinished run, so that it resumes the same way; None for a new run."""
         plan = RunReader(self.path).environment().get("plan")
         if files.is_finished(self.path) or not isinstance(plan, dict):
             return None
@@ -113,7 +113,7 @@ class RunFolder:
         shutil.rmtree(self.path / files.CHECKPOINTS, ignore_errors=True)
 
     def rewind(self, rounds: int) -> tuple[RoundLog, ...]:
-        """Cut the history back to its first `rounds` rounds, so that the next can follow, and return them."""
+        """Truncate the history to its first `rounds` rounds and return them."""
         path = self.path / files.ROUNDS
         kept = whole_lines(path)[:rounds]
         trail = self._trail_before(rounds)
@@ -126,15 +126,15 @@ class RunFolder:
         return tuple(read_log(path, number, line) for number, line in enumerate(kept))
 
     def whole_rounds(self) -> int:
-        """How many rounds the history holds without a gap or damage, counted from the first."""
+        """Number of rounds from the first that the history holds without a gap or damage."""
         return len(RunReader(self.path).whole_rounds())
 
     def history_sum(self, rounds: int) -> str:
-        """Checksum of the first `rounds` rounds in the file, and of the trail up to there."""
+        """Checksum of the first `rounds` rounds on disk, and of the trail up to there."""
         return _sums(_hash(whole_lines(self.path / files.ROUNDS)[:rounds]), _hash(self._trail_before(rounds)))
 
     def sync(self) -> str:
-        """Make sure that the rounds so far are on the disk, so that a checkpoint never knows more than the history.
+        """Flush the rounds so far to the disk, so that no checkpoint is ahead of the history.
 
         Returns the checksum of these rounds, as `history_sum` would from the file.
         """
@@ -251,7 +251,7 @@ def _hash(lines: Iterable[str] = ()) -> hashlib.blake2b:
 
 
 def _sums(history: hashlib.blake2b, trail: hashlib.blake2b) -> str:
-    """Both checksums in one text; an empty trail adds nothing, as in folders from before there were trails."""
+    """Both checksums in one text; an empty trail adds nothing, as in folders of versions without trails."""
     if trail.digest() == _hash().digest():
         return history.hexdigest()
     return f"{history.hexdigest()}-{trail.hexdigest()}"
