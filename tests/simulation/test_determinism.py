@@ -10,7 +10,7 @@ import torch
 import kfl
 from kfl.algorithms import ALGORITHMS
 from kfl.cli.main import main
-from kfl.simulation.determinism import WORKSPACE, deterministic_algorithms
+from kfl.simulation.runner import CUBLAS_WORKSPACE, deterministic_algorithms
 from tests.reference.runs import SMALL, data, difference
 
 SHORT = replace(SMALL, rounds=5)
@@ -34,10 +34,10 @@ def test_a_run_repeats_bit_for_bit_with_and_without_the_option(experiment, tmp_p
 
 
 def test_the_global_switch_is_set_for_the_run_only(tmp_path, monkeypatch):
-    monkeypatch.delenv(WORKSPACE, raising=False)
+    monkeypatch.delenv(CUBLAS_WORKSPACE, raising=False)
     seen = []
     kfl.run(SHORT, dataset=data(), on_round=lambda _: seen.append(torch.are_deterministic_algorithms_enabled()))
-    assert not any(seen) and WORKSPACE not in os.environ
+    assert not any(seen) and CUBLAS_WORKSPACE not in os.environ
     seen.clear()
     kfl.run(
         SHORT,
@@ -45,7 +45,7 @@ def test_the_global_switch_is_set_for_the_run_only(tmp_path, monkeypatch):
         deterministic=True,
         on_round=lambda _: seen.append(torch.are_deterministic_algorithms_enabled()),
     )
-    assert all(seen) and os.environ[WORKSPACE] == ":4096:8"
+    assert all(seen) and os.environ[CUBLAS_WORKSPACE] == ":4096:8"
     assert not torch.are_deterministic_algorithms_enabled()
     with pytest.raises(ZeroDivisionError), deterministic_algorithms(True):
         _ = 1 // 0

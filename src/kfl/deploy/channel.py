@@ -1,4 +1,4 @@
-"""Channel gains of real devices: from a file of measurements, or as devices report them.
+"""Measured channel gains of real devices, read from a file.
 
 A file has one measurement per line, CSV with the columns round, device and gain, or JSON lines with those keys. A gain
 is linear (1e-9, not −90 dB) and holds from its round on until the next measurement of the same device.
@@ -22,7 +22,7 @@ from kfl.core.parse import parse_json
 
 FloatArray = NDArray[np.float64]
 LARGEST_GAIN = 1e6
-"""A channel that makes more of a signal than this is a mistake, such as a gain in decibels."""
+"""A larger gain is a mistake, such as one in decibels."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Measurements:
 
 
 def read_gains(path: Path) -> Measurements:
-    """Read a file of measured gains; a DataError names the first line that is none."""
+    """Read a file of measured gains; a DataError names the first invalid entry."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -58,7 +58,9 @@ def read_gains(path: Path) -> Measurements:
         try:
             round_index, device, gain = int(row["round"]), int(row["device"]), float(row["gain"])
         except (KeyError, TypeError, ValueError) as problem:
-            raise DataError(f"Entry {line} of {path} is no measurement: it needs round, device and gain.") from problem
+            raise DataError(
+                f"Entry {line} of {path} is not a measurement: it needs round, device and gain."
+            ) from problem
         if round_index < 0 or device < 0 or not 0 < gain < min(inf, LARGEST_GAIN):
             raise DataError(
                 f"Entry {line} of {path} says round {round_index}, device {device}, gain {gain:g}: rounds and devices "
@@ -76,7 +78,7 @@ def _json_rows(path: Path, text: str) -> Iterable[Mapping[str, Any]]:
             try:
                 row = parse_json(line)
             except ValueError as problem:
-                raise DataError(f"Line {number} of {path} is no JSON ({problem}).") from problem
+                raise DataError(f"Line {number} of {path} is not JSON ({problem}).") from problem
             if not isinstance(row, dict):
-                raise DataError(f"Line {number} of {path} is no measurement: it needs round, device and gain.")
+                raise DataError(f"Line {number} of {path} is not a measurement: it needs round, device and gain.")
             yield row

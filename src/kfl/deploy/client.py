@@ -25,8 +25,7 @@ from kfl.core.text import scrub
 from kfl.deploy.device import make_setup
 from kfl.deploy.flower import ClientApp, Context, Error, ErrorCode, Message
 from kfl.deploy.meters import make_meter
-from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version
-from kfl.deploy.records import from_record, to_record, to_tensors
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version, from_record, to_record, to_tensors
 from kfl.deploy.worker import Worker, whole_or
 
 log = logging.getLogger("kfl")

@@ -1,8 +1,8 @@
-"""Messages to devices and back over Flower's grid: asked, waited for, and matched by the message they answer.
+"""Sends messages to devices over Flower's grid, waits for the answers and matches each to its message.
 
-A message lives exactly as long as the server waits for its answer, so no device works through old rounds. An answer is
-matched by the id of the message it replies to, never by who seems to have sent it: Flower's own error replies all seem
-to come from node 1. A SuperLink that goes away and comes back is waited for.
+A message expires when the server stops waiting for its answer, so no device works through old rounds. An answer is
+matched by the id of the message it replies to, not by its sender: Flower's own error replies all claim to come from
+node 1. If the SuperLink goes away, the courier waits for it to come back.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kfl.core.text import scrub
-from kfl.deploy.protocol import RawArray, RefusedError, Values
-from kfl.deploy.records import from_record, size_bytes
+from kfl.deploy.protocol import RawArray, RefusedError, Values, from_record, size_bytes
 
 if TYPE_CHECKING:
     from kfl.deploy.flower import Grid, Message, RecordDict
@@ -28,24 +27,24 @@ UNAVAILABLE = {
     4: ("late", "its answer expired before it arrived"),
     5: ("gone", "its node is offline"),
 }
-"""Flower's error codes for what never arrived, in our words."""
+"""Flower's error codes for replies that never arrived, as our kind and reason."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a device said."""
+    """A device's reply."""
 
     values: Values
     arrays: Mapping[str, RawArray]
     seconds: float
-    """From the message's departure to the answer's arrival."""
+    """From sending the message to receiving the answer."""
     bytes: int
-    """Content of the answer."""
+    """Size of the answer's content."""
 
 
 @dataclass(frozen=True)
 class NoReply:
-    """Why there is no answer that could be used."""
+    """Why there is no usable answer."""
 
     kind: str
     """late, gone, error, garbled or unsent."""
@@ -62,11 +61,11 @@ class Courier:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     sent_bytes: int = 0
-    """Content of all messages so far."""
+    """Size of the content of all messages so far."""
     _complained: float = field(default=-1e9)
 
     def nodes(self) -> dict[int, str]:
-        """The nodes that are there now, each with the name it was registered under."""
+        """The nodes that are online now, each with the name it was registered under."""
         found: Any = self._try(lambda: list(self.grid.get_nodes()))
         if found is None:
             return {}
@@ -75,7 +74,7 @@ class Courier:
     def ask(
         self, contents: Mapping[int, tuple[int, RecordDict]], kind: str, group: str, deadline_s: float
     ) -> dict[int, Answer | NoReply]:
-        """Send each device (node, content), and wait until all have answered or the deadline has passed."""
+        """Send each device its (node, content), and wait until all have answered or the deadline has passed."""
         started = self.clock()
         waiting = self._push(contents, kind, group, deadline_s, started)
         answers: dict[int, Answer | NoReply] = {
@@ -100,12 +99,12 @@ class Courier:
     def _push(
         self, contents: Mapping[int, tuple[int, RecordDict]], kind: str, group: str, deadline_s: float, started: float
     ) -> dict[str, int]:
-        """Send messages; the device behind each message id. Tried again until the deadline if the SuperLink is away."""
+        """Send messages and return the device of each message id. Retries until the deadline."""
         from kfl.deploy.flower import Message
 
         while contents and self.clock() - started < deadline_s:
             left_s = deadline_s - (self.clock() - started)
-            # A new message for each try: the id of a message that was sent before would be refused.
+            # A new message for each attempt: an id that was sent before would be refused.
             messages = [Message(content, node, kind, ttl=left_s, group_id=group) for node, content in contents.values()]
             ids = self._try(lambda ready=messages: list(self.grid.push_messages(ready)))  # type: ignore[misc]  # as above
             if ids:
@@ -115,23 +114,21 @@ class Courier:
         return {}
 
     def _try(self, call: Callable[[], T]) -> T | None:
-        """The result of a call to the SuperLink; None while it does not answer, said at most once a minute."""
+        """The result of a call to the SuperLink; None if it does not answer, logged at most once a minute."""
         try:
             return call()
         except Exception as problem:  # httpx, and what Flower makes of its errors: all mean "not now"
             if self.clock() - self._complained > 60:
                 self._complained = self.clock()
-                log.warning(
-                    "The SuperLink does not answer (%s: %s); trying on.", type(problem).__name__, scrub(problem)
-                )
+                log.warning("The SuperLink does not answer (%s: %s); retrying.", type(problem).__name__, scrub(problem))
             return None
 
 
 def _open(reply: Message, seconds: float) -> Answer | NoReply:
-    """What a reply says, checked as far as a table and arrays go."""
+    """Read a reply, as far as its table and arrays can be read."""
     if reply.has_error():
-        said = scrub(reply.error.reason or "it gave no reason")
-        kind, reason = UNAVAILABLE.get(reply.error.code, ("error", said))
+        text = scrub(reply.error.reason or "it gave no reason")
+        kind, reason = UNAVAILABLE.get(reply.error.code, ("error", text))
         return NoReply(kind, reason, seconds)
     try:
         values, arrays = from_record(reply.content)

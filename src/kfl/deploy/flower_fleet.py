@@ -1,7 +1,7 @@
-"""Real devices behind Flower, as a fleet: messages go out, answers come in, and every answer is judged before use.
+"""Real devices behind Flower, as a fleet: messages go out, answers come in, and each is checked before it is used.
 
-What only a real fleet has is here too: waiting for devices, counting late ones in, a quorum, energy as it was
-measured, and gains as they were measured or reported.
+What only a real fleet has is here too: waiting for devices, late joiners, a quorum, measured energy, and gains that are
+measured or reported.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfl.algorithms import Rejection
-from kfl.deploy.answers import Question, Verdict, answer_facts, judge
 from kfl.deploy.channel import read_gains
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.inventory import Inventory, server_engine
-from kfl.deploy.protocol import PROTOCOL_VERSION
-from kfl.deploy.records import to_record
+from kfl.deploy.protocol import PROTOCOL_VERSION, to_record
 from kfl.deploy.roster import Member, Roster, check_fits
-from kfl.deploy.validation import energy_limits
+from kfl.deploy.validation import Question, Verdict, energy_limits, judge
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kfl")
 
 WAIT_S = 1.0
-"""Between two looks for devices when too few are there."""
+"""Seconds between two looks for devices while too few are online."""
 
 
 class FlowerFleet(Fleet):
@@ -49,7 +47,7 @@ class FlowerFleet(Fleet):
         self.round_facts: dict[str, Any] = {}
         """Real times and bytes of the last round."""
         self.present: dict[int, Member] = {}
-        """Devices that were there at the last look."""
+        """Devices that were online at the last look."""
         self._on_look = on_look
         self._measured = None if self.settings.gains is None else read_gains(Path(self.settings.gains))
         self._reported: dict[int, float] = {}
@@ -64,26 +62,26 @@ class FlowerFleet(Fleet):
         end = time.monotonic() + self.settings.join_deadline_s
         while self.look() < self.experiment.devices:
             if len(self.present) >= self.settings.min_devices and time.monotonic() >= end:
-                log.info("%d of %d devices are here; the run begins.", len(self.present), self.experiment.devices)
+                log.info("%d of %d devices are online; the run begins.", len(self.present), self.experiment.devices)
                 break
             time.sleep(WAIT_S)
         self._take_stock()
         self.engine = server_engine(self.experiment, next(iter(self.roster.members.values())).profile)
 
     def restore(self, state: RunState) -> RunState:
-        """Go on with a checkpoint, if the devices that are there now fit it."""
+        """Continue from a checkpoint, if the devices that are online fit it."""
         check_fits(state.server, next(iter(self.roster.members.values())).profile)
-        log.info("The run goes on with round %d.", state.round)
+        log.info("The run continues with round %d.", state.round)
         return state
 
     def gather(self, state: RunState) -> RunState:
-        """Wait for enough devices; count late joiners in: their samples, budgets, and how well their models do."""
+        """Wait for enough devices, and count late joiners in: their samples, budgets and accuracy."""
         self.look()
         complained = time.monotonic()
         while len(self.present) < self.settings.min_devices:
             if time.monotonic() - complained > 60:
                 complained = time.monotonic()
-                log.warning("Round %d waits: too few devices are here.", state.round)
+                log.warning("Round %d waits: too few devices are online.", state.round)
             time.sleep(WAIT_S)
             self.look()
         if self._joined:
@@ -97,7 +95,7 @@ class FlowerFleet(Fleet):
         return state
 
     def look(self) -> int:
-        """Look which devices are there, ask those not seen before what they have; how many there are."""
+        """Find the devices that are online, asking new ones for their profile; return how many there are."""
         nodes = self.courier.nodes()
         refused = dict(self.roster.refused)
         joined = self.roster.muster(self.courier, nodes)
@@ -107,7 +105,7 @@ class FlowerFleet(Fleet):
         return len(self.present)
 
     def available(self, state: RunState, link: LinkState | None) -> BoolArray:
-        """Devices that are there and can be reached."""
+        """Devices that are online and whose channel is known."""
         available = np.zeros(self.table.size, dtype=bool)
         available[list(self.present)] = True
         if link is not None and self.settings.channel != "simulated":
@@ -142,7 +140,7 @@ class FlowerFleet(Fleet):
             "wait_s": answered_s - decided_s,
             "judge_s": self.judged_s - answered_s,
             "sent_bytes": self.courier.sent_bytes - sent_bytes,
-            "answers": {str(device): answer_facts(answer) for device, answer in answers.items()},
+            "answers": {str(device): _answer_facts(answer) for device, answer in answers.items()},
             "correct": {str(device): count for device, count in correct.items()},
             "available": int(conditions.observation.available.sum()),
         }
@@ -165,7 +163,7 @@ class FlowerFleet(Fleet):
         )
 
     def evaluate(self, state: RunState, devices: Collection[int]) -> IntArray:
-        """Counts come with the replies; before the first round, from what devices said when they joined."""
+        """Counts come with the replies; before the first round, with the profiles."""
         return state.correct if state.round else self._counts(state, self.roster.members)
 
     def describe_devices(self) -> Iterable[dict[str, Any]]:
@@ -186,9 +184,9 @@ class FlowerFleet(Fleet):
         self.table, self.cell = self.inventory.table, self.inventory.cell
 
     def _counts(self, state: RunState, devices: Iterable[int]) -> IntArray:
-        """Right predictions with what these devices said when they joined."""
+        """Right predictions, with the profiles' counts for these devices."""
         correct = state.correct.copy()
-        if self.experiment.algorithm.predicts_alone:  # otherwise a device cannot tell before it has heard a model
+        if self.experiment.algorithm.predicts_alone:  # others have no model before their first round
             for device in devices:
                 correct[device] = self.roster.members[device].profile.correct
         return correct
@@ -265,8 +263,8 @@ def _spent(
 ) -> tuple[FloatArray, FloatArray]:
     """Joules of each device: what it reported, or the plan where nothing believable came.
 
-    A device that is silent may have worked and sent; it is charged as planned, so that a queue never hopes. Only one
-    whose message never left the server has spent nothing.
+    A device that is silent may have worked and sent; it is charged as planned, so that queues never underestimate.
+    Only one whose message never left the server has spent nothing.
     """
     compute_j = np.where(decision.chosen, conditions.observation.compute_energy_j, 0.0)
     upload_j = np.where(decision.chosen, decision.upload_energy_j, 0.0)
@@ -277,3 +275,12 @@ def _spent(
         elif isinstance(answer, NoReply) and answer.kind == "unsent":
             compute_j[device] = upload_j[device] = 0.0
     return compute_j, upload_j
+
+
+def _answer_facts(answer: Answer | NoReply) -> dict[str, Any]:
+    """How long an answer took and how large it is; how long the device says it worked."""
+    if isinstance(answer, NoReply):
+        return {"seconds": answer.seconds, "silence": answer.kind}
+    facts: dict[str, Any] = {"seconds": answer.seconds, "bytes": answer.bytes}
+    worked = answer.values.get("work_s")
+    return {**facts, "work_s": worked} if isinstance(worked, float) and 0 <= worked < 1e9 else facts

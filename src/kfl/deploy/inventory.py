@@ -1,7 +1,7 @@
-"""What the server knows of its devices: the numbers a round needs, from what they said about themselves.
+"""What the server knows about its devices: the numbers a round needs, from the devices' own profiles.
 
-What a device leaves open comes from the experiment's cell, drawn by the seed as the simulator draws it. With devices
-that say nothing about their hardware, and the simulated channel, all numbers are exactly the simulator's.
+What a profile leaves open comes from the experiment's cell, drawn from the seed as in the simulator. With profiles that
+leave all hardware open, and the simulated channel, all numbers are exactly the simulator's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Inventory:
 
     @staticmethod
     def build(experiment: Experiment, profiles: Mapping[int, Profile]) -> Inventory:
-        """The fleet as far as it is known."""
+        """The devices whose profiles are known."""
         count, config = experiment.devices, experiment.cell_config
         cell = None if config is None else Cell.build(config, count, experiment.seed)
         budget_j = np.full(count, np.inf) if cell is None else cell.budget_j(experiment.rounds)
@@ -46,12 +46,12 @@ class Inventory:
         }
 
         def known(value: Callable[[int, Profile], float | None], otherwise: FloatArray) -> FloatArray:
-            """An array with what devices said, and the given numbers where they said nothing."""
+            """The profiles' values, and the given ones where a profile has none."""
             result = otherwise.copy()
             for device, profile in profiles.items():
-                told = value(device, profile)
-                if told is not None:
-                    result[device] = told
+                own = value(device, profile)
+                if own is not None:
+                    result[device] = own
             return result
 
         def for_all(value: float) -> FloatArray:
@@ -79,10 +79,10 @@ class Inventory:
         )
 
     def with_own_hardware(self, link: LinkState, gains: FloatArray | None) -> LinkState:
-        """The cell's part of a round with measured gains and the devices' own hardware on top.
+        """The cell's link state with measured gains and the devices' own hardware.
 
-        `gains` is None for the simulated channel. Gains that nobody knows are NaN there and 0 in the result: such a
-        device cannot be reached.
+        `gains` is None for the simulated channel. Unknown gains are NaN there and 0 in the result: such a device cannot
+        be reached.
         """
         if self.cell is None:
             return link

@@ -1,11 +1,10 @@
-"""What a device keeps on its disk: its personal model and its last answer, together in one file, whole or not at all.
+"""What a device stores on its disk: its personal model and its last answer, in one file that is written atomically.
 
     <state folder>/<run>/device-00003.safetensors
 
 The file is written after training and before the answer is sent. A device that dies in between answers the same round
-again with what lies there, instead of training twice; one that dies earlier has lost nothing but time. Every run of a
-server has a name of its own, so a new run starts from new models. Safetensors are plain arrays: reading one executes
-nothing.
+again from this file instead of training twice; one that dies earlier has only lost time. Every run of a server has its
+own name, so a new run starts from new models. Safetensors are plain arrays: reading one executes nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ RUN_NAME = re.compile(r"[0-9a-f]{8,64}")
 
 @dataclass(frozen=True, eq=False)
 class StoredState:
-    """What lies on the disk."""
+    """The content of the file."""
 
     round: int
     """The last round that was done; −1 before the first."""
@@ -58,7 +57,7 @@ class Memory:
         self.path = folder / run / f"{device_name(device)}.safetensors"
 
     def load(self) -> StoredState | None:
-        """What lies there; None where this device has not yet taken part in this run."""
+        """Read the file; None if this device has not yet taken part in this run."""
         from safetensors import safe_open
 
         if not self.path.exists():
@@ -66,16 +65,16 @@ class Memory:
         try:
             with safe_open(self.path, "pt") as file:
                 facts = parse_json((file.metadata() or {})["kfl"])
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
             answer, done = facts["answer"], int(facts["round"])
         except Exception as problem:  # safetensors raises its own errors for content that is not safetensors
             raise KflError(
-                f"The device's model {self.path} is damaged ({problem}); remove it to start this device anew."
+                f"The device's model {self.path} is damaged ({problem}); remove it to start this device afresh."
             ) from problem
         return StoredState(done, _part(arrays, STATE), _part(arrays, UPLOAD), answer)
 
     def save(self, kept: StoredState) -> None:
-        """Write it, replacing what was there in one step."""
+        """Replace the file in one step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         for left in self.path.parent.iterdir():
             if is_part(left) and self.path.name in left.name:  # a process was killed while it wrote
@@ -87,7 +86,7 @@ class Memory:
 
     @contextmanager
     def locked(self, patience_s: float) -> Iterator[None]:
-        """Keep another process of the same device out, waiting at most so long for it to finish."""
+        """Keep other processes of the same device out; wait at most `patience_s` for one to finish."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         end = time.monotonic() + patience_s
         while True:

@@ -1,4 +1,4 @@
-"""Who is in the fleet: devices introduce themselves once, and each number belongs to one node at a time."""
+"""Who is in the fleet: devices introduce themselves once, and each device number belongs to one node at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from kfl.core.errors import ConfigError
 from kfl.core.text import scrub
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.profile import Profile
-from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version
-from kfl.deploy.records import to_record
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version, to_record
 from kfl.deploy.settings import ServerConfig
 
 log = logging.getLogger("kfl")
@@ -44,11 +43,11 @@ class Roster:
     run: str
     members: dict[int, Member] = field(default_factory=dict)
     refused: dict[int, tuple[str, float, float]] = field(default_factory=dict)
-    """By node: why, when to ask again, and how long to wait after that."""
+    """For each node: why, when to ask again, and how long to wait after that."""
     clock: Callable[[], float] = time.monotonic
 
     def muster(self, courier: Courier, nodes: Mapping[int, str]) -> list[int]:
-        """Ask every node that is there and not known what it has; the devices that joined."""
+        """Ask every online node that is not known yet for its profile, and return the devices that joined."""
         known = {member.node for member in self.members.values()}
         strangers = [n for n in nodes if n not in known and self._may_ask(n)]
         if not strangers:
@@ -73,11 +72,11 @@ class Roster:
         return joined
 
     def forget(self, device: int) -> None:
-        """A device whose data or model changed must introduce itself again."""
+        """Drop a device whose data or model changed: it must introduce itself again."""
         self.members.pop(device, None)
 
     def present(self, nodes: Mapping[int, str]) -> dict[int, Member]:
-        """The devices that are there."""
+        """The devices that are online."""
         return {device: member for device, member in sorted(self.members.items()) if member.node in nodes}
 
     def _admit(self, node: int, nodes: Mapping[int, str], answer: Answer | NoReply) -> int:
@@ -105,7 +104,7 @@ class Roster:
         return device
 
     def _agree(self, profile: Profile) -> None:
-        """Knowledge can only be shared where classes and feature vectors have the same sizes."""
+        """Refuse a device that cannot share with the others: classes and features must have the same sizes."""
         for other in (m.profile for m in self.members.values() if m.profile.device != profile.device):
             if (profile.classes, profile.features) != (other.classes, other.features):
                 raise RefusedError(
@@ -123,15 +122,15 @@ class Roster:
         return node not in self.refused or self.clock() >= self.refused[node][1]
 
     def _refuse(self, node: int, reason: str) -> None:
-        """Note why, and ask again later, each time after twice as long: it may be repaired or restarted."""
+        """Note why, and ask again later, with the waiting time doubled each time: it may be repaired or restarted."""
         patience = min(self.refused[node][2] * 2, LONGEST_PATIENCE_S) if node in self.refused else FIRST_PATIENCE_S
         self.refused[node] = (reason, self.clock() + patience, patience)
         log.warning("Node %d cannot join: %s.", node, reason)
 
     def restore(self, table: Mapping[str, Any]) -> None:
-        """Take up the devices that an earlier life of this server wrote down, so that nobody is asked twice.
+        """Restore the devices that an earlier process of this server wrote down, so that none is asked twice.
 
-        A device that has changed since is found out by its next answer, and asked again.
+        A device that has changed since is detected by its next answer, and asked again.
         """
         try:
             for number, entry in table["devices"].items():
@@ -139,7 +138,7 @@ class Roster:
                 if member.profile.device == int(number) < self.config.experiment.devices:
                     self.members[int(number)] = member
         except (KeyError, TypeError, ValueError, AttributeError, RefusedError):
-            self.members.clear()  # a file that is no roster: they introduce themselves again
+            self.members.clear()  # not a roster: devices introduce themselves again
 
     def table(self) -> dict[str, Any]:
         """As plain values, for the run folder."""
@@ -153,7 +152,7 @@ class Roster:
 
 
 def check_fits(server: Mapping[str, Any], profile: Profile) -> None:
-    """Raise ConfigError where a resumed run's knowledge has other sizes than the devices that are there now."""
+    """Raise ConfigError if a resumed run's knowledge does not fit the devices that are online now."""
     knowledge = server.get("knowledge")
     if knowledge is not None and tuple(knowledge.shape) != (profile.classes, profile.features):
         raise ConfigError(

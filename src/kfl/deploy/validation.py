@@ -1,25 +1,144 @@
-"""Whether an answer can be used: each array, count and joule of it is checked before anything is averaged."""
+"""Whether a device's answer to a round can be used: each array, count and joule is checked before anything is averaged.
+
+    question, answer ──> judge ──> Verdict
+
+Nothing in an answer is trusted. A `Verdict` is a value: a refusal, a lost answer or implausible energy is recorded in
+it, and the round goes on with the other devices.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.algorithms import ArrayFormat, UploadFormat
+from kfl.algorithms import ArrayFormat, Upload, UploadFormat
 from kfl.core.arrays import read_npy
 from kfl.core.text import scrub
-from kfl.deploy.protocol import RawArray, RefusedError
-
-if TYPE_CHECKING:
-    from kfl.deploy.profile import Profile
+from kfl.deploy.courier import Answer, NoReply
+from kfl.deploy.profile import MOST_SAMPLES, Profile
+from kfl.deploy.protocol import RawArray, RefusedError, Values, check_version, whole, word
 
 HEADER_BYTES = 4096
-"""A npy file is its numbers and a header, which is never this long."""
+"""Upper bound on the header of an npy file, which precedes its numbers."""
+
+
+@dataclass(frozen=True)
+class EnergyLimits:
+    """The most that one device can spend in one round."""
+
+    compute_j: float
+    """The largest draw of its processor for the whole deadline, or the formula's amount if that is more."""
+    upload_j: float
+    """Its largest transmit power for the whole deadline, or what its decision costs if that is more."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one device was asked: everything its answer is checked against."""
+
+    round: int
+    device: int
+    profile: Profile
+    formats: UploadFormat
+    limits: EnergyLimits
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What became of one question. A device is usable if it did what it was asked to."""
+
+    usable: bool = False
+    upload: Upload | None = None
+    correct: int | None = None
+    """Right test predictions, as reported."""
+    gain: float | None = None
+    """Channel gain, as reported."""
+    energy_j: tuple[float, float] | None = None
+    """Computing and upload, as reported and plausible; None where the plan is charged."""
+    lost: bool = False
+    diverged: bool = False
+    refusal: RefusedError | None = None
+    faults: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether the device's data, model or hardware differ from its profile."""
+        return self.refusal is not None and self.refusal.code == "changed"
+
+    def lost_in_outage(self, device: int) -> Verdict:
+        """The same work, whose upload the channel lost."""
+        faults = (*self.faults, {"device": device, "fault": "outage"})
+        return replace(self, usable=False, upload=None, lost=True, faults=faults)
+
+
+def judge(question: Question, answer: Answer | NoReply) -> Verdict:
+    """Check an answer against what was asked."""
+    if isinstance(answer, NoReply):
+        return Verdict(lost=True, faults=({"device": question.device, "fault": answer.kind, "reason": answer.reason},))
+    verdict = Verdict()
+    try:
+        _check_addressee(question, answer.values)
+        verdict = _with_energy(question, answer.values)
+        return _with_work(verdict, question, answer)
+    except RefusedError as problem:
+        return replace(verdict, refusal=problem)
+
+
+def _check_addressee(question: Question, values: Values) -> None:
+    """Refuse what is not an answer to this question."""
+    check_version(values)
+    if values.get("status") == "refused":
+        raise RefusedError("device_refused", text=word(values, "reason"))
+    if values.get("kind") != "round":
+        raise RefusedError("not_an_answer")
+    round_index, device = whole(values, "round", 0, MOST_SAMPLES), whole(values, "device", 0, MOST_SAMPLES)
+    if (round_index, device) != (question.round, question.device):
+        raise RefusedError("other_round", found_round=round_index, found_device=device)
+
+
+def _with_energy(question: Question, values: Values) -> Verdict:
+    """Reported energy if it is plausible; otherwise the planned amount is charged and the report becomes a fault.
+
+    The upload is used all the same: a broken meter says nothing about the knowledge.
+    """
+    compute_j, upload_j = values.get("compute_energy_j"), values.get("upload_energy_j")
+    reason = refuse_energy(compute_j, upload_j, question.limits)
+    if reason:
+        return Verdict(faults=({"device": question.device, "fault": "energy", "reason": reason},))
+    return Verdict(energy_j=(float(compute_j), float(upload_j)))  # type: ignore[arg-type]  # just checked
+
+
+def _with_work(verdict: Verdict, question: Question, answer: Answer) -> Verdict:
+    """Add what the device learned, after checking every number of it."""
+    values, profile = answer.values, question.profile
+    if word(values, "digest") != profile.digest():
+        raise RefusedError("changed")
+    correct = whole(values, "correct", 0, profile.test_samples)
+    if values.get("status") == "diverged":
+        return replace(verdict, correct=correct, diverged=True)
+    if values.get("status") != "ok":
+        raise RefusedError("unknown_status", found=scrub(values.get("status"), 40))
+    arrays = read_arrays(answer.arrays, question.formats)
+    check_counts(arrays, question.formats, profile)
+    gain = values.get("gain")
+    return replace(
+        verdict,
+        usable=True,
+        upload=_upload(question.device, arrays),
+        correct=correct,
+        gain=gain if isinstance(gain, float) and 0 < gain < 1e6 else None,
+    )
+
+
+def _upload(device: int, arrays: Mapping[str, NDArray[Any]]) -> Upload | None:
+    import torch
+
+    return Upload(device, {name: torch.from_numpy(array) for name, array in arrays.items()}) if arrays else None
 
 
 def read_arrays(raw: Mapping[str, RawArray], formats: UploadFormat) -> dict[str, NDArray[Any]]:
@@ -77,16 +196,6 @@ def check_counts(arrays: Mapping[str, NDArray[Any]], formats: UploadFormat, prof
             raise RefusedError("too_many_samples", array=name, found=int(found[over[0]]), limit=most, **label)
 
 
-@dataclass(frozen=True)
-class EnergyLimits:
-    """What one device can possibly spend in one round."""
-
-    compute_j: float
-    """The largest draw of its processor for the whole deadline, or the formula's amount if that is more."""
-    upload_j: float
-    """Its largest transmit power for the whole deadline, or what its decision costs if that is more."""
-
-
 def energy_limits(
     max_compute_power_w: float, max_power_w: float, deadline_s: float, planned_compute_j: float, planned_upload_j: float
 ) -> EnergyLimits:
@@ -104,14 +213,14 @@ def energy_limits(
 
 
 def refuse_energy(compute_j: object, upload_j: object, limits: EnergyLimits) -> str | None:
-    """Why reported energy cannot be true; None where it can.
+    """Why reported energy is implausible; None where it is plausible.
 
     >>> refuse_energy(-1.0, 0.0, EnergyLimits(10.0, 1.0))
     'its compute energy of -1 J is negative'
     """
     for name, value, most in (("compute", compute_j, limits.compute_j), ("upload", upload_j, limits.upload_j)):
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return f"its {name} energy is no number"
+            return f"its {name} energy is not a number"
         if not isfinite(value):
             return f"its {name} energy is infinite or not a number"
         if value < 0:

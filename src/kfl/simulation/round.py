@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kfl.models import State
 
 log = logging.getLogger("kfl.phases")
-"""Says at debug level which phase a run is in; the tests that kill runs listen to it."""
+"""Logs at debug level which phase a run is in; the tests that kill runs read it."""
 
 
 def begin(fleet: Fleet) -> RunState:

@@ -8,9 +8,10 @@ simulated fleets; the server of a real one is `kfl.deploy.server`.
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,6 @@ from kfl.runfolder import (
     require_safetensors,
     snapshot,
 )
-from kfl.simulation.determinism import deterministic_algorithms
 from kfl.simulation.fleet import Fleet
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
@@ -40,6 +40,9 @@ from kfl.simulation.world import Models, World, build_world
 
 phases = logging.getLogger("kfl.phases")
 log = logging.getLogger("kfl")
+
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+"""cuBLAS repeats exactly only with workspaces of a fixed size, which this variable sets before its first use."""
 
 
 @dataclass(frozen=True)
@@ -268,3 +271,34 @@ def divergence(logs: Sequence[RoundLog]) -> str | None:
         f"The training of {len(last[-1].diverged)} of {len(last[-1].devices)} devices ran off to infinity in round "
         f"{last[-1].round + 1}, and of more than half in the four rounds before: lower --algorithm.learning-rate."
     )
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool) -> Iterator[None]:
+    """While the block runs, PyTorch uses only algorithms that give the same result every time, if `wanted`.
+
+    A CPU always repeats a run bit for bit with the same plan (threads, kernels, precision), which the run folder
+    records. On a GPU a few of PyTorch's kernels add in an order that differs from run to run; this makes PyTorch take
+    others, or fail where there is none.
+
+    >>> import torch
+    >>> with deterministic_algorithms(True):
+    ...     torch.are_deterministic_algorithms_enabled()
+    True
+    >>> torch.are_deterministic_algorithms_enabled()
+    False
+    """
+    if not wanted:
+        yield
+        return
+    import torch
+
+    os.environ.setdefault(CUBLAS_WORKSPACE, ":4096:8")
+    before, benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False  # which would choose kernels by a stopwatch
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        torch.backends.cudnn.benchmark = benchmark

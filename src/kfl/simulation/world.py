@@ -1,4 +1,4 @@
-"""The world of a run: data, devices, models, channel. Everything that is fixed before the first round."""
+"""The world of a simulated run: everything that is fixed before the first round."""
 
 from __future__ import annotations
 
