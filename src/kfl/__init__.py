@@ -75,6 +75,13 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name not in _LAZY and name[:1].isupper():  # a class that is registered, and not yet in the list above
+        from kfl.algorithms import ALGORITHMS
+        from kfl.scheduling import SCHEDULERS
+
+        for cls in (*ALGORITHMS.values(), *SCHEDULERS.values()):
+            if cls.__name__ == name:
+                return cls
     return lazy_exports(__name__, _LAZY, name)
 
 

@@ -1,0 +1,17 @@
+"""A line `<!-- every: package.REGISTRY -->` in a page becomes a reference entry for each thing registered there."""
+
+import importlib
+import re
+from typing import Any
+
+LINE = re.compile(r"^<!-- every: ([\w.]+)\.(\w+) -->$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by MkDocs for each page."""
+    return LINE.sub(lambda found: _entries(found[1], found[2]), markdown)
+
+
+def _entries(package: str, registry: str) -> str:
+    things = getattr(importlib.import_module(package), registry).values()
+    return "\n".join(f"::: {thing.__module__}.{thing.__qualname__}" for thing in things)
