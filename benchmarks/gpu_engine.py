@@ -16,7 +16,7 @@ import json
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kfl.algorithms import Kfl, Upload
 from kfl.data import Dataset, partition
@@ -31,7 +32,6 @@ from kfl.engine import Engine, FeatureTargets, LocalData, RoundKey, Supervised
 from kfl.engine.plan import Precision
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
-from kfl.engine.transfer import to_cpu
 from kfl.models import FleetModels, State, fleet_from_name
 
 PRECISIONS: tuple[Precision, ...] = ("tf32", "bf16", "float32")
@@ -133,6 +133,24 @@ def busy_ms(work: Callable[[], object], device: str) -> float:
         torch.cuda.synchronize()
         found.append(first.elapsed_time(second))
     return statistics.median(found)
+
+
+def to_cpu(messages: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """The same messages on the CPU, arrays of one name, shape and type in one copy: each copy waits for the GPU."""
+    found = [dict(message) for message in messages]
+    groups: dict[tuple[str, torch.Size, torch.dtype, torch.device], list[int]] = {}
+    for index, message in enumerate(messages):
+        for name, value in message.items():
+            if value.device.type != "cpu":
+                groups.setdefault((name, value.shape, value.dtype, value.device), []).append(index)
+    arrived = {
+        key: torch.stack([messages[index][key[0]] for index in indices]).to("cpu", non_blocking=False)
+        for key, indices in groups.items()
+    }
+    for (name, *_), indices, stacked in zip(groups, groups.values(), arrived.values(), strict=True):
+        for index, value in zip(indices, stacked.unbind(0), strict=True):
+            found[index][name] = value
+    return found
 
 
 def time_rounds(

@@ -162,7 +162,7 @@ def other_fleet(build):
 )
 def test_other_modules_are_trained_by_autograd_and_the_log_says_so_once(body, caplog):
     data, models = other_fleet(lambda: SplitModel(body(), nn.Linear(5, 3)))
-    factory._said.clear()
+    factory._logged.clear()
     with caplog.at_level(logging.INFO, "kfl"):
         engine = make_engine(data, models)
         make_engine(data, models)
@@ -259,7 +259,7 @@ def test_without_the_compiler_convolutions_still_work_and_a_plan_that_needs_it_s
     data, models = fleet("cnn", (3, 20, 20))
     plan = make_plan(data, models)
     monkeypatch.setattr(factory, "_compiles", lambda: False)
-    factory._said.clear()
+    factory._logged.clear()
     with caplog.at_level(logging.INFO, "kfl"):
         engine = make_engine(data, models)
     assert engine.plan.paths == ("plain", "plain")

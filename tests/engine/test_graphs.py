@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kfl._kernels.cuda.graphs import GraphRunner, Input
+from kfl._kernels.cuda.samples import ResidentTable, StoredTable
 from kfl.data import Dataset, partition
 from kfl.engine import Distillation, FeatureTargets, LocalData, Mixture, RoundKey, Sgd, Supervised
 from kfl.engine.objectives import MIXING, PERSONAL
-from kfl.engine.samples import ResidentTable, StoredTable
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
 from kfl.models import fleet_from_name

@@ -13,16 +13,15 @@ from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cuda.convolutions import choose_convolutions
 from kfl._kernels.cuda.network import CohortNetwork, train_cohort
+from kfl._kernels.cuda.samples import StoredTable
+from kfl._kernels.cuda.stack import Stack
 from kfl.core.errors import ConfigError
-from kfl.data import Dataset, Partition
+from kfl.data import Dataset, Partition, partition
 from kfl.engine import Distillation, FeatureTargets, LocalData, Mixture, Objective, RoundKey, Sgd, Supervised
-from kfl.engine.cohort import Stack
-from kfl.engine.objective_parts import split_objective
 from kfl.engine.objectives import MIXING, PERSONAL, class_loss
-from kfl.engine.samples import StoredTable
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
-from kfl.engine.vectorised import train_vectorised
+from kfl.engine.vectorised import split_objective, train_vectorised
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
 
 torch.set_num_threads(1)
@@ -210,9 +209,8 @@ def test_a_frozen_part_stays_exactly_as_it_is(fused, rates):
 def test_units_that_fill_a_narrow_layer_up_stay_exactly_zero(model, fused):
     _, stacked = engines(model, (7, 12), fused=fused)
     order = sorted(range(DEVICES), key=stacked._families.architecture)
-    stack = Stack(
-        stacked._families.of(0), [stacked.initial(device, 0) for device in order], torch.float32, torch.device("cpu")
-    )
+    family = stacked._families.of(0)
+    stack = Stack(family.shapes, [stacked.initial(device, 0) for device in order], torch.float32, torch.device("cpu"))
     held = {name: one.fill(None) for name, one in stack.inputs().items()}
     rows = torch.arange(20).expand(DEVICES, -1)
     table = StoredTable(stacked._data.dataset, "train", torch.float32, torch.device("cpu"))
@@ -220,13 +218,13 @@ def test_units_that_fill_a_narrow_layer_up_stay_exactly_zero(model, fused):
     descent = Descent(dict.fromkeys(held, 0.5), 0.9)
     if fused:
         way = choose_convolutions("grouped", (), Arithmetic("float32", "cpu"), torch.device("cpu"))
-        layers = stack.family.network
+        layers = family.network
         network = CohortNetwork(layers, Arithmetic("float32", "cpu"), way if layers.convolutions else None)
         after = train_cohort(network, held, steps, Supervised(pull()).closed_form(), descent)
     else:
         parts = split_objective([Supervised(pull())])
         cpu = Arithmetic("float32", "cpu")
-        after = train_vectorised(stack.family.template, held, parts, parts.shared, steps, descent, cpu)
+        after = train_vectorised(family.template, held, parts, parts.shared, steps, descent, cpu)
     filled = 0
     for name, value in after.items():
         for place, state in enumerate(stack.states):
@@ -504,3 +502,22 @@ def test_a_module_whose_samples_depend_on_each_other_is_never_filled_up():
 
     kinds = compare_own(*own_fleet([body] * DEVICES, 7))
     assert all(kind.startswith("torch.func") for kind in kinds.values())
+
+
+def test_a_network_that_uses_a_layer_twice_is_not_read_as_if_it_used_it_once():
+    """PyTorch lists a shared layer once, under its first name."""
+
+    def build(device):
+        torch.manual_seed(device)
+        relu = nn.ReLU()
+        body = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), relu, nn.Linear(5, 4), relu)
+        return SplitModel(body, nn.Linear(4, 3))
+
+    draw = np.random.default_rng(0)
+    data = Dataset.from_arrays(draw.normal(size=(60, 6)).astype(np.float32), np.arange(60) % 3)
+    local = LocalData(data, partition("iid", data.train_y, data.test_y, 3, 2, 0))
+    models = fleet_from_modules(build, 2, (6,), 3)
+    plain, stacked = SequentialEngine(local, models), StackedEngine(local, models, "cpu")
+    states = [plain.initial(device, 0) for device in range(2)]
+    inputs = torch.from_numpy(data.train_x[:5])
+    torch.testing.assert_close(stacked.logits(range(2), states, inputs), plain.logits(range(2), states, inputs))

@@ -1,4 +1,4 @@
-"""How exactly an engine multiplies: float32, tf32, bf16 or float64."""
+"""The precision of products: float32, tf32, bf16 or float64."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Arithmetic:
 
     @contextmanager
     def products(self, *, exact: bool = False) -> Iterator[None]:
-        """Matrix products inside round their factors as this precision says; not at all where `exact`.
+        """Matrix products inside round their factors to this precision; not at all where `exact`.
 
         PyTorch keeps this in global switches: they are set for the block alone.
         """
@@ -73,5 +73,5 @@ def adds_up_wide(device_type: str) -> bool:
     factor = torch.ones(1, 16, 16, dtype=torch.bfloat16, device=device_type)
     try:
         return torch.bmm(factor.transpose(1, 2), factor, out_dtype=torch.float32).dtype == torch.float32
-    except (RuntimeError, TypeError, NotImplementedError):  # how PyTorch says that it cannot, by its version
+    except (RuntimeError, TypeError, NotImplementedError):  # depending on PyTorch's version
         return False

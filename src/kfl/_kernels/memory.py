@@ -28,7 +28,7 @@ class Workspace:
         self._whole: dict[Hashable, Tensor] = {}
 
     def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A buffer of this shape with anything in it; `PADDING` more numbers lie behind it and are finite."""
+        """A buffer of this shape with anything in it; `PADDING` more numbers follow it and are finite."""
         size = math.prod(shape)
         flat = self._flat.get((name, dtype))
         if flat is None or flat.numel() < size + PADDING:
@@ -81,7 +81,7 @@ class BoundedCache:
             return self._held[key][0]
 
     def put(self, key: Hashable, value: object, cost: int) -> None:
-        """Keep a value in the place of any other of this key; one that is larger than the whole room is not kept."""
+        """Keep a value, replacing any other of this key; one that is larger than the whole room is not kept."""
         with self._lock:
             _, freed = self._held.pop(key, (None, 0))
             self._bytes -= freed

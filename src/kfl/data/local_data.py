@@ -62,7 +62,7 @@ class LocalData:
     def byte_table(self) -> Tensor | None:
         """The number each of the 256 bytes stands for in each channel, float32.
 
-        None where samples are not bytes that lie one after another.
+        None where samples are not bytes in contiguous memory.
         """
         import torch
 

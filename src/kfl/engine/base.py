@@ -1,8 +1,8 @@
 """What algorithms ask of a machine: train, read features, evaluate a set of devices.
 
-An algorithm says *what* (which devices, which loss, how many steps); an engine decides *how*. Nothing here says
-whether devices are trained one after another, as one batch, on a CPU or on a GPU, so an algorithm is written
-once and runs in a simulator of thousands of devices as in one process on one device.
+An algorithm decides *what* (devices, loss, number of steps), an engine *how*. The interface does not reveal whether
+devices are trained one after another or as one batch, on a CPU or on a GPU, so an algorithm is written once and runs
+in a simulator of thousands of devices as in one process on one device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sgd:
     """Learning rate of the head, η_v."""
     momentum: float
     batch_size: int | None = None
-    """None: full batch, as the paper's text says."""
+    """None: full batch, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class RoundKey:
 
     def torch_seed(self, purpose: str, device: int, *address: int) -> int:
         """Seed for a PyTorch generator."""
-        which = f"{purpose}, phase {self.phase}" if self.phase else purpose
-        return torch_seed(self.seed, which, self.round, device, *address)
+        name = f"{purpose}, phase {self.phase}" if self.phase else purpose
+        return torch_seed(self.seed, name, self.round, device, *address)
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ class Engine(ABC):
 
     @abstractmethod
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:
-        """What each model says about the same inputs, in evaluation mode: (devices, samples, classes)."""
+        """The logits of each model for the same inputs, in evaluation mode: (devices, samples, classes)."""
 
     @abstractmethod
     def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
-        """Number of test samples of each device that its model predicts right."""
+        """Number of test samples of each device that its model predicts correctly."""
 
     @abstractmethod
     def test_samples(self, device: int) -> int:

@@ -1,33 +1,40 @@
-"""What is done with one cohort: train it, read its features, test it. Each is one computation of fixed shape."""
+"""What is done with one cohort: train it, read its features, test it.
+
+Each is one computation of fixed shape, by hand where `kfl._kernels.cuda` has a trainer or a runner for it and by
+torch.func where not. Either way it goes through `GraphRunner`, so that a repeated shape is one CUDA graph.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kfl._kernels.arithmetic import Arithmetic
-from kfl._kernels.cuda import Batch, CohortKernels, GraphRunner, Input
-from kfl.data import LocalData
-from kfl.engine.base import RoundKey, Sgd
-from kfl.engine.cohort import Family, Stack
-from kfl.engine.objective_parts import split_objective
-from kfl.engine.objectives import Objective
-from kfl.engine.samples import (
+from kfl._kernels.cuda import (
+    Batch,
+    CohortKernels,
     GivenTable,
+    GraphRunner,
+    Input,
     ResidentTable,
     Rows,
     Split,
+    Stack,
     Steps,
     StoredTable,
     Table,
-    batches_per_pass,
     mini_batches,
-    whole_table,
 )
-from kfl.engine.vectorised import run_vectorised, train_vectorised
+from kfl.data import LocalData
+from kfl.engine.base import RoundKey, Sgd
+from kfl.engine.cohort import Family
+from kfl.engine.objectives import Objective
+from kfl.engine.sequential import batches, batches_per_pass
+from kfl.engine.vectorised import run_vectorised, split_objective, train_vectorised
 from kfl.models import State
 
 RESIDENT_SHARE = 0.25
@@ -128,11 +135,12 @@ class CohortWork:
         """The steps of one pass with the number of passes, or all steps and 1."""
         count = self._data.size(cohort.devices[0], "train") if given is None else len(given[1])
         if batches_per_pass(count, sgd) > 0:
-            if given is None:
-                rows = [self._rows.of(device, "train") for device in cohort.devices]
-            else:
-                rows = [whole_table(count)] * len(cohort.devices)
-            return mini_batches(cohort.devices, rows, sgd, key, self._where, self._arithmetic.dtype), 1
+            drawn = []
+            for device in cohort.devices:
+                rows = self._rows.of(device, "train") if given is None else np.arange(count)
+                chosen = batches(len(rows), sgd, key, device)
+                drawn.append([rows if batch is None else rows[batch.numpy()] for batch in chosen])
+            return mini_batches(drawn, self._where, self._arithmetic.dtype), 1
         if given is not None:
             row = torch.arange(count, device=self._where)
             return Steps(row.expand(1, len(cohort.devices), -1), None, (count,)), sgd.steps
@@ -204,7 +212,7 @@ class CohortWork:
     # ── Parts ──
 
     def _stack(self, cohort: Cohort) -> Stack:
-        return Stack(cohort.family, cohort.states, self._arithmetic.dtype, self._where)
+        return Stack(cohort.family.shapes, cohort.states, self._arithmetic.dtype, self._where)
 
     def _keep(self, value: Tensor) -> Input:
         """A tensor as an input: where the engine computes, in its type."""

@@ -1,4 +1,4 @@
-"""Chooses an engine for a machine, a fleet of models and a precision, and says how it will execute."""
+"""Chooses an engine for a processor, a fleet of models and a precision, and makes its plan."""
 
 from __future__ import annotations
 
@@ -85,20 +85,20 @@ def _path(data: LocalData, models: FleetModels, index: int) -> Path:
         module = models.builders[index]()
     found = kind(read_network(module, data.dataset.input_shape))
     if found is None:
-        _say_once(f"{models.names[index]} is none of the paper's networks: trained by plain autograd, which is slower.")
+        _log_once(f"{models.names[index]} is none of the paper's networks: trained by plain autograd, which is slower.")
         return "plain"
     if found == "cnn" and not _compiles():
-        _say_once("Convolutions run as plain PyTorch, several times slower than with: pip install 'kfl[fast]'.")
+        _log_once("Convolutions run as plain PyTorch, several times slower than with: pip install 'kfl[fast]'.")
         return "plain"
     return found
 
 
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
-def _say_once(sentence: str) -> None:
-    if sentence not in _said:
-        _said.add(sentence)
+def _log_once(sentence: str) -> None:
+    if sentence not in _logged:
+        _logged.add(sentence)
         log.info(sentence)
 
 

@@ -70,8 +70,7 @@ class Objective(ABC):
     def closed_form(self) -> ClosedForm | None:
         """The loss by its known gradients, for passes written by hand; None where there are none.
 
-        It must say the same as `loss`, so that a class only speaks for itself: a subclass is None unless it says
-        otherwise.
+        It must agree with `loss`, which a subclass may override: a subclass has none unless it declares its own.
         """
         return None
 

@@ -57,8 +57,8 @@ class SequentialEngine(Engine):
     ) -> list[State]:
         """Equations (7) and (8), τ times: w ← w − η ∇, with momentum."""
         return [
-            self.train_one(device, state, objective.for_device(place), sgd, key, data)
-            for place, (device, state) in enumerate(zip(devices, states, strict=True))
+            self.train_one(device, state, objective.for_device(index), sgd, key, data)
+            for index, (device, state) in enumerate(zip(devices, states, strict=True))
         ]
 
     def train_one(
@@ -74,11 +74,12 @@ class SequentialEngine(Engine):
         module = self.template(device).train()
         buffers = {name for name, _ in module.named_buffers()}
         now = {name: value.clone() for name, value in state.items()}
-        rates = {name: objective.rate(name, sgd) for name in now if name.rpartition("/")[2] not in buffers}
-        trained = [name for name, rate in rates.items() if rate]
+        descent = objective.descent([name for name in now if name.rpartition("/")[2] not in buffers], sgd)
+        trained = list(descent.rates)
         if not trained:
             return now
         velocity: State = {}
+        forward = as_function(module)
         inputs, targets = self._read(device, "train") if data is None else data
         # Fork, so that dropout and the like draw by name too and leave the caller's random state alone.
         with torch.random.fork_rng(devices=[]):
@@ -88,7 +89,7 @@ class SequentialEngine(Engine):
                 for name in trained:
                     now[name].requires_grad_()
                 with torch.enable_grad():
-                    loss = objective.loss(_forward(module), now, x, y)
+                    loss = objective.loss(forward, now, x, y)
                 gradients = torch.autograd.grad(loss, [now[name] for name in trained], allow_unused=True)
                 with torch.no_grad():
                     for name, gradient in zip(trained, gradients, strict=True):
@@ -97,7 +98,7 @@ class SequentialEngine(Engine):
                                 velocity[name].mul_(sgd.momentum).add_(gradient)
                             else:
                                 velocity[name] = gradient.clone()  # gradients of two names may be one tensor
-                            now[name].sub_(velocity[name], alpha=rates[name])
+                            now[name].sub_(velocity[name], alpha=descent.rates[name])
                             now[name] = objective.project(name, now[name].detach())
         return {name: value.detach() for name, value in now.items()}
 
@@ -122,17 +123,17 @@ class SequentialEngine(Engine):
 
     @torch.no_grad()
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:
-        """What each model says about the same inputs."""
+        """The logits of each model for the same inputs."""
         inputs = self._converted(inputs)
-        said = [torch.zeros(0, len(inputs), self.classes, device=self._where, dtype=self._number)]
+        found = [torch.zeros(0, len(inputs), self.classes, device=self._where, dtype=self._number)]
         for device, state in zip(devices, states, strict=True):
             body, head = parts(self._load(device, state).eval())
-            said.append(head(body(inputs))[None])
-        return torch.cat(said)
+            found.append(head(body(inputs))[None])
+        return torch.cat(found)
 
     @torch.no_grad()
     def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
-        """Right predictions on each device's own test samples."""
+        """Number of correct predictions on each device's own test samples."""
         found = []
         for device, state in zip(devices, states, strict=True):
             inputs, labels = self._read(device, "test")
@@ -168,15 +169,15 @@ class SequentialEngine(Engine):
 
     def template(self, device: int) -> nn.Module:
         """One module per architecture is kept, and refilled or called with other weights."""
-        which = int(self._models.architecture[device])
-        if which not in self._templates:
+        index = int(self._models.architecture[device])
+        if index not in self._templates:
             with torch.random.fork_rng(devices=[]):
-                self._templates[which] = copy.deepcopy(self._models.builders[which]()).to(self._where, self._number)
-        return self._templates[which]
+                self._templates[index] = copy.deepcopy(self._models.builders[index]()).to(self._where, self._number)
+        return self._templates[index]
 
 
-def _forward(module: nn.Module) -> Callable[[State, Tensor], tuple[Tensor, Tensor]]:
-    """The module as a pure function of its parameters."""
+def as_function(module: nn.Module) -> Callable[[State, Tensor], tuple[Tensor, Tensor]]:
+    """A module as a pure function (parameters, inputs) → (features, logits)."""
     body, head = parts(module)
 
     def forward(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,3 +199,10 @@ def batches(samples: int, sgd: Sgd, key: RoundKey, device: int) -> Iterator[Tens
         else:
             generator = torch.Generator().manual_seed(key.torch_seed("batches", device, number))
             yield from torch.randperm(samples, generator=generator).split(sgd.batch_size)
+
+
+def batches_per_pass(samples: int, sgd: Sgd) -> int:
+    """How many steps one pass over a device's samples takes; 0 stands for one step over all of them."""
+    if sgd.batch_size is None or sgd.batch_size >= samples:
+        return 0
+    return -(-samples // sgd.batch_size)

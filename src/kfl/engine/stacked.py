@@ -23,16 +23,16 @@ import torch
 from torch import Tensor
 
 from kfl._kernels.arithmetic import Arithmetic
+from kfl._kernels.cuda import Split
 from kfl.core.errors import ConfigError
 from kfl.data import LocalData
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
 from kfl.engine.cohort import Families, Family
 from kfl.engine.cohort_work import Cohort, CohortWork
-from kfl.engine.objective_parts import takes_weights
 from kfl.engine.objectives import Objective
 from kfl.engine.plan import Path, Plan, Precision
-from kfl.engine.samples import Split, batches_per_pass
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.sequential import SequentialEngine, batches_per_pass
+from kfl.engine.vectorised import takes_weights
 from kfl.models import FleetModels, State
 
 WIDEST_RATIO = 2

@@ -1,42 +1,106 @@
 """Any module, many devices at once: `torch.func.vmap` over stacked parameters.
 
 The general path: every objective and every module that PyTorch can vectorise. What a step does to one device is
-written once, as for a single model, and runs for the whole cohort.
+written once, as for a single model, and runs for the whole cohort. Objectives are dataclasses, so the tensors in
+which those of a cohort differ can be taken out, stacked over devices, and put back inside that function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import copy
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cuda import Batch
 from kfl.engine.objectives import Objective
-from kfl.models import State, parts
+from kfl.engine.sequential import as_function
+from kfl.models import State
 
-if TYPE_CHECKING:
-    from kfl.engine.objective_parts import ObjectiveParts, Path
-
-
-def as_function(module: nn.Module) -> Callable[[State, Tensor], tuple[Tensor, Tensor]]:
-    """A module as a pure function (parameters, inputs) → (features, logits)."""
-    body, head = parts(module)
-
-    def forward(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        feature = functional_call(body, _part(state, "body."), (inputs,))
-        return feature, functional_call(head, _part(state, "head."), (feature,))
-
-    return forward
+Path = tuple[str, ...]
 
 
-def _part(state: State, prefix: str) -> State:
-    return {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
+@dataclass(frozen=True, eq=False)
+class ObjectiveParts:
+    """One objective for all devices of a cohort, with its tensors taken out."""
+
+    sample: Objective
+    """The first device's, to put tensors into."""
+    shared: dict[Path, Tensor]
+    """Tensors that are the same for all devices."""
+    stacked: dict[Path, Tensor]
+    """Tensors with one row per device."""
+    spec: Hashable
+    """Everything but the tensors: equal specs are the same function of them."""
+
+    def with_tensors(self, tensors: dict[Path, Tensor]) -> Objective:
+        """The objective with other tensors in the same fields."""
+        return cast(Objective, _rebuilt(self.sample, (), tensors))
+
+
+def split_objective(objectives: Sequence[Objective]) -> ObjectiveParts | None:
+    """Take the tensors out of the objectives of a cohort; None where they differ in more than tensors."""
+    first = objectives[0]
+    spec = spec_of(first)
+    # Devices mostly share one object: few are looked at, however many devices there are.
+    distinct = {id(objective): objective for objective in objectives}
+    if len(distinct) > 1 and any(spec_of(objective) != spec for objective in distinct.values()):
+        return None
+    leaves = {key: dict(_leaves(objective, ())) for key, objective in distinct.items()}
+    own = leaves[id(first)]
+    shared = {path: leaf for path, leaf in own.items() if all(other[path] is leaf for other in leaves.values())}
+    rows = [leaves[id(objective)] for objective in objectives]
+    stacked = {path: torch.stack([row[path] for row in rows]) for path in own if path not in shared}
+    return ObjectiveParts(first, shared, stacked, spec)
+
+
+@cache
+def takes_weights(kind: type[Objective]) -> bool:
+    """Whether a loss can be told how much each sample weighs."""
+    return "weights" in inspect.signature(kind.loss).parameters
+
+
+def _leaves(thing: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        if isinstance(value, Tensor):
+            yield (*path, field.name), value
+        elif is_dataclass(value) and not isinstance(value, type):
+            yield from _leaves(value, (*path, field.name))
+
+
+def spec_of(thing: Any) -> Hashable:
+    """Everything of an objective but its tensors' values: with equal specs, two can be one batch."""
+    found: list[Any] = [type(thing)]
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        if isinstance(value, Tensor):
+            found.append((field.name, value.shape, value.dtype))
+        elif is_dataclass(value) and not isinstance(value, type):
+            found.append((field.name, spec_of(value)))
+        else:
+            # What cannot be compared by value is compared by identity: too careful is only slow.
+            found.append((field.name, value if isinstance(value, Hashable) else id(value)))
+    return tuple(found)
+
+
+def _rebuilt(thing: Any, path: Path, tensors: dict[Path, Tensor]) -> Any:
+    new = copy.copy(thing)
+    for field in fields(thing):
+        value, where = getattr(thing, field.name), (*path, field.name)
+        if where in tensors:
+            object.__setattr__(new, field.name, tensors[where])
+        elif is_dataclass(value) and not isinstance(value, type):
+            object.__setattr__(new, field.name, _rebuilt(value, where, tensors))
+    return new
 
 
 def train_vectorised(

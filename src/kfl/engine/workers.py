@@ -1,4 +1,4 @@
-"""One single-threaded worker per core.
+"""One single-threaded worker per core. Any other way to spread devices over a CPU belongs here.
 
 Two threads inside each matrix product of this size wait for each other; two devices side by side do not. Workers
 are threads: PyTorch and compiled kernels let go of the interpreter while they compute, so nothing is copied.

@@ -62,19 +62,19 @@ class FleetModels:
 
     def initial(self, device: int, seed: int, *, common: bool = False) -> State:
         """A device's starting weights: its own by name, or with `common` one start for all devices."""
-        which = int(self.architecture[device])
-        start = self.starts[which]
+        index = int(self.architecture[device])
+        start = self.starts[index]
         if start is not None:
             return {name: value.clone() for name, value in start.items()}
         if common:
-            return dict(_common_start(self, which, seed))
-        return _drawn(self.builders[which], torch_seed(seed, "initial model", device))
+            return dict(_common_start(self, index, seed))
+        return _drawn(self.builders[index], torch_seed(seed, "initial model", device))
 
 
 @lru_cache(maxsize=8)
-def _common_start(models: FleetModels, which: int, seed: int) -> State:
+def _common_start(models: FleetModels, index: int, seed: int) -> State:
     """One start for all devices of an architecture, cached; states are never changed."""
-    return _drawn(models.builders[which], torch_seed(seed, "initial model"))
+    return _drawn(models.builders[index], torch_seed(seed, "initial model"))
 
 
 def _drawn(builder: Callable[[], nn.Module], name: int) -> State:

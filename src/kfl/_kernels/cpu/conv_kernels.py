@@ -5,7 +5,7 @@
 Forward, a vector holds the same pixel of 16 samples, and the 2×2 cell of several channels is kept in registers
 until it is pooled: the full convolution is never written. Backward, only the winner of each cell has a gradient,
 a quarter of the pixels, and which one differs from sample to sample; so samples are taken one by one and a vector
-holds neighbouring weights (x, c), which lie beside each other in memory for images stored channels last.
+holds neighbouring weights (x, c), which are neighbours in memory for images stored channels last.
 
 Three layouts, all channels last:
 
@@ -43,9 +43,9 @@ def outputs_at_once(layer: Convolution) -> int:
 def forward_kernel(layer: Convolution, number: str, channels_last: bool) -> Kernel:
     """(blocks in, weights, biases, pooled blocks out, chosen out, number of blocks).
 
-    Weights lie as (outputs / n, kernel rows, channels, kernel columns, n) for n = `outputs_at_once`. `chosen` is a
-    byte for each pooled number: 0 to 3 for the winner's place (0, 0), (0, 1), (1, 0), (1, 1) in its cell; the first
-    of equal ones, as PyTorch has it. Results lie channels last, or channels first where a dense layer follows.
+    Weights are stored as (outputs / n, kernel rows, channels, kernel columns, n) for n = `outputs_at_once`. `chosen` is
+    a byte for each pooled number: 0 to 3 for the winner at (0, 0), (0, 1), (1, 0), (1, 1) of its cell; the first of
+    equal ones, as in PyTorch. Results are stored channels last, or channels first where a dense layer follows.
     """
     code = Code("forward", 5, number)
     inputs, weights, biases, pooled, chosen, blocks = code.arguments
@@ -66,12 +66,12 @@ def forward_kernel(layer: Convolution, number: str, channels_last: bool) -> Kern
         corner = code.plus(code.times(code.times(row, 2), layer.width), code.times(column, 2))
         start = code.plus(code.times(block, layer.inputs), code.times(corner, layer.channels_in))
         with code.loop(layer.kernel) as y, code.loop(layer.channels_in) as c:
-            place = code.plus(start, code.times(y, layer.width * layer.channels_in), c)
+            image_row = code.plus(start, code.times(y, layer.width * layer.channels_in), c)
             tap = code.plus(
                 code.times(group, per_group),
                 code.times(code.plus(code.times(y, layer.channels_in), c), layer.kernel * at_once),
             )
-            _row_of_taps(code, layer, (inputs, place), (weights, tap), sums)
+            _row_of_taps(code, layer, (inputs, image_row), (weights, tap), sums)
         cell = code.plus(code.times(row, columns), column)
         for o in range(at_once):
             output = code.plus(first, o)
@@ -81,9 +81,9 @@ def forward_kernel(layer: Convolution, number: str, channels_last: bool) -> Kern
                 else code.plus(code.times(output, rows * columns), cell)
             )
             at = code.times(code.plus(code.times(block, layer.outputs), at), LANES)
-            best, which = _winner(code, [code.get(place) for place in sums[o]])
+            best, winner = _winner(code, [code.get(slot) for slot in sums[o]])
             code.store(code.positive(best), pooled, at)
-            code.store_bytes(which, chosen, at)
+            code.store_bytes(winner, chosen, at)
     return code.compile()
 
 
@@ -101,33 +101,33 @@ def _row_of_taps(
         right = [pixel(0, x + 1), pixel(1, x + 1)]
         for o, cell in enumerate(sums):
             weight = code.splat(code.load_one(weights[0], code.plus(weights[1], x * len(sums) + o)))
-            for value, place in zip((left[0], right[0], left[1], right[1]), cell, strict=True):
-                code.accumulate(weight, value, place)
+            for value, slot in zip((left[0], right[0], left[1], right[1]), cell, strict=True):
+                code.accumulate(weight, value, slot)
         left = right
 
 
 def _winner(code: Code, values: list[Value]) -> tuple[Value, Value]:
-    """The largest of four, and which it is."""
-    best, which = values[0], code.bytes_of(0)
+    """The largest of four, and its number."""
+    best, winner = values[0], code.bytes_of(0)
     for number, value in enumerate(values[1:], start=1):
         larger = code.larger(best, value)
         best = code.builder.select(larger, value, best)
-        which = code.builder.select(larger, code.bytes_of(number), which)
-    return best, which
+        winner = code.builder.select(larger, code.bytes_of(number), winner)
+    return best, winner
 
 
 @functools.cache
 def read_kernel(channels: int, plane: int, number: str) -> Kernel:
     """(stored bytes, table, indices, samples out, number of indices): images of bytes by index, channels last.
 
-    Stored images are (channels, plane); the table says which number each of the 256 bytes is in each channel.
+    Stored images are (channels, plane); the table has the number that each of the 256 bytes stands for in each channel.
     """
     code = Code("read", 4, number)
     stored, table, indices, out, count = code.arguments
     size = channels * plane
-    with code.loop(count) as place:
-        image = code.times(code.look_up(indices, place), size)
-        target = code.times(place, size)
+    with code.loop(count) as sample:
+        image = code.times(code.look_up(indices, sample), size)
+        target = code.times(sample, size)
         with code.loop(plane) as pixel:
             for channel in range(channels):
                 byte = code.load_byte(stored, code.plus(image, channel * plane, pixel))
@@ -234,13 +234,13 @@ def backward_kernel(layer: Convolution, number: str, strides: tuple[int, int]) -
             for first in range(0, cells, LANES):
                 at = code.plus(slopes, code.times(output, cells), first)
                 with code.each_bit(_live(code, code.load(gradient, at), cells - first)) as bit:
-                    which = code.load_byte(chosen, code.plus(at, bit))
-                    winner = code.look_up(winners, code.plus(code.times(code.plus(bit, first), 4), which))
+                    pixel = code.load_byte(chosen, code.plus(at, bit))
+                    winner = code.look_up(winners, code.plus(code.times(code.plus(bit, first), 4), pixel))
                     slope = code.splat(code.load_one(gradient, code.plus(at, bit)))
-                    for place, offset in zip(sums, in_image, strict=True):
-                        code.accumulate(slope, code.load(inputs, code.plus(image, winner, offset)), place)
-            for place, at in zip(sums, in_weights, strict=True):
-                code.store(code.get(place), result, code.plus(code.times(output, per_output), at))
+                    for slot, offset in zip(sums, in_image, strict=True):
+                        code.accumulate(slope, code.load(inputs, code.plus(image, winner, offset)), slot)
+            for slot, at in zip(sums, in_weights, strict=True):
+                code.store(code.get(slot), result, code.plus(code.times(output, per_output), at))
         _by_cell(code, cells, (gradient, chosen, slopes), (by_cell, chosen_by_cell))
         target = code.times(sample, strides[1])
         with code.loop(strides[1] // LANES) as line:
@@ -249,18 +249,18 @@ def backward_kernel(layer: Convolution, number: str, strides: tuple[int, int]) -
             at = code.times(cell, LANES)
             slope_of_outputs, chosen_of_outputs = code.load(by_cell, at), code.load_bytes(chosen_by_cell, at)
             live = code.builder.fcmp_unordered("!=", slope_of_outputs, code.splat(0.0))
-            for which in range(4):
-                here = code.builder.icmp_unsigned("==", chosen_of_outputs, code.bytes_of(which))
+            for pixel in range(4):
+                here = code.builder.icmp_unsigned("==", chosen_of_outputs, code.bytes_of(pixel))
                 sums = [code.variable(code.splat(0.0)) for _ in rows]
                 with code.each_bit(code.mask(code.builder.and_(live, here))) as output:
                     slope = code.splat(code.load_one(by_cell, code.plus(at, output)))
-                    for place, offset in zip(sums, in_weights, strict=True):
+                    for slot, offset in zip(sums, in_weights, strict=True):
                         weight = code.load(weights, code.plus(code.times(output, per_output), offset))
-                        code.accumulate(slope, weight, place)
-                winner = code.look_up(winners, code.plus(code.times(cell, 4), which))
-                for place, offset in zip(sums, in_image, strict=True):
+                        code.accumulate(slope, weight, slot)
+                winner = code.look_up(winners, code.plus(code.times(cell, 4), pixel))
+                for slot, offset in zip(sums, in_image, strict=True):
                     to = code.plus(target, winner, offset)
-                    code.store(code.builder.fadd(code.load(back, to), code.get(place)), back, to)
+                    code.store(code.builder.fadd(code.load(back, to), code.get(slot)), back, to)
         with code.loop(-(-layer.inputs // LANES)) as line:
             at = code.plus(target, code.times(line, LANES))
             passed = code.builder.fcmp_unordered(
@@ -280,16 +280,16 @@ def _by_cell(code: Code, cells: int, source: tuple[Value, Value, Value], target:
     """A sample's (16 outputs, cells) slopes and choices as (cells, 16 outputs)."""
     gradient, chosen, start = source
     for first in sorted({max(0, min(first, cells - LANES)) for first in range(0, cells, LANES)}):
-        places = [code.plus(start, output * cells + first) for output in range(LANES)]
-        slopes = code.transposed([code.load(gradient, place) for place in places])
-        choices = code.transposed([code.load_bytes(chosen, place) for place in places])
+        starts = [code.plus(start, output * cells + first) for output in range(LANES)]
+        slopes = code.transposed([code.load(gradient, at) for at in starts])
+        choices = code.transposed([code.load_bytes(chosen, at) for at in starts])
         for cell in range(first, min(first + LANES, cells)):
             code.store(slopes[cell - first], target[0], code.whole(cell * LANES))
             code.store_bytes(choices[cell - first], target[1], code.whole(cell * LANES))
 
 
 def winner_offsets(layer: Convolution) -> list[int]:
-    """For each cell and each of its four places, where that pixel lies in an image stored channels last."""
+    """For each cell and each of its four pixels, the offset of that pixel in an image stored channels last."""
     return [
         ((2 * row + down) * layer.width + 2 * column + right) * layer.channels_in
         for row in range(layer.pooled[0])

@@ -253,7 +253,7 @@ def body_features(
 ) -> Tensor:
     """Features of the samples, in the type of the products; overwritten by the next call with this memory.
 
-    `seen` is shown Z on the way, which it must copy if it wants to keep it.
+    `seen` is called with Z, which it must copy to keep it.
     """
     out = samples.rows
     for index, name in enumerate(network.dense_names[:-1]):

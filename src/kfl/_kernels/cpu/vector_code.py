@@ -159,18 +159,18 @@ class Code:
         constant.initializer = self.ir.Constant(kind, list(values))
         return constant
 
-    def look_up(self, table: Value, place: Value) -> Value:
+    def look_up(self, table: Value, position: Value) -> Value:
         """An entry of a table."""
-        return self.builder.load(self.at(table, place, self.index), typ=self.index)
+        return self.builder.load(self.at(table, position, self.index), typ=self.index)
 
     def scratch(self, numbers: int, kind: Value | None = None) -> Value:
         """Memory for numbers (or bytes) that nobody outside sees."""
         with self.builder.goto_entry_block():
-            place = self.builder.alloca(self.ir.ArrayType(kind or self.scalar, numbers))
-            place.align = 64
+            slot = self.builder.alloca(self.ir.ArrayType(kind or self.scalar, numbers))
+            slot.align = 64
         # llvmlite remembers the array's type and would refuse to store single numbers into it.
-        place.type = self.ir.PointerType()
-        return place
+        slot.type = self.ir.PointerType()
+        return slot
 
     def at(self, array: Value, offset: Value, kind: Value | None = None) -> Value:
         """The address of an element."""
@@ -193,14 +193,14 @@ class Code:
     def transposed(self, rows: Sequence[Value]) -> list[Value]:
         """16 vectors as the columns of a square instead of its rows."""
         # In each of four passes, row i and row i + 8 are merged lane by lane; after the fourth, every bit of the
-        # row number has changed places with a bit of the lane number.
+        # row number has been exchanged with a bit of the lane number.
         now = list(rows)
         low = self._lanes([lane // 2 + LANES * (lane % 2) for lane in range(LANES)])
         high = self._lanes([lane // 2 + LANES // 2 + LANES * (lane % 2) for lane in range(LANES)])
         for _ in range(4):
             half = LANES // 2
             merged = [
-                self.builder.shuffle_vector(now[i], now[i + half], which) for i in range(half) for which in (low, high)
+                self.builder.shuffle_vector(now[i], now[i + half], mask) for i in range(half) for mask in (low, high)
             ]
             now = merged
         return now
@@ -208,25 +208,25 @@ class Code:
     def _lanes(self, lanes: Sequence[int]) -> Value:
         return self.ir.Constant(self.ir.VectorType(self.ir.IntType(32), len(lanes)), list(lanes))
 
-    # ── places for running sums ──
+    # ── slots for running sums ──
     def variable(self, start: Value) -> Value:
-        """A place for a value that changes; it becomes a register."""
+        """A slot for a value that changes; it becomes a register."""
         with self.builder.goto_entry_block():
-            place = self.builder.alloca(start.type)
-        self.builder.store(start, place)
-        return place
+            slot = self.builder.alloca(start.type)
+        self.builder.store(start, slot)
+        return slot
 
-    def get(self, place: Value, kind: Value | None = None) -> Value:
-        """The value in a place."""
-        return self.builder.load(place, typ=kind or self.vector)
+    def get(self, slot: Value, kind: Value | None = None) -> Value:
+        """The value in a slot."""
+        return self.builder.load(slot, typ=kind or self.vector)
 
-    def put(self, value: Value, place: Value) -> None:
-        """Change the value in a place."""
-        self.builder.store(value, place)
+    def put(self, value: Value, slot: Value) -> None:
+        """Change the value in a slot."""
+        self.builder.store(value, slot)
 
-    def accumulate(self, a: Value, b: Value, place: Value) -> None:
-        """Add a b to a place."""
-        self.put(self.fma(a, b, self.get(place)), place)
+    def accumulate(self, a: Value, b: Value, slot: Value) -> None:
+        """Add a b to a slot."""
+        self.put(self.fma(a, b, self.get(slot)), slot)
 
     def compile(self) -> Callable[..., None]:
         """The finished function, for this processor; it takes addresses and the count."""

@@ -3,5 +3,21 @@
 from kfl._kernels.cuda.cohort import CohortKernels
 from kfl._kernels.cuda.graphs import GraphRunner, Input
 from kfl._kernels.cuda.network import Batch
+from kfl._kernels.cuda.samples import GivenTable, ResidentTable, Rows, Split, Steps, StoredTable, Table, mini_batches
+from kfl._kernels.cuda.stack import Stack
 
-__all__ = ["Batch", "CohortKernels", "GraphRunner", "Input"]
+__all__ = [
+    "Batch",
+    "CohortKernels",
+    "GivenTable",
+    "GraphRunner",
+    "Input",
+    "ResidentTable",
+    "Rows",
+    "Split",
+    "Stack",
+    "Steps",
+    "StoredTable",
+    "Table",
+    "mini_batches",
+]

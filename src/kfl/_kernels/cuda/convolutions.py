@@ -2,7 +2,7 @@
 
 Three ways that agree up to rounding:
 
-    kernel   our own CUDA kernels (`kernel_convolutions`): one block is one kernel, samples lie side by side
+    kernel   our own CUDA kernels (`kernel_convolutions`): one block is one kernel, samples are the last axis
     columns  every window written out as a row, then one batched matrix product
     grouped  one grouped convolution of PyTorch, a group for each device
 """

@@ -115,7 +115,7 @@ class KernelConvolutions(Convolutions):
         arguments: list[Tensor | int] = [kept.images, gradient, kept.code, partial, samples, parts, chunks]
         self._of(layer).launch("weight_gradient", grid, THREADS, arguments)
         square = (devices, layer.channels_out, layer.channels_in, layer.kernel, layer.kernel)
-        # Two sums, so that both lie in memory without gaps: then all weights move in one operation.
+        # Two sums, so that both are contiguous: then all weights move in one operation.
         return partial[..., :taps].sum(1).reshape(square), partial[..., taps].sum(1)
 
     def _input_gradient(self, layer: Convolution, state: State, kept: _Kept, gradient: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def take_rows(
 ) -> Tensor:
     """Memory for activations, (devices, samples, row length): after the numbers of a row a 1, then zeros.
 
-    Rows have `size` numbers, for the devices and samples of `like`; with `tall`, columns lie together in memory. Asked
+    Rows have `size` numbers, for the devices and samples of `like`; with `tall`, columns are contiguous. Asked
     for again under the same name, it is the same memory: steps write over what the step before left.
     """
 

@@ -15,9 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kfl.engine.base import RoundKey, Sgd
-from kfl.engine.sequential import batches
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -37,7 +34,7 @@ class Table(ABC):
 
 @dataclass(frozen=True, eq=False)
 class GivenTable(Table):
-    """Samples that were handed over."""
+    """Given samples."""
 
     inputs: Tensor
     targets: Tensor
@@ -49,7 +46,7 @@ class GivenTable(Table):
 
 @dataclass(frozen=True, eq=False)
 class StoredTable(Table):
-    """A dataset that stays where it is stored, perhaps in a file; rows are read when they are asked for."""
+    """A dataset that stays where it is stored, perhaps in a file, with lazily loaded rows."""
 
     dataset: Dataset
     split: Split
@@ -81,8 +78,8 @@ class ResidentTable(Table):
         self._ready = ready
         if ready:
             scaled = torch.empty(self._inputs.shape, device=where)
-            for place in range(0, len(scaled), SCALED_AT_ONCE):
-                scaled[place : place + SCALED_AT_ONCE] = self._scaled(self._inputs[place : place + SCALED_AT_ONCE])
+            for index in range(0, len(scaled), SCALED_AT_ONCE):
+                scaled[index : index + SCALED_AT_ONCE] = self._scaled(self._inputs[index : index + SCALED_AT_ONCE])
             self._inputs = scaled
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,35 +168,12 @@ def sample_weights(
     return real.to(dtype) / number.clamp(min=1)
 
 
-def mini_batches(
-    devices: Sequence[int],
-    rows: Sequence[NDArray[np.int64]],
-    sgd: Sgd,
-    key: RoundKey,
-    where: torch.device,
-    dtype: torch.dtype,
-) -> Steps:
-    """The steps of devices that take equally many batches per pass: the same draws as one device alone.
+def mini_batches(drawn: Sequence[Sequence[NDArray[np.int64]]], where: torch.device, dtype: torch.dtype) -> Steps:
+    """The steps of devices that take equally many; `drawn` has the rows of each step of each device.
 
     A last batch that is smaller than the others is filled up to the largest of the cohort.
     """
-    drawn = [
-        [own if batch is None else own[batch.numpy()] for batch in batches(len(own), sgd, key, device)]
-        for device, own in zip(devices, rows, strict=True)
-    ]
     counts = np.array([[len(batch) for batch in of_step] for of_step in zip(*drawn, strict=True)])
     sizes = counts.max(axis=1)
     table = np.stack([[fill_up(batch, int(sizes.max())) for batch in of_step] for of_step in zip(*drawn, strict=True)])
     return Steps(torch.from_numpy(table).to(where), sample_weights(counts, sizes, where, dtype), tuple(sizes.tolist()))
-
-
-def batches_per_pass(samples: int, sgd: Sgd) -> int:
-    """How many steps one pass over a device's samples takes; 0 stands for one step over all of them."""
-    if sgd.batch_size is None or sgd.batch_size >= samples:
-        return 0
-    return -(-samples // sgd.batch_size)
-
-
-def whole_table(samples: int) -> NDArray[np.int64]:
-    """All rows of a table."""
-    return np.arange(samples, dtype=np.int64)
