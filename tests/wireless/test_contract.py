@@ -10,7 +10,7 @@ import pytest
 
 from kfl.core.config import from_table, to_table
 from kfl.core.errors import ConfigError
-from kfl.experiment.experiment import Experiment
+from kfl.experiment import Experiment
 from kfl.wireless import CHANNELS, Cell, CellConfig, Channel
 
 every = pytest.mark.parametrize("cls", CHANNELS.values(), ids=CHANNELS.keys())

@@ -163,6 +163,18 @@ def _toml(value: Any) -> str:
     return f'"{escaped}"'
 
 
+def flatten(table: Mapping[str, Any], prefix: str = "") -> Table:
+    """A nested table as one, with dots in its names, as the command line spells options.
+
+    >>> flatten({"seed": 0, "algorithm": {"name": "kfl"}})
+    {'seed': 0, 'algorithm.name': 'kfl'}
+    """
+    found: Table = {}
+    for name, value in table.items():
+        found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
+
+
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
     """What differs between two tables, one line per field.
 

@@ -82,22 +82,10 @@ def _difference(value: float | None, bound: float | None) -> float | None:
     return None if value is None or bound is None else value - bound
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested table with dots in its names, as the command line spells options.
-
-    >>> flat({"seed": 0, "algorithm": {"name": "kfl"}})
-    {'seed': 0, 'algorithm.name': 'kfl'}
-    """
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
-
-
 def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
     """The numbers among the facts of a summary.
 
-    >>> numbers({"accuracy": 0.5, "regime": "words", "rounds": 3})
+    >>> numbers({"accuracy": 0.5, "algorithm": "kfl", "rounds": 3})
     {'accuracy': 0.5, 'rounds': 3.0}
     """
     plain = {name: value for name, value in summary.items() if isinstance(value, int | float)}

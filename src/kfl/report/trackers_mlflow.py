@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from kfl.core.config import flatten
 from kfl.core.errors import MissingExtraError
-from kfl.report.tracker_metrics import flat, numbers
+from kfl.report.tracker_metrics import numbers
 from kfl.report.trackers import Metrics, RunFacts, Tracker
 from kfl.runfolder import RoundLog
 
@@ -60,7 +61,7 @@ class MlflowTracker(Tracker):
         number = self._client.create_experiment(title) if experiment is None else experiment.experiment_id
         tags = {f"kfl.{name}": value for name, value in run.tags.items()}
         created = str(self._client.create_run(number, run_name=run.name, tags=tags).info.run_id)
-        parameters = [Param(name, str(value)[:LONGEST_VALUE]) for name, value in flat(config).items()]
+        parameters = [Param(name, str(value)[:LONGEST_VALUE]) for name, value in flatten(config).items()]
         for start in range(0, len(parameters), MOST_PARAMETERS):
             self._client.log_batch(created, params=parameters[start : start + MOST_PARAMETERS])
         return created

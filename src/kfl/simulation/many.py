@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
 from kfl.data import Dataset
 from kfl.experiment import Experiment
@@ -141,7 +142,7 @@ def run_names(experiments: Sequence[Experiment]) -> list[str]:
     >>> [name.rpartition("-")[0] for name in run_names([Experiment(algorithm=one) for one in some])]
     ['kfl-knowledge_weight0.03125-seed0', 'kfl-knowledge_weight0.1-seed0', 'local-seed0']
     """
-    tables = [_flat(experiment.to_table()) for experiment in experiments]
+    tables = [flatten(experiment.to_table()) for experiment in experiments]
     scopes = [{name: _scope(name, table) for name in table} for table in tables]
     values: dict[tuple[str, str], set[str]] = {}
     for table, scope in zip(tables, scopes, strict=True):
@@ -162,17 +163,6 @@ def _scope(name: str, table: Mapping[str, Any]) -> str:
     """Parameters of an algorithm or a scheduler are compared with others of the same one only."""
     part, dot, rest = name.partition(".")
     return str(table[f"{part}.name"]) if dot and rest != "name" and f"{part}.name" in table else ""
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, with dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _holds(path: Path, experiment: Experiment) -> bool:
