@@ -152,7 +152,7 @@ def test_commands_outside_a_project_say_so(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in ("keys", "run"):
         assert main(["deploy", command]) == 2
-        assert "is no fleet's project" in capsys.readouterr().err
+        assert "is not a fleet's project" in capsys.readouterr().err
     assert Project.find(tmp_path) is None
 
 
@@ -371,7 +371,7 @@ def test_a_superlink_that_is_away_is_waited_for(deserted):
     def say(sentence):
         raise EnoughError(sentence)
 
-    with pytest.raises(EnoughError, match=rf"127\.0\.0\.1:{port} .* Trying on"):
+    with pytest.raises(EnoughError, match=rf"127\.0\.0\.1:{port} .* Trying again"):
         next(keep_running(project, say))
     assert not project.run_folder.exists()
 

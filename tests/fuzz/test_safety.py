@@ -235,7 +235,7 @@ def test_sizes_in_an_npz_are_checked_before_memory_is_taken():
     for content in (zipped(a=huge_npy()), zipped(a=huge_npy(2**62)), b"PK", npz(a=np.arange(3))[:-30]):
 
         def read(content=content):
-            with pytest.raises(ValueError, match=r"promises|npz"):
+            with pytest.raises(ValueError, match=r"declares|npz"):
                 read_npz(content)
 
         assert peak_mb(read) < 16

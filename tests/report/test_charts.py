@@ -152,7 +152,7 @@ def test_knowledge_is_seen_in_its_own_principal_directions(run):
     rows = np.concatenate([seen.knowledge[seen.known] for seen in run.trail])
     eigenvalues = np.sort(np.linalg.eigvalsh(np.cov(rows.T, bias=True)))[::-1]
     assert flat.explained == pytest.approx(eigenvalues[:2].sum() / eigenvalues.sum())
-    spread = flat.place[np.isfinite(flat.place[:, :, 0])]
+    spread = flat.position[np.isfinite(flat.position[:, :, 0])]
     np.testing.assert_allclose(spread.var(axis=0), eigenvalues[:2], rtol=1e-6)
     last = run.trail[-1].knowledge
     assert flat.apart[-1] == pytest.approx(

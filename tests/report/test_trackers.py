@@ -231,7 +231,7 @@ def test_a_database_that_breaks_does_not_end_the_run(data, tmp_path):
         tracking.finish(wanted, history)
     assert len(history.rounds) == ROUNDS
     assert len(told) == 2
-    assert told[1].startswith("The tracker mlflow failed, the run goes on without it: ")
+    assert told[1].startswith("The tracker mlflow failed; the run continues without it: ")
 
 
 def test_a_torn_event_file_is_continued(data, tmp_path):
@@ -302,7 +302,7 @@ def test_a_tracker_that_fails_is_reported_once_and_the_run_ends_well(data, tmp_p
 
     tracked(data, tmp_path / "mine", [Failing(), "tensorboard"], told)
     assert calls == [0]
-    assert told[-1] == "The tracker failing failed, the run goes on without it: server gone."
+    assert told[-1] == "The tracker failing failed; the run continues without it: server gone."
     assert len(from_tensorboard(tmp_path / "mine")["accuracy"]) == ROUNDS
 
 
@@ -321,7 +321,7 @@ def test_a_disk_that_fills_up_does_not_end_the_run(data, tmp_path):
     os.close(full)
     tracker._file.close()
     assert len(history.rounds) == ROUNDS
-    assert [sentence for sentence in told if "failed, the run goes on" in sentence] == told[1:]
+    assert [sentence for sentence in told if "failed; the run continues" in sentence] == told[1:]
     assert "No space left" in told[1]
     history = tracked(data, folder, ["tensorboard"])  # with room again, what is missing is added
     same(from_tensorboard(folder), expected(history, experiment()))

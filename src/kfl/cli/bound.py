@@ -37,9 +37,9 @@ class BoundOptions:
     """What `kfl bound` takes."""
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
-    """A finished run folder."""
+    """Folder of a finished run."""
     constants: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """A TOML file of constants, in place of a run."""
+    """TOML file of constants, instead of a run."""
     schedule: Literal["all", "uniform", "ascend", "descend"] = "all"
     """With --constants: how many devices take part in which round. All shows the three side by side."""
     rates: Literal["given", "best", "largest"] = "given"
@@ -180,5 +180,5 @@ def bound_table(bound: Bound) -> dict[str, Any]:
 
 
 def _print_json(value: dict[str, Any]) -> None:
-    """One JSON object; numbers that are not finite have no place in JSON and become null."""
+    """One JSON object; numbers that are not finite become null."""
     print(json.dumps(jsonable({**value, "gaps": [asdict(gap) for gap in GAPS]}), indent=2, allow_nan=False))

@@ -109,7 +109,7 @@ def _conditions(constants: Constants, bound: Bound) -> list[str]:
             f"{constants.largest_body_rate:.4g}, η_v = {constants.head_rate:.4g} ≤ {constants.largest_head_rate:.4g}."
         )
     else:
-        notes.append("So the bound is outside its assumptions; its terms are shown all the same.")
+        notes.append("So the bound is outside its assumptions; its terms are shown nevertheless.")
     if bound.contraction > 1:
         notes.append(
             "With A₃ above 1 its terms grow without end, the scheduling term as their square: the total can be "

@@ -1,4 +1,4 @@
-"""What a person sees of runs: progress while they go on, a summary when they are done, tables.
+"""What a person sees of runs: progress while they are running, a summary when they are done, tables.
 
 On a terminal progress is a live line with a bar; elsewhere (a log file, a pipe) plain lines, about twenty of them.
 """
@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -28,17 +28,11 @@ if TYPE_CHECKING:
     from kfl.simulation.world import World
 
 
-class RunDisplay:
-    """Progress of one run: round, accuracy, devices, energy so far, time left."""
+class _LiveBar:
+    """A progress bar on a terminal, while the block runs; nothing elsewhere."""
 
-    def __init__(self, rounds: int, label: str) -> None:
-        self._console = Console()
-        self._live = self._console.is_terminal
-        self._rounds = rounds
-        self._label = label
-        self._energy_j = 0.0
-        self._accuracy = "…"
-        self._every = max(1, rounds // 20)
+    def __init__(self, console: Console, label: str, total: int | None, facts: str) -> None:
+        self._console = console
         self._started = time.perf_counter()
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -46,19 +40,32 @@ class RunDisplay:
             MofNCompleteColumn(),
             TextColumn("{task.fields[facts]}"),
             TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._live,
+            console=console,
+            disable=not console.is_terminal,
         )
+        self._task = self._progress.add_task(label, total=total, facts=facts)
 
-    def __enter__(self) -> RunDisplay:
+    def __enter__(self) -> Self:
         self._progress.start()
-        self._task = self._progress.add_task(self._label, total=self._rounds, facts="reading data …")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+class RunDisplay(_LiveBar):
+    """Progress of one run: round, accuracy, devices, energy so far, time left."""
+
+    def __init__(self, rounds: int, label: str) -> None:
+        super().__init__(Console(), label, rounds, "reading data …")
+        self._live = self._console.is_terminal
+        self._rounds = rounds
+        self._label = label
+        self._energy_j = 0.0
+        self._accuracy = "…"
+        self._every = max(1, rounds // 20)
 
     def on_start(self, world: World) -> None:
         """Say what is about to run."""
@@ -159,40 +166,19 @@ def budgets(summary: dict[str, Any], devices: int) -> str:
     return f"{over} of {devices} devices are over their energy budget, the most with {most:.0%} of it."
 
 
-class ManyDisplay:
+class ManyDisplay(_LiveBar):
     """Progress of many runs."""
 
     def __init__(self, label: str) -> None:
-        self._console = Console(highlight=False)
-        self._label = label
-        self._started = time.perf_counter()
+        super().__init__(Console(highlight=False), label, None, "rounds  starting …")
         self._found = 0
         """Rounds of runs that were finished before this command."""
         self._moved = False
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("rounds  {task.fields[runs]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-
-    def __enter__(self) -> ManyDisplay:
-        self._progress.start()
-        self._task = self._progress.add_task(self._label, total=None, runs="starting …")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def on_progress(self, progress: ManyProgress) -> None:
         """Show a finished round or run."""
-        runs = f"{progress.runs_done} of {progress.runs} runs"
-        self._progress.update(self._task, total=progress.rounds, completed=progress.rounds_done, runs=runs)
+        runs = f"rounds  {progress.runs_done} of {progress.runs} runs"
+        self._progress.update(self._task, total=progress.rounds, completed=progress.rounds_done, facts=runs)
         if progress.history is None and progress.problem is None:
             self._moved = True
             return
@@ -218,7 +204,7 @@ class ManyDisplay:
 
 
 WIDE = 150
-"""Characters of a line where nobody's terminal is: log files do not wrap."""
+"""Characters in a line where there is no terminal: log files do not wrap."""
 
 
 def print_table(cells: dict[str, list[str]], title: str, notes: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Command-line options from dataclasses: every field of an experiment is an option with help and a default.
 
 Four words choose what further options there are: `--algorithm`, `--scheduler`, `--radio` and `--radio.fading`. They,
-and a config file, are read first; then every field is offered with the values so far as defaults, so flags go on top.
+and a config file, are read first; then every field is offered with the values so far as defaults: flags override them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ only_parser: ContextVar[bool] = ContextVar("only_parser", default=False)
 """Set by `kfl completion`, which asks every command for its options: `parse` then raises `ParserFound`."""
 
 
-class ParserFound(Exception):  # noqa: N818  # it carries an answer, it is no error
+class ParserFound(Exception):  # noqa: N818  # it carries an answer and is not an error
     """The parser of a command, handed out in place of parsing."""
 
     def __init__(self, parser: Any) -> None:
@@ -89,9 +89,9 @@ def fading_name(experiment: Experiment) -> str:
 def peek(arguments: Sequence[str], name: str) -> str | None:
     """The value of one option before the rest is parsed; the last one counts."""
     found = None
-    for place, word in enumerate(arguments):
-        if word == f"--{name}" and place + 1 < len(arguments):
-            found = arguments[place + 1]
+    for index, word in enumerate(arguments):
+        if word == f"--{name}" and index + 1 < len(arguments):
+            found = arguments[index + 1]
         elif word.startswith(f"--{name}="):
             found = word.partition("=")[2]
     return found

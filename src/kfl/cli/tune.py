@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(f"\nkfl: interrupted; finished runs are kept. To continue: {shlex.join(words)}", file=sys.stderr)
         return 130
-    of_trial = [histories[place * len(seeds) :][: len(seeds)] for place in range(len(flat))]
+    of_trial = [histories[index * len(seeds) :][: len(seeds)] for index in range(len(flat))]
     outcomes: dict[str, list[Outcome]] = {name: [] for name in trials}
     lines = []
     for trial, runs in zip(flat, of_trial, strict=True):

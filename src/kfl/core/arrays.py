@@ -1,6 +1,6 @@
-"""Arrays in an npz or npy file from a stranger: no pickles, and no memory taken that the file itself does not fill.
+"""Read npz and npy files from untrusted sources: no pickles, and no more memory than the file itself fills.
 
-NumPy believes the header of an array and allocates before it reads; here header, archive and file must agree first.
+NumPy trusts the header of an array and allocates before it reads; here header, archive and file must agree first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_npz(data: bytes) -> dict[str, NDArray[Any]]:
     except ValueError:
         raise
     except Exception as problem:  # zipfile and NumPy's header parser raise anything from KeyError to TokenError
-        raise ValueError(f"it is no npz file ({problem})") from problem
+        raise ValueError(f"it is not an npz file ({problem})") from problem
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> NDArray[Any]:
@@ -54,7 +54,7 @@ def read_npy(data: bytes) -> NDArray[Any]:
     except ValueError:
         raise
     except Exception as problem:  # NumPy's header parser raises anything from KeyError to TokenError
-        raise ValueError(f"it is no npy file ({problem})") from problem
+        raise ValueError(f"it is not an npy file ({problem})") from problem
 
 
 def _array(data: bytes, name: str) -> NDArray[Any]:
@@ -67,5 +67,5 @@ def _array(data: bytes, name: str) -> NDArray[Any]:
         raise ValueError(f"{name} holds Python objects, not numbers")
     rest = content.read()
     if math.prod(shape) * dtype.itemsize != len(rest):
-        raise ValueError(f"{name} promises {shape} and holds {len(rest)} bytes")
+        raise ValueError(f"{name} declares the shape {shape} but holds {len(rest)} bytes")
     return np.frombuffer(rest, dtype).reshape(shape, order="F" if fortran else "C").copy(order="C")

@@ -90,7 +90,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ConfigError(where, value, "a list")
-        return tuple(convert(options[0], item, f"{where}[{place}]") for place, item in enumerate(value))
+        return tuple(convert(options[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     return _scalar(hint, value, where)
 
 
@@ -176,7 +176,7 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> Table:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two tables, one line per field.
+    """The differences between two tables, one line per field.
 
     >>> differences({"rounds": 3, "seed": 0}, {"rounds": 4, "seed": 0})
     ['rounds: 3 → 4']

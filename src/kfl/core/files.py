@@ -102,9 +102,9 @@ def write_json_list(path: Path, rows: Iterable[object]) -> None:
     """
     with atomic_file(path) as file:
         file.write(b"[")
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             text = json.dumps(jsonable(row), ensure_ascii=False, allow_nan=False)
-            file.write(f"{',' if place else ''}\n{text}".encode())
+            file.write(f"{',' if index else ''}\n{text}".encode())
         file.write(b"\n]\n")
 
 

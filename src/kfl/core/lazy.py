@@ -1,4 +1,4 @@
-"""Names that are imported when they are first used, so that help texts need not wait for PyTorch."""
+"""Names that are imported on first use, so that help texts need not wait for PyTorch."""
 
 from __future__ import annotations
 

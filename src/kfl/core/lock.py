@@ -1,4 +1,4 @@
-"""One process at a time: a lock that the system releases when its process ends, however it ends."""
+"""A lock between processes, which the system releases when its process ends, however it ends."""
 
 from __future__ import annotations
 

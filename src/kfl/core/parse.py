@@ -1,4 +1,4 @@
-"""TOML and JSON from strangers: whatever is wrong with a text is a ValueError, endless nesting included.
+"""TOML and JSON from untrusted sources: whatever is wrong with a text is a ValueError, endless nesting included.
 
 Reading a file may also raise OSError; a text that is not UTF-8 is a ValueError, too.
 """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 YEARS_AUTHORITY = 10
 DAYS_SERVER = 825
-"""Longer lives are refused by some clients."""
+"""Some clients refuse longer lifetimes."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _read_key(path: Path) -> EllipticCurvePrivateKey:
 
     key = load_pem_private_key(path.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise KflError(f"{path} holds no elliptic-curve key, so it is not the authority that kfl made.")
+        raise KflError(f"{path} does not hold an elliptic-curve key, so kfl did not make this authority.")
     return key
 
 
@@ -180,6 +180,6 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
-        raise KflError(f"{path} is there already; remove it first if it is to be replaced.") from None
+        raise KflError(f"{path} already exists; remove it first to replace it.") from None
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

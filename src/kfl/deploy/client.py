@@ -57,9 +57,9 @@ def answer(message: Message, context: Context) -> Message:
             refusal = {"protocol": PROTOCOL_VERSION, "kind": "refused", "status": "refused", "reason": str(problem)}
             return Message(to_record(refusal, {}), reply_to=message)
         worker = make_worker(context.node_config, context.run_config)
-        said, upload = worker.answer(values, arrays)
-        return Message(to_record(said, upload), reply_to=message)
-    except Exception as problem:  # a device function may raise anything; the fleet must go on
+        reply, upload = worker.answer(values, arrays)
+        return Message(to_record(reply, upload), reply_to=message)
+    except Exception as problem:  # a device function may raise anything; the fleet must continue
         log.exception("The device could not answer.")
         reason = f"{type(problem).__name__}: {scrub(problem)}"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)

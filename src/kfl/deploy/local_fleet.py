@@ -42,7 +42,7 @@ START_S = 60.0
 RESTART_S = 5.0
 """Between two attempts to start a program again."""
 SILENT_S = 20.0
-"""A server that has let go of its run folder for so long is dead, and its run is started anew."""
+"""A server that has not held its run folder for this long is dead, and its run is restarted."""
 
 
 @dataclass
@@ -129,7 +129,7 @@ class LocalFleet:
 
     @property
     def secret(self) -> Path:
-        """What the process that runs server apps shows the SuperLink, so that nobody else can run any."""
+        """What the process that runs server apps shows the SuperLink, so that no other process can run any."""
         return self.folder / "keys" / "superexec.secret"
 
     def device_folder(self, device: int) -> Path:
@@ -199,14 +199,14 @@ class LocalFleet:
         )
 
     def submit(self) -> None:
-        """Start a Flower run: the server app, which goes on where the run folder ends."""
+        """Start a Flower run: the server app, which continues where the run folder ends."""
         self.runs += 1
         self.flwr("run", str(self.folder / "app"), CONNECTION)
         self._submitted = time.monotonic()
 
     @property
     def finished(self) -> bool:
-        """Whether the server has closed its books."""
+        """Whether the server has finished the run."""
         return is_finished(self.run_folder)
 
     @property
@@ -215,7 +215,7 @@ class LocalFleet:
         return is_held(self.run_folder)
 
     def rounds(self, patience_s: float = 600.0, restart: bool = True) -> Iterator[RoundLog]:
-        """The rounds as they are finished, until the last. A server that died is started anew, if wanted.
+        """The rounds as they are finished, until the last. A server that died is restarted, if wanted.
 
         KflError if nothing happens for `patience_s` seconds.
         """

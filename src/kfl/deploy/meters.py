@@ -82,7 +82,7 @@ class RaplMeter(Meter):
     def __post_init__(self) -> None:
         if not self._zones():
             raise KflError(
-                f"There is no energy counter that can be read under {self.folder}; use another meter (formula or "
+                f"There is no readable energy counter under {self.folder}; use another meter (formula or "
                 "codecarbon), or run the device as a user who may read the counters."
             )
 
@@ -129,7 +129,7 @@ class CodeCarbonMeter(Meter):
             from codecarbon import OfflineEmissionsTracker
         except ImportError as problem:
             raise MissingExtraError("codecarbon", "meter", "The meter 'codecarbon'") from problem
-        # The country only decides grams of CO2, which nobody asks for.
+        # The country only decides grams of CO2, which is not used.
         self._tracker = OfflineEmissionsTracker(
             country_iso_code="USA",
             save_to_file=False,

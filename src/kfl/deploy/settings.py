@@ -48,7 +48,7 @@ class FleetSettings:
 
     deadline_s: float = 120.0
     """Seconds of real time in which a chosen device must answer; later answers are not used. The radio's own
-    deadline_s is another thing: the T_max of the paper's cost model, by which shares and powers are computed."""
+    deadline_s is different: the T_max of the paper's cost model, from which shares and powers are computed."""
     poll_s: float = 0.2
     """Seconds between two looks for answers."""
     quorum: float = 0.5
@@ -56,7 +56,7 @@ class FleetSettings:
     min_devices: int = 1
     """Devices that must be there before a round begins; the server waits for them."""
     join_deadline_s: float = 60.0
-    """Before the first round, wait this long for all devices; then go on as soon as min_devices are there."""
+    """Before the first round, wait this long for all devices; then continue as soon as min_devices are there."""
     profile_deadline_s: float = 60.0
     """Seconds in which a device that appears must say what it has."""
     pause_s: float = 0.0
@@ -67,7 +67,7 @@ class FleetSettings:
     gains: str | None = None
     """File of measured gains, CSV with the columns round, device, gain, or JSON lines with those keys."""
     max_compute_power_w: float = 100.0
-    """No device draws more than this while it computes: reported energy above this times deadline_s is no energy."""
+    """No device draws more than this while it computes: reported energy above this times deadline_s is refused."""
     metrics_port: int | None = None
     """Port on 127.0.0.1 for Prometheus; 0 takes a free one, none serves nothing."""
 

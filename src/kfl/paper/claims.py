@@ -117,9 +117,9 @@ def learning_m2() -> list[Claim]:
         ]
         for dataset, figure in zip(DATASETS, ("fig2a", "fig2b"), strict=True):
             for count in COUNTS:
-                place = f"V-A, Fig. {figure[3:]}"
-                found.append(_over_all(place, "accuracy", dataset, 2, "equal", ("fedavg", "apfl"), count, care, figure))
-                found.append(_over_all(place, "speed", dataset, 2, "equal", BASELINES, count, care, figure))
+                where = f"V-A, Fig. {figure[3:]}"
+                found.append(_over_all(where, "accuracy", dataset, 2, "equal", ("fedavg", "apfl"), count, care, figure))
+                found.append(_over_all(where, "speed", dataset, 2, "equal", BASELINES, count, care, figure))
         found += [
             _versus("V-B, Fig. 3a", "mnist", 2, "mixed", "fedkd", 10, 0.61, care, "fig3a"),
             _versus("V-B, Fig. 3a", "mnist", 2, "mixed", "fedkd", 50, 0.59, care, "fig3a"),

@@ -107,19 +107,19 @@ def execute(
             on_progress(replace(progress, name=names[progress.name][0]))
         if progress.history is None or progress.history.folder is None:
             return
-        place = Path(progress.history.folder)
+        run_folder = Path(progress.history.folder)
         experiment = todo[names[progress.name][0]]
         cell = experiment.cell_config
         budget_j = None if cell is None else cell.budget_j_per_round * experiment.rounds * experiment.devices
         row = {
-            **_short(record(experiment, progress.history, data_note(place))),
+            **_short(record(experiment, progress.history, data_note(run_folder))),
             "budget_j": budget_j,
             "device": device,
             "precision": precision,
         }
         store.add(dict.fromkeys(names[progress.name], row))
         if not keep_runs:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(run_folder, ignore_errors=True)
 
     run_many(
         list(todo.values()),
@@ -157,7 +157,7 @@ RELATIVE_WORK = {"apfl": 2.0, "fedkd": 1.6}
 DEVICES_PAID = {0: 100.0, 1: 25.0, 2: 6.0}
 """About how many devices a round has in Fig. 4 for the three values of κ."""
 TYPICAL_SAMPLES = 500
-"""On a device, about, where nothing else is said."""
+"""Samples on a device, roughly, by default."""
 WITHOUT_SAMPLES = 0.06
 """Part of a device's time in a round that does not depend on its samples: moving its weights."""
 STARTUP_S = 1.0

@@ -102,11 +102,11 @@ def told(difference: Difference | None, digits: int = 2) -> str:
     """
     if difference is None:
         return NOT_RUN
-    said = f"{difference.mean:+.{digits}f}"
+    text = f"{difference.mean:+.{digits}f}"
     if difference.low is not None and difference.high is not None:
-        said += f" [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
+        text += f" [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
     few = "" if difference.count >= FEWEST_SEEDS else f" ({difference.count} seed{'s' * (difference.count > 1)})"
-    return said.replace("-", "−") + few
+    return text.replace("-", "−") + few
 
 
 def beyond(difference: Difference | None, claimed: float) -> str:

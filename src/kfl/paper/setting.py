@@ -24,7 +24,7 @@ DATASETS: tuple[Dataset, ...] = ("mnist", "cifar10")
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 EQUAL_WIDTH = {"mnist": 256, "cifar10": 128}
 SAMPLES = {"mnist": 600, "cifar10": 500}
-"""On each of 100 devices."""
+"""Training samples on each of 100 devices."""
 COUNTS = (10, 50)
 """Devices per round in the comparisons of algorithms."""
 NAMES = {
@@ -46,13 +46,13 @@ class Scale:
     rounds: int
     seeds: tuple[int, ...]
     samples: int | None
-    """At most so many training samples per device."""
+    """Largest number of training samples per device."""
     evaluate_every: int
     quick: bool
 
     @property
     def mark(self) -> str:
-        """What every output of a quick run carries."""
+        """The mark on every output of a quick run."""
         if not self.quick:
             return ""
         seeds = "one seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"

@@ -30,14 +30,14 @@ LABELS: dict[Axis, tuple[str, str]] = {
     "seconds": ("time in the cell", "s"),
     "bits": ("uploaded by all devices", "bit"),
 }
-"""What stands under each axis, and its unit."""
+"""The label of each axis, and its unit."""
 
 SIZE_IN = (8.2, 4.8)
-"""Width and height of the picture in inches."""
+"""Width and height of the plot in inches."""
 GRID = 200
-"""Points at which curves of different seeds are read off."""
+"""Points at which curves of different seeds are interpolated."""
 LOG_FROM = 20.0
-"""Where the ends of the curves lie further apart than this factor, the axis is logarithmic."""
+"""The axis is logarithmic where the ends of the curves differ by more than this factor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,7 @@ def _scale(axes: Axes, lines: Sequence[Curve], x: Axis) -> None:
 
 
 def scale_x(axes: Axes, lines: Sequence[Curve], x: Axis, ticks: int) -> tuple[float, float]:
-    """The horizontal axis, logarithmic where lines end far apart, with about so many ticks; its two ends."""
+    """The horizontal axis, logarithmic where lines end far apart, with roughly `ticks` ticks; its two ends."""
     from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 
     curves = [line for line in lines if not line.flat]
@@ -168,20 +168,20 @@ def _labels(axes: Axes, lines: Sequence[Curve]) -> None:
     size = SIZE_IN[1] * axes.get_position().height * 72  # points
     # What could not run has no line; its name stands at the bottom.
     wanted = {line.name: (float(line.mean[-1]) - low) / (high - low) if line.feasible else 0.0 for line in lines}
-    places = spread_out(wanted, 12.5 / size)
+    heights = spread_out(wanted, 12.5 / size)
     to_fraction = axes.transData + axes.transAxes.inverted()
     right = axes.get_xlim()[1]
     for line in lines:
         colour = style_of(line.name)[0]
         end = right if line.flat else float(line.x[-1])
         x_end, y_end = to_fraction.transform((end, float(line.mean[-1])))
-        place = places[line.name]
+        height = heights[line.name]
         if line.feasible:
-            _connect(axes, (x_end, y_end), place, colour)
+            _connect(axes, (x_end, y_end), height, colour)
         bold = "bold" if line.name == "kfl" else "normal"
         axes.text(
             1.052,
-            place,
+            height,
             _name(line),
             transform=axes.transAxes,
             color=colour,
@@ -192,9 +192,9 @@ def _labels(axes: Axes, lines: Sequence[Curve]) -> None:
         )
 
 
-def _connect(axes: Axes, end: tuple[float, float], place: float, colour: str) -> None:
-    """A thin line from the end of a curve to its name; dotted, so that nobody takes it for a curve."""
-    x, y = [end[0] + 0.008, 1.032, 1.045], [end[1], place, place]
+def _connect(axes: Axes, end: tuple[float, float], height: float, colour: str) -> None:
+    """A thin line from the end of a curve to its name; dotted, so that it is not mistaken for a curve."""
+    x, y = [end[0] + 0.008, 1.032, 1.045], [end[1], height, height]
     axes.plot(x, y, transform=axes.transAxes, color=colour, linewidth=0.8, linestyle=":", clip_on=False)
 
 

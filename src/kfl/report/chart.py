@@ -38,14 +38,14 @@ class Chart:
     """One chart of a page."""
 
     name: str
-    """Its place on the page, a word for links."""
+    """Its anchor on the page."""
     title: str
     summary: str
     """One or two sentences with what there is to see, for those who see it and those who do not. Plain text."""
     views: dict[str, Figure] = field(default_factory=dict)
     """By label; the first is shown, and a switch offers the others."""
     switch: str = ""
-    """What the switch chooses, said to screen readers."""
+    """What the switch selects, for screen readers."""
     table: Table | None = None
     wide: bool = False
     """Whether it takes the whole width of the page."""
@@ -71,7 +71,7 @@ def _short(value: float, digits: int) -> float | None:
 
 
 def thinned(count: int, most: int) -> NDArray[np.int64]:
-    """Which of so many places to keep: all, or `most` evenly spread with both ends.
+    """Indices to keep of `count`: all, or `most` of them evenly spaced, both ends included.
 
     >>> thinned(5, 9).tolist(), thinned(100, 3).tolist()
     ([0, 1, 2, 3, 4], [0, 50, 99])
@@ -87,7 +87,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOS
     >>> table(["round"], [["1"], ["2"], ["3"]], most=2)
     Table(columns=('round',), rows=(('1',), ('3',)), note='2 of 3 rows.')
     """
-    kept = [tuple(rows[place]) for place in thinned(len(rows), most)]
+    kept = [tuple(rows[index]) for index in thinned(len(rows), most)]
     note = f"{len(kept):,} of {len(rows):,} rows." if len(kept) < len(rows) else ""
     return Table(tuple(columns), tuple(kept), note)
 
@@ -114,7 +114,7 @@ def stroke(index: int) -> dict[str, str]:
 
 
 def gathered(chart: Chart, names: Sequence[str], kinds: Mapping[str, int]) -> Chart:
-    """A chart of so many runs that a legend of them all would be no help: thin lines, and an entry for each kind."""
+    """A chart of too many runs for a legend: thin lines, and one entry for each kind."""
     keys = [line(kind, [None], [None], ink(index), line=stroke(index)) for kind, index in kinds.items()]
 
     def thin(trace: dict[str, Any]) -> dict[str, Any]:

@@ -31,8 +31,8 @@ def accuracy_chart(runs: list[RunData], names: list[str], colours: list[int]) ->
         if unit != "rounds" and not any(spent_curves(run)[unit][-1:].sum() > 0 for run in runs):
             continue
         traces: list[Any] = []
-        for place, run in enumerate(runs):
-            traces += _traces(run, names[place], unit, colours[place], alone=len(runs) == 1)
+        for index, run in enumerate(runs):
+            traces += _traces(run, names[index], unit, colours[index], alone=len(runs) == 1)
         views[label] = _figure(traces, axis(title, rangemode="tozero", **style))
     return Chart(
         "accuracy",
@@ -114,15 +114,15 @@ def _table(runs: list[RunData], names: list[str]) -> Any:
     for run, name in zip(runs, names, strict=True):
         spent = spent_curves(run)
         tested = np.flatnonzero(np.isfinite(run.rounds.accuracy))
-        for place in tested[thinned(len(tested), max(4, 40 // len(runs)))]:
+        for index in tested[thinned(len(tested), max(4, 40 // len(runs)))]:
             rows.append(
                 (
                     name,
-                    str(place + 1),
-                    percent(run.rounds.accuracy[place], 2),
-                    quantity(spent["joules"][place], "J"),
-                    quantity(spent["seconds"][place], "s"),
-                    quantity(spent["bits"][place], "bit"),
+                    str(index + 1),
+                    percent(run.rounds.accuracy[index], 2),
+                    quantity(spent["joules"][index], "J"),
+                    quantity(spent["seconds"][index], "s"),
+                    quantity(spent["bits"][index], "bit"),
                 )
             )
     return table(("run", "rounds", "accuracy", "energy", "time", "uploaded"), rows, most=80)
@@ -166,8 +166,8 @@ def distribution_chart(runs: list[RunData], names: list[str], colours: list[int]
 
 
 def _note(label: str, x: float) -> dict[str, Any]:
-    place = {"xref": "x", "x": x, "yref": "paper", "y": 1, "yanchor": "top", "textangle": -90}
-    return {**place, "text": label, "showarrow": False, "font": {"color": "@c2", "size": 12}}
+    anchor = {"xref": "x", "x": x, "yref": "paper", "y": 1, "yanchor": "top", "textangle": -90}
+    return {**anchor, "text": label, "showarrow": False, "font": {"color": "@c2", "size": 12}}
 
 
 def _histogram(values: Any) -> dict[str, Any]:
@@ -197,10 +197,10 @@ def _histogram(values: Any) -> dict[str, Any]:
             "xanchor": "right",
             "yanchor": "top",
             "font": {"color": shade},
-            "yshift": -18 * place,
+            "yshift": -18 * index,
             "xshift": -4,
         }
-        for place, (label, x, shade) in enumerate(marks)
+        for index, (label, x, shade) in enumerate(marks)
     ]
     bars = {
         "type": "bar",

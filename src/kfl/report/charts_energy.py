@@ -131,8 +131,8 @@ def pace_chart(runs: list[RunData], names: list[str], colours: list[int]) -> Cha
         label = text(shortened(name)) if len(runs) > 1 else "mean device"
         traces.append(line(label, x, numbers(mean), ink(colour), line=stroke(colour)))
         rows += [
-            (name, str(place), quantity(a, "J"), quantity(b, "J"))
-            for place, a, b in zip(x, mean.tolist(), most.tolist(), strict=True)
+            (name, str(number), quantity(a, "J"), quantity(b, "J"))
+            for number, a, b in zip(x, mean.tolist(), most.tolist(), strict=True)
         ]
     budgets = {(run.budget_j, run.planned) for run, _, _ in runs_with if math.isfinite(run.budget_j)}
     for budget_j, planned in sorted(budgets):

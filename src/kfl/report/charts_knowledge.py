@@ -20,7 +20,7 @@ class Flat:
     """Knowledge of all kept rounds in two dimensions; the axes are the same for all of them."""
 
     rounds: list[int]
-    place: FloatArray
+    position: FloatArray
     """(rounds, classes, 2); NaN where a class was not known yet."""
     explained: float
     """Share of the variance over all rounds and classes that the two axes hold."""
@@ -45,10 +45,10 @@ def flatten(run: RunData) -> Flat | None:
     axes = np.zeros((stack.shape[2], 2))
     axes[:, : min(2, len(directions))] = directions[:2].T
     total = float((strength**2).sum())
-    place = np.where(known[:, :, None], (stack - centre) @ axes, np.nan)
+    position = np.where(known[:, :, None], (stack - centre) @ axes, np.nan)
     return Flat(
         rounds=[one[0] for one in seen],
-        place=place,
+        position=position,
         explained=float((strength[:2] ** 2).sum()) / total if total > 0 else 1.0,
         moved=_moved(stack, known),
         apart=np.array([_apart(rows[mask], np.mean) for rows, mask in zip(stack, known, strict=True)]),
@@ -58,9 +58,9 @@ def flatten(run: RunData) -> Flat | None:
 
 def _moved(stack: FloatArray, known: NDArray[np.bool_]) -> FloatArray:
     found = [np.nan]
-    for place in range(1, len(stack)):
-        both = known[place] & known[place - 1]
-        step = np.linalg.norm(stack[place] - stack[place - 1], axis=1)[both]
+    for index in range(1, len(stack)):
+        both = known[index] & known[index - 1]
+        step = np.linalg.norm(stack[index] - stack[index - 1], axis=1)[both]
         found.append(float(step.mean()) if step.size else np.nan)
     return np.array(found)
 
@@ -77,8 +77,8 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
     flat = flatten(run)
     if flat is None:
         return None
-    classes = flat.place.shape[1]
-    last = flat.place[-1]
+    classes = flat.position.shape[1]
+    last = flat.position[-1]
     inks = [COLOURS[c % len(COLOURS)] for c in range(classes)]
     paths = {
         "type": "scatter",
@@ -104,8 +104,8 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
         "showlegend": False,
     }
     layout = {
-        "xaxis": axis("first principal direction", range=_range(flat.place[:, :, 0])),
-        "yaxis": axis("second principal direction", range=_range(flat.place[:, :, 1])),
+        "xaxis": axis("first principal direction", range=_range(flat.position[:, :, 0])),
+        "yaxis": axis("second principal direction", range=_range(flat.position[:, :, 1])),
         "hovermode": "closest",
     }
     frames = {
@@ -113,9 +113,9 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
         "labels": [f"round {number + 1}" for number in flat.rounds],
         "points": 1,
         "paths": 0,
-        "tail": _tail(flat.place),
-        "x": [numbers(flat.place[:, c, 0], 4) for c in range(classes)],
-        "y": [numbers(flat.place[:, c, 1], 4) for c in range(classes)],
+        "tail": _tail(flat.position),
+        "x": [numbers(flat.position[:, c, 0], 4) for c in range(classes)],
+        "y": [numbers(flat.position[:, c, 1], 4) for c in range(classes)],
     }
     late = int(np.isfinite(last[:, 0]).sum())
     summary = (
@@ -132,12 +132,12 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
     return Chart(f"{prefix}knowledge", title, summary, {"": figure}, table=shown, tall=True, frames=frames)
 
 
-def _tail(place: FloatArray) -> int:
+def _tail(position: FloatArray) -> int:
     """How many steps of its way a class drags behind it: all, or three where it jumps about and all were a tangle."""
-    steps = np.linalg.norm(np.diff(place, axis=0), axis=2)
+    steps = np.linalg.norm(np.diff(position, axis=0), axis=2)
     steps = steps[np.isfinite(steps)]
-    spread = float(np.linalg.norm(np.nanmax(place, axis=(0, 1)) - np.nanmin(place, axis=(0, 1))))
-    return 3 if steps.size and float(np.median(steps)) > 0.04 * spread else len(place)
+    spread = float(np.linalg.norm(np.nanmax(position, axis=(0, 1)) - np.nanmin(position, axis=(0, 1))))
+    return 3 if steps.size and float(np.median(steps)) > 0.04 * spread else len(position)
 
 
 def _range(values: FloatArray) -> list[float | None]:
@@ -147,7 +147,7 @@ def _range(values: FloatArray) -> list[float | None]:
 
 
 def motion_chart(run: RunData, prefix: str) -> Chart | None:
-    """Whether knowledge has come to rest, and whether its classes lie apart."""
+    """Whether knowledge has settled, and whether its classes are separated."""
     flat = flatten(run)
     if flat is None or len(flat.rounds) < 2:
         return None
@@ -163,13 +163,13 @@ def motion_chart(run: RunData, prefix: str) -> Chart | None:
         "hovermode": "x unified",
     }
     rows = [
-        (str(place), *(f"{value:.3g}" if np.isfinite(value) else "–" for value in values))
-        for place, *values in zip(x, flat.apart.tolist(), flat.nearest.tolist(), flat.moved.tolist(), strict=True)
+        (str(index), *(f"{value:.3g}" if np.isfinite(value) else "–" for value in values))
+        for index, *values in zip(x, flat.apart.tolist(), flat.nearest.tolist(), flat.moved.tolist(), strict=True)
     ]
     shown = table(("rounds", "between two classes, mean", "between the two nearest", "moved"), rows)
     ratio = flat.apart[-1] / flat.moved[-1] if flat.moved[-1] > 0 else np.inf
     summary = (
-        f"Classes lie {flat.apart[-1]:.3g} apart at the end; in the last step a class moved {flat.moved[-1]:.2g}"
+        f"Classes are {flat.apart[-1]:.3g} apart at the end; in the last step a class moved {flat.moved[-1]:.2g}"
         " on average" + (f", {ratio:.0f} times less." if np.isfinite(ratio) and ratio >= 2 else ".")
     )
     figure = {"data": traces, "layout": layout}

@@ -87,16 +87,16 @@ def _dots(run: RunData, values: FloatArray, distance_m: FloatArray, y: dict[str,
 
 
 def _bands(run: RunData, values: FloatArray, y: dict[str, Any]) -> Figure:
-    """The median upload of each round, or of a few together, and where eight of ten lie."""
+    """The median upload of each round, or of a few together, and the range of the middle 80 %."""
     spans = min(run.played, 200)
     span = run.rounds.round * spans // run.played
     ends = np.searchsorted(span, np.arange(spans + 1))
     x, found = [], []
-    for place in range(spans):
-        part = values[ends[place] : ends[place + 1]]
+    for index in range(spans):
+        part = values[ends[index] : ends[index + 1]]
         part = part[np.isfinite(part) & (part > 0)]
         if part.size:
-            x.append(round((place + 0.5) * run.played / spans + 0.5, 1))
+            x.append(round((index + 0.5) * run.played / spans + 0.5, 1))
             found.append(np.quantile(part, (0.1, 0.5, 0.9)))
     low, middle, high = np.array(found).T if found else np.empty((3, 0))
     traces = [
@@ -112,13 +112,13 @@ def _table(run: RunData) -> Any:
     kept = thinned(len(rounds.device), 40)
     rows = [
         (
-            str(rounds.round[place] + 1),
-            str(rounds.device[place]),
-            percent(rounds.share[place], 2),
-            quantity(rounds.power_w[place], "W"),
-            quantity(rounds.upload_energy_j[place], "J"),
+            str(rounds.round[index] + 1),
+            str(rounds.device[index]),
+            percent(rounds.share[index], 2),
+            quantity(rounds.power_w[index], "W"),
+            quantity(rounds.upload_energy_j[index], "J"),
         )
-        for place in kept
+        for index in kept
     ]
     shown = table(columns, rows)
     note = f"{len(kept):,} of {len(rounds.device):,} uploads." if len(kept) < len(rounds.device) else ""
@@ -230,12 +230,12 @@ def _points(run: RunData, values: FloatArray, title: str, style: str) -> Figure:
 
 
 def _chosen_frames(run: RunData) -> dict[str, Any]:
-    """Who took part in each round: places in the first trace, for the page to mark."""
+    """Who took part in each round: indices into the first trace, for the page to mark."""
     per_round = max(1.0, len(run.rounds.device) / run.played)
     kept = thinned(run.played, int(min(MOST_FRAMES, max(10, MOST_MARKED // per_round))))
     starts, ends = (np.searchsorted(run.rounds.round, kept, side=side) for side in ("left", "right"))
     who = [run.rounds.device[a:b].tolist() for a, b in zip(starts, ends, strict=True)]
-    return {"kind": "marked", "labels": [f"round {place + 1}" for place in kept], "trace": 1, "of": 0, "which": who}
+    return {"kind": "marked", "labels": [f"round {index + 1}" for index in kept], "trace": 1, "of": 0, "which": who}
 
 
 def _grid(run: RunData, values: FloatArray, title: str, style: str) -> Figure:

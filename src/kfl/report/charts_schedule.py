@@ -66,12 +66,12 @@ def _cells(run: RunData, order: NDArray[np.int64]) -> dict[str, Any]:
     rows = ["".join(map(str, row)) for row in state[order].tolist()]
     used = sorted({1, *np.unique(state).tolist()} - {0})
     scale = []
-    for place, kind in enumerate(used):
+    for index, kind in enumerate(used):
         colour = STATE_COLOURS[kind - 1]
-        scale += [[place / len(used), colour], [(place + 1) / len(used), colour]]
+        scale += [[index / len(used), colour], [(index + 1) / len(used), colour]]
     trace = {
         "type": "heatmap",
-        "z": {"digits": rows, "ranks": {str(kind): place + 1 for place, kind in enumerate(used)}},
+        "z": {"digits": rows, "ranks": {str(kind): index + 1 for index, kind in enumerate(used)}},
         "text": {"labels": list(STATES)},
         "x0": 1,
         "dx": 1,
@@ -102,11 +102,11 @@ def _state(kind: str) -> int:
 def _groups(run: RunData, order: NDArray[np.int64]) -> dict[str, Any]:
     """Share of a group of devices that took part, in a few rounds taken together."""
     groups, spans = min(GROUPS, run.devices), min(GROUPS, run.played)
-    place = np.empty(run.devices, dtype=np.int64)
-    place[order] = np.arange(run.devices) * groups // run.devices
+    index = np.empty(run.devices, dtype=np.int64)
+    index[order] = np.arange(run.devices) * groups // run.devices
     span = run.rounds.round * spans // run.played
-    hits = np.bincount(place[run.rounds.device] * spans + span, minlength=groups * spans).reshape(groups, spans)
-    sizes = np.bincount(place, minlength=groups)[:, None] * np.bincount(
+    hits = np.bincount(index[run.rounds.device] * spans + span, minlength=groups * spans).reshape(groups, spans)
+    sizes = np.bincount(index, minlength=groups)[:, None] * np.bincount(
         np.arange(run.played) * spans // run.played, minlength=spans
     )
     share = hits / np.maximum(sizes, 1)
@@ -140,7 +140,7 @@ def participants_chart(run: RunData, prefix: str) -> Chart | None:
     for incident in run.rounds.incidents:
         lost[incident.round] += _state(incident.kind) > 1
     kept = thinned(run.played, 600)
-    x = [int(place) + 1 for place in kept]
+    x = [int(index) + 1 for index in kept]
     shape = {"shape": "hvh" if run.played <= 300 else "linear"}
     traces = [line("chosen", x, numbers(chosen[kept]), "@c1", line=shape)]
     if lost.any():
@@ -152,11 +152,11 @@ def participants_chart(run: RunData, prefix: str) -> Chart | None:
     among = f"{least:,} devices were chosen in every round." if most == least else ""
     summary = among or f"From {least:,} to {most:,} devices were chosen in a round."
     if nobody:
-        why = Counter(describe(run.rounds.status[place]) for place in np.flatnonzero(chosen == 0)).most_common(1)[0][0]
+        why = Counter(describe(run.rounds.status[index]) for index in np.flatnonzero(chosen == 0)).most_common(1)[0][0]
         summary += f" In {several(nobody, 'round')} nobody was: {why.rstrip('.') or 'no reason was recorded'}."
     layout = {"xaxis": axis("round"), "yaxis": axis("devices", rangemode="tozero"), "hovermode": "x unified"}
     rows = [
-        (str(place + 1), f"{chosen[place]:.0f}", f"{chosen[place] - lost[place]:.0f}") for place in range(run.played)
+        (str(index + 1), f"{chosen[index]:.0f}", f"{chosen[index] - lost[index]:.0f}") for index in range(run.played)
     ]
     shown = table(("round", "chosen", "uploads that counted"), rows)
     figure = {"data": traces, "layout": layout}
@@ -192,7 +192,7 @@ def faults_chart(run: RunData, prefix: str) -> Chart | None:
     traces = []
     kinds = [kind for kind in WORDS if kind in counted] + sorted(set(counted) - set(WORDS))
     for kind in kinds:
-        place = list(WORDS).index(kind) if kind in WORDS else 0
+        index = list(WORDS).index(kind) if kind in WORDS else 0
         at = np.array([incident.round for incident in incidents if incident.kind == kind]) * bars // run.played
         name = text(WORDS.get(kind, kind))
         traces.append(
@@ -202,8 +202,8 @@ def faults_chart(run: RunData, prefix: str) -> Chart | None:
                 "x": numbers(middle),
                 "y": np.bincount(at, minlength=bars).tolist(),
                 "marker": {
-                    "color": INKS[place],
-                    "pattern": {"shape": PATTERNS[place], "fillmode": "overlay", "fgcolor": "@panel", "size": 6},
+                    "color": INKS[index],
+                    "pattern": {"shape": PATTERNS[index], "fillmode": "overlay", "fgcolor": "@panel", "size": 6},
                 },
                 "hovertemplate": f"{name}: %{{y}}<extra></extra>",
             }

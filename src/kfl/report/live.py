@@ -18,7 +18,7 @@ from kfl.runfolder import LOCAL_ONLY, RunData, RunReader, find_runs, is_run_fold
 PORT = 8378
 """Where the page is, unless that port is taken."""
 SILENT_S = 60.0
-"""A run that has written nothing for so long may have been interrupted."""
+"""A run that has written nothing for this long may have been interrupted."""
 
 
 class LiveRun:

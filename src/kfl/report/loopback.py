@@ -59,7 +59,7 @@ class LoopbackServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that went away is no error."""
+        """A client that disconnected is not an error."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError | socket.timeout):
             super().handle_error(request, client_address)
 
@@ -122,4 +122,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are nobody's business."""
+        """Requests are not logged."""

@@ -27,9 +27,9 @@ def _switch(chart: Chart) -> str:
         return ""
     name = text(f"{chart.name}-view")
     options = "".join(
-        f'<label><input type="radio" name="{name}" id="{name}-{place}" value="{text(label)}"'
-        f"{' checked' if place == 0 else ''}><span>{text(label)}</span></label>"
-        for place, label in enumerate(chart.views)
+        f'<label><input type="radio" name="{name}" id="{name}-{index}" value="{text(label)}"'
+        f"{' checked' if index == 0 else ''}><span>{text(label)}</span></label>"
+        for index, label in enumerate(chart.views)
     )
     return f'<fieldset class="switch"><legend class="unseen">{text(chart.switch)}</legend>{options}</fieldset>'
 
@@ -98,10 +98,10 @@ def code_html(code: str, label: str, name: str) -> str:
 
 def section_html(name: str, title: str, inner: str, intro: str = "") -> str:
     """A part of the page with a heading."""
-    said = f'<p class="intro">{text(intro)}</p>' if intro else ""
+    intro_html = f'<p class="intro">{text(intro)}</p>' if intro else ""
     return (
         f'<section id="{text(name)}" aria-labelledby="{text(name)}-title">'
-        f'<h2 id="{text(name)}-title">{text(title)}</h2>{said}{inner}</section>'
+        f'<h2 id="{text(name)}-title">{text(title)}</h2>{intro_html}{inner}</section>'
     )
 
 

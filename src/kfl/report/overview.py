@@ -128,14 +128,14 @@ def comparison(runs: list[RunData], names: list[str]) -> Table:
 def comparison_sentence(runs: list[RunData], names: list[str]) -> str:
     """What the comparison says."""
     sums = [totals(run) for run in runs]
-    tested = [place for place, one in enumerate(sums) if one.accuracy is not None]
+    tested = [index for index, one in enumerate(sums) if one.accuracy is not None]
     told = f"{len(runs)} runs side by side."
     if tested:
-        best = max(tested, key=lambda place: sums[place].accuracy or 0.0)
+        best = max(tested, key=lambda index: sums[index].accuracy or 0.0)
         told += f" {names[best]} is the most accurate with {percent(sums[best].accuracy, 2)}"
-        spent = [place for place in tested if sums[place].energy_j > 0]
+        spent = [index for index in tested if sums[index].energy_j > 0]
         if spent:
-            least = min(spent, key=lambda place: sums[place].energy_j)
+            least = min(spent, key=lambda index: sums[index].energy_j)
             told += f"; {names[least]} spent the least energy, {quantity(sums[least].energy_j, 'J')}"
         told += "."
     return told
@@ -150,7 +150,7 @@ def names_of(runs: list[RunData]) -> list[str]:
         names = ["/".join(run.path.resolve().parts[-depth:]) for run in runs]
         if len(set(names)) == len(names):
             return names
-    return [f"{name} ({place + 1})" for place, name in enumerate(names)]
+    return [f"{name} ({index + 1})" for index, name in enumerate(names)]
 
 
 def colours_of(runs: list[RunData]) -> list[int]:
@@ -168,7 +168,7 @@ def kinds_of(runs: list[RunData]) -> dict[str, int]:
     """The kinds of runs and their colours, where there are too many runs for a colour each; else empty."""
     if len(runs) <= MOST_COLOURS:
         return {}
-    return {kind: place for place, kind in enumerate(dict.fromkeys(map(kind_of, runs)))}
+    return {kind: index for index, kind in enumerate(dict.fromkeys(map(kind_of, runs)))}
 
 
 def what_differs(runs: list[RunData], names: list[str]) -> Table:

@@ -1,4 +1,4 @@
-"""The page of one run, or of several compared: sections with their charts, in one file that asks nobody for more."""
+"""The page of one run, or of several compared: sections with their charts, in one self-contained file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from kfl.report.overview import (
 from kfl.report.words import text
 from kfl.runfolder import RunData, find_runs, read_run
 
-OLD = "This run folder has no trail of its rounds (trail.jsonl), which kfl writes as a run goes on: it is older."
+OLD = "This run folder has no trail of its rounds (trail.jsonl), which kfl now writes during a run."
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Content:
 def build_report(paths: list[Path], out: Path | None = None) -> Path:
     """Write the page of run folders, finished or not, and return where it is.
 
-    A folder of run folders stands for those in it. By default the page of one run is its report.html, and that of
+    A folder of run folders means all of them. By default the page of one run is its report.html, and that of
     several is report.html in the current folder.
     """
     found = find_runs(paths)
@@ -144,7 +144,7 @@ def _details(content: Content, run: RunData, prefix: str) -> None:
 
     not_yet = "No round is finished yet."
     add("who", "Scheduling", [schedule_chart(run, prefix), participants_chart(run, prefix)], not_yet)
-    no_radio = "This run has no radio: nobody has a place, a share of a band or a power."
+    no_radio = "This run has no radio: devices have no position, no share of the band and no power."
     radio = [shares_chart(run, prefix), cell_chart(run, prefix)]
     add("radio", "Radio and cell", radio, no_radio)
     has_trail = bool(run.trail) or not run.played
@@ -160,22 +160,22 @@ def _details(content: Content, run: RunData, prefix: str) -> None:
 
 
 def _all_details(content: Content, runs: list[RunData], names: list[str]) -> None:
-    options = "".join(f'<option value="{place}">{text(name)}</option>' for place, name in enumerate(names))
+    options = "".join(f'<option value="{index}">{text(name)}</option>' for index, name in enumerate(names))
     content.html += (
         '<section id="each" aria-labelledby="each-title"><h2 id="each-title">Run by run</h2>'
         f'<label class="chooser" for="run-choice">Run <select id="run-choice">{options}</select></label></section>'
     )
     content.links.append(("each", "Run by run"))
-    for place, run in enumerate(runs):
-        content.html += f'<div class="run" data-run="{place}"{"" if place == 0 else " hidden"}>'
-        _details(content, run, f"r{place}-")
+    for index, run in enumerate(runs):
+        content.html += f'<div class="run" data-run="{index}"{"" if index == 0 else " hidden"}>'
+        _details(content, run, f"r{index}-")
         content.html += "</div>"
     shown = table_html(what_differs(runs, names), "What differs between the configurations")
     content.section("differences", "What differs", shown)
 
 
 def data_of(content: Content) -> str:
-    """The figures as JSON that may stand in HTML."""
+    """The figures as JSON that is safe inside HTML."""
     raw = json.dumps(jsonable(content.figures), separators=(",", ":"), allow_nan=False)
     return raw.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -189,7 +189,7 @@ def asset(name: str) -> str:
 def render(content: Content, live: str | None = None) -> str:
     """The whole page; for a live one, with the version of its content.
 
-    Only the scripts that are kfl's own may run in it, known by their hash, and it may ask nobody for anything, except
+    Only kfl's own scripts, known by their hash, may run in it, and it may not request anything, except
     a live page its own server.
     """
     scripts = [asset("plotly-cartesian.min.js"), asset("report.js")]

@@ -1,7 +1,7 @@
-"""Trackers: show a run in TensorBoard, MLflow or Weights & Biases while it goes on.
+"""Trackers: log a run to TensorBoard, MLflow or Weights & Biases while it is running.
 
 A tracker is off unless it is asked for, and is never in the way: a missing package is one sentence before training
-starts, a tracker that fails later is reported once and the run goes on without it. A resumed run continues the
+starts, a tracker that fails later is reported once and the run continues without it. A resumed run continues the
 tracker's run where it stopped.
 
     with Tracking(["tensorboard"], folder) as tracking:
@@ -217,7 +217,7 @@ class Tracking:
             call()
         except Exception as problem:  # a run must not end because somebody's server did
             self._open.pop(tracker, None)
-            self._tell(f"The tracker {tracker.name} failed, the run goes on without it: {in_one_line(problem)}.")
+            self._tell(f"The tracker {tracker.name} failed; the run continues without it: {in_one_line(problem)}.")
 
 
 def run_facts(experiment: Experiment, folder: Path | None) -> RunFacts:

@@ -117,17 +117,17 @@ def records(content: bytes) -> Iterator[bytes]:
     >>> list(records(bytes(7) + part + part[:9]))
     [b'hello']
     """
-    place, parts = 7, b""
-    while place + 7 <= len(content):
-        room = BLOCK - place % BLOCK
+    offset, parts = 7, b""
+    while offset + 7 <= len(content):
+        room = BLOCK - offset % BLOCK
         if room < 7:  # too small for a part: filled with zeros
-            place += room
+            offset += room
             continue
-        length, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
-        if kind not in (1, 2, 3, 4) or place + 7 + length > len(content):
+        length, kind = int.from_bytes(content[offset + 4 : offset + 6], "little"), content[offset + 6]
+        if kind not in (1, 2, 3, 4) or offset + 7 + length > len(content):
             return  # torn
-        parts += content[place + 7 : place + 7 + length]
-        place += 7 + length
+        parts += content[offset + 7 : offset + 7 + length]
+        offset += 7 + length
         if kind in (1, 4):
             yield parts
             parts = b""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.config import to_table
+from kfl.core.files import jsonable
 from kfl.scheduling.horizon import Horizon, ScheduledRound
 from kfl.scheduling.problem_file import problem_table
 from kfl.scheduling.status import OUTCOMES, describe
@@ -63,9 +63,9 @@ def _round_row(horizon: Horizon, one: ScheduledRound) -> Row:
         "upload_energy_j": float(one.upload_energy_j.sum()),
         "energy_j": one.energy_j,
         "time_s": one.time_s,
-        "objective": _number(one.objective),
-        "lower_bound": _number(one.lower_bound),
-        "gap": _number(one.gap),
+        "objective": jsonable(one.objective),
+        "lower_bound": jsonable(one.lower_bound),
+        "gap": jsonable(one.gap),
         "status": one.status.code,
         "note": "" if one.status.ok else describe(one.status, horizon.problem.ids),
         "devices": scheduled_rows(horizon, one),
@@ -107,8 +107,4 @@ def horizon_csv(horizon: Horizon) -> str:
 def _rows(**columns: NDArray[Any] | list[Any]) -> list[Row]:
     lists = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values()]
     names = list(columns)
-    return [dict(zip(names, map(_number, row), strict=True)) for row in zip(*lists, strict=True)]
-
-
-def _number(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return [jsonable(dict(zip(names, row, strict=True))) for row in zip(*lists, strict=True)]

@@ -27,14 +27,14 @@ def write_project(folder: Path, devices: int = 3, host: str = "fleet.example.org
         folder: where; it must not hold anything yet.
         devices: how many there will be.
         host: name or address by which devices reach the server.
-        home: where the project will lie on server and devices, for the systemd units; by default /opt and its name.
+        home: folder of the project on server and devices, for the systemd units; by default /opt and its name.
     """
     folder = folder.resolve()
     name = folder.name
     _check(name, devices, host, home := home or f"/opt/{name}")
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise KflError(f"{folder} is there already and not empty; choose another name.")
+            raise KflError(f"{folder} already exists and is not empty; choose another name.")
         words = {
             "name": name,
             "package": name.replace("-", "_"),
@@ -75,7 +75,7 @@ def _check(name: str, devices: int, host: str, home: str) -> None:
         raise ConfigError("name", name, "small letters, digits and single hyphens, such as my-fleet")
     taken = importlib.util.find_spec(package)
     if keyword.iskeyword(package) or (taken is not None and taken.origin is not None):
-        raise ConfigError("name", name, f"another: {package!r} is the name of a Python package already")
+        raise ConfigError("name", name, f"another: {package!r} is already the name of a Python package")
     if not 1 <= devices <= 9999:
         raise ConfigError("devices", devices, "from 1 to 9999")
     if not HOST.fullmatch(host):

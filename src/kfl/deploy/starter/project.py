@@ -44,8 +44,8 @@ class Project:
         found = Project.find(folder)
         if found is None:
             raise KflError(
-                f"{folder.resolve()} is no fleet's project (no server.toml, no app/pyproject.toml); "
-                "go to one, or make one with kfl deploy new."
+                f"{folder.resolve()} is not a fleet's project (no server.toml, no app/pyproject.toml); "
+                "change to one, or make one with kfl deploy new."
             )
         return found
 

@@ -23,7 +23,7 @@ from kfl.runfolder import RoundLog, RunReader
 
 PATIENCE_S = 120.0
 TO_COME = ("pending", "starting")
-"""Status of a Flower run whose server app has not begun; it goes on with running and ends with finished:…"""
+"""Status of a Flower run whose server app has not begun; running and finished:… come next"""
 
 
 class UnreachableError(KflError):
@@ -56,12 +56,12 @@ class FlowerCommand:
         if done.returncode != 0 or not found.get("success", True):
             reason = found.get("error-message") or done.stderr or done.stdout
             raise UnreachableError(
-                f"The SuperLink at {self.project.address} did not do it: {scrub(reason) or 'it gave no reason'}"
+                f"The request to the SuperLink at {self.project.address} failed: {scrub(reason) or 'it gave no reason'}"
             )
         return found
 
     def register(self, device: int) -> bool:
-        """Let a device in by its public key, under its number; False if it was let in before."""
+        """Admit a device by its public key, under its number; False if it was admitted before."""
         public = self.project.keys / f"device-{device}.pub"
         try:
             found = self("supernode", "register", str(public), CONNECTION, "--name", f"device-{device}")
@@ -73,7 +73,7 @@ class FlowerCommand:
         return True
 
     def revoke(self, device: int) -> int:
-        """Shut out every key by which a device is known here; how many there were."""
+        """Revoke every key by which a device is known here; how many there were."""
         ids = self.node_ids()
         mine = {node for node in (ids.pop(device, None), self._in_run(device)) if node is not None}
         listed = {str(node.get("node-id")) for node in self.nodes()}
@@ -90,7 +90,7 @@ class FlowerCommand:
             return None
 
     def node_ids(self) -> dict[int, str]:
-        """Flower's ids of the devices that were let in; Flower itself does not tell which is which."""
+        """Flower's ids of the admitted devices; Flower itself does not tell which is which."""
         try:
             found = read_json(self.project.keys / "nodes.json")
             return {int(device): str(node) for device, node in found.items()}
@@ -101,7 +101,7 @@ class FlowerCommand:
         write_json(self.project.keys / "nodes.json", ids)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The devices that are let in; Flower also lists those that were shut out."""
+        """The admitted devices; Flower also lists those that were revoked."""
         nodes = self("supernode", "list", CONNECTION).get("nodes", [])
         return [node for node in nodes if node.get("status") != "unregistered"]
 
@@ -114,7 +114,7 @@ class FlowerCommand:
         return any(run.get("status") in TO_COME for run in self.runs())
 
     def submit(self) -> None:
-        """Start a Flower run: the server app, which goes on where the run folder ends."""
+        """Start a Flower run: the server app, which continues where the run folder ends."""
         project = self.project
         for name, path in (("config", project.server_file), ("folder", project.run_folder)):
             if '"' in str(path):
@@ -135,18 +135,18 @@ def _json(text: str) -> dict[str, Any]:
 
 LOOK_S = 1.0
 SILENT_S = 30.0
-"""A run folder that nobody has held for so long has no server; Flower needs some seconds to start one. Should it come
-late after all, the second server is refused the folder and ends."""
+"""A run folder that has not been held for this long has no server; Flower needs some seconds to start one. Should it
+start late after all, the second server is refused the folder and ends."""
 LOST_S = 120.0
-"""A Flower run that has not begun after so long is forgotten."""
+"""A Flower run that has not begun after this long is given up."""
 ATTEMPTS = 5
 """Servers that may end one after another without a single round before we give up."""
 
 
 def keep_running(project: Project, say: Callable[[str], None] = print) -> Iterator[RoundLog]:
-    """Start the run of a project, or go on with it, and yield the rounds as they are finished, the old ones too.
+    """Start the run of a project, or continue it, and yield the rounds as they finish, earlier ones included.
 
-    A SuperLink that is away is waited for. KflError if the server ends again and again without a round.
+    A SuperLink that is unreachable is waited for. KflError if the server ends again and again without a round.
     """
     project.config.validate()
     flower, run = FlowerCommand(project), RunReader(project.run_folder)
@@ -173,6 +173,6 @@ def keep_running(project: Project, say: Callable[[str], None] = print) -> Iterat
                     fruitless, submitted = fruitless + 1, time.monotonic()
                     say("The run was handed to the SuperLink.")
             except UnreachableError as problem:
-                say(f"{problem} Trying on.")
+                say(f"{problem} Trying again.")
                 time.sleep(SILENT_S / 3)
         time.sleep(LOOK_S)
