@@ -59,6 +59,8 @@ class DeviceProfile:
     model: ModelProfile
     samples: int
     """Training samples D_k."""
+    shared_parameters: int | None = None
+    """Values in the arrays that the models of all devices have in the same shape; None where that is not known."""
 
 
 class Engine(ABC):
@@ -80,6 +82,10 @@ class Engine(ABC):
     @abstractmethod
     def profile(self, device: int) -> DeviceProfile:
         """The sizes of a device's model and data."""
+
+    @abstractmethod
+    def shared(self) -> dict[str, tuple[int, ...]]:
+        """Arrays that the models of all devices have in the same shape, by name."""
 
     @abstractmethod
     def initial(self, device: int, seed: int, *, common: bool = False) -> State:

@@ -57,6 +57,10 @@ class CpuEngine(Engine):
         """The sizes of a device's model and data."""
         return self._plain.profile(device)
 
+    def shared(self) -> dict[str, tuple[int, ...]]:
+        """Arrays that the models of all devices have in the same shape, by name."""
+        return self._plain.shared()
+
     def initial(self, device: int, seed: int, *, common: bool = False) -> State:
         """A device's model before its first round."""
         return self._plain.initial(device, seed, common=common)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -39,7 +40,12 @@ class SequentialEngine(Engine):
 
     def profile(self, device: int) -> DeviceProfile:
         """The sizes of a device's model and data."""
-        return DeviceProfile(self._models.profile(device), self._data.size(device, "train"))
+        shared = sum(math.prod(shape) for shape in self.shared().values())
+        return DeviceProfile(self._models.profile(device), self._data.size(device, "train"), shared)
+
+    def shared(self) -> dict[str, tuple[int, ...]]:
+        """Arrays that the models of all devices have in the same shape, by name."""
+        return self._models.shared
 
     def initial(self, device: int, seed: int, *, common: bool = False) -> State:
         """A device's model before its first round."""

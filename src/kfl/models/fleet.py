@@ -10,7 +10,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -55,6 +55,15 @@ class FleetModels:
     def mixed(self) -> bool:
         """Whether devices have different architectures."""
         return len(set(self.architecture.tolist())) > 1
+
+    @cached_property
+    def shared(self) -> dict[str, tuple[int, ...]]:
+        """Arrays that the models of all devices have in the same shape, such as the first layers or the head."""
+        devices = {int(index): device for device, index in enumerate(self.architecture)}
+        starts = [self.initial(device, 0, common=True) for device in devices.values()]
+        shapes = [{(name, tuple(value.shape)) for name, value in start.items()} for start in starts]
+        common = set.intersection(*shapes)
+        return {name: tuple(value.shape) for name, value in starts[0].items() if (name, tuple(value.shape)) in common}
 
     def profile(self, device: int) -> ModelProfile:
         """The sizes of a device's model."""
