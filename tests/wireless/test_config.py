@@ -36,7 +36,7 @@ def test_infinite_budget_means_none() -> None:
         ("cpu_frequencies_hz", ()),
         ("cpu_frequencies_hz", (1e9, 0.0)),
         ("cpu_frequencies_hz", (1e9, NAN)),
-        ("fading", "rician"),
+        ("fading", "no-such-model"),
         ("resource_blocks", 0),
     ],
 )

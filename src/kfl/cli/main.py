@@ -34,7 +34,7 @@ COMMANDS = {
     "completion": ("kfl.cli.completion:main", "Print a completion script for bash, zsh or fish."),
     "deploy": ("kfl.cli.deploy:main", "Run on real devices over Flower: start, watch and try out a fleet."),
     "paper": ("kfl.cli.paper:main", "Reproduce the paper: its figures, its claims, and what sharing adds."),
-    "data": ("kfl.cli.data:main", "Show how a dataset is split over devices; download MNIST or CIFAR-10."),
+    "data": ("kfl.cli.data:main", "Show how a dataset is split over devices; download a dataset."),
 }
 """Subcommands: the function `(arguments) -> exit status` that serves each, and one line of help."""
 

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfl.algorithms import Rejection
+from kfl.core.errors import ConfigError
 from kfl.deploy.channel import read_gains
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.inventory import Inventory, server_engine
 from kfl.deploy.protocol import PROTOCOL_VERSION, to_record
-from kfl.deploy.roster import Member, Roster, check_fits
+from kfl.deploy.roster import Member, Roster
 from kfl.deploy.validation import Question, Verdict, energy_limits, judge
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
 
@@ -70,7 +71,13 @@ class FlowerFleet(Fleet):
 
     def restore(self, state: RunState) -> RunState:
         """Continue from a checkpoint, if the devices that are online fit it."""
-        check_fits(state.server, next(iter(self.roster.members.values())).profile)
+        fresh = self.experiment.algorithm.server_init(self.engine, self.experiment.seed)
+        for name, value in fresh.items():
+            found, expected = tuple(state.server[name].shape), tuple(value.shape)
+            if found != expected:
+                raise ConfigError(
+                    "folder", found, f"that of a run whose {name} has the shape {expected}, as devices have"
+                )
         log.info("The run continues with round %d.", state.round)
         return state
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfl.core.errors import ConfigError
 from kfl.core.text import scrub
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.profile import Profile
@@ -149,14 +148,3 @@ class Roster:
             },
             "refused": {str(node): reason for node, (reason, _, _) in self.refused.items()},
         }
-
-
-def check_fits(server: Mapping[str, Any], profile: Profile) -> None:
-    """Raise ConfigError if a resumed run's knowledge does not fit the devices that are online now."""
-    knowledge = server.get("knowledge")
-    if knowledge is not None and tuple(knowledge.shape) != (profile.classes, profile.features):
-        raise ConfigError(
-            "folder",
-            tuple(knowledge.shape),
-            f"that of a run with {profile.classes} classes and {profile.features} features, as the devices have",
-        )

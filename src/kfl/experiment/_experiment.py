@@ -47,7 +47,7 @@ class DataSettings:
     """Which data, and how it is split over the devices: what `kfl data show` draws."""
 
     dataset: str = "mnist-5k"
-    """Dataset: mnist-5k (embedded), mnist, cifar10, or package.module:function for your own."""
+    """Name of a dataset, or package.module:function for your own."""
     devices: int = 50
     """Number of devices in the fleet, K."""
     seed: int = 0

@@ -32,6 +32,8 @@ LABELS: dict[Axis, tuple[str, str]] = {
 }
 """The label of each axis, and its unit."""
 
+HEAVY = 2.0
+"""A line wider than this, in points, is the one that a comparison is about: on top, its name in bold."""
 SIZE_IN = (8.2, 4.8)
 """Width and height of the plot in inches."""
 GRID = 200
@@ -103,7 +105,7 @@ def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title
     figure = new_figure("Plotting a comparison", figsize=SIZE_IN)
     axes = figure.add_axes((0.085, 0.125, 0.70, 0.775))
     _scale(axes, lines, x)
-    for line in sorted(lines, key=lambda line: line.name == "kfl"):  # KFL on top
+    for line in sorted(lines, key=lambda line: style_of(line.name).width > HEAVY):
         if line.feasible:
             _draw(axes, line)
     _labels(axes, lines)
@@ -178,7 +180,7 @@ def _labels(axes: Axes, lines: Sequence[Curve]) -> None:
         height = heights[line.name]
         if line.feasible:
             _connect(axes, (x_end, y_end), height, colour)
-        bold = "bold" if line.name == "kfl" else "normal"
+        bold = "bold" if style_of(line.name).width > HEAVY else "normal"
         axes.text(
             1.052,
             height,

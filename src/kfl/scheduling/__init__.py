@@ -4,8 +4,8 @@ A scheduler is a frozen dataclass of its parameters. Your own is one class and o
 
     SCHEDULERS["mine"] = Mine
 
->>> sorted(SCHEDULERS)
-['all', 'ascend', 'descend', 'dual', 'lyapunov', 'myopic', 'round-robin', 'uniform']
+>>> {"lyapunov", "dual", "uniform"} <= set(SCHEDULERS)
+True
 """
 
 from kfl.scheduling.account import EnergyAccount, EnergyBound, dominant, proposition2_energy, round_energy
