@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from kfl.scheduling.band import Candidates
+from kfl.scheduling._band import Candidates
+from kfl.scheduling._prefix import TIE
 from kfl.scheduling.cost import FloatArray, UploadCurve
 from kfl.scheduling.curve import log_marginal_saving, share_at_price, upload_energy
-from kfl.scheduling.prefix import TIE
 
 
 def literal_shares(log_cost: FloatArray, exponent: FloatArray, floor: FloatArray) -> FloatArray:

@@ -11,16 +11,16 @@ from scipy.optimize import brentq, minimize_scalar
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.scheduling import Dual, Observation, SchedulerState, Uplink, curve
-from kfl.scheduling.band import Candidates, band_log_price
-from kfl.scheduling.cost import UploadCurve
-from kfl.scheduling.relaxation import (
+from kfl.scheduling._band import Candidates, band_log_price
+from kfl.scheduling._relaxation import (
     critical_log_prices,
     fitted_shares,
     reduced_values,
     relax,
     shares_at_price,
 )
-from kfl.scheduling.repair import repair, set_values
+from kfl.scheduling._repair import repair, set_values
+from kfl.scheduling.cost import UploadCurve
 
 BAND, NOISE = 1e5, 4e-21
 

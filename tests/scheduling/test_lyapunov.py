@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling import curve
-from kfl.scheduling.band import Candidates
+from kfl.scheduling._band import Candidates
+from kfl.scheduling._prefix import best_prefix
 from kfl.scheduling.base import Observation, SchedulerState
 from kfl.scheduling.cost import Uplink, UploadCurve
 from kfl.scheduling.lyapunov import Lyapunov, line_up
 from kfl.scheduling.objective import data_weight
-from kfl.scheduling.prefix import best_prefix
 from kfl.scheduling.serve import reachable, serve, share_floor
 from tests.reference.literal_algorithm3 import literal_best_prefix
 from tests.reference.rounds import KINDS, instance, paper_round

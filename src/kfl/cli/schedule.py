@@ -93,9 +93,9 @@ def _spelled_out(arguments: Sequence[str]) -> list[str]:
     """The arguments with `--example` alone written as `--example json`."""
     words = list(arguments)
     if "--example" in words:
-        place = words.index("--example") + 1
-        if words[place : place + 1] not in (["json"], ["csv"]):
-            words.insert(place, "json")
+        following = words.index("--example") + 1
+        if words[following : following + 1] not in (["json"], ["csv"]):
+            words.insert(following, "json")
     return words
 
 

@@ -25,7 +25,7 @@ from kfl.scheduling.cost import FloatArray
 
 
 def round_energy(observation: Observation, decision: Decision) -> tuple[FloatArray, FloatArray]:
-    """What one round costs each device, in joules: computation E_L and upload E_U; 0 for who sits out."""
+    """What one round costs each device, in joules: computation E_L and upload E_U; 0 for devices that sit out."""
     compute_j = np.where(decision.chosen, observation.compute_energy_j, 0.0)
     return compute_j, np.where(decision.chosen, decision.upload_energy_j, 0.0)
 

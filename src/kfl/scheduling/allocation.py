@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling.band import log_prices
+from kfl.scheduling._band import log_prices
 from kfl.scheduling.cost import BoolArray, CostCurve, FloatArray, Uplink
 from kfl.scheduling.status import Status
 

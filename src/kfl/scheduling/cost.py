@@ -236,7 +236,7 @@ class Uplink:
     def curve(self) -> CostCurve:
         """The energy of each device's upload over its share."""
         time_s = np.maximum(self.upload_time_s, 0.0)
-        heard = np.where(self.gain > 0, self.gain, 1.0)  # whoever is not heard has no share that is enough
+        heard = np.where(self.gain > 0, self.gain, 1.0)  # a device that is not heard has no share that is enough
         return UploadCurve.of(
             formulas.energy_scale(self.bandwidth_hz, self.noise_w_per_hz, time_s, heard),
             formulas.required_exponent(self.payload_bits, self.bandwidth_hz, self.upload_time_s),

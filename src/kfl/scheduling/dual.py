@@ -1,8 +1,8 @@
 """The dual scheduler: the best set of devices, with a certificate of how far it can be from the best.
 
 It minimises what Algorithm 3 minimises, equation (22), but does not grow a set device by device. One price for
-the band separates the problem over devices (`kfl.scheduling.relaxation`), which gives a lower bound on the
-value of every set; the set the price suggests is then mended (`kfl.scheduling.repair`). The distance between
+the band separates the problem over devices (`kfl.scheduling._relaxation`), which gives a lower bound on the
+value of every set; the set the price suggests is then mended (`kfl.scheduling._repair`). The distance between
 the two is printed with every decision and is at most one device's worth, V γ_t D_k.
 """
 
@@ -14,12 +14,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling.band import Candidates, band_log_price
+from kfl.scheduling._band import Candidates, band_log_price
+from kfl.scheduling._relaxation import critical_log_prices, fitted_shares, relax
+from kfl.scheduling._repair import repair
 from kfl.scheduling.base import Decision, Observation, SchedulerState
 from kfl.scheduling.cost import FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
-from kfl.scheduling.relaxation import critical_log_prices, fitted_shares, relax
-from kfl.scheduling.repair import repair
 from kfl.scheduling.serve import by_reason, decision_for, share_floor, standing
 from kfl.scheduling.status import Status
 

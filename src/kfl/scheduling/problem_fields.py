@@ -21,7 +21,7 @@ _CELL = CellConfig()
 
 
 class ProblemError(KflError):
-    """A problem file cannot be read, or something in it is missing or said twice."""
+    """A problem file cannot be read, or something in it is missing or given twice."""
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ import numpy as np
 
 from kfl.core.errors import ConfigError
 from kfl.core.files import write_atomic
+from kfl.scheduling._problem_text import Draft, draft_from_csv, draft_from_json
 from kfl.scheduling.cost import BoolArray, FloatArray
 from kfl.scheduling.horizon import Problem
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, EACH_ROUND, ProblemError, check_top, refuse_wrong
-from kfl.scheduling.problem_text import Draft, draft_from_csv, draft_from_json
 from kfl.wireless import compute_energy, compute_time
 
 

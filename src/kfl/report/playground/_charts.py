@@ -23,11 +23,11 @@ def kind_of(outcome: NDArray[np.int8]) -> NDArray[np.int64]:
     return np.minimum(outcome.astype(np.int64), CANNOT)
 
 
-def map_chart(play: Play, place: int) -> Chart:
+def map_chart(play: Play, index: int) -> Chart:
     """The cell from above in one round: who is scheduled, and with how much of the band."""
-    one, cell = play.rounds[place], play.cell
+    one, cell = play.rounds[index], play.cell
     kinds, (x, y) = kind_of(one.outcome), cell.position_m.T
-    gain_db = 10 * np.log10(np.maximum(play.problem.gain[place], 1e-40))
+    gain_db = 10 * np.log10(np.maximum(play.problem.gain[index], 1e-40))
     words = [
         f"{name} at {distance:.0f} m, {gain:.0f} dB: {WORDS[outcome]}{_share_words(one, device)}"
         for device, (name, distance, gain, outcome) in enumerate(
@@ -72,7 +72,7 @@ def map_chart(play: Play, place: int) -> Chart:
     }
     counts = [int((kinds == kind).sum()) for kind in range(len(KINDS))]
     summary = (
-        f"Round {place + 1}: {several(counts[0], 'device')} of {len(kinds)} scheduled, {counts[1]} not chosen, "
+        f"Round {index + 1}: {several(counts[0], 'device')} of {len(kinds)} scheduled, {counts[1]} not chosen, "
         f"{counts[2]} could not take part. A larger dot has a larger share of the band."
     )
     rows = [(name, words[device].partition(" at ")[2]) for device, name in enumerate(play.problem.ids)]
@@ -98,9 +98,9 @@ def _share_words(one: PlayedRound, device: int) -> str:
     return f", {percent(share, 2)} of the band, {quantity(power_w, 'W')}"
 
 
-def shares_chart(play: Play, place: int) -> Chart:
+def shares_chart(play: Play, index: int) -> Chart:
     """Shares, powers and energies of the scheduled devices in one round."""
-    one = play.rounds[place]
+    one = play.rounds[index]
     chosen = np.flatnonzero(one.decision.chosen)
     order = chosen[np.lexsort((chosen, -one.decision.share[chosen]))]
     names = [play.problem.ids[device] for device in order]
@@ -207,9 +207,9 @@ def energy_chart(play: Play) -> Chart:
         "sending."
     )
     rows = [
-        (str(place + 1), str(int(one.decision.chosen.sum())), quantity(compute[place] + upload[place], "J"),
-         quantity(allowed[place], "J"), quantity(one.queue_j.max(), "J"))
-        for place, one in enumerate(play.rounds)
+        (str(index + 1), str(int(one.decision.chosen.sum())), quantity(compute[index] + upload[index], "J"),
+         quantity(allowed[index], "J"), quantity(one.queue_j.max(), "J"))
+        for index, one in enumerate(play.rounds)
     ]  # fmt: skip
     shown = table(("round", "scheduled", "spent so far", "budget so far", "largest queue before"), rows)
     return Chart("energy", "Energy over the horizon", summary, views, "Shown", shown)

@@ -72,7 +72,7 @@ class Play:
 
     @cached_property
     def cell(self) -> Cell:
-        """The devices' places and processors."""
+        """The devices' positions and processors."""
         return Cell.build(self.settings.radio, self.settings.devices, self.settings.seed)
 
     @property

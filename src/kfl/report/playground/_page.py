@@ -42,12 +42,12 @@ STEPS = 1000
 
 def compose_play(play: Play, settings: Settings) -> Content:
     """What stands beside the controls for the rounds that are played."""
-    place = min(settings.round, len(play.rounds)) - 1  # a round that is not played yet is shown when it is
+    index = min(settings.round, len(play.rounds)) - 1  # a round that is not played yet is shown when it is
     content = Content("kfl playground")
-    content.html = f'<h1 class="unseen">Playground of the scheduler</h1>{cards_html(cards(play, place))}'
-    content.html += f'<p class="lead" id="sentence">{text(sentence(play, place))}</p>'
-    charts = content.charts([map_chart(play, place), shares_chart(play, place)], "")
-    content.section("one", f"Round {place + 1}", charts)
+    content.html = f'<h1 class="unseen">Playground of the scheduler</h1>{cards_html(cards(play, index))}'
+    content.html += f'<p class="lead" id="sentence">{text(sentence(play, index))}</p>'
+    charts = content.charts([map_chart(play, index), shares_chart(play, index)], "")
+    content.section("one", f"Round {index + 1}", charts)
     over: list[Chart | None] = [energy_chart(play), budget_chart(play), gap_chart(play), devices_chart(play)]
     so_far = several(len(play.rounds), "round") + ("" if play.done else f" of {settings.rounds}")
     content.section("horizon", f"Over {so_far}", content.charts([*over, when_chart(play)], ""))
@@ -56,9 +56,9 @@ def compose_play(play: Play, settings: Settings) -> Content:
     return content
 
 
-def cards(play: Play, place: int) -> list[tuple[str, str, str]]:
+def cards(play: Play, index: int) -> list[tuple[str, str, str]]:
     """The numbers on top."""
-    one = play.rounds[place]
+    one = play.rounds[index]
     chosen = int(one.decision.chosen.sum())
     spent = float(play.compute_j.sum() + play.upload_j.sum())
     budget = play.settings.budget_j_per_round * play.settings.devices * len(play.rounds)
@@ -67,7 +67,7 @@ def cards(play: Play, place: int) -> list[tuple[str, str, str]]:
     mean = float(np.mean([other.decision.chosen.sum() for other in play.rounds]))
     gap = "none" if relative <= 1e-6 and one.gap <= 1e-12 + 1e-6 * abs(one.lower_bound) else f"{one.gap:.3g}"
     return [
-        (f"scheduled in round {place + 1}", f"{chosen} of {play.settings.devices}", f"{mean:.1f} on average"),
+        (f"scheduled in round {index + 1}", f"{chosen} of {play.settings.devices}", f"{mean:.1f} on average"),
         ("band in use", percent(float(one.decision.share.sum())), f"of {quantity(play.settings.bandwidth_hz, 'Hz')}"),
         ("gap to the bound", gap, f"value {one.objective:.4g}, bound {one.lower_bound:.4g}"),
         ("energy so far", quantity(spent, "J"), f"{percent(spent / budget)} of the budgets up to then"),
@@ -75,18 +75,18 @@ def cards(play: Play, place: int) -> list[tuple[str, str, str]]:
     ]
 
 
-def sentence(play: Play, place: int) -> str:
+def sentence(play: Play, index: int) -> str:
     """What to see, in words."""
-    one = play.rounds[place]
-    said = [dominant(play.compute_j, play.upload_j)]
+    one = play.rounds[index]
+    sentences = [dominant(play.compute_j, play.upload_j)]
     slow = int(play.problem.too_slow.sum())
     if slow:
-        said.append(
+        sentences.append(
             f"{several(slow, 'device')} can never take part: computing alone takes past the deadline.".capitalize()
         )
     if not one.decision.status.ok:
-        said.append(describe(one.decision.status, play.problem.ids))
-    return " ".join(said)
+        sentences.append(describe(one.decision.status, play.problem.ids))
+    return " ".join(sentences)
 
 
 def news(play: Play, settings: Settings) -> str:

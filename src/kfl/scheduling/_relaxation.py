@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kfl.scheduling.band import CHUNK, SAMPLE, Candidates, band_log_price
+from kfl.scheduling._band import CHUNK, SAMPLE, Candidates, band_log_price
 from kfl.scheduling.cost import FloatArray
 
 _STRIDE = 32
@@ -53,7 +53,7 @@ class Relaxation:
 
 def shares_at_price(devices: Candidates, log_price: float) -> FloatArray:
     """The share each device would take at this price, between its floor and 1."""
-    if log_price == -math.inf:  # a free band: whoever pays for joules takes all of it
+    if log_price == -math.inf:  # the band is free: a device that pays for joules takes all of it
         return np.where((devices.queue_j > 0) & devices.curve.sends, 1.0, devices.floor)
     wanted = devices.curve.share_at_price(log_price, devices.log_weight)
     return np.clip(wanted, devices.floor, 1.0, out=wanted)
@@ -93,7 +93,7 @@ def relax(devices: Candidates, log_price: FloatArray, rounding_scale: float) -> 
     point is lowered by some units in the last place of it.
     """
     count = len(devices)
-    # Floors alone bound the prefix: whoever comes after the floors are full is out.
+    # Floors alone bound the prefix: devices beyond the point where they fill the band are out.
     overfull = int(np.searchsorted(np.cumsum(devices.floor), 1.0, side="right"))
     critical = _first_overfull(devices, log_price, 1.0, min(overfull + 1, count))
     staying = devices.take(slice(0, critical))

@@ -27,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling.band import Candidates, log_prices
+from kfl.scheduling._band import Candidates, log_prices
 from kfl.scheduling.cost import FloatArray
 
 TIE = 1e-12

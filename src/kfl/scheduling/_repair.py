@@ -15,15 +15,15 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling.band import Candidates, band_log_price, log_prices, total_demand
-from kfl.scheduling.cost import BoolArray, FloatArray
-from kfl.scheduling.relaxation import (
+from kfl.scheduling._band import Candidates, band_log_price, log_prices, total_demand
+from kfl.scheduling._relaxation import (
     Relaxation,
     reduced_values,
     shares_at_price,
     total_share,
     weighted_upload_energy,
 )
+from kfl.scheduling.cost import BoolArray, FloatArray
 
 _WINDOW = 400  # devices on either side of the critical price that are exchanged when there are many
 _EXCHANGES = 6
