@@ -71,7 +71,7 @@ class CpuEngine(Engine):
 
     def test_samples(self, device: int) -> int:
         """Number of test samples of a device."""
-        return self._plain.test_samples(device)
+        return self._data.size(device, "test")
 
     def train(
         self,
