@@ -9,7 +9,7 @@ import pytest
 
 from kfl.algorithms import ALGORITHMS
 from kfl.cli.command_table import commands
-from kfl.cli.completion_scripts import SCRIPTS
+from kfl.cli.completion_scripts import SHELLS, script
 from kfl.cli.main import COMMANDS, main
 from kfl.data import DATASETS
 from kfl.scheduling import SCHEDULERS
@@ -29,8 +29,8 @@ def place(tmp_path, monkeypatch, table):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.toml").touch()
     (tmp_path / "other").mkdir()
-    for shell, script in SCRIPTS.items():
-        (tmp_path / f"script.{shell}").write_text(script(table))
+    for shell in SHELLS:
+        (tmp_path / f"script.{shell}").write_text(script(shell, table))
     return tmp_path
 
 
@@ -147,8 +147,8 @@ def test_zsh(place, typed, expected):
 
 
 def test_the_command_prints_the_scripts(capsys, table):
-    for shell, script in SCRIPTS.items():
+    for shell in SHELLS:
         assert main(["completion", shell]) == 0
-        assert capsys.readouterr().out == script(table)
+        assert capsys.readouterr().out == script(shell, table)
     with pytest.raises(SystemExit):
         main(["completion", "powershell"])

@@ -50,7 +50,7 @@ EXTRAS = {
 }
 """The extras of pyproject.toml, less `dev`, which is all of them; a test compares the two."""
 
-REQUIRED = ("numpy", "scipy", "torch", "safetensors", "tyro", "rich")
+REQUIRED = ("numpy", "scipy", "torch", "safetensors", "tyro", "rich", "shtab")
 STAND_INS = {"mlflow-skinny": "mlflow"}
 """Packages that another one holds too."""
 

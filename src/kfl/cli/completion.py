@@ -33,8 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, collect every command, print the script."""
     options = parse(CompletionOptions, arguments, "kfl completion", DESCRIPTION)
     from kfl.cli.command_table import commands
-    from kfl.cli.completion_scripts import SCRIPTS
+    from kfl.cli.completion_scripts import script
 
-    sys.stdout.write(SCRIPTS[options.shell](commands()))
+    sys.stdout.write(script(options.shell, commands()))
     sys.stdout.flush()
     return 0
