@@ -18,6 +18,7 @@ import pytest
 
 from kfl.algorithms import Kfl, Rejection
 from kfl.core.lock import LockedError, only_one
+from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.certificates import make_authority, make_device_key
 from kfl.deploy.local_fleet import LocalFleet, program
@@ -179,7 +180,7 @@ def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(
     fault = {(f["device"], log.round): f for log in logs for f in log.faults}
     refused = {(r["device"], log.round): Rejection.from_dict(r).describe() for log in logs for r in log.rejected}
     assert fault[1, 0]["fault"] == "error"
-    assert "no camera at … red" in fault[1, 0]["reason"]
+    assert "no camera at … red" in describe(*stored_refusal(fault[1, 0]))
     assert "more than the" in refused[2, 0]
     assert fault[3, 0]["fault"] == "energy"
     assert logs[0].compute_energy_j[3] < 1, "energy nobody can have spent is charged as planned"

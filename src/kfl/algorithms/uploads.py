@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from kfl.core.refusals import Facts, describe
+from kfl.core.refusals import Facts, describe, stored_refusal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,10 +77,7 @@ class Rejection:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Rejection:
         """Read what `to_dict` gave, or the `device` and `reason` of a run folder from before there were codes."""
-        facts = {name: value for name, value in values.items() if name not in ("device", "code", "reason")}
-        if "code" not in values:
-            return Rejection(values["device"], "note", {"text": values.get("reason", "")})
-        return Rejection(values["device"], str(values["code"]), facts)
+        return Rejection(values["device"], *stored_refusal(values))
 
 
 """How each code reads."""

@@ -28,6 +28,21 @@ def describe(code: str, facts: Facts) -> str:
         return str(facts.get("text", code))
 
 
+def stored_refusal(values: Facts | str) -> tuple[str, dict[str, Any]]:
+    """The code and the facts that a run folder holds, beside the `device` and the `fault` they are about.
+
+    Before there were codes, a folder held a sentence: alone, or under `reason`. That has the code "note".
+
+    >>> stored_refusal({"device": 3, "code": "no_answer", "deadline_s": 60.0})
+    ('no_answer', {'deadline_s': 60.0})
+    >>> describe(*stored_refusal({"device": 3, "fault": "late", "reason": "no answer in 60 s"}))
+    'no answer in 60 s'
+    """
+    if isinstance(values, Mapping) and "code" in values:
+        return str(values["code"]), {name: v for name, v in values.items() if name not in ("device", "fault", "code")}
+    return "note", {"text": str(values.get("reason", "")) if isinstance(values, Mapping) else str(values)}
+
+
 def _shape(array: str, found: list[int], expected: list[int]) -> str:
     return f"its {array} has the shape {tuple(found)}, not {tuple(expected)}"
 
@@ -83,12 +98,23 @@ _SENTENCES: dict[str, str | Callable[..., str]] = {
     "other_round": "it answers for round {found_round} of device {found_device}",
     "changed": "its data, model or hardware changed since it said what it has; it is asked again",
     "unknown_status": "its status is {found}",
+    "energy_not_number": "its {part} energy is not a number",
+    "energy_not_finite": "its {part} energy is infinite or not a number",
+    "energy_negative": "its {part} energy of {found:g} J is negative",
+    "energy_too_high": "its {part} energy of {found:g} J is more than the {limit:g} J it can have spent",
+    # No answer of a device
+    "not_sent": "the message could not be sent",
+    "no_answer": "no answer in {deadline_s:g} s",
+    "message_expired": "its message expired before it answered",
+    "answer_expired": "its answer expired before it arrived",
+    "offline": "its node is offline",
+    "failed": "{text}",
+    "not_readable": "it cannot be read ({error})",
     # A device that wants to join
-    "no_reply": "{text}",
     "no_profile": "{text}",
-    "no_such_device": "it says it is device {device}, but there are only devices 0 to {last}",
-    "other_name": "it says it is device {device}, but is registered as {name}",
-    "taken": "it says it is device {device}, which another node is",
+    "no_such_device": "it says it is device {claimed}, but there are only devices 0 to {last}",
+    "other_name": "it says it is device {claimed}, but is registered as {name}",
+    "taken": "it says it is device {claimed}, which another node is",
     "other_sizes": "it has {classes} classes and {features} features, the others {other_classes} and {other_features}",
     "other_model": "its model differs from the others', which this algorithm cannot average",
 }

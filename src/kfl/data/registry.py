@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import ConfigError, DataError
+from kfl.core.lazy import import_object
 from kfl.data import cifar10, mnist, mnist5k
 from kfl.data.dataset import Dataset
 from kfl.data.source import Progress, Source, fetch
@@ -31,7 +32,7 @@ def load_dataset(name: str, data_dir: Path | None = None, cache_dir: Path | None
         except OSError as error:
             raise DataError(f"dataset {name!r} cannot be read: {error}.") from error
     elif ":" in name:
-        result = _import("dataset", name)()
+        result = _loader(name)()
     else:
         close = difflib.get_close_matches(name, DATASETS, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
@@ -41,17 +42,14 @@ def load_dataset(name: str, data_dir: Path | None = None, cache_dir: Path | None
     return result
 
 
-def _import(field: str, address: str) -> Any:
+def _loader(address: str) -> Callable[[], Any]:
     """The callable at `package.module:name`."""
-    module_name, _, attribute = address.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except AttributeError as error:
-        raise DataError(f"{field} is {address!r}, but {error}.") from error
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise DataError(f"{field} is {address!r}, but it cannot be imported: {error}.") from error
+        found: Callable[[], Any] = import_object(address)
+    except ImportError as error:
+        raise DataError(f"dataset is {address!r}, but it cannot be imported: {error}.") from error
     if not callable(found):
-        raise DataError(f"{field} is {address!r}, which is not callable, but must return a kfl Dataset.")
+        raise DataError(f"dataset is {address!r}, which is not callable, but must return a kfl Dataset.")
     return found
 
 

@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("kfl")
 T = TypeVar("T")
 
-UNAVAILABLE = {
-    3: ("late", "its message expired before it answered"),
-    4: ("late", "its answer expired before it arrived"),
-    5: ("gone", "its node is offline"),
-}
-"""Flower's error codes for replies that never arrived, as our kind and reason."""
+UNAVAILABLE = {3: ("late", "message_expired"), 4: ("late", "answer_expired"), 5: ("gone", "offline")}
+"""Flower's error codes for replies that never arrived, as our kind and code."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class NoReply:
 
     kind: str
     """late, gone, error, garbled or unsent."""
-    reason: str
+    why: RefusedError
     seconds: float = 0.0
 
 
@@ -78,11 +74,10 @@ class Courier:
         started = self.clock()
         waiting = self._push(contents, kind, group, deadline_s, started)
         answers: dict[int, Answer | NoReply] = {
-            device: NoReply("unsent", "the message could not be sent") for device in contents
+            device: NoReply("unsent", RefusedError("not_sent")) for device in contents
         }
-        answers |= {
-            device: NoReply("late", f"no answer in {deadline_s:g} s", deadline_s) for device in waiting.values()
-        }
+        late = NoReply("late", RefusedError("no_answer", deadline_s=deadline_s), deadline_s)
+        answers |= dict.fromkeys(waiting.values(), late)
         while waiting:
             pending = list(waiting)
             for reply in self._try(lambda ids=pending: list(self.grid.pull_messages(ids))) or ():  # type: ignore[misc]  # mypy cannot type a lambda's default
@@ -127,15 +122,16 @@ class Courier:
 def _open(reply: Message, seconds: float) -> Answer | NoReply:
     """Read a reply, as far as its table and arrays can be read."""
     if reply.has_error():
-        text = scrub(reply.error.reason or "it gave no reason")
-        kind, reason = UNAVAILABLE.get(reply.error.code, ("error", text))
-        return NoReply(kind, reason, seconds)
+        if reply.error.code in UNAVAILABLE:
+            kind, code = UNAVAILABLE[reply.error.code]
+            return NoReply(kind, RefusedError(code), seconds)
+        return NoReply("error", RefusedError("failed", text=scrub(reply.error.reason or "it gave no reason")), seconds)
     try:
         values, arrays = from_record(reply.content)
     except RefusedError as problem:
-        return NoReply("garbled", str(problem), seconds)
+        return NoReply("garbled", problem, seconds)
     except Exception as problem:  # Flower reads records lazily, and a record may be anything
-        return NoReply("garbled", f"it cannot be read ({type(problem).__name__})", seconds)
+        return NoReply("garbled", RefusedError("not_readable", error=type(problem).__name__), seconds)
     return Answer(values, arrays, seconds, size_bytes(values, arrays))
 
 

@@ -13,7 +13,6 @@ function is called in a fresh process for every message, so it should read data 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kfl.core.errors import ConfigError
+from kfl.core.lazy import import_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -141,13 +141,11 @@ def device_function(address: str) -> DeviceFunction:
     >>> device_function("kfl.deploy.demo:device").__name__
     'device'
     """
-    module_name, _, attribute = address.partition(":")
-    if not module_name or not attribute:
-        raise ConfigError("device", address, "package.module:function")
     try:
-        found: Any = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, SyntaxError) as problem:
-        raise ConfigError("device", address, f"a function that can be imported ({problem})") from problem
+        found: Any = import_object(address)
+    except ImportError as problem:
+        expected = f"package.module:function, a function that can be imported ({problem})"
+        raise ConfigError("device", address, expected) from problem
     if not callable(found):
         raise ConfigError("device", address, "a function of the device's number and its config")
     function: DeviceFunction = found

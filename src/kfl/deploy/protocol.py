@@ -52,6 +52,10 @@ class RefusedError(KflError):
         self.code, self.facts = code, facts
         super().__init__(describe(code, facts))
 
+    def to_dict(self) -> Values:
+        """As plain values for a run folder; `kfl.core.refusals.stored_refusal` reads them."""
+        return {"code": self.code, **self.facts}
+
 
 @dataclass(frozen=True)
 class RawArray:

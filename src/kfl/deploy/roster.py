@@ -13,7 +13,7 @@ from typing import Any
 from kfl.core.text import scrub
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.profile import Profile
-from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, check_version, to_record
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version, to_record
 from kfl.deploy.settings import ServerConfig
 
 log = logging.getLogger("kfl")
@@ -41,8 +41,8 @@ class Roster:
     config: ServerConfig
     run: str
     members: dict[int, Member] = field(default_factory=dict)
-    refused: dict[int, tuple[str, float, float]] = field(default_factory=dict)
-    """For each node: why, when to ask again, and how long to wait after that."""
+    refused: dict[int, tuple[Values, float, float]] = field(default_factory=dict)
+    """For each node: why (a code and its facts), when to ask again, and how long to wait after that."""
     clock: Callable[[], float] = time.monotonic
 
     def muster(self, courier: Courier, nodes: Mapping[int, str]) -> list[int]:
@@ -67,7 +67,7 @@ class Roster:
             try:
                 joined.append(self._admit(node, nodes, answer))
             except RefusedError as problem:
-                self._refuse(node, str(problem))
+                self._refuse(node, problem)
         return joined
 
     def forget(self, device: int) -> None:
@@ -80,7 +80,7 @@ class Roster:
 
     def _admit(self, node: int, nodes: Mapping[int, str], answer: Answer | NoReply) -> int:
         if isinstance(answer, NoReply):
-            raise RefusedError("no_reply", text=answer.reason)
+            raise answer.why
         check_version(answer.values)
         if answer.values.get("kind") != "profile":
             raise RefusedError("no_profile", text=scrub(answer.values.get("reason", "it did not say what it has")))
@@ -89,13 +89,13 @@ class Roster:
         profile = Profile.read(answer.values)
         device, count = profile.device, self.config.experiment.devices
         if device >= count:
-            raise RefusedError("no_such_device", device=device, last=count - 1)
+            raise RefusedError("no_such_device", claimed=device, last=count - 1)
         registered = NAMED.fullmatch(nodes[node])
         if registered and int(registered[1]) != device:
-            raise RefusedError("other_name", device=device, name=registered[0])
+            raise RefusedError("other_name", claimed=device, name=registered[0])
         other = self.members.get(device)
         if other is not None and other.node in nodes and other.node != node:
-            raise RefusedError("taken", device=device)
+            raise RefusedError("taken", claimed=device)
         self._agree(profile)
         self.members[device] = Member(profile, node, scrub(nodes[node], 64))
         self.refused.pop(node, None)
@@ -120,10 +120,10 @@ class Roster:
     def _may_ask(self, node: int) -> bool:
         return node not in self.refused or self.clock() >= self.refused[node][1]
 
-    def _refuse(self, node: int, reason: str) -> None:
+    def _refuse(self, node: int, reason: RefusedError) -> None:
         """Note why, and ask again later, with the waiting time doubled each time: it may be repaired or restarted."""
         patience = min(self.refused[node][2] * 2, LONGEST_PATIENCE_S) if node in self.refused else FIRST_PATIENCE_S
-        self.refused[node] = (reason, self.clock() + patience, patience)
+        self.refused[node] = (reason.to_dict(), self.clock() + patience, patience)
         log.warning("Node %d cannot join: %s.", node, reason)
 
     def restore(self, table: Mapping[str, Any]) -> None:

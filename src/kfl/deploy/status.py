@@ -14,6 +14,7 @@ from typing import Any
 
 from kfl.algorithms import Rejection
 from kfl.core.errors import RunFolderError
+from kfl.core.refusals import describe, stored_refusal
 from kfl.runfolder import RoundLog, RunReader, is_run_folder, read_run
 
 NO_ANSWER = ("late", "gone", "error", "garbled", "unsent", "outage")
@@ -126,7 +127,7 @@ def read_status(folder: Path) -> FleetStatus:
         rejected=sum(one.rejected for one in devices),
         metrics_port=port if isinstance(port, int) and state == "running" else None,
         devices=devices,
-        refused={str(node): str(reason) for node, reason in table.get("refused", {}).items()},
+        refused={str(node): describe(*stored_refusal(why)) for node, why in table.get("refused", {}).items()},
         problems=tuple(_problems(logs))[:10],
     )
 
@@ -196,8 +197,8 @@ def _problems(logs: Sequence[RoundLog]) -> list[str]:
     for log in reversed(logs):
         where = f"Round {log.round + 1}"
         for one in log.faults:
-            reason = f": {one['reason']}" if one.get("reason") else ""
-            found.append(f"{where}, device {one['device']}, {one.get('fault')}{reason}")
+            why = describe(*stored_refusal(one))
+            found.append(f"{where}, device {one['device']}, {one.get('fault')}" + (f": {why}" if why else ""))
         found += [
             f"{where}, device {one['device']}, rejected: {Rejection.from_dict(one).describe()}" for one in log.rejected
         ]

@@ -79,7 +79,7 @@ class Verdict:
 def judge(question: Question, answer: Answer | NoReply) -> Verdict:
     """Check an answer against what was asked."""
     if isinstance(answer, NoReply):
-        return Verdict(lost=True, faults=({"device": question.device, "fault": answer.kind, "reason": answer.reason},))
+        return Verdict(lost=True, faults=({"device": question.device, "fault": answer.kind, **answer.why.to_dict()},))
     verdict = Verdict()
     try:
         _check_addressee(question, answer.values)
@@ -107,9 +107,9 @@ def _with_energy(question: Question, values: Values) -> Verdict:
     The upload is used all the same: a broken meter says nothing about the knowledge.
     """
     compute_j, upload_j = values.get("compute_energy_j"), values.get("upload_energy_j")
-    reason = refuse_energy(compute_j, upload_j, question.limits)
-    if reason:
-        return Verdict(faults=({"device": question.device, "fault": "energy", "reason": reason},))
+    problem = refuse_energy(compute_j, upload_j, question.limits)
+    if problem is not None:
+        return Verdict(faults=({"device": question.device, "fault": "energy", **problem.to_dict()},))
     return Verdict(energy_j=(float(compute_j), float(upload_j)))  # type: ignore[arg-type]  # just checked
 
 
@@ -212,19 +212,19 @@ def energy_limits(
     )
 
 
-def refuse_energy(compute_j: object, upload_j: object, limits: EnergyLimits) -> str | None:
+def refuse_energy(compute_j: object, upload_j: object, limits: EnergyLimits) -> RefusedError | None:
     """Why reported energy is implausible; None where it is plausible.
 
-    >>> refuse_energy(-1.0, 0.0, EnergyLimits(10.0, 1.0))
-    'its compute energy of -1 J is negative'
+    >>> print(refuse_energy(-1.0, 0.0, EnergyLimits(10.0, 1.0)))
+    its compute energy of -1 J is negative
     """
-    for name, value, most in (("compute", compute_j, limits.compute_j), ("upload", upload_j, limits.upload_j)):
+    for part, value, most in (("compute", compute_j, limits.compute_j), ("upload", upload_j, limits.upload_j)):
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return f"its {name} energy is not a number"
+            return RefusedError("energy_not_number", part=part)
         if not isfinite(value):
-            return f"its {name} energy is infinite or not a number"
+            return RefusedError("energy_not_finite", part=part)
         if value < 0:
-            return f"its {name} energy of {value:g} J is negative"
+            return RefusedError("energy_negative", part=part, found=value)
         if value > most:
-            return f"its {name} energy of {value:g} J is more than the {most:g} J it can have spent"
+            return RefusedError("energy_too_high", part=part, found=value, limit=most)
     return None

@@ -5,7 +5,6 @@ Nothing here imports PyTorch, so that help texts and checks of a configuration a
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
+from kfl.core.lazy import import_object
 from kfl.core.randomness import stream
 from kfl.data import DATASETS, Dataset, Partition, add_new_class, limit_samples, limit_tested, partition
 from kfl.experiment.faults import Faults
@@ -256,12 +256,11 @@ def _name_of(registry: Mapping[str, type[N]], thing: N) -> str:
 def _imported(name: str, field: str, registry: Mapping[str, type[N]]) -> type[N]:
     """A user's own class, named as package.module:Class."""
     expected = f"one of {', '.join(registry)}, or package.module:Class for your own"
-    module, _, attribute = str(name).partition(":")
-    if not module or not attribute:
+    if ":" not in str(name):
         raise ConfigError(field, name, expected)
     try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as problem:
+        found = import_object(str(name))
+    except ImportError as problem:
         raise ConfigError(field, name, f"{expected} ({problem})") from problem
     kind: type = KINDS[field]
     if not (isinstance(found, type) and issubclass(found, kind)):

@@ -6,7 +6,6 @@ untouched device's model is its seed.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kfl.core.errors import ConfigError, ModelError
+from kfl.core.lazy import import_object
 from kfl.core.randomness import stream, torch_seed
 from kfl.models.inspect import ModelProfile, inspect_model
 from kfl.models.networks import cnn, mlp
@@ -174,12 +174,11 @@ def _constant(module: nn.Module) -> Callable[[], nn.Module]:
 def _named_builder(name: str) -> ModelBuilder:
     """Import "package.module:function" and check that it can be called as a builder."""
     expected = f"one of {', '.join(['auto', *MODELS])}, or package.module:function"
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
+    if ":" not in name:
         raise ConfigError("model", name, expected)
     try:
-        builder = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as problem:
+        builder = import_object(name)
+    except ImportError as problem:
         raise ConfigError("model", name, f"{expected} ({problem})") from problem
     if not callable(builder):
         raise ConfigError("model", name, "a function that builds a torch.nn.Module")

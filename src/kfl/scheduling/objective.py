@@ -7,7 +7,6 @@ with γ_t the weight of data that is scheduled in round t.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import cast
 import numpy as np
 
 from kfl.core.errors import ConfigError
+from kfl.core.lazy import import_object
 from kfl.scheduling.base import Scheduler
 from kfl.scheduling.cost import BoolArray, FloatArray
 
@@ -105,12 +105,9 @@ def data_weight(gamma: str, round_index: int) -> float:
 
 
 def _function(gamma: str) -> Callable[[int], float]:
-    module_name, _, name = gamma.partition(":")
-    if not (module_name and name):
-        raise ConfigError("gamma", gamma, _EXPECTED)
     try:
-        found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
+        found = import_object(gamma)
+    except ImportError as error:
         raise ConfigError("gamma", gamma, f"{_EXPECTED}; {error}") from error
     if not callable(found):
         raise ConfigError("gamma", gamma, _EXPECTED)

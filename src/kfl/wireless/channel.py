@@ -8,7 +8,6 @@ save a recursion.
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from kfl.core.config import from_table, to_table
 from kfl.core.errors import ConfigError
+from kfl.core.lazy import import_object
 from kfl.core.randomness import stream
 from kfl.core.units import db_to_linear
 from kfl.wireless.cost import FloatArray
@@ -79,10 +79,9 @@ class Channel(ABC):
         name = table.pop("name", "rayleigh")
         kind: Any = CHANNELS.get(name) if isinstance(name, str) else None
         if kind is None:
-            module, _, attribute = str(name).partition(":")
             try:
-                kind = getattr(importlib.import_module(module), attribute)
-            except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as problem:
+                kind = import_object(str(name))
+            except ImportError as problem:
                 raise ConfigError(where, name, expected) from problem
             if not (isinstance(kind, type) and issubclass(kind, Channel)):
                 raise ConfigError(where, name, "a class that derives from Channel")
