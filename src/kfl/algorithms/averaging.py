@@ -15,6 +15,7 @@ from kfl.algorithms.uploads import (
     UploadFormat,
     find_problem,
     is_plain,
+    separate,
     usable,
 )
 
@@ -134,13 +135,7 @@ def usable_reports(server: State, uploads: Sequence[Upload]) -> tuple[Reports | 
     if reports is not None:
         return reports, []
     formats = knowledge_format(server)
-    good, rejected = [], []
-    for upload in uploads:
-        problem = _knowledge_problem(upload, formats)
-        if problem is None:
-            good.append(upload)
-        else:
-            rejected.append(Rejection(upload.device, *problem))
+    good, rejected = separate(uploads, lambda upload: _knowledge_problem(upload, formats))
     if not good:
         return None, rejected
     reports = _stack(good)

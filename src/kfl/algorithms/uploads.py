@@ -7,7 +7,7 @@ goes on with the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
@@ -95,9 +95,16 @@ def usable(uploads: Sequence[Upload], formats: UploadFormat) -> tuple[list[Uploa
     """
     if _all_sound(uploads, formats):
         return list(uploads), []
+    return separate(uploads, lambda upload: find_problem(upload, formats))
+
+
+def separate(
+    uploads: Sequence[Upload], problem_of: Callable[[Upload], Problem | None]
+) -> tuple[list[Upload], list[Rejection]]:
+    """The uploads without a problem, and a rejection for each of the others."""
     good, rejected = [], []
     for upload in uploads:
-        problem = find_problem(upload, formats)
+        problem = problem_of(upload)
         if problem is None:
             good.append(upload)
         else:

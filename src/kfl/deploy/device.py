@@ -14,7 +14,7 @@ function is called in a fresh process for every message, so it should read data 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +53,29 @@ Apply = Callable[[Advice], None]
 """A device's own way to set its radio: called before the upload with share and power."""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Hardware:
+    """What a device's hardware can do; None leaves a number to the server's cell."""
+
+    cpu_hz: float | None = None
+    """Clock; None takes the one the server's cell gives this device."""
+    flops_per_cycle: float | None = None
+    power_coefficient: float | None = None
+    """κ of the chip, joule · second² per cycle³."""
+    max_power_w: float | None = None
+    """Largest transmit power; None for the cell's."""
+    budget_j: float | None = None
+    """Energy for the whole run; None for the cell's, infinity for none."""
+    gain: float | None = None
+    """Channel gain as the device measures it now, linear; used when the server's channel is `reported`."""
+
+    def hardware(self) -> dict[str, Any]:
+        """These numbers alone, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(Hardware)}
+
+
 @dataclass(frozen=True, eq=False)
-class DeviceSetup:
+class DeviceSetup(Hardware):
     """A device: its model, its data, and what its hardware can do.
 
     >>> import numpy as np
@@ -80,17 +101,6 @@ class DeviceSetup:
     """Inputs are (x · scale − mean) / std."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    cpu_hz: float | None = None
-    """Clock; None takes the one the server's cell gives this device."""
-    flops_per_cycle: float | None = None
-    power_coefficient: float | None = None
-    """κ of the chip, joule · second² per cycle³."""
-    max_power_w: float | None = None
-    """Largest transmit power; None for the cell's."""
-    budget_j: float | None = None
-    """Energy for the whole run; None for the cell's, infinity for none."""
-    gain: float | None = None
-    """Channel gain as the device measures it now, linear; used when the server's channel is `reported`."""
     apply: Apply | None = None
     """Called with the server's advice before the upload, so that the radio can use its share and power."""
     name: str = "device"

@@ -24,19 +24,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from secrets import token_bytes
 from typing import Any
 
 from kfl.core.config import dump_toml
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
-from kfl.deploy.app_folder import ENVIRONMENT, write_app, write_connection
-from kfl.deploy.certificates import Pair, make_authority, make_device_key, make_server_certificate, write_private
+from kfl.deploy.app_folder import ENVIRONMENT, write_app
+from kfl.deploy.certificates import Pair
 from kfl.deploy.processes import ProcessGroup, free_ports, listening
 from kfl.deploy.settings import ServerConfig
+from kfl.deploy.starter.project import CONNECTION, Project, make_missing
 from kfl.runfolder import RoundLog, RunReader, is_finished, is_held
 
-CONNECTION = "fleet"
 START_S = 60.0
 """How long the SuperLink may take to answer."""
 RESTART_S = 5.0
@@ -99,18 +98,11 @@ class LocalFleet:
 
     def prepare(self) -> None:
         """Write everything a fleet needs before its first process; what is there already is kept."""
-        keys, devices = self.folder / "keys", range(self.config.experiment.devices)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder / "server.toml", self.config.to_toml().encode())
-        if not (keys / "ca.crt").exists():
-            make_server_certificate(keys, make_authority(keys))
-        if not self.secret.exists():
-            write_private(self.secret, token_bytes(32))
         write_app(self.folder / "app", "local-fleet", self.device, self.folder / "server.toml", self.run_folder)
-        write_connection(self.folder / "flower", CONNECTION, self.address, keys / "ca.crt")
-        for device in devices:
-            if not (keys / f"device-{device}").exists():
-                make_device_key(keys, device)
+        make_missing(Project(self.folder), address=self.address)
+        for device in range(self.config.experiment.devices):
             home = self.device_folder(device)
             home.mkdir(parents=True, exist_ok=True)
             own = self.device_config or {"experiment": str(self.folder / "server.toml")}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
+from kfl.deploy.device import Hardware
 from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, number, whole, word
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ OPTIONAL = {
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Hardware):
     """One device's data, model and hardware.
 
     >>> profile = Profile(0, 2, 64, 1000, 900, 2000, 1900, (8,), 30, (10, 20), 5, 3)
@@ -56,12 +57,6 @@ class Profile:
     """Right test predictions of its model now."""
     model: str = "model"
     meter: str = "formula"
-    cpu_hz: float | None = None
-    flops_per_cycle: float | None = None
-    power_coefficient: float | None = None
-    max_power_w: float | None = None
-    budget_j: float | None = None
-    gain: float | None = None
 
     def values(self) -> Values:
         """As a table for a message; what is None or empty is left out, since Flower has no type for an empty list."""
@@ -79,10 +74,8 @@ class Profile:
         from kfl.engine import DeviceProfile
         from kfl.models import ModelProfile
 
-        model = ModelProfile(
-            self.features, self.classes, self.parameters, self.body_parameters, self.flops, self.body_flops
-        )
-        return DeviceProfile(model, self.samples)
+        sizes = {one.name: getattr(self, one.name) for one in fields(ModelProfile)}
+        return DeviceProfile(ModelProfile(**sizes), self.samples)
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Profile:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +77,7 @@ class Worker:
         counts = np.bincount(data.train_y, minlength=data.classes)
         return Profile(
             device=self.device,
-            classes=profile.model.classes,
-            features=profile.model.features,
-            parameters=profile.model.parameters,
-            body_parameters=profile.model.body_parameters,
-            flops=profile.model.flops,
-            body_flops=profile.model.body_flops,
+            **asdict(profile.model),
             input_shape=data.input_shape,
             samples=profile.samples,
             samples_per_class=() if hidden else tuple(int(count) for count in counts),
@@ -90,12 +85,7 @@ class Worker:
             correct=correct,
             model=self.model_name,
             meter=self.meter.name,
-            cpu_hz=setup.cpu_hz,
-            flops_per_cycle=setup.flops_per_cycle,
-            power_coefficient=setup.power_coefficient,
-            max_power_w=setup.max_power_w,
-            budget_j=setup.budget_j,
-            gain=setup.gain,
+            **setup.hardware(),
         )
 
     def _round(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,9 @@ from kfl.scheduling.problem_fields import (
     TOP_FIELDS,
     TRACES,
     ProblemError,
+    as_float,
     check_top,
+    refuse_both,
     refuse_unknown,
 )
 
@@ -152,28 +154,11 @@ def _check_header(header: Sequence[str]) -> None:
 
 def _csv_column(cells: Sequence[str], ids: Sequence[str], name: str) -> Column:
     """One field of all rows. An empty cell is a value that is not given."""
-    given = np.array([bool(cell) and not cell.isspace() for cell in cells])
-    filled = cells if given.all() else [cell if here else "0" for cell, here in zip(cells, given.tolist(), strict=True)]
-    try:
-        if name == "available":
-            values = np.array([_WORDS[cell.strip().lower()] for cell in filled])
-        else:
-            values = np.array(list(map(float, filled)))
-    except (KeyError, ValueError):
-        wrong = next(row for row, cell in enumerate(filled) if not _readable(cell, name))
-        right = DEVICE_FIELDS[name].right if name in DEVICE_FIELDS else CELL_FIELDS[name].right
-        raise ConfigError(f"{name} of device {ids[wrong]!r}", cells[wrong].strip(), right) from None
-    return Column(values, given)
+    return _column([cell.strip() or None for cell in cells], ids, name, _csv_truth if name == "available" else float)
 
 
-def _readable(cell: str, name: str) -> bool:
-    if name == "available":
-        return cell.strip().lower() in _WORDS
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+def _csv_truth(cell: str) -> float:
+    return _WORDS[cell.lower()]
 
 
 def _csv_trace(top: dict[str, Any], row_ids: Sequence[str], table: Mapping[str, Sequence[str]]) -> Draft:
@@ -346,66 +331,49 @@ def _described(devices: Sequence[Mapping[str, Any]], ids: Sequence[str], present
 
 
 def _json_column(devices: Sequence[Mapping[str, Any]], ids: Sequence[str], name: str, described: int) -> Column:
-    """One field of all devices as numbers; true and false are 1 and 0."""
-    raw = [device.get(name) for device in devices]
+    """One field of all devices as numbers. One value alone holds for every round."""
+    number = _json_truth if name == "available" else _json_number
+    if name not in EACH_ROUND:
+        return _column([device.get(name) for device in devices], ids, name, number)
     trace = next((trace for trace, field in TRACES.items() if field == name), None)
-    if name in EACH_ROUND and described > 1:
-        return _json_trace(devices, ids, name, trace, raw, described)
-    if trace is not None:  # lists with one entry
-        raw = [
-            _one_of(device, ids[k], name, trace, value)
-            for k, (device, value) in enumerate(zip(devices, raw, strict=True))
-        ]
-    if name == "available":
-        raw = [value[0] if isinstance(value, list) else value for value in raw]
-    values, given = _numbers(raw, ids, name)
-    return Column(values, given)
-
-
-def _one_of(device: Mapping[str, Any], who: str, name: str, trace: str, value: Any) -> Any:
-    listed = device.get(trace)
-    if listed is None:
-        return value
-    if value is not None:
-        raise ProblemError(f"Device {who!r} gives both {name} and {trace}; give one of them.")
-    return listed[0]
-
-
-def _json_trace(
-    devices: Sequence[Mapping[str, Any]], ids: Sequence[str], name: str, trace: str | None, raw: list[Any], rounds: int
-) -> Column:
-    """A field that changes from round to round, (rounds, devices); one value alone holds for all rounds."""
-    values = np.zeros((rounds, len(ids)))
-    given = np.zeros((rounds, len(ids)), bool)
-    for k, (device, value) in enumerate(zip(devices, raw, strict=True)):
+    raw: list[Any] = []
+    for who, device in zip(ids, devices, strict=True):
+        value = device.get(name)
         listed = device.get(trace) if trace is not None else (value if isinstance(value, list) else None)
         if trace is not None and listed is not None and value is not None:
-            raise ProblemError(f"Device {ids[k]!r} gives both {name} and {trace}; give one of them.")
-        column, here = _numbers([value] if listed is None else listed, [ids[k]] * rounds, name)
-        values[:, k], given[:, k] = column, here
-    return Column(values, given)
+            refuse_both(f"Device {who!r}", name, trace)
+        raw += [value] * described if listed is None else listed
+    column = _column(raw, [who for who in ids for _ in range(described)], name, number)
+    shape = len(ids), described
+    return Column(column.values.reshape(shape).T, column.given.reshape(shape).T)
 
 
-def _numbers(raw: Sequence[Any], ids: Sequence[str], name: str) -> tuple[Any, Any]:
-    """Values as floats and where there are any; a value of another type raises, naming the device."""
-    allowed: set[type] = {bool} if name == "available" else {int, float}
-    if not set(map(type, raw)) <= allowed | {type(None)}:
-        wrong = next(index for index, value in enumerate(raw) if value is not None and type(value) not in allowed)
-        field = DEVICE_FIELDS[name]
-        raise ConfigError(f"{name} of device {ids[wrong]!r}", _short(raw[wrong]), field.right)
-    given = np.array([value is not None for value in raw])
-    try:
-        values = np.array([0.0 if value is None else float(value) for value in raw])
-    except OverflowError:  # a whole number of more than 308 digits is as good as infinite, and refused as such
-        values = np.array([_large(value) for value in raw])
-    return values, given
+def _json_number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError
+    return as_float(value)
 
 
-def _large(value: Any) -> float:
-    try:
-        return 0.0 if value is None else float(value)
-    except OverflowError:
-        return float("inf")
+def _json_truth(value: Any) -> float:
+    if type(value) is not bool:
+        raise TypeError
+    return float(value)
+
+
+# ── Both ─────────────────────────────────────────────────────────────────────
+
+
+def _column(raw: Sequence[Any], ids: Sequence[str], name: str, number: Callable[[Any], float]) -> Column:
+    """A field as floats, and where there are any; the first value that is not a `number` raises, naming the device."""
+    values = np.zeros(len(raw))
+    for index, value in enumerate(raw):
+        if value is not None:
+            try:
+                values[index] = number(value)
+            except (KeyError, TypeError, ValueError):
+                field = DEVICE_FIELDS.get(name) or CELL_FIELDS[name]
+                raise ConfigError(f"{name} of device {ids[index]!r}", _short(value), field.right) from None
+    return Column(values, np.array([value is not None for value in raw]))
 
 
 def _short(value: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -209,6 +209,11 @@ def refuse_unknown(names: Iterable[str], known: Sequence[str], where: str = "") 
             raise ProblemError(f"{name!r}{where} is not a field of a problem; {hint}")
 
 
+def refuse_both(who: str, first: str, second: str) -> NoReturn:
+    """Raise for something that is said in two ways."""
+    raise ProblemError(f"{who} gives both {first} and {second}; give one of them.")
+
+
 def refuse_wrong(
     field: Field, values: FloatArray, given: BoolArray, ids: Sequence[str], first_round: int | None = None
 ) -> None:
@@ -240,12 +245,13 @@ def _check_number(name: str, value: Any) -> None:
         raise ConfigError(name, value, field.right)
     if wants_bool:
         return
-    number = _as_float(value)
+    number = as_float(value)
     if bool(field.wrong(np.array(number))) or (name in WHOLE and value != int(value)):
         raise ConfigError(name, value if np.isfinite(number) else number, field.right_for(number))
 
 
-def _as_float(value: float) -> float:
+def as_float(value: float) -> float:
+    """A number of a file as a float; one that is too large is infinite, and refused as such."""
     try:
         return float(value)
     except OverflowError:  # a whole number of more than 308 digits
@@ -258,5 +264,5 @@ def _check_memory(memory: Any) -> None:
         raise ConfigError("memory", memory, right)
     for name, values in memory.items():
         plain = isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-        if not plain or not all(np.isfinite(_as_float(value)) for value in values):
+        if not plain or not all(np.isfinite(as_float(value)) for value in values):
             raise ConfigError(f"memory.{name}", values, "a list of finite numbers")

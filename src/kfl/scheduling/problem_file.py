@@ -26,7 +26,15 @@ from kfl.core.files import write_atomic
 from kfl.scheduling._problem_text import Draft, draft_from_csv, draft_from_json
 from kfl.scheduling.cost import BoolArray, FloatArray
 from kfl.scheduling.horizon import Problem
-from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, EACH_ROUND, ProblemError, check_top, refuse_wrong
+from kfl.scheduling.problem_fields import (
+    CELL_FIELDS,
+    DEVICE_FIELDS,
+    EACH_ROUND,
+    ProblemError,
+    check_top,
+    refuse_both,
+    refuse_wrong,
+)
 from kfl.wireless import compute_energy, compute_time
 
 
@@ -177,29 +185,19 @@ def _either(draft: Draft, first: Sequence[str], second: Sequence[str]) -> BoolAr
 
     What a device says itself comes before what the top says for all.
     """
-    zeros = np.zeros(draft.shape[1], bool)
     own = [
-        np.broadcast_to(_or([_given(draft, name) for name in names], zeros), draft.shape) for names in (first, second)
+        np.broadcast_to(np.logical_or.reduce([_given(draft, name) for name in names]), draft.shape)
+        for names in (first, second)
     ]
     both = own[0] & own[1]
     if both.any():
         device = int(np.argwhere(both)[0][-1])
         names = [next(name for name in way if _given(draft, name)[..., device].any()) for way in (first, second)]
-        _refuse_both(f"Device {draft.ids[device]!r}", names)
+        refuse_both(f"Device {draft.ids[device]!r}", *names)
     tops = [[name for name in names if name in draft.top] for names in (first, second)]
     if tops[0] and tops[1]:
-        _refuse_both("The top of the file", [tops[0][0], tops[1][0]])
+        refuse_both("The top of the file", tops[0][0], tops[1][0])
     return own[1] | (~own[0] & bool(tops[1]))
-
-
-def _or(masks: Sequence[BoolArray], start: BoolArray) -> BoolArray:
-    for mask in masks:
-        start = start | mask
-    return start
-
-
-def _refuse_both(who: str, names: Sequence[str]) -> NoReturn:
-    raise ProblemError(f"{who} gives both {names[0]} and {names[1]}; give one of them.")
 
 
 def _gain(draft: Draft, available: BoolArray) -> FloatArray:

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import ConfigError, KflError
-from kfl.core.files import write_atomic
 from kfl.core.parse import read_toml
 from kfl.deploy.app_folder import write_connection
-from kfl.deploy.certificates import Pair, make_authority, make_device_key, make_server_certificate
+from kfl.deploy.certificates import Pair, make_authority, make_device_key, make_server_certificate, write_private
 from kfl.deploy.settings import ServerConfig
 
 CONNECTION = "fleet"
@@ -116,11 +115,11 @@ HERE = ("localhost", "127.0.0.1")
 """The SuperLink is reached under these names on its own machine, by the proxy and the server app."""
 
 
-def make_missing(project: Project, hosts: Sequence[str] = ()) -> list[Path]:
+def make_missing(project: Project, hosts: Sequence[str] = (), address: str | None = None) -> list[Path]:
     """Make what is not there yet: authority, server certificate, one key per device, and a secret of the server's own.
 
-    `hosts` are the names and addresses by which devices reach the server; by default the one in device.env. Returns
-    the files that were made.
+    `hosts` are the names and addresses by which devices reach the server, by default the one in device.env; `address`
+    is the SuperLink's on this machine, by default the project's. Returns the files that were made.
     """
     keys, made = project.keys, []
     try:
@@ -135,10 +134,9 @@ def make_missing(project: Project, hosts: Sequence[str] = ()) -> list[Path]:
                 made += _files(make_device_key(keys, device))
         secret = keys / "superexec.secret"
         if not secret.exists():
-            write_atomic(secret, secrets.token_hex(32).encode())
-            secret.chmod(0o600)
+            write_private(secret, secrets.token_hex(32).encode())
             made.append(secret)
-        write_connection(project.flower_home, CONNECTION, project.address, authority.public)
+        write_connection(project.flower_home, CONNECTION, address or project.address, authority.public)
     except OSError as problem:
         raise KflError(f"The keys in {keys} cannot be written ({problem.strerror or problem}).") from problem
     return made
