@@ -15,7 +15,7 @@ from kfl.algorithms import ALGORITHMS
 from kfl.engine.base import DeviceProfile
 from kfl.models import fleet_from_name
 from kfl.paper.figures import NEW_CLASS
-from kfl.paper.results import Store, beyond, early, final, gap, told
+from kfl.paper.results import Pair, Store, beyond, early, final, gap, judge_above, told
 from kfl.paper.scheduler_claims import scheduler_claims
 from kfl.paper.setting import COUNTS, DATASETS, EQUAL_WIDTH, NAMES, TITLES, Dataset, Scale
 from kfl.paper.verdict import MARGIN, MISSING, SPEED_MARGIN, Claim, Finding, better, equal, together
@@ -92,17 +92,12 @@ def _over_all(
 ) -> Claim:
     measure, margin = (final, MARGIN[dataset]) if what == "accuracy" else (early, SPEED_MARGIN)
 
-    def judge(store: Store, scale: Scale) -> Finding:
-        ours = key(dataset, classes, models, "kfl", count, care)
-        gaps = {r: gap(store, scale, ours, key(dataset, classes, models, r, count, care), measure) for r in rivals}
-        parts = "; ".join(f"{NAMES[rival]} {told(found)}" for rival, found in gaps.items())
-        verdict = together([better(found, margin) for found in gaps.values()])
-        return Finding.of(parts, verdict, gaps.values())
-
+    ours = key(dataset, classes, models, "kfl", count, care)
+    pairs = [Pair(NAMES[rival], ours, key(dataset, classes, models, rival, count, care), margin) for rival in rivals]
     names = ", ".join(NAMES[rival] for rival in rivals)
     verb = "more accurate than" if what == "accuracy" else "learns faster than"
     says = f"KFL {verb} {names}, {TITLES[dataset]}, {count} devices per round ({models} models, {care})"
-    return Claim(where, says, "yes", f"kfl paper {figure}", judge)
+    return Claim(where, says, "yes", f"kfl paper {figure}", judge_above(pairs, measure))
 
 
 def learning_m2() -> list[Claim]:
@@ -195,20 +190,18 @@ def pattern_claim(classes: int, models: Models) -> Claim:
 
 def new_class_claim() -> Claim:
     """Section II-A mentions it; no experiment of the paper tests it."""
-
-    def judge(store: Store, scale: Scale) -> Finding:
-        parts, verdicts, gaps = [], [], []
-        for dataset in DATASETS:
-            condition = NEW_CLASS[dataset]
-            for rival in ("local", "self-knowledge", "fixed-knowledge"):
-                found = gap(store, scale, condition.key("kfl"), condition.key(rival))
-                parts.append(f"{TITLES[dataset]} minus {NAMES[rival]} {told(found)}")
-                verdicts.append(better(found, MARGIN[dataset]))
-                gaps.append(found)
-        return Finding.of("; ".join(parts), together(verdicts), gaps)
-
+    pairs = [
+        Pair(
+            f"{TITLES[dataset]} minus {NAMES[rival]}",
+            NEW_CLASS[dataset].key("kfl"),
+            NEW_CLASS[dataset].key(rival),
+            MARGIN[dataset],
+        )
+        for dataset in DATASETS
+        for rival in ("local", "self-knowledge", "fixed-knowledge")
+    ]
     says = "Knowledge of others helps with a class just met (5 samples of it beside 50 others, tested on it alone)"
-    return Claim("II-A", says, "said, not tested", "kfl paper sharing", judge)
+    return Claim("II-A", says, "said, not tested", "kfl paper sharing", judge_above(pairs))
 
 
 NETWORKS: dict[Dataset, tuple[str, tuple[int, ...]]] = {"mnist": ("mlp", (1, 28, 28)), "cifar10": ("cnn", (3, 32, 32))}

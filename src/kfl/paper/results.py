@@ -6,14 +6,15 @@ folder they are one store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from kfl.paper.setting import Line, Scale, run_key
-from kfl.paper.verdict import FEWEST_SEEDS, NOT_RUN
+from kfl.paper.verdict import FEWEST_SEEDS, NOT_RUN, Finding, Judge, better, together
 from kfl.simulation.records import RESULTS, Record, read_lines, write_records
 from kfl.simulation.statistics import Difference, paired_difference
 
@@ -81,12 +82,6 @@ def used(row: Record, at: float = 1.0) -> float:
     return float(np.interp(at * row["rounds"], np.append(0, rounds), np.append(0, joules))) / float(row["budget_j"])
 
 
-def numbers_per_upload(row: Record) -> float:
-    """Numbers that one device sends in one round."""
-    uploads = row["devices_per_round"] * row["rounds"]
-    return float(row["bits_up"] / 32 / uploads) if uploads else 0.0
-
-
 def gap(store: Store, scale: Scale, ours: str, theirs: str, measure: Measure = final) -> Difference | None:
     """Ours minus theirs, paired by seed."""
     one = {seed: measure(row) for seed, row in store.seeds(ours, scale).items()}
@@ -120,3 +115,25 @@ def beyond(difference: Difference | None, claimed: float) -> str:
     if difference.high < claimed:
         return "; the paper’s number is above the interval"
     return "; the paper’s number is below the interval" if claimed < difference.low else ""
+
+
+class Pair(NamedTuple):
+    """Two lines of which the first is said to be better."""
+
+    label: str
+    ours: str
+    theirs: str
+    margin: float
+    """What counts as equal."""
+
+
+def judge_above(pairs: Sequence[Pair], measure: Measure = final, digits: int = 2) -> Judge:
+    """Judge whether the first line of every pair is better than the second."""
+
+    def judge(store: Store, scale: Scale) -> Finding:
+        gaps = [gap(store, scale, pair.ours, pair.theirs, measure) for pair in pairs]
+        parts = [f"{pair.label} {told(found, digits)}" for pair, found in zip(pairs, gaps, strict=True)]
+        verdicts = [better(found, pair.margin) for pair, found in zip(pairs, gaps, strict=True)]
+        return Finding.of("; ".join(parts), together(verdicts), gaps)
+
+    return judge

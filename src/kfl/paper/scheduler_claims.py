@@ -2,123 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from kfl.paper.figures import coefficients, policy_key
-from kfl.paper.results import Measure, Store, early, final, gap, told, used
-from kfl.paper.setting import DATASETS, TITLES, Dataset, Scale
-from kfl.paper.verdict import (
-    ENERGY_MARGIN,
-    MARGIN,
-    MISSING,
-    SPEED_MARGIN,
-    Claim,
-    Finding,
-    Verdict,
-    better,
-    equal,
-    together,
-)
+from kfl.paper.results import Measure, Pair, Store, early, gap, judge_above, told, used
+from kfl.paper.setting import DATASETS, TITLES, Scale
+from kfl.paper.verdict import ENERGY_MARGIN, MARGIN, MISSING, SPEED_MARGIN, Claim, Finding, Judge, equal
+from kfl.simulation.records import Record
 from kfl.simulation.statistics import paired_difference
-
-Judge = Callable[[Store, Scale], Finding]
 
 
 def scheduler_claims(classes: int) -> list[Claim]:
     """Section V-C, or the technical report's words on three classes per device."""
-    found = []
+    found: list[Claim] = []
+    where = "V-C" if classes == 2 else "report III"
     for dataset in DATASETS:
-        pictures = ("fig4a", "fig4b") if dataset == "mnist" else ("fig4c", "fig4d")
-        accuracy, energy = (f"kfl paper {name}{'' if classes == 2 else '-m3'}" for name in pictures)
-        where = "V-C" if classes == 2 else "report III"
+        figures = ("fig4a", "fig4b") if dataset == "mnist" else ("fig4c", "fig4d")
+        accuracy, energy = (f"kfl paper {name}{'' if classes == 2 else '-m3'}" for name in figures)
         for kappa in coefficients(dataset):
             setting = f"{TITLES[dataset]}, m = {classes}, κ = {kappa:g}"
             keys = {p: policy_key(dataset, classes, p, kappa) for p in ("v0.01", "v0.1", "round-robin", "myopic")}
-            found += [
-                Claim(
-                    where,
-                    f"V = 0.01 and 0.1 more accurate than round robin and myopic, {setting}",
-                    "yes",
-                    accuracy,
-                    _ours_above(keys, final, MARGIN[dataset]),
-                ),
-                Claim(
-                    where,
-                    f"V = 0.01 and 0.1 learn faster than both, {setting}",
-                    "yes",
-                    accuracy,
-                    _ours_above(keys, early, SPEED_MARGIN),
-                ),
-                Claim(
-                    where,
-                    f"V = 0.01 and 0.1 use more energy than both in the first 30 rounds, {setting}",
-                    "yes",
-                    energy,
-                    _ours_above(keys, lambda row: used(row, 30 / row["rounds"]), 0.0, digits=3),
-                ),
-                Claim(where, f"V = 0.01 ends within the budget, {setting}", "yes", energy, _within(keys["v0.01"])),
-            ]
+
+            def claim(says: str, command: str, judge: Judge, paper: str = "yes", setting: str = setting) -> None:
+                found.append(Claim(where, f"{says}, {setting}", paper, command, judge))
+
+            claim(
+                "V = 0.01 and 0.1 more accurate than round robin and myopic",
+                accuracy,
+                judge_above(_ours_and_theirs(keys, MARGIN[dataset])),
+            )
+            claim(
+                "V = 0.01 and 0.1 learn faster than both",
+                accuracy,
+                judge_above(_ours_and_theirs(keys, SPEED_MARGIN), early),
+            )
+            claim(
+                "V = 0.01 and 0.1 use more energy than both in the first 30 rounds",
+                energy,
+                judge_above(_ours_and_theirs(keys, 0.0), _used_by_round_30, digits=3),
+            )
+            claim("V = 0.01 ends within the budget", energy, _within(keys["v0.01"]))
             if dataset == "mnist":
-                says = f"V = 0.01 uses the same energy as myopic, {setting}"
-                found.append(Claim(where, says, "the same", energy, _same_energy(keys["v0.01"], keys["myopic"])))
+                same = _same_energy(keys["v0.01"], keys["myopic"])
+                claim("V = 0.01 uses the same energy as myopic", energy, same, "the same")
             elif classes == 2:
-                found += [
-                    Claim(
-                        where,
-                        f"V = 0.1 exhausts the budgets by round 100, {setting}",
-                        "yes",
-                        energy,
-                        _exhausted(keys["v0.1"]),
-                    ),
-                    Claim(where, f"V = 0.1 the most accurate, {setting}", "yes", accuracy, _best(keys, dataset)),
-                    Claim(
-                        where,
-                        f"Myopic schedules nobody in the first 30 rounds, {setting}",
-                        "yes",
-                        energy,
-                        _idle(keys["myopic"]),
-                    ),
-                    Claim(
-                        where,
-                        f"Round robin uses energy evenly over the rounds, {setting}",
-                        "yes",
-                        energy,
-                        _even(keys["round-robin"]),
-                    ),
+                best = [
+                    Pair(f"minus {_words(policy)}", keys["v0.1"], keys[policy], MARGIN[dataset])
+                    for policy in ("v0.01", "round-robin", "myopic")
                 ]
+                claim("V = 0.1 exhausts the budgets by round 100", energy, _exhausted(keys["v0.1"]))
+                claim("V = 0.1 the most accurate", accuracy, judge_above(best))
+                claim("Myopic schedules nobody in the first 30 rounds", energy, _idle(keys["myopic"]))
+                claim("Round robin uses energy evenly over the rounds", energy, _even(keys["round-robin"]))
     return found
 
 
-def _ours_above(keys: dict[str, str], measure: Measure, margin: float, digits: int = 2) -> Judge:
+def _words(policy: str) -> str:
+    return policy.replace("v", "V = ")
+
+
+def _ours_and_theirs(keys: dict[str, str], margin: float) -> list[Pair]:
+    return [
+        Pair(f"{_words(ours)} − {theirs}", keys[ours], keys[theirs], margin)
+        for ours in ("v0.01", "v0.1")
+        for theirs in ("round-robin", "myopic")
+    ]
+
+
+def _used_by_round_30(row: Record) -> float:
+    return used(row, 30 / row["rounds"])
+
+
+def _judge_used(
+    line: str, measure: Measure, holds: Callable[[Sequence[float]], bool], words: Callable[[Sequence[float]], str]
+) -> Judge:
+    """Judge the share of the budget that a line used, over its seeds."""
+
     def judge(store: Store, scale: Scale) -> Finding:
-        parts, verdicts, gaps = [], [], []
-        for ours in ("v0.01", "v0.1"):
-            for theirs in ("round-robin", "myopic"):
-                found = gap(store, scale, keys[ours], keys[theirs], measure)
-                parts.append(f"{ours.replace('v', 'V = ')} − {theirs} {told(found, digits)}")
-                verdicts.append(better(found, margin))
-                gaps.append(found)
-        return Finding.of("; ".join(parts), together(verdicts), gaps)
+        shares = [measure(row) for row in store.seeds(line, scale).values()]
+        if not shares:
+            return MISSING
+        return Finding(words(shares), "holds" if holds(shares) else "does not hold")
 
     return judge
-
-
-def _shares(store: Store, scale: Scale, line: str, at: float = 1.0) -> list[float]:
-    return [used(row, at) for row in store.seeds(line, scale).values()]
 
 
 def _within(line: str) -> Judge:
-    def judge(store: Store, scale: Scale) -> Finding:
-        shares = _shares(store, scale, line)
-        if not shares:
-            return MISSING
-        # The curves carry five digits.
-        verdict: Verdict = "holds" if max(shares) <= 1 + 1e-4 else "does not hold"
-        return Finding(f"{100 * np.mean(shares):.1f} % of the budget, at most {100 * max(shares):.1f} %", verdict)
+    return _judge_used(
+        line,
+        used,
+        lambda shares: max(shares) <= 1 + 1e-4,  # the curves carry five digits
+        lambda shares: f"{100 * np.mean(shares):.1f} % of the budget, at most {100 * max(shares):.1f} %",
+    )
 
-    return judge
+
+def _exhausted(line: str) -> Judge:
+    return _judge_used(
+        line,
+        lambda row: used(row, 0.5),
+        lambda shares: min(shares) >= 1 - ENERGY_MARGIN,
+        lambda shares: f"{100 * np.mean(shares):.1f} % of the budget at half time",
+    )
+
+
+def _idle(line: str) -> Judge:
+    return _judge_used(
+        line,
+        _used_by_round_30,
+        lambda shares: max(shares) == 0,
+        lambda shares: f"{100 * np.mean(shares):.2f} % of the budget used by then",
+    )
 
 
 def _same_energy(one: str, other: str) -> Judge:
@@ -129,42 +124,11 @@ def _same_energy(one: str, other: str) -> Judge:
     return judge
 
 
-def _exhausted(line: str) -> Judge:
-    def judge(store: Store, scale: Scale) -> Finding:
-        shares = _shares(store, scale, line, 0.5)
-        if not shares:
-            return MISSING
-        verdict: Verdict = "holds" if min(shares) >= 1 - ENERGY_MARGIN else "does not hold"
-        return Finding(f"{100 * np.mean(shares):.1f} % of the budget at half time", verdict)
-
-    return judge
-
-
-def _best(keys: dict[str, str], dataset: Dataset) -> Judge:
-    def judge(store: Store, scale: Scale) -> Finding:
-        gaps = {p: gap(store, scale, keys["v0.1"], keys[p]) for p in ("v0.01", "round-robin", "myopic")}
-        parts = "; ".join(f"minus {policy.replace('v', 'V = ')} {told(found)}" for policy, found in gaps.items())
-        verdict = together([better(found, MARGIN[dataset]) for found in gaps.values()])
-        return Finding.of(parts, verdict, gaps.values())
-
-    return judge
-
-
-def _idle(line: str) -> Judge:
-    def judge(store: Store, scale: Scale) -> Finding:
-        shares = [used(row, 30 / row["rounds"]) for row in store.seeds(line, scale).values()]
-        if not shares:
-            return MISSING
-        verdict: Verdict = "holds" if max(shares) == 0 else "does not hold"
-        return Finding(f"{100 * np.mean(shares):.2f} % of the budget used by then", verdict)
-
-    return judge
-
-
 def _even(line: str) -> Judge:
     def judge(store: Store, scale: Scale) -> Finding:
-        halves = {seed: used(row, 0.5) for seed, row in store.seeds(line, scale).items()}
-        ends = {seed: used(row) / 2 for seed, row in store.seeds(line, scale).items()}
+        rows = store.seeds(line, scale)
+        halves = {seed: used(row, 0.5) for seed, row in rows.items()}
+        ends = {seed: used(row) / 2 for seed, row in rows.items()}
         found = paired_difference(halves, ends)
         parts = f"half time minus half of the end {told(found, 3)} of the budget"
         return Finding.of(parts, equal(found, ENERGY_MARGIN), [found])

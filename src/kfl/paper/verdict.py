@@ -102,6 +102,8 @@ class Finding:
         return Finding(ours, verdict, min(0 if found is None else found.count for found in differences))
 
 
+Judge = Callable[["Store", Scale], Finding]
+"""What the results say about a claim."""
 MISSING = Finding(NOT_RUN, "cannot be judged", 0)
 """No run is there yet."""
 
@@ -115,7 +117,7 @@ class Claim:
     paper: str
     """The paper's number, or its word."""
     command: str
-    judge: Callable[[Store, Scale], Finding]
+    judge: Judge
 
     def finding(self, store: Store, scale: Scale) -> Finding:
         """What the runs say; nothing is judged by a quick look, or while runs are missing."""
