@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import kfl
-from kfl.report.chart import numbers, thinned
+from kfl.report.chart import ShownRun, numbers, thinned
 from kfl.report.charts_accuracy import accuracy_chart, distribution_chart, fairness_chart
 from kfl.report.charts_energy import budget_chart, pace_chart
 from kfl.report.charts_knowledge import flatten, knowledge_chart, motion_chart
@@ -39,7 +39,7 @@ def named(chart, view, name):
 
 
 def test_accuracy_against_everything_that_was_spent(run, history):
-    chart = accuracy_chart([run], ["kfl"], [0])
+    chart = accuracy_chart([ShownRun(run, "kfl")])
     assert list(chart.views) == ["Rounds", "Joules", "Seconds", "Bits"]
     accuracy = [log.accuracy for log in history.rounds]
     sums = {
@@ -59,7 +59,7 @@ def test_accuracy_against_everything_that_was_spent(run, history):
 
 def test_without_a_radio_there_are_no_joules(runs):
     plain = read_run(runs / "plain")
-    assert list(accuracy_chart([plain], ["plain"], [0]).views) == ["Rounds", "Bits"]
+    assert list(accuracy_chart([ShownRun(plain, "plain")]).views) == ["Rounds", "Bits"]
     for missing in (budget_chart, pace_chart):
         assert missing([plain], ["plain"], [0]) is None
     for missing in (cell_chart, shares_chart, faults_chart):
@@ -67,11 +67,11 @@ def test_without_a_radio_there_are_no_joules(runs):
 
 
 def test_every_device_has_its_accuracy(run, history):
-    chart = distribution_chart([run], ["kfl"], [0])
+    chart = distribution_chart([ShownRun(run, "kfl")])
     expected = sorted(record["accuracy"] for record in history.devices)
     np.testing.assert_allclose(chart.views["Sorted"]["data"][0]["y"], expected, rtol=1e-3)
     assert sum(chart.views["Histogram"]["data"][0]["y"]) == len(expected)
-    over_rounds = fairness_chart([run], ["kfl"], [0])
+    over_rounds = fairness_chart([ShownRun(run, "kfl")])
     assert over_rounds.views["Worst tenth"]["data"][0]["y"][-1] == pytest.approx(history.worst_tenth, rel=1e-3)
     assert over_rounds.views["Worst tenth"]["data"][0]["x"] == list(range(1, 16))
 
@@ -113,18 +113,18 @@ def test_groups_of_a_large_fleet_hold_everybody(large):
     squares = cell_chart(large, "").views["Rounds"]["data"][0]
     assert squares["type"] == "heatmap"
     assert np.nanmean(np.array(squares["z"], dtype=float)) == pytest.approx(4.0, rel=0.05)
-    assert len(budget_chart([large], ["a"], [0]).views["Of budget"]["data"][0]["y"]) <= 400
+    assert len(budget_chart([ShownRun(large, "a")]).views["Of budget"]["data"][0]["y"]) <= 400
 
 
 def test_energy_of_each_device_against_its_budget(run, history):
-    views = budget_chart([run], ["kfl"], [0]).views
+    views = budget_chart([ShownRun(run, "kfl")]).views
     computing, sending = views["Joules"]["data"]
     for device, joules in zip(computing["x"], np.add(computing["y"], sending["y"]), strict=True):
         record = history.devices[int(device)]
         assert joules == pytest.approx(record["compute_energy_j"] + record["upload_energy_j"], rel=1e-3)
     share = np.add(*(trace["y"] for trace in views["Of budget"]["data"]))
     assert share[0] == pytest.approx(history.summary["largest_use_of_budget"], rel=1e-3)
-    pace = pace_chart([run], ["kfl"], [0]).views[""]["data"]
+    pace = pace_chart([ShownRun(run, "kfl")]).views[""]["data"]
     mean = next(trace for trace in pace if trace.get("name") == "mean device")
     assert mean["y"][-1] == pytest.approx(history.summary["energy_j"] / run.devices, rel=1e-4)
     even = next(trace for trace in pace if trace.get("name") == "budget spent evenly")

@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.text import shortened
+from kfl.report.words import text
+from kfl.runfolder import RunData
+
 Figure = dict[str, Any]
 """`data` and `layout` as Plotly takes them."""
 FloatArray = NDArray[np.float64]
@@ -81,15 +85,28 @@ def thinned(count: int, most: int) -> NDArray[np.int64]:
     return np.unique(np.rint(np.linspace(0, count - 1, most)).astype(np.int64))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOST_ROWS) -> Table:
-    """A table, thinned where it is long, which it then says.
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    most: int = MOST_ROWS,
+    *,
+    total: int | None = None,
+    of: str = "rows",
+) -> Table:
+    """A table, thinned where it is long. A note says so, or that `rows` are only some of a `total`.
 
     >>> table(["round"], [["1"], ["2"], ["3"]], most=2)
     Table(columns=('round',), rows=(('1',), ('3',)), note='2 of 3 rows.')
     """
     kept = [tuple(rows[index]) for index in thinned(len(rows), most)]
-    note = f"{len(kept):,} of {len(rows):,} rows." if len(kept) < len(rows) else ""
+    total = len(rows) if total is None else total
+    note = f"{len(kept):,} of {total:,} {of}." if len(kept) < total else ""
     return Table(tuple(columns), tuple(kept), note)
+
+
+def figure(traces: list[Any], x: dict[str, Any], y: dict[str, Any], **layout: Any) -> Figure:
+    """Traces on two axes; further keywords belong to the layout."""
+    return {"data": traces, "layout": {"xaxis": x, "yaxis": y, **layout}}
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
@@ -103,6 +120,21 @@ def line(name: str, x: list[Any], y: list[Any], colour: str, **more: Any) -> dic
     return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "line": style, **more}
 
 
+def dots(x: list[Any], y: list[Any], marker: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Separate points."""
+    return {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker, **more}
+
+
+def colours_by(values: list[Any], title: str, **style: Any) -> dict[str, Any]:
+    """What colours the markers of a trace by a value, with a scale beside the chart."""
+    return {"color": values, "colorscale": "Cividis", "showscale": True, "colorbar": colour_bar(title, **style)}
+
+
+def colour_bar(title: str, **style: Any) -> dict[str, Any]:
+    """The scale beside a chart."""
+    return {"title": {"text": title, "side": "right"}, "thickness": 10, **style}
+
+
 def ink(index: int) -> str:
     """The colour of a run in a comparison."""
     return COLOURS[index % len(COLOURS)]
@@ -113,9 +145,29 @@ def stroke(index: int) -> dict[str, str]:
     return {"dash": DASHES[index % len(DASHES)]}
 
 
-def gathered(chart: Chart, names: Sequence[str], kinds: Mapping[str, int]) -> Chart:
+@dataclass(frozen=True, eq=False)
+class ShownRun:
+    """A run on a page, with its name and its colour there."""
+
+    run: RunData
+    name: str
+    colour: int = 0
+
+    @property
+    def label(self) -> str:
+        """Its name in a chart."""
+        return text(shortened(self.name))
+
+    def line(self, x: list[Any], y: list[Any], **more: Any) -> dict[str, Any]:
+        """A line in its colour and dashes."""
+        style = {**stroke(self.colour), **more.pop("line", {})}
+        return line(self.label, x, y, ink(self.colour), line=style, **more)
+
+
+def gathered(chart: Chart, runs: Sequence[ShownRun], kinds: Mapping[str, int]) -> Chart:
     """A chart of too many runs for a legend: thin lines, and one entry for each kind."""
-    keys = [line(kind, [None], [None], ink(index), line=stroke(index)) for kind, index in kinds.items()]
+    names = {shown.label for shown in runs}
+    keys = [line(text(kind), [None], [None], ink(index), line=stroke(index)) for kind, index in kinds.items()]
 
     def thin(trace: dict[str, Any]) -> dict[str, Any]:
         if trace.get("name") not in names:
@@ -144,28 +196,18 @@ def band(name: str, x: list[Any], low: list[Any], high: list[Any], colour: str) 
 
 def level(y: float, label: str, *, colour: str = "@muted") -> dict[str, Any]:
     """Shapes and notes for a horizontal line across a chart."""
+    anchor = {"xref": "paper", "x": 1, "y": y, "xanchor": "right", "yanchor": "bottom"}
     return {
-        "shapes": [
-            {
-                "type": "line",
-                "xref": "paper",
-                "x0": 0,
-                "x1": 1,
-                "y0": y,
-                "y1": y,
-                "line": {"color": colour, "width": 1.5, "dash": "dash"},
-            }
-        ],
-        "annotations": [
-            {
-                "xref": "paper",
-                "x": 1,
-                "y": y,
-                "xanchor": "right",
-                "yanchor": "bottom",
-                "text": label,
-                "showarrow": False,
-                "font": {"color": colour},
-            }
-        ],
+        "shapes": [dashed(colour, xref="paper", x0=0, x1=1, y0=y, y1=y)],
+        "annotations": [note(label, colour, **anchor)],
     }
+
+
+def dashed(colour: str, **ends: Any) -> dict[str, Any]:
+    """A dashed line as a shape of the layout."""
+    return {"type": "line", "line": {"color": colour, "width": 1.5, "dash": "dash"}, **ends}
+
+
+def note(label: str, colour: str, **anchor: Any) -> dict[str, Any]:
+    """A text in a chart, without an arrow."""
+    return {"text": label, "showarrow": False, "font": {"color": colour}, **anchor}

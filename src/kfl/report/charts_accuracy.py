@@ -5,14 +5,32 @@ Devices are shown from the worst to the best, with how evenly accuracy is spread
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfl.core.text import shortened
-from kfl.report.chart import Chart, Figure, axis, band, ink, line, numbers, stroke, table, thinned
-from kfl.report.measures import fairness, spent_curves, totals, trail_accuracy
-from kfl.report.words import about, between, percent, quantity, text
+from kfl.report.chart import (
+    Chart,
+    Figure,
+    FloatArray,
+    ShownRun,
+    Table,
+    axis,
+    band,
+    dashed,
+    figure,
+    ink,
+    line,
+    note,
+    numbers,
+    table,
+    thinned,
+)
+from kfl.report.measures import Fairness, fairness, spent_curves, totals, trail_accuracy
+from kfl.report.words import about, between, percent, quantity
 from kfl.runfolder import RunData
 
 MOST_POINTS = 600
@@ -24,53 +42,49 @@ AXES = {
 }
 
 
-def accuracy_chart(runs: list[RunData], names: list[str], colours: list[int]) -> Chart:
+def accuracy_chart(runs: Sequence[ShownRun]) -> Chart:
     """Accuracy of all devices, scheduled or not, against rounds and against everything that was spent."""
     views = {}
     for unit, (label, title, style) in AXES.items():
-        if unit != "rounds" and not any(spent_curves(run)[unit][-1:].sum() > 0 for run in runs):
+        if unit != "rounds" and not any(spent_curves(shown.run)[unit][-1:].sum() > 0 for shown in runs):
             continue
         traces: list[Any] = []
-        for index, run in enumerate(runs):
-            traces += _traces(run, names[index], unit, colours[index], alone=len(runs) == 1)
-        views[label] = _figure(traces, axis(title, rangemode="tozero", **style))
+        for shown in runs:
+            traces += _traces(shown, unit, alone=len(runs) == 1)
+        views[label] = _over(axis(title, rangemode="tozero", **style), traces)
+    tested = {shown.run.tested for shown in runs}
     return Chart(
         "accuracy",
-        f"Accuracy of {runs[0].tested if len({run.tested for run in runs}) == 1 else 'all tested devices'}",
-        about([(name, _sentence(run)) for run, name in zip(runs, names, strict=True)], _range(runs, names)),
+        f"Accuracy of {tested.pop() if len(tested) == 1 else 'all tested devices'}",
+        about([(shown.name, _sentence(shown.run)) for shown in runs], _range(runs)),
         views,
         "Accuracy against",
-        _table(runs, names),
+        _table(runs),
         wide=True,
         tall=True,
     )
 
 
-def _figure(traces: list[Any], x: dict[str, Any]) -> Figure:
-    layout = {"xaxis": x, "yaxis": axis("accuracy", tickformat=".0%"), "hovermode": "x unified"}
-    return {"data": traces, "layout": layout}
+def _over(x: dict[str, Any], traces: list[Any]) -> Figure:
+    return figure(traces, x, axis("accuracy", tickformat=".0%"), hovermode="x unified")
 
 
-def _traces(run: RunData, name: str, unit: str, colour: int, *, alone: bool) -> list[Any]:
-    traces = _spread(run, unit, ink(colour)) if alone else []
-    traces.append(_curve(run, name, unit, ink(colour), {**stroke(colour), "width": 2.5 if alone else 2}))
+def _traces(shown: ShownRun, unit: str, *, alone: bool) -> list[Any]:
+    run = shown.run
+    traces = _spread(run, unit, ink(shown.colour)) if alone else []
+    traces.append(shown.line(*_points(run, unit), line={"width": 2.5 if alone else 2}, hovertemplate="%{y:.2%}"))
     if alone and run.twin is not None and run.twin.played:
-        traces.append(_curve(run.twin, "nothing shared (local-only)", unit, "@muted", {"dash": "dash"}))
+        x, y = _points(run.twin, unit)
+        dash = {"dash": "dash"}
+        traces.append(line("nothing shared (local-only)", x, y, "@muted", line=dash, hovertemplate="%{y:.2%}"))
     return traces
 
 
-def _curve(run: RunData, name: str, unit: str, colour: str, style: dict[str, Any]) -> dict[str, Any]:
+def _points(run: RunData, unit: str) -> tuple[list[Any], list[Any]]:
+    """What had been spent when the run was tested, and its accuracy then."""
     tested = np.flatnonzero(np.isfinite(run.rounds.accuracy))
     kept = tested[thinned(len(tested), MOST_POINTS)]
-    spent = spent_curves(run)[unit]
-    return line(
-        text(shortened(name)),
-        numbers(spent[kept]),
-        numbers(run.rounds.accuracy[kept]),
-        colour,
-        line=style,
-        hovertemplate="%{y:.2%}",
-    )
+    return numbers(spent_curves(run)[unit][kept]), numbers(run.rounds.accuracy[kept])
 
 
 def _spread(run: RunData, unit: str, colour: str) -> list[Any]:
@@ -88,14 +102,12 @@ def _spread(run: RunData, unit: str, colour: str) -> list[Any]:
     ]
 
 
-def _range(runs: list[RunData], names: list[str]) -> str:
-    last = [(totals(run).accuracy, name) for run, name in zip(runs, names, strict=True)]
-    known = [(accuracy, shortened(name)) for accuracy, name in last if accuracy is not None]
-    return (
-        f"Accuracy from {between(known, lambda value: percent(value, 2))}."
-        if known
-        else "No round has been tested yet."
-    )
+def _range(runs: Sequence[ShownRun]) -> str:
+    last = [(totals(shown.run).accuracy, shortened(shown.name)) for shown in runs]
+    known = [(accuracy, name) for accuracy, name in last if accuracy is not None]
+    if not known:
+        return "No round has been tested yet."
+    return f"Accuracy from {between(known, lambda value: percent(value, 2))}."
 
 
 def _sentence(run: RunData) -> str:
@@ -109,22 +121,16 @@ def _sentence(run: RunData) -> str:
     return told + "."
 
 
-def _table(runs: list[RunData], names: list[str]) -> Any:
+def _table(runs: Sequence[ShownRun]) -> Table:
     rows = []
-    for run, name in zip(runs, names, strict=True):
-        spent = spent_curves(run)
-        tested = np.flatnonzero(np.isfinite(run.rounds.accuracy))
+    for shown in runs:
+        accuracy, spent = shown.run.rounds.accuracy, spent_curves(shown.run)
+        tested = np.flatnonzero(np.isfinite(accuracy))
         for index in tested[thinned(len(tested), max(4, 40 // len(runs)))]:
-            rows.append(
-                (
-                    name,
-                    str(index + 1),
-                    percent(run.rounds.accuracy[index], 2),
-                    quantity(spent["joules"][index], "J"),
-                    quantity(spent["seconds"][index], "s"),
-                    quantity(spent["bits"][index], "bit"),
-                )
-            )
+            costs = [
+                quantity(spent[unit][index], si) for unit, si in (("joules", "J"), ("seconds", "s"), ("bits", "bit"))
+            ]
+            rows.append((shown.name, str(index + 1), percent(accuracy[index], 2), *costs))
     return table(("run", "rounds", "accuracy", "energy", "time", "uploaded"), rows, most=80)
 
 
@@ -132,74 +138,51 @@ MOST_DEVICE_POINTS = 500
 BINS = 25
 
 
-def distribution_chart(runs: list[RunData], names: list[str], colours: list[int]) -> Chart | None:
+def distribution_chart(runs: Sequence[ShownRun]) -> Chart | None:
     """Every device's accuracy, sorted, and for one run how many devices have which."""
-    known = [np.sort(run.accuracy[np.isfinite(run.accuracy)]) for run in runs]
+    known = [np.sort(shown.run.accuracy[np.isfinite(shown.run.accuracy)]) for shown in runs]
     if not any(values.size for values in known):
         return None
     traces = []
-    for name, values, colour in zip(names, known, colours, strict=True):
+    for shown, values in zip(runs, known, strict=True):
         kept = thinned(values.size, MOST_DEVICE_POINTS)
         share = (kept + 0.5) / max(values.size, 1)
-        style = {**stroke(colour), "shape": "hvh" if values.size <= MOST_DEVICE_POINTS else "linear"}
-        x, y = numbers(share, 4), numbers(values[kept], 4)
-        traces.append(line(text(shortened(name)), x, y, ink(colour), line=style, hovertemplate="%{y:.1%}"))
+        shape = {"shape": "hvh" if values.size <= MOST_DEVICE_POINTS else "linear"}
+        traces.append(shown.line(numbers(share, 4), numbers(values[kept], 4), line=shape, hovertemplate="%{y:.1%}"))
     worst = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": 0.1, "y0": 0, "y1": 1}
-    layout = {
-        "xaxis": axis("devices, from the worst to the best", tickformat=".0%", range=[0, 1]),
-        "yaxis": axis("accuracy", tickformat=".0%"),
-        "shapes": [{**worst, "line": {"width": 0}, "fillcolor": "@c2/0.1", "layer": "below"}],
-        "annotations": [_note("worst tenth", 0.05)],
-        "showlegend": len(runs) > 1,
+    label = {"xref": "x", "x": 0.05, "yref": "paper", "y": 1, "yanchor": "top", "textangle": -90}
+    font = {"color": "@c2", "size": 12}
+    views = {
+        "Sorted": figure(
+            traces,
+            axis("devices, from the worst to the best", tickformat=".0%", range=[0, 1]),
+            axis("accuracy", tickformat=".0%"),
+            shapes=[{**worst, "line": {"width": 0}, "fillcolor": "@c2/0.1", "layer": "below"}],
+            annotations=[note("worst tenth", "@c2", font=font, **label)],
+            showlegend=len(runs) > 1,
+        )
     }
-    views = {"Sorted": {"data": traces, "layout": layout}}
     if len(runs) == 1:
         views["Histogram"] = _histogram(known[0])
     return Chart(
         "devices",
         "Accuracy of each device",
-        about([(name, _fairness(run)) for run, name in zip(runs, names, strict=True)], _device_range(runs, names)),
+        about([(shown.name, _fairness(shown.run)) for shown in runs], _device_range(runs)),
         views,
         "Accuracy of each device, shown",
-        fairness_table(runs, names),
+        _fairness_table(runs),
     )
 
 
-def _note(label: str, x: float) -> dict[str, Any]:
-    anchor = {"xref": "x", "x": x, "yref": "paper", "y": 1, "yanchor": "top", "textangle": -90}
-    return {**anchor, "text": label, "showarrow": False, "font": {"color": "@c2", "size": 12}}
-
-
-def _histogram(values: Any) -> dict[str, Any]:
+def _histogram(values: FloatArray) -> Figure:
     low = min(float(values.min()), 0.95)
     counts, edges = np.histogram(values, bins=BINS, range=(low, 1.0))
     found = fairness(values)
     marks = [] if found is None else [("mean", found.mean, "@ink"), ("worst tenth", found.worst_tenth, "@c2")]
-    lines = [
-        {
-            "type": "line",
-            "yref": "paper",
-            "x0": x,
-            "x1": x,
-            "y0": 0,
-            "y1": 1,
-            "line": {"color": shade, "width": 1.5, "dash": "dash"},
-        }
-        for _, x, shade in marks
-    ]
+    lines = [dashed(shade, yref="paper", x0=x, x1=x, y0=0, y1=1) for _, x, shade in marks]
+    corner = {"yref": "paper", "y": 1, "xanchor": "right", "yanchor": "top", "xshift": -4}
     notes = [
-        {
-            "x": x,
-            "yref": "paper",
-            "y": 1,
-            "text": f"{label} {percent(x)}",
-            "showarrow": False,
-            "xanchor": "right",
-            "yanchor": "top",
-            "font": {"color": shade},
-            "yshift": -18 * index,
-            "xshift": -4,
-        }
+        note(f"{label} {percent(x)}", shade, x=x, yshift=-18 * index, **corner)
         for index, (label, x, shade) in enumerate(marks)
     ]
     bars = {
@@ -210,12 +193,12 @@ def _histogram(values: Any) -> dict[str, Any]:
         "marker": {"color": "@c1"},
         "hovertemplate": "%{y} devices at %{x:.1%}<extra></extra>",
     }
-    layout = {"xaxis": axis("accuracy", tickformat=".0%"), "yaxis": axis("devices"), "shapes": lines}
-    return {"data": [bars], "layout": {**layout, "annotations": notes, "hovermode": "closest", "showlegend": False}}
+    x, y = axis("accuracy", tickformat=".0%"), axis("devices")
+    return figure([bars], x, y, shapes=lines, annotations=notes, hovermode="closest", showlegend=False)
 
 
-def _device_range(runs: list[RunData], names: list[str]) -> str:
-    found = [(fairness(run.accuracy), shortened(name)) for run, name in zip(runs, names, strict=True)]
+def _device_range(runs: Sequence[ShownRun]) -> str:
+    found = [(fairness(shown.run.accuracy), shortened(shown.name)) for shown in runs]
     known = [(one.worst_tenth, name) for one, name in found if one is not None]
     return f"The worst tenth of the devices is right in {between(known, percent)} of its tests."
 
@@ -231,55 +214,52 @@ def _fairness(run: RunData) -> str:
     )
 
 
-def fairness_table(runs: list[RunData], names: list[str]) -> Any:
-    """Fairness of each run in a row."""
+def _fairness_table(runs: Sequence[ShownRun]) -> Table:
     rows = []
-    for run, name in zip(runs, names, strict=True):
-        found = fairness(run.accuracy)
+    for shown in runs:
+        found = fairness(shown.run.accuracy)
         if found is not None:
             shares = (found.worst, found.worst_tenth, found.mean, found.best, found.deviation)
-            rows.append((name, f"{found.devices:,}", *(percent(share) for share in shares), f"{found.jain:.4f}"))
+            rows.append((shown.name, f"{found.devices:,}", *(percent(share) for share in shares), f"{found.jain:.4f}"))
     columns = ("run", "devices tested", "worst", "worst tenth", "mean", "best", "standard deviation", "Jain's index")
     return table(columns, rows)
 
 
-def fairness_chart(runs: list[RunData], names: list[str], colours: list[int]) -> Chart | None:
+def fairness_chart(runs: Sequence[ShownRun]) -> Chart | None:
     """How the spread over devices changed on the way, from the trails."""
-    trails = [trail_accuracy(run) for run in runs]
-    if not any(len(rounds) >= 2 for rounds, _ in trails):
+    trails = [_trail(shown.run) for shown in runs]
+    if not any(len(trail) >= 2 for trail in trails):
         return None
     views = {}
     if len(runs) == 1:
-        views["Spread"] = _fan(*trails[0])
+        views["Spread"] = _fan(*trail_accuracy(runs[0].run))
     for label, what, style in (("Worst tenth", "worst_tenth", ".0%"), ("Jain's index", "jain", ".3f")):
-        traces = []
-        for (rounds, accuracy), name, colour in zip(trails, names, colours, strict=True):
-            found = [fairness(row) for row in accuracy]
-            y = numbers([getattr(one, what) for one in found if one is not None])
-            x = [int(number) + 1 for number in rounds]
-            traces.append(line(text(shortened(name)), x, y, ink(colour), line=stroke(colour)))
-        layout = {"xaxis": axis("round"), "yaxis": axis(label.lower(), tickformat=style), "showlegend": len(runs) > 1}
-        views[label] = {"data": traces, "layout": {**layout, "hovermode": "x unified"}}
-    first = [fairness(accuracy[0]) for _, accuracy in trails if len(accuracy)]
-    last = [fairness(accuracy[-1]) for _, accuracy in trails if len(accuracy)]
-    told = [
-        f"the worst tenth went from {percent(a.worst_tenth)} to {percent(b.worst_tenth)}"
-        for a, b in zip(first, last, strict=True)
-        if a is not None and b is not None
-    ]
-    rows = []
-    for (rounds, accuracy), name in zip(trails, names, strict=True):
-        for number, row in zip(rounds, accuracy, strict=True):
-            one = fairness(row)
-            if one is not None:
-                shares = (percent(one.worst_tenth), percent(one.mean), percent(one.best))
-                rows.append((name, str(number + 1), *shares, f"{one.jain:.4f}"))
+        traces = [
+            shown.line(list(trail), numbers([getattr(one, what) for one in trail.values()]))
+            for shown, trail in zip(runs, trails, strict=True)
+        ]
+        y = axis(label.lower(), tickformat=style)
+        views[label] = figure(traces, axis("round"), y, showlegend=len(runs) > 1, hovermode="x unified")
+    rows, told = [], []
+    for shown, trail in zip(runs, trails, strict=True):
+        for rounds, one in trail.items():
+            shares = (percent(one.worst_tenth), percent(one.mean), percent(one.best))
+            rows.append((shown.name, str(rounds), *shares, f"{one.jain:.4f}"))
+        if trail:
+            first, last = trail[min(trail)], trail[max(trail)]
+            told.append(f"the worst tenth went from {percent(first.worst_tenth)} to {percent(last.worst_tenth)}")
     summary = f"Over the rounds {told[0]}." if len(told) == 1 else "The spread over devices as the runs went on."
     columns = ("run", "rounds", "worst tenth", "mean", "best", "Jain's index")
     return Chart("fairness", "Fairness over rounds", summary, views, "Shown over rounds", table(columns, rows))
 
 
-def _fan(rounds: Any, accuracy: Any) -> dict[str, Any]:
+def _trail(run: RunData) -> dict[int, Fairness]:
+    """Fairness by the number of rounds played."""
+    found = {int(number) + 1: fairness(row) for number, row in zip(*trail_accuracy(run), strict=True)}
+    return {rounds: one for rounds, one in found.items() if one is not None}
+
+
+def _fan(rounds: NDArray[np.int64], accuracy: FloatArray) -> Figure:
     known = accuracy[:, np.isfinite(accuracy).all(axis=0)]
     x = [int(number) + 1 for number in rounds]
     low, lower, middle, upper, high = (
@@ -290,5 +270,4 @@ def _fan(rounds: Any, accuracy: Any) -> dict[str, Any]:
         *band("middle half", x, lower, upper, "@c1"),
         line("median device", x, middle, "@c1", hovertemplate="%{y:.1%}"),
     ]
-    layout = {"xaxis": axis("round"), "yaxis": axis("accuracy", tickformat=".0%"), "hovermode": "x unified"}
-    return {"data": traces, "layout": layout}
+    return _over(axis("round"), traces)

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.report.chart import COLOURS, Chart, axis, line, numbers, table
+from kfl.report.chart import COLOURS, Chart, FloatArray, axis, dots, figure, line, numbers, table
 from kfl.report.words import percent
 from kfl.runfolder import RunData
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,34 +78,25 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
     classes = flat.position.shape[1]
     last = flat.position[-1]
     inks = [COLOURS[c % len(COLOURS)] for c in range(classes)]
-    paths = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "the way there",
-        "x": [],
-        "y": [],
-        "line": {"color": "@muted", "width": 1.2},
-        "opacity": 0.7,
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-    points = {
-        "type": "scatter",
-        "mode": "markers+text",
-        "name": "knowledge of a class",
-        "x": numbers(last[:, 0], 4),
-        "y": numbers(last[:, 1], 4),
-        "text": [str(c) for c in range(classes)],
-        "textfont": {"color": "@panel", "size": 12},
-        "marker": {"size": 22, "color": inks, "line": {"color": "@panel", "width": 1}},
-        "hovertemplate": "class %{text}<extra></extra>",
-        "showlegend": False,
-    }
-    layout = {
-        "xaxis": axis("first principal direction", range=_range(flat.position[:, :, 0])),
-        "yaxis": axis("second principal direction", range=_range(flat.position[:, :, 1])),
-        "hovermode": "closest",
-    }
+    hidden = {"hoverinfo": "skip", "showlegend": False}
+    paths = line("the way there", [], [], "@muted", line={"width": 1.2}, opacity=0.7, **hidden)
+    points = dots(
+        numbers(last[:, 0], 4),
+        numbers(last[:, 1], 4),
+        {"size": 22, "color": inks, "line": {"color": "@panel", "width": 1}},
+        mode="markers+text",
+        name="knowledge of a class",
+        text=[str(c) for c in range(classes)],
+        textfont={"color": "@panel", "size": 12},
+        hovertemplate="class %{text}<extra></extra>",
+        showlegend=False,
+    )
+    view = figure(
+        [paths, points],
+        axis("first principal direction", range=_range(flat.position[:, :, 0])),
+        axis("second principal direction", range=_range(flat.position[:, :, 1])),
+        hovermode="closest",
+    )
     frames = {
         "kind": "path",
         "labels": [f"round {number + 1}" for number in flat.rounds],
@@ -122,14 +111,13 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
         f"What the server knows of each of {classes} classes ({late} known at the end), a point per class. The axes "
         f"are fixed and hold {percent(flat.explained, 0)} of the variance over all rounds. Move the slider, or play."
     )
-    figure = {"data": [paths, points], "layout": layout}
     rows = [
         (str(c), *(("–", "–") if np.isnan(last[c, 0]) else (f"{last[c, 0]:.3g}", f"{last[c, 1]:.3g}")))
         for c in range(classes)
     ]
     shown = table(("class", "first direction", "second direction"), rows)
     title = "Knowledge in two dimensions"
-    return Chart(f"{prefix}knowledge", title, summary, {"": figure}, table=shown, tall=True, frames=frames)
+    return Chart(f"{prefix}knowledge", title, summary, {"": view}, table=shown, tall=True, frames=frames)
 
 
 def _tail(position: FloatArray) -> int:
@@ -157,11 +145,8 @@ def motion_chart(run: RunData, prefix: str) -> Chart | None:
         line("between the two nearest", x, numbers(flat.nearest, 4), "@c3", line={"dash": "dash"}),
         line("moved since the point before", x, numbers(flat.moved, 4), "@c2", line={"dash": "dot"}),
     ]
-    layout = {
-        "xaxis": axis("round"),
-        "yaxis": axis("distance between features", rangemode="tozero"),
-        "hovermode": "x unified",
-    }
+    y = axis("distance between features", rangemode="tozero")
+    view = figure(traces, axis("round"), y, hovermode="x unified")
     rows = [
         (str(index), *(f"{value:.3g}" if np.isfinite(value) else "–" for value in values))
         for index, *values in zip(x, flat.apart.tolist(), flat.nearest.tolist(), flat.moved.tolist(), strict=True)
@@ -172,5 +157,4 @@ def motion_chart(run: RunData, prefix: str) -> Chart | None:
         f"Classes are {flat.apart[-1]:.3g} apart at the end; in the last step a class moved {flat.moved[-1]:.2g}"
         " on average" + (f", {ratio:.0f} times less." if np.isfinite(ratio) and ratio >= 2 else ".")
     )
-    figure = {"data": traces, "layout": layout}
-    return Chart(f"{prefix}motion", "Does knowledge come to rest?", summary, {"": figure}, table=shown, tall=True)
+    return Chart(f"{prefix}motion", "Does knowledge come to rest?", summary, {"": view}, table=shown, tall=True)

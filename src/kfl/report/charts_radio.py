@@ -5,9 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kfl.report.chart import Chart, Figure, axis, band, line, numbers, table, thinned
+from kfl.report.chart import (
+    Chart,
+    Figure,
+    FloatArray,
+    Table,
+    axis,
+    band,
+    colour_bar,
+    colours_by,
+    dots,
+    figure,
+    line,
+    numbers,
+    table,
+    thinned,
+)
 from kfl.report.measures import device_energy
 from kfl.report.words import percent, quantity
 from kfl.runfolder import RunData
@@ -19,8 +33,6 @@ MOST_FRAMES = 100
 MOST_MARKED = 6000
 """Marks of chosen devices over all frames of the map."""
 GRID = 48
-
-FloatArray = NDArray[np.float64]
 
 
 def shares_chart(run: RunData, prefix: str) -> Chart | None:
@@ -67,23 +79,14 @@ def _log_axis(title: str, values: FloatArray, style: str) -> dict[str, Any]:
 def _dots(run: RunData, values: FloatArray, distance_m: FloatArray, y: dict[str, Any]) -> Figure:
     """A dot per upload, coloured by how far its device is."""
     rounds = run.rounds
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": (rounds.round + 1).tolist(),
-        "y": numbers(np.where(values > 0, values, np.nan), 4),
-        "customdata": rounds.device.tolist(),
-        "marker": {
-            "size": 5,
-            "opacity": 0.75,
-            "color": numbers(distance_m[rounds.device], 3),
-            "colorscale": "Cividis",
-            "showscale": True,
-            "colorbar": {"title": {"text": "distance, m", "side": "right"}, "thickness": 10},
-        },
-        "hovertemplate": "device %{customdata}, round %{x}: %{y:.3~g}, at %{marker.color:.0f} m<extra></extra>",
-    }
-    return {"data": [trace], "layout": {"xaxis": axis("round"), "yaxis": y, "hovermode": "closest"}}
+    trace = dots(
+        (rounds.round + 1).tolist(),
+        numbers(np.where(values > 0, values, np.nan), 4),
+        {"size": 5, "opacity": 0.75, **colours_by(numbers(distance_m[rounds.device], 3), "distance, m")},
+        customdata=rounds.device.tolist(),
+        hovertemplate="device %{customdata}, round %{x}: %{y:.3~g}, at %{marker.color:.0f} m<extra></extra>",
+    )
+    return figure([trace], axis("round"), y, hovermode="closest")
 
 
 def _bands(run: RunData, values: FloatArray, y: dict[str, Any]) -> Figure:
@@ -103,13 +106,12 @@ def _bands(run: RunData, values: FloatArray, y: dict[str, Any]) -> Figure:
         *band("8 of 10 uploads", x, numbers(low, 4), numbers(high, 4), "@c1"),
         line("median upload", x, numbers(middle, 4), "@c1", hovertemplate="%{y:.3~g}"),
     ]
-    return {"data": traces, "layout": {"xaxis": axis("round"), "yaxis": y, "hovermode": "x unified"}}
+    return figure(traces, axis("round"), y, hovermode="x unified")
 
 
-def _table(run: RunData) -> Any:
+def _table(run: RunData) -> Table:
     rounds = run.rounds
     columns = ("round", "device", "share", "power", "energy of the upload")
-    kept = thinned(len(rounds.device), 40)
     rows = [
         (
             str(rounds.round[index] + 1),
@@ -118,11 +120,9 @@ def _table(run: RunData) -> Any:
             quantity(rounds.power_w[index], "W"),
             quantity(rounds.upload_energy_j[index], "J"),
         )
-        for index in kept
+        for index in thinned(len(rounds.device), 40)
     ]
-    shown = table(columns, rows)
-    note = f"{len(kept):,} of {len(rounds.device):,} uploads." if len(kept) < len(rounds.device) else ""
-    return type(shown)(shown.columns, shown.rows, note)
+    return table(columns, rows, total=len(rounds.device), of="uploads")
 
 
 def cell_chart(run: RunData, prefix: str) -> Chart | None:
@@ -159,74 +159,46 @@ def cell_chart(run: RunData, prefix: str) -> Chart | None:
         )
         for device in thinned(run.devices, 40)
     ]
-    shown = table(("device", "place", "distance", "processor", "rounds", "accuracy"), rows)
+    columns = ("device", "place", "distance", "processor", "rounds", "accuracy")
+    shown = table(columns, rows, total=run.devices, of="devices")
     frames = _chosen_frames(run) if few and run.played else None
-    note = f"{len(rows)} of {run.devices:,} devices." if len(rows) < run.devices else ""
-    shown = type(shown)(shown.columns, shown.rows, note)
     return Chart(f"{prefix}cell", "The cell", summary, views, "Devices coloured by", shown, tall=True, frames=frames)
 
 
-def _map_layout(run: RunData) -> dict[str, Any]:
+def _map(run: RunData, traces: list[Any]) -> Figure:
+    """Traces and the server on a map of the cell."""
     radius = 0.0 if run.cell is None else run.cell.config.radius_m
     edge = {"type": "circle", "x0": -radius, "x1": radius, "y0": -radius, "y1": radius, "layer": "below"}
     limit = [-1.06 * radius, 1.06 * radius]
     plain = {"zeroline": False, "showgrid": False}
-    return {
-        "xaxis": axis("metres east", range=limit, **plain, constrain="domain"),
-        "yaxis": axis("metres north", range=limit, scaleanchor="x", constrain="domain", **plain),
-        "shapes": [{**edge, "line": {"color": "@line", "width": 1.5}, "fillcolor": "@muted/0.05"}],
-        "hovermode": "closest",
-        "showlegend": True,
-    }
-
-
-SERVER = {
-    "type": "scatter",
-    "mode": "markers",
-    "name": "server",
-    "x": [0],
-    "y": [0],
-    "marker": {"symbol": "triangle-up", "size": 15, "color": "@c2", "line": {"color": "@panel", "width": 1.5}},
-    "hovertemplate": "server<extra></extra>",
-}
+    mark = {"symbol": "triangle-up", "size": 15, "color": "@c2", "line": {"color": "@panel", "width": 1.5}}
+    server = dots([0], [0], mark, name="server", hovertemplate="server<extra></extra>")
+    return figure(
+        [*traces, server],
+        axis("metres east", range=limit, **plain, constrain="domain"),
+        axis("metres north", range=limit, scaleanchor="x", constrain="domain", **plain),
+        shapes=[{**edge, "line": {"color": "@line", "width": 1.5}, "fillcolor": "@muted/0.05"}],
+        hovermode="closest",
+        showlegend=True,
+    )
 
 
 def _points(run: RunData, values: FloatArray, title: str, style: str) -> Figure:
     where = np.zeros((run.devices, 2)) if run.cell is None else run.cell.position_m
-    bar = {"title": {"text": title, "side": "right"}, "thickness": 10, "tickformat": style}
-    devices = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "device",
-        "x": numbers(where[:, 0], 4),
-        "y": numbers(where[:, 1], 4),
-        "customdata": list(range(run.devices)),
-        "marker": {
-            "size": 11 if run.devices <= 300 else 6,
-            "color": numbers(values, 4),
-            "colorscale": "Cividis",
-            "showscale": True,
-            "colorbar": bar,
-            "line": {"color": "@muted", "width": 0.8},
-        },
-        "hovertemplate": f"device %{{customdata}}: %{{marker.color:{style}}}<extra></extra>",
-        "showlegend": False,
-    }
-    chosen = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "took part in this round",
-        "x": [],
-        "y": [],
-        "marker": {
-            "symbol": "circle-open",
-            "size": 18 if run.devices <= 300 else 12,
-            "color": "@c2",
-            "line": {"width": 2},
-        },
-        "hoverinfo": "skip",
-    }
-    return {"data": [devices, chosen, SERVER], "layout": _map_layout(run)}
+    size, ring = (11, 18) if run.devices <= 300 else (6, 12)
+    coloured = colours_by(numbers(values, 4), title, tickformat=style)
+    devices = dots(
+        numbers(where[:, 0], 4),
+        numbers(where[:, 1], 4),
+        {"size": size, "line": {"color": "@muted", "width": 0.8}, **coloured},
+        name="device",
+        customdata=list(range(run.devices)),
+        hovertemplate=f"device %{{customdata}}: %{{marker.color:{style}}}<extra></extra>",
+        showlegend=False,
+    )
+    open_ring = {"symbol": "circle-open", "size": ring, "color": "@c2", "line": {"width": 2}}
+    chosen = dots([], [], open_ring, name="took part in this round", hoverinfo="skip")
+    return _map(run, [devices, chosen])
 
 
 def _chosen_frames(run: RunData) -> dict[str, Any]:
@@ -255,7 +227,7 @@ def _grid(run: RunData, values: FloatArray, title: str, style: str) -> Figure:
         "y": middle,
         "z": [numbers(row, 3) for row in mean],
         "colorscale": "Cividis",
-        "colorbar": {"title": {"text": title, "side": "right"}, "thickness": 10, "tickformat": style},
+        "colorbar": colour_bar(title, tickformat=style),
         "hovertemplate": f"mean of the devices here: %{{z:{style}}}<extra></extra>",
     }
-    return {"data": [squares, SERVER], "layout": _map_layout(run)}
+    return _map(run, [squares])

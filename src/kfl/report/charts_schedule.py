@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.text import several
-from kfl.report.chart import Chart, Table, axis, line, numbers, table, thinned
+from kfl.report.chart import Chart, Figure, Table, axis, colour_bar, dots, figure, line, numbers, table, thinned
 from kfl.report.words import percent, text
 from kfl.runfolder import RunData
 from kfl.scheduling import describe
@@ -57,7 +57,7 @@ def _orders(run: RunData, taken: NDArray[np.int64]) -> dict[str, NDArray[np.int6
     return orders
 
 
-def _cells(run: RunData, order: NDArray[np.int64]) -> dict[str, Any]:
+def _cells(run: RunData, order: NDArray[np.int64]) -> Figure:
     """One cell for each device and round, with what became of it. Rows are digits, which the page spells out."""
     state = np.zeros((run.devices, run.played), dtype=np.int64)
     state[run.rounds.device, run.rounds.round] = 1
@@ -84,13 +84,13 @@ def _cells(run: RunData, order: NDArray[np.int64]) -> dict[str, Any]:
         "hovertemplate": "device %{y}, round %{x}: %{text}<extra></extra>",
         "showscale": False,
     }
-    return {"data": [trace, *map(_key, used)], "layout": _layout("device")}
+    return _down([trace, *map(_key, used)], axis("device", type="category"))
 
 
 def _key(state: int) -> dict[str, Any]:
     """An entry of the legend: a trace with nothing to show but its colour."""
     mark = {"symbol": "square", "size": 11, "color": STATE_COLOURS[state - 1]}
-    return {"type": "scatter", "mode": "markers", "name": STATES[state], "x": [None], "y": [None], "marker": mark}
+    return dots([None], [None], mark, name=STATES[state])
 
 
 def _state(kind: str) -> int:
@@ -99,7 +99,7 @@ def _state(kind: str) -> int:
     return 2 if kind in LOST else (4 if kind in DID_NOT_TRAIN else 1)
 
 
-def _groups(run: RunData, order: NDArray[np.int64]) -> dict[str, Any]:
+def _groups(run: RunData, order: NDArray[np.int64]) -> Figure:
     """Share of a group of devices that took part, in a few rounds taken together."""
     groups, spans = min(GROUPS, run.devices), min(GROUPS, run.played)
     index = np.empty(run.devices, dtype=np.int64)
@@ -119,16 +119,15 @@ def _groups(run: RunData, order: NDArray[np.int64]) -> dict[str, Any]:
         "zmin": 0,
         "colorscale": "Cividis",
         "hovertemplate": "group %{y}, near round %{x:.0f}: %{z:.0%} took part<extra></extra>",
-        "colorbar": {"tickformat": ".0%", "thickness": 10, "title": {"text": "took part", "side": "right"}},
+        "colorbar": colour_bar("took part", tickformat=".0%"),
     }
-    return {"data": [trace], "layout": _layout("group of devices")}
+    return _down([trace], axis("group of devices", type="linear"))
 
 
-def _layout(what: str) -> dict[str, Any]:
-    down = axis(
-        what, autorange="reversed", showgrid=False, type="category" if what == "device" else "linear", nticks=12
-    )
-    return {"xaxis": axis("round", showgrid=False), "yaxis": down, "hovermode": "closest"}
+def _down(traces: list[Any], y: dict[str, Any]) -> Figure:
+    """Rounds across, devices down."""
+    down = {**y, "autorange": "reversed", "showgrid": False, "nticks": 12}
+    return figure(traces, axis("round", showgrid=False), down, hovermode="closest")
 
 
 def participants_chart(run: RunData, prefix: str) -> Chart | None:
@@ -154,13 +153,12 @@ def participants_chart(run: RunData, prefix: str) -> Chart | None:
     if nobody:
         why = Counter(describe(run.rounds.status[index]) for index in np.flatnonzero(chosen == 0)).most_common(1)[0][0]
         summary += f" In {several(nobody, 'round')} nobody was: {why.rstrip('.') or 'no reason was recorded'}."
-    layout = {"xaxis": axis("round"), "yaxis": axis("devices", rangemode="tozero"), "hovermode": "x unified"}
+    view = figure(traces, axis("round"), axis("devices", rangemode="tozero"), hovermode="x unified")
     rows = [
         (str(index + 1), f"{chosen[index]:.0f}", f"{chosen[index] - lost[index]:.0f}") for index in range(run.played)
     ]
     shown = table(("round", "chosen", "uploads that counted"), rows)
-    figure = {"data": traces, "layout": layout}
-    return Chart(f"{prefix}participants", "Devices per round", summary, {"": figure}, table=shown, wide=True)
+    return Chart(f"{prefix}participants", "Devices per round", summary, {"": view}, table=shown, wide=True)
 
 
 MOST_BARS = 60
@@ -209,7 +207,7 @@ def faults_chart(run: RunData, prefix: str) -> Chart | None:
             }
         )
     each = "" if bars == run.played else f", {run.played / bars:.1f} rounds to a bar"
-    layout = {"barmode": "stack", "bargap": 0.1, "xaxis": axis(f"round{each}"), "yaxis": axis("devices")}
+    stacked = {"barmode": "stack", "bargap": 0.1, "hovermode": "x unified"}
     told = [f"{WORDS.get(kind, kind)} {counted[kind]:,}" for kind in kinds]
     share = len(incidents) / max(len(run.rounds.device), 1)
     chosen = f"{len(run.rounds.device):,} times a device was chosen"
@@ -218,7 +216,7 @@ def faults_chart(run: RunData, prefix: str) -> Chart | None:
         f"{prefix}faults",
         "Faults and refused uploads",
         summary + ", ".join(told) + ".",
-        {"": {"data": traces, "layout": {**layout, "hovermode": "x unified"}}},
+        {"": figure(traces, axis(f"round{each}"), axis("devices"), **stacked)},
         table=_table(run),
         wide=True,
     )
@@ -240,5 +238,5 @@ def _table(run: RunData) -> Table:
         )
         for (kind, reason), found in ranked[:40]
     ]
-    note = f"{len(rows)} of {len(ranked)} kinds and reasons." if len(rows) < len(ranked) else ""
-    return Table(("what", "reason", "times", "devices", "rounds"), tuple(rows), note)
+    columns = ("what", "reason", "times", "devices", "rounds")
+    return table(columns, rows, total=len(ranked), of="kinds and reasons")

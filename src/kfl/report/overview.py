@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from kfl.core.config import differences
 from kfl.core.text import several
 from kfl.experiment import identity_fields
-from kfl.report.chart import Table
+from kfl.report.chart import ShownRun, Table
 from kfl.report.measures import Totals, device_energy, fairness, totals
 from kfl.report.words import duration, percent, quantity
 from kfl.runfolder import RunData, given_as_objects
@@ -98,17 +98,18 @@ def _against_fedavg(run: RunData, sums: Totals) -> str:
     return f"{percent(sums.bits_up / models, 2)} of what whole models take"
 
 
-def comparison(runs: list[RunData], names: list[str]) -> Table:
+def comparison(runs: Sequence[ShownRun]) -> Table:
     """Several runs, one row each."""
-    finished = all(run.finished for run in runs)
+    finished = all(shown.run.finished for shown in runs)
     rows = []
-    for run, name in zip(runs, names, strict=True):
+    for shown in runs:
+        run = shown.run
         sums, fair = totals(run), fairness(run.accuracy)
         radio = run.cell is not None
         over = "–" if sums.use_of_budget is None else f"{sums.over_budget:,}"
         rows.append(
             (
-                name,
+                shown.name,
                 kind_of(run),
                 *([] if finished else [state_of(run)]),
                 percent(sums.accuracy, 2),
@@ -125,23 +126,30 @@ def comparison(runs: list[RunData], names: list[str]) -> Table:
     return Table(tuple(columns), tuple(rows))
 
 
-def comparison_sentence(runs: list[RunData], names: list[str]) -> str:
+def comparison_sentence(runs: Sequence[ShownRun]) -> str:
     """What the comparison says."""
-    sums = [totals(run) for run in runs]
-    tested = [index for index, one in enumerate(sums) if one.accuracy is not None]
+    sums = {shown.name: totals(shown.run) for shown in runs}
+    tested = {name: one for name, one in sums.items() if one.accuracy is not None}
     told = f"{len(runs)} runs side by side."
     if tested:
-        best = max(tested, key=lambda index: sums[index].accuracy or 0.0)
-        told += f" {names[best]} is the most accurate with {percent(sums[best].accuracy, 2)}"
-        spent = [index for index in tested if sums[index].energy_j > 0]
+        best = max(tested, key=lambda name: tested[name].accuracy or 0.0)
+        told += f" {best} is the most accurate with {percent(tested[best].accuracy, 2)}"
+        spent = {name: one.energy_j for name, one in tested.items() if one.energy_j > 0}
         if spent:
-            least = min(spent, key=lambda index: sums[index].energy_j)
-            told += f"; {names[least]} spent the least energy, {quantity(sums[least].energy_j, 'J')}"
+            least = min(spent, key=lambda name: spent[name])
+            told += f"; {least} spent the least energy, {quantity(spent[least], 'J')}"
         told += "."
     return told
 
 
-def names_of(runs: list[RunData]) -> list[str]:
+def shown_runs(runs: Sequence[RunData]) -> list[ShownRun]:
+    """Every run with a name and a colour: its own, or where there are too many, one per algorithm and scheduler."""
+    kinds = kinds_of(runs)
+    colours = [kinds[kind_of(run)] for run in runs] if kinds else range(len(runs))
+    return [ShownRun(*one) for one in zip(runs, _names(runs), colours, strict=True)]
+
+
+def _names(runs: Sequence[RunData]) -> list[str]:
     """A name for each run: its folder's, with as many folders before it as it takes to tell them apart.
 
     The number at the end tells apart what is the very same folder given twice in different words.
@@ -153,36 +161,27 @@ def names_of(runs: list[RunData]) -> list[str]:
     return [f"{name} ({index + 1})" for index, name in enumerate(names)]
 
 
-def colours_of(runs: list[RunData]) -> list[int]:
-    """A colour for each run: its own, or where there are too many, one for each algorithm and scheduler."""
-    kinds = kinds_of(runs)
-    return [kinds[kind_of(run)] for run in runs] if kinds else list(range(len(runs)))
-
-
 def kind_of(run: RunData) -> str:
     """What runs of a kind have in common."""
     return f"{run.algorithm}, {run.scheduler}"
 
 
-def kinds_of(runs: list[RunData]) -> dict[str, int]:
+def kinds_of(runs: Sequence[RunData]) -> dict[str, int]:
     """The kinds of runs and their colours, where there are too many runs for a colour each; else empty."""
     if len(runs) <= MOST_COLOURS:
         return {}
     return {kind: index for index, kind in enumerate(dict.fromkeys(map(kind_of, runs)))}
 
 
-def what_differs(runs: list[RunData], names: list[str]) -> Table:
+def what_differs(runs: Sequence[ShownRun]) -> Table:
     """How each configuration differs from the first."""
-    rows = [(names[0], "the others are compared with it")]
-    for run, name in zip(runs[1:], names[1:], strict=True):
-        changed = [
-            line
-            for line in differences(identity_fields(runs[0].config), identity_fields(run.config))
-            if len(line) < 300
-        ]
+    first = identity_fields(runs[0].run.config)
+    rows = [(runs[0].name, "the others are compared with it")]
+    for shown in runs[1:]:
+        changed = [line for line in differences(first, identity_fields(shown.run.config)) if len(line) < 300]
         # Settings that only one of two algorithms has say no more than the algorithm's name.
         changed = [line for line in changed if "(absent)" not in line] or changed
-        rows.append((name, "; ".join(changed) or "the same configuration"))
+        rows.append((shown.name, "; ".join(changed) or "the same configuration"))
     return Table(("run", "configuration"), tuple(rows))
 
 

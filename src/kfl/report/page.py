@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -14,8 +15,7 @@ from typing import Any
 from kfl._version import __version__
 from kfl.core.errors import RunFolderError
 from kfl.core.files import jsonable, write_atomic
-from kfl.core.text import shortened
-from kfl.report.chart import Chart, gathered
+from kfl.report.chart import Chart, ShownRun, gathered
 from kfl.report.charts_accuracy import accuracy_chart, distribution_chart, fairness_chart
 from kfl.report.charts_energy import budget_chart, pace_chart
 from kfl.report.charts_knowledge import knowledge_chart, motion_chart
@@ -24,14 +24,13 @@ from kfl.report.charts_schedule import faults_chart, participants_chart, schedul
 from kfl.report.markup import absent_html, cards_html, chart_html, code_html, facts_html, section_html, table_html
 from kfl.report.overview import (
     cards,
-    colours_of,
     commands,
     comparison,
     comparison_sentence,
     facts,
     kinds_of,
-    names_of,
     sentence,
+    shown_runs,
     state_of,
     what_differs,
 )
@@ -85,53 +84,53 @@ def build_report(paths: list[Path], out: Path | None = None) -> Path:
 
 def compose(runs: list[RunData]) -> Content:
     """The content of the page of one run or several."""
-    names = names_of(runs)
-    content = Content(f"{names[0]} · kfl" if len(runs) == 1 else f"{len(runs)} runs compared · kfl")
+    shown = shown_runs(runs)
+    content = Content(f"{shown[0].name} · kfl" if len(runs) == 1 else f"{len(runs)} runs compared · kfl")
     if len(runs) == 1:
-        _top(content, runs[0], names[0])
-        _common(content, runs, [runs[0].algorithm])
+        _top(content, shown[0])
+        _common(content, [replace(shown[0], name=runs[0].algorithm)])
         _details(content, runs[0], "")
     else:
-        _compared(content, runs, names)
-        _common(content, runs, names)
-        _all_details(content, runs, names)
+        _compared(content, shown)
+        _common(content, shown)
+        _all_details(content, shown)
     return content
 
 
-def _top(content: Content, run: RunData, name: str) -> None:
+def _top(content: Content, shown: ShownRun) -> None:
+    run = shown.run
     state = f'<span class="badge{" done" if run.finished else ""}">{text(state_of(run))}</span>'
     notes = "".join(absent_html(note) for note in run.notes)
     content.html += (
         f'<header class="intro-block" id="top"><p class="kicker">{text(run.algorithm)} · {text(run.scheduler)} · '
-        f"{text(run.dataset)} · seed {text(run.config.get('seed', '?'))} {state}</p><h1>{text(name)}</h1>"
+        f"{text(run.dataset)} · seed {text(run.config.get('seed', '?'))} {state}</p><h1>{text(shown.name)}</h1>"
         f'<p class="lead">{text(sentence(run))}</p>{cards_html(cards(run))}{notes}</header>'
     )
 
 
-def _compared(content: Content, runs: list[RunData], names: list[str]) -> None:
+def _compared(content: Content, runs: Sequence[ShownRun]) -> None:
     content.html += (
         f'<header class="intro-block" id="top"><p class="kicker">Comparison</p><h1>{len(runs)} runs compared</h1>'
-        f'<p class="lead">{text(comparison_sentence(runs, names))}</p>'
-        f"{table_html(comparison(runs, names), 'Runs side by side')}</header>"
+        f'<p class="lead">{text(comparison_sentence(runs))}</p>'
+        f"{table_html(comparison(runs), 'Runs side by side')}</header>"
     )
 
 
-def _common(content: Content, runs: list[RunData], names: list[str]) -> None:
+def _common(content: Content, runs: Sequence[ShownRun]) -> None:
     """Sections that show all runs in the same charts."""
-    colours, kinds = colours_of(runs), {text(kind): colour for kind, colour in kinds_of(runs).items()}
-    shown = [text(shortened(name)) for name in names]
+    kinds = kinds_of([shown.run for shown in runs])
 
     def add(name: str, title: str, found: list[Chart | None], absent: str) -> None:
-        drawn = [gathered(chart, shown, kinds) if chart is not None and kinds else chart for chart in found]
+        drawn = [gathered(chart, runs, kinds) if chart is not None and kinds else chart for chart in found]
         content.section(name, title, content.charts(drawn, absent))
 
-    played = any(run.played for run in runs)
+    played = any(shown.run.played for shown in runs)
     not_yet = "No round is finished yet."
-    add("learning", "Accuracy", [accuracy_chart(runs, names, colours) if played else None], not_yet)
-    devices = [distribution_chart(runs, names, colours), fairness_chart(runs, names, colours)]
+    add("learning", "Accuracy", [accuracy_chart(runs) if played else None], not_yet)
+    devices = [distribution_chart(runs), fairness_chart(runs)]
     add("by-device", "Device by device", devices, "No device has been tested yet.")
-    energy = [budget_chart(runs, names, colours), pace_chart(runs, names, colours)] if played else []
-    no_radio = all(run.cell is None for run in runs)
+    energy = [budget_chart(runs), pace_chart(runs)] if played else []
+    no_radio = all(shown.run.cell is None for shown in runs)
     add("by-budget", "Energy", energy, "Energy is not counted without a radio." if no_radio else not_yet)
 
 
@@ -159,19 +158,19 @@ def _details(content: Content, run: RunData, prefix: str) -> None:
     content.section(f"{prefix}again", "Repeat it", inner, linked=alone)
 
 
-def _all_details(content: Content, runs: list[RunData], names: list[str]) -> None:
-    options = "".join(f'<option value="{index}">{text(name)}</option>' for index, name in enumerate(names))
+def _all_details(content: Content, runs: Sequence[ShownRun]) -> None:
+    options = "".join(f'<option value="{index}">{text(shown.name)}</option>' for index, shown in enumerate(runs))
     content.html += (
         '<section id="each" aria-labelledby="each-title"><h2 id="each-title">Run by run</h2>'
         f'<label class="chooser" for="run-choice">Run <select id="run-choice">{options}</select></label></section>'
     )
     content.links.append(("each", "Run by run"))
-    for index, run in enumerate(runs):
+    for index, shown in enumerate(runs):
         content.html += f'<div class="run" data-run="{index}"{"" if index == 0 else " hidden"}>'
-        _details(content, run, f"r{index}-")
+        _details(content, shown.run, f"r{index}-")
         content.html += "</div>"
-    shown = table_html(what_differs(runs, names), "What differs between the configurations")
-    content.section("differences", "What differs", shown)
+    changed = table_html(what_differs(runs), "What differs between the configurations")
+    content.section("differences", "What differs", changed)
 
 
 def data_of(content: Content) -> str:
