@@ -61,7 +61,7 @@ def test_without_a_radio_there_are_no_joules(runs):
     plain = read_run(runs / "plain")
     assert list(accuracy_chart([ShownRun(plain, "plain")]).views) == ["Rounds", "Bits"]
     for missing in (budget_chart, pace_chart):
-        assert missing([plain], ["plain"], [0]) is None
+        assert missing([ShownRun(plain, "plain")]) is None
     for missing in (cell_chart, shares_chart, faults_chart):
         assert missing(plain, "") is None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from kfl.cli.options import parse, peek, whole_numbers
+from kfl.cli.options import DataDir, parse, peek, whole_numbers
 from kfl.core.config import dump_toml, from_table, read_config, to_table
 from kfl.core.errors import ConfigError
 from kfl.core.files import jsonable, write_atomic
@@ -62,8 +62,7 @@ class BoundOptions:
     commas, such as 0,7,12, for these devices."""
     iterations: int = 10
     """With a run: steps of each power iteration for the curvature."""
-    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
+    data_dir: DataDir = None
     save: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """With a run: write the estimated constants here, as TOML for --constants."""
     json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False

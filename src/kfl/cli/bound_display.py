@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kfl.cli.display import page, say
 from kfl.theory import GAPS, round_weights
 
 if TYPE_CHECKING:
@@ -36,21 +36,17 @@ _WORDS = ("term", "constant", "where", "what")
 
 def print_constants_bound(constants: Constants, bounds: Mapping[str, Bound]) -> None:
     """The bound for given constants, a column for each schedule."""
-    console = Console(highlight=False)
-    # Captured and written in one piece: rich itself would end the program with status 1 under `| head`.
-    with console.capture() as page:
+    with page() as console:
         console.print(_terms("Theorem 1, as printed", bounds))
-        _say(console, ["", *_conditions(constants, next(iter(bounds.values()))), *_vacuous(bounds.values()), ""])
+        say(console, ["", *_conditions(constants, next(iter(bounds.values()))), *_vacuous(bounds.values()), ""])
         _gaps(console)
-    sys.stdout.write(page.get())
 
 
 def print_run_bound(run: Path, found: RunBound) -> None:
     """Both guarantees for a finished run."""
-    console = Console(highlight=False)
-    with console.capture() as page:
+    with page() as console:
         asked = found.experiment
-        _say(
+        say(
             console,
             [f"{run}: {asked.algorithm.name} on {asked.dataset}, {asked.devices} devices, {asked.rounds} rounds."],
         )
@@ -59,16 +55,15 @@ def print_run_bound(run: Path, found: RunBound) -> None:
             bounds = {"at the run's rates": found.bound, "at the best rates": found.best_bound}
             console.print(_terms("Theorem 1, as printed, with estimated constants", bounds))
             notes = [*_conditions(found.estimate.constants, found.bound), *_vacuous(bounds.values())]
-            _say(console, ["", *notes])
+            say(console, ["", *notes])
             if found.estimate.later_loss is not None:
                 start, end = found.estimate.initial_loss, found.estimate.later_loss
-                _say(console, [f"Measured on these devices: F = {start:.4g} at the start, {end:.4g} at the end."])
-            _say(console, [*found.estimate.notes, ""])
+                say(console, [f"Measured on these devices: F = {start:.4g} at the start, {end:.4g} at the end."])
+            say(console, [*found.estimate.notes, ""])
             _gaps(console)
-            _say(console, [""])
-        _say(console, [str(one) for one in (found.energy, found.volume) if one is not None])
-        _say(console, found.notes)
-    sys.stdout.write(page.get())
+            say(console, [""])
+        say(console, [str(one) for one in (found.energy, found.volume) if one is not None])
+        say(console, found.notes)
 
 
 def _constants(constants: Constants) -> Table:
@@ -149,8 +144,3 @@ def _number(value: float) -> str:
     if math.isnan(value):
         return "∞ − ∞"
     return f"{value:.4g}" if math.isfinite(value) else ("∞" if value > 0 else "−∞")
-
-
-def _say(console: Console, sentences: Iterable[str]) -> None:
-    for sentence in sentences:
-        console.print(Text(sentence))

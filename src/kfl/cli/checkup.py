@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kfl._version import __version__
+from kfl.core.text import quantity
 
 if TYPE_CHECKING:
     from kfl.data import Source
@@ -189,7 +190,7 @@ def _dataset(source: Source, data: Path) -> Finding:
         files = source.files(data)
         if not files:
             return Finding("Data", name, "absent", "not found", source.get or source.how_to_get(data))
-        where = f"{_size(sum(path.stat().st_size for path in files))} in {files[0].parent}"
+        where = f"{quantity(sum(path.stat().st_size for path in files), 'B')} in {files[0].parent}"
         if not is_cached(name, files, resolve_cache_dir()):
             return Finding("Data", name, "ok", f"{where}; not decoded yet, the first run does that")
     try:
@@ -211,7 +212,7 @@ def folders() -> Iterator[Finding]:
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
             yield Finding("Folders", name, "absent", f"{path} cannot be written", without[name])
         else:
-            free = _size(shutil.disk_usage(nearest).free)
+            free = quantity(shutil.disk_usage(nearest).free, "B")
             yield Finding("Folders", name, "ok", f"{path} can be written, {free} free")
 
 
@@ -226,15 +227,3 @@ def browser() -> Iterator[Finding]:
         lacks = "chromedriver" if chrome else "chromium"
         text = f"no {lacks}: the tests of the pages are skipped; kfl itself needs none"
         yield Finding("Browser", "chromium", "absent", text, "make browser")
-
-
-def _size(count: float) -> str:
-    """Bytes for people.
-
-    >>> _size(11_594_722)
-    '11.6 MB'
-    """
-    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}"
-    return f"{count:.0f} B"

@@ -8,12 +8,13 @@ import importlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Literal
 
 from kfl.cli.main import COMMANDS, serve
 from kfl.cli.options import ALGORITHM_NAMES, CHANNEL_NAMES, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
 from kfl.core.errors import KflError
-from kfl.data import DATASETS, downloadable
+from kfl.data import DATASETS
 from kfl.report.trackers import TRACKERS
 
 Kind = Literal["none", "text", "file", "folder", "run", "words", "list"]
@@ -51,10 +52,6 @@ class Command:
 
 INNER = "COMMAND"
 """Name of the argument that a command of commands is chosen by."""
-NESTED = {
-    "data": {"show": "Show the split, devices × classes.", "download": f"Download {' or '.join(downloadable())}."}
-}
-"""Commands of commands, with a line of help each. A module can name its own in `SUBCOMMANDS`, in the same form."""
 
 _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "--algorithm": ("words", ALGORITHM_NAMES),
@@ -74,12 +71,15 @@ def commands() -> list[Command]:
     """Every command of kfl, in the order of its help; commands of commands follow the one they belong to."""
     found = []
     for name, (address, text) in COMMANDS.items():
-        module = importlib.import_module(address.partition(":")[0])
-        nested: dict[str, str] = getattr(module, "SUBCOMMANDS", NESTED.get(name, {}))
-        inner = [Command((name, word), line, _arguments(address, [word])) for word, line in nested.items()]
+        nested: dict[str, tuple[str, str]] = getattr(_module(address), "COMMANDS", {})
+        inner = [Command((name, word), line, _arguments(its, [])) for word, (its, line) in nested.items()]
         first = (Argument(INNER, "", "words", tuple(nested)),) if nested else _arguments(address, [])
         found += [Command((name,), text, first), *inner]
     return found
+
+
+def _module(address: str) -> ModuleType:
+    return importlib.import_module(address.partition(":")[0])
 
 
 def _arguments(address: str, words: list[str]) -> tuple[Argument, ...]:
@@ -98,7 +98,7 @@ def _arguments(address: str, words: list[str]) -> tuple[Argument, ...]:
 
 def _parser(address: str, words: Sequence[str]) -> argparse.ArgumentParser | None:
     """The parser that a command would use for these words; None for one that parses by itself."""
-    module = importlib.import_module(address.partition(":")[0])
+    module = _module(address)
     if hasattr(module, "parser"):
         made: argparse.ArgumentParser = module.parser()
         return made
@@ -134,7 +134,8 @@ def _values(name: str, action: argparse.Action) -> tuple[Kind, tuple[str, ...]]:
     if name in _WORDS:
         return _WORDS[name]
     if action.choices:
-        return "words", tuple(str(choice) for choice in action.choices)
+        words = [str(choice) for choice in action.choices if str(choice) != "None"]  # None: the option is left out
+        return "words", tuple(sorted(words) if isinstance(action.choices, set | frozenset) else words)
     metavar = str(action.metavar or "").upper()
     kinds: dict[str, Kind] = {"RUN": "run", "FOLDER": "folder", "FILE": "file"}
     return next((kind for word, kind in kinds.items() if word in metavar), "text"), ()

@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from kfl.cli.options import in_short, new_folder, peek, whole_numbers
-from kfl.cli.setting import Setting, chosen_algorithms, parse_setting
+from kfl.cli.setting import Setting, chosen_algorithms, command_line, interrupted, parse_setting
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.text import quantity
@@ -55,12 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     experiments = line_up(experiment, algorithms, whole_numbers(options.seeds, "seeds"))
     reference = pick_reference(list(algorithms), options.reference)
     folder = options.setting.out or new_folder("compare", experiment.dataset)
-    command = command_line(arguments, folder)
+    command = command_line("compare", arguments, folder)
     try:
         problem = execute(experiments, folder, options)
     except KeyboardInterrupt:
-        print(f"\nkfl: interrupted; finished runs are kept. To continue: {command}", file=sys.stderr)
-        return 130
+        return interrupted(command)
     if (folder / RESULTS).exists():
         show(read_records(folder), reference, options.x, folder, command)
     if problem is not None:
@@ -70,28 +69,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def execute(experiments: Sequence[Experiment], folder: Path, options: CompareOptions) -> Exception | None:
     """Run everything, writing results as they come; what failed, or None."""
-    from kfl.cli.display import ManyDisplay
-    from kfl.simulation.many import Progress, RunsFailedError, run_paths
+    from kfl.simulation.many import Progress, run_paths
 
-    names = {
-        path.name: experiment for path, experiment in zip(run_paths(experiments, folder), experiments, strict=True)
-    }
-    order = list(names)
+    paths = run_paths(experiments, folder)
+    names = {path.name: experiment for path, experiment in zip(paths, experiments, strict=True)}
     results: dict[str, Record] = {}
 
     def on_progress(progress: Progress) -> None:
-        display.on_progress(progress)
         if progress.history is not None and progress.history.folder is not None:
             note = data_note(Path(progress.history.folder))
             results[progress.name] = record(names[progress.name], progress.history, note)
-            write_records(folder / RESULTS, [results[name] for name in order if name in results])
+            write_records(folder / RESULTS, [results[name] for name in names if name in results])
 
-    with ManyDisplay("comparing") as display:
-        try:
-            options.setting.run_many(experiments, folder, on_progress)
-        except RunsFailedError as problem:
-            return problem
-    return None
+    return options.setting.run_many(experiments, folder, "comparing", on_progress)[1]
 
 
 def show_again(options: CompareOptions, arguments: Sequence[str]) -> int:
@@ -111,7 +101,7 @@ def show_again(options: CompareOptions, arguments: Sequence[str]) -> int:
     if not chosen:
         raise ConfigError("seeds", options.seeds, f"seeds that are in {source}")
     folder = options.setting.out or (source if source.is_dir() else source.parent)
-    show(chosen, pick_reference(names, options.reference), options.x, folder, command_line(arguments))
+    show(chosen, pick_reference(names, options.reference), options.x, folder, command_line("compare", arguments))
     return 0
 
 
@@ -134,14 +124,6 @@ def show(records: Sequence[Record], reference: str, x: Axis, folder: Path, comma
     wall_s = sum(line["wall_s"] for line in records)
     print(f"The runs took {wall_s:.0f} s together.", *[f"The plot is {files[0]}"] * bool(files))
     print(f"Other axes: kfl compare --from {shlex.quote(str(folder))} --x joules (or seconds, bits)")
-
-
-def command_line(arguments: Sequence[str], folder: Path | None = None) -> str:
-    """The command that was given; with the folder it made up, where it did."""
-    words = ["kfl", "compare", *arguments]
-    if folder is not None and peek(arguments, "out") is None:
-        words += ["--out", str(folder)]
-    return shlex.join(words)
 
 
 def columns(rows: Sequence[Row], records: Sequence[Record], reference: str) -> dict[str, list[str]]:
@@ -240,11 +222,8 @@ def feasibility(row: Row, records: Sequence[Record]) -> str:
     if not row.feasible:
         return f"{row.algorithm} is not feasible here, its accuracy is that of untrained models.{why}"
     if row.rounds_with_nobody > 0:
-        never = f" {row.devices_never_chosen:.3g} of {devices} devices never took part." * bool(
-            row.devices_never_chosen
-        )
-        return (
-            f"{row.algorithm}: nobody took part in {row.rounds_with_nobody:.3g} of {rounds} rounds on average.{never}"
-            f"{why}"
-        )
+        found = f"{row.algorithm}: nobody took part in {row.rounds_with_nobody:.3g} of {rounds} rounds on average."
+        if row.devices_never_chosen:
+            found += f" {row.devices_never_chosen:.3g} of {devices} devices never took part."
+        return found + why
     return ""

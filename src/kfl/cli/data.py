@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from kfl.cli.options import parse
-from kfl.core.errors import KflError
+from kfl.cli.main import dispatch
+from kfl.cli.options import DataDir, parse
 from kfl.data import downloadable
 from kfl.experiment import DataSettings
 
@@ -27,8 +27,7 @@ class ShowOptions:
     """What `kfl data show` takes."""
 
     settings: Annotated[DataSettings, tyro.conf.arg(name="")] = DataSettings()
-    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
+    data_dir: DataDir = None
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Plot the split into this file (.png, .svg or .pdf)."""
 
@@ -43,29 +42,24 @@ class DownloadOptions:
     """Folder to put it in. Default: KFL_DATA_DIR, else the user's data folder."""
 
 
-USAGE = f"""usage: kfl data {{show,download}} [OPTIONS]
-
-  kfl data show      show the split, devices × classes, in the terminal and as a plot
-  kfl data download  download {" or ".join(downloadable())} into the data folder, and verify it
-
-Each has --help."""
+COMMANDS = {
+    "show": ("kfl.cli.data:show", "Show the split, devices × classes, in the terminal and as a plot."),
+    "download": (
+        "kfl.cli.data:fetch",
+        f"Download {' or '.join(downloadable())} into the data folder, and verify it.",
+    ),
+}
+"""Commands of `kfl data`: the function that serves each, and one line of help."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Dispatch to show or download."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0
-    if arguments[0] == "show":
-        return show(parse(ShowOptions, arguments[1:], "kfl data show", "Show how a dataset is split over devices."))
-    if arguments[0] == "download":
-        about = "Download a dataset from its public source, verify it, and put it where kfl finds it."
-        return fetch(parse(DownloadOptions, arguments[1:], "kfl data download", about))
-    raise KflError(f"There is no command 'kfl data {arguments[0]}'; use show or download.")
+    """Dispatch to a command of `kfl data`."""
+    return dispatch("data", COMMANDS, arguments)
 
 
-def show(options: ShowOptions) -> int:
+def show(arguments: Sequence[str]) -> int:
     """Print the split, and draw it if asked to."""
+    options = parse(ShowOptions, arguments, "kfl data show", "Show how a dataset is split over devices.")
     from kfl.data import load_dataset, split_table
 
     settings = options.settings
@@ -80,8 +74,10 @@ def show(options: ShowOptions) -> int:
     return 0
 
 
-def fetch(options: DownloadOptions) -> int:
+def fetch(arguments: Sequence[str]) -> int:
     """Download with a progress bar on a terminal, silently elsewhere."""
+    about = "Download a dataset from its public source, verify it, and put it where kfl finds it."
+    options = parse(DownloadOptions, arguments, "kfl data download", about)
     from rich.progress import Progress
 
     from kfl.data import download

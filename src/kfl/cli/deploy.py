@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from kfl.cli.main import serve
+from kfl.cli.main import dispatch
 from kfl.cli.options import parse
 from kfl.core.errors import KflError
 from kfl.core.files import jsonable
@@ -28,24 +28,10 @@ COMMANDS = {
 }
 """Commands of `kfl deploy`: the function that serves each, and one line of help."""
 
-SUBCOMMANDS = {name: text for name, (_, text) in COMMANDS.items()}
-
 
 def main(arguments: Sequence[str]) -> int:
     """Dispatch to a command of `kfl deploy`."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        return 0
-    if arguments[0] not in COMMANDS:
-        raise KflError(f"There is no command 'kfl deploy {arguments[0]}'; use {' or '.join(COMMANDS)}.")
-    return serve(COMMANDS[arguments[0]][0], arguments[1:])
-
-
-def usage() -> str:
-    """What `kfl deploy --help` prints."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  kfl deploy {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join([f"usage: kfl deploy {{{','.join(COMMANDS)}}} [OPTIONS]", "", *lines, "", "Each has --help."])
+    return dispatch("deploy", COMMANDS, arguments)
 
 
 NEW = """Write a small working project for a fleet: configurations, a device function, scripts, systemd units,

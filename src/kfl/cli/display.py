@@ -8,7 +8,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from kfl.core.text import duration, percent, quantity
 from kfl.runfolder import History, RoundLog
@@ -201,6 +203,21 @@ class ManyDisplay(_LiveBar):
             return ""
         seconds = (time.perf_counter() - self._started) * rest / done
         return f"  (about {duration(round(seconds))} left)"
+
+
+@contextmanager
+def page() -> Iterator[Console]:
+    """A console whose text is written in one piece; rich itself would end the program with status 1 under `| head`."""
+    console = Console(highlight=False)
+    with console.capture() as text:
+        yield console
+    sys.stdout.write(text.get())
+
+
+def say(console: Console, sentences: Iterable[str]) -> None:
+    """Sentences as lines: wrapped at words on a terminal, whole in a pipe."""
+    for sentence in sentences:
+        console.print(Text(sentence), soft_wrap=not console.is_terminal)
 
 
 WIDE = 150

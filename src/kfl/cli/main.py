@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kfl._version import __version__
 from kfl.core.errors import KflError
@@ -82,6 +82,23 @@ def serve(address: str, arguments: Sequence[str]) -> int:
     return status
 
 
+def dispatch(group: str, commands: Mapping[str, tuple[str, str]], arguments: Sequence[str]) -> int:
+    """Serve a command of commands, such as `kfl data show`; without a word, or with --help, list them."""
+    if arguments and arguments[0] in commands:
+        return serve(commands[arguments[0]][0], arguments[1:])
+    if arguments and arguments[0] not in ("-h", "--help"):
+        raise KflError(f"There is no command 'kfl {group} {arguments[0]}'; use {' or '.join(commands)}.")
+    names = ",".join(commands)
+    lines = _listed(f"kfl {group}", commands)
+    print("\n".join([f"usage: kfl {group} {{{names}}} [OPTIONS]", "", *lines, "", "Each has --help."]))
+    return 0
+
+
+def _listed(prog: str, commands: Mapping[str, tuple[str, str]]) -> list[str]:
+    width = max(map(len, commands))
+    return [f"  {prog} {name:<{width}}  {text}" for name, (_, text) in commands.items()]
+
+
 def _out_of_memory(problem: BaseException) -> bool:
     """Whether memory ran out: Python's own error, or one of PyTorch's, known by its name and words."""
     words = ("out of memory", "can't allocate memory", "Cannot allocate memory")
@@ -90,14 +107,12 @@ def _out_of_memory(problem: BaseException) -> bool:
 
 def usage() -> str:
     """What `kfl --help` prints."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  kfl {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
         [
             f"kfl {__version__}: federated learning that fits the battery and the band.",
             "",
             "Commands (each has --help):",
-            *lines,
+            *_listed("kfl", COMMANDS),
             "",
             "A first run:  kfl run",
         ]

@@ -14,16 +14,62 @@ from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
 
 from kfl.algorithms import ALGORITHMS
-from kfl.core.errors import ConfigError, MissingExtraError
+from kfl.core.errors import ConfigError
 from kfl.data import DATASETS
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
 from kfl.wireless import CHANNELS, PRESETS, CellConfig, Channel, Rayleigh
 
 T = TypeVar("T")
+
+# Options that several commands have, with their help.
+DataDir = Annotated[
+    Path | None,
+    tyro.conf.arg(
+        metavar="FOLDER",
+        help="Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR.",
+        help_behavior_hint="",
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    tyro.conf.arg(
+        metavar="FILE",
+        help="TOML file that describes the experiment, such as config.toml of a run folder. Flags override it.",
+    ),
+]
+SchedulerName = Annotated[str, tyro.conf.arg(name="scheduler", metavar="NAME", help="Who takes part in each round.")]
+RadioName = Annotated[
+    str,
+    tyro.conf.arg(
+        name="radio", metavar="NAME", help="The cell: auto is the paper's cell for the dataset, none is no radio."
+    ),
+]
+FadingName = Annotated[
+    str,
+    tyro.conf.arg(name="radio.fading", metavar="NAME", help="Channel model: how gains vary from round to round."),
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    tyro.conf.arg(help="Device to train on: auto uses the GPU if there is one."),
+]
+Precision = Annotated[
+    Literal["float32", "tf32", "bf16", "float64"],
+    tyro.conf.arg(help="Number format. tf32 is for GPUs; bf16 rounds products, not weights."),
+]
+RayAddress = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="ADDRESS",
+        help="Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or "
+        "local.",
+    ),
+]
 
 only_parser: ContextVar[bool] = ContextVar("only_parser", default=False)
 """Set by `kfl completion`, which asks every command for its options: `parse` then raises `ParserFound`."""
@@ -39,10 +85,6 @@ class ParserFound(Exception):  # noqa: N818  # it carries an answer and is not a
 
 def parse(cls: type[T], arguments: Sequence[str], prog: str, description: str, default: T | None = None) -> T:
     """Parse arguments into a dataclass with tyro; a wrong flag is answered with the right one."""
-    try:
-        import tyro
-    except ImportError as problem:
-        raise MissingExtraError("tyro", "cli", "The command line") from problem
     extra: dict[str, Any] = {} if default is None else {"default": default}
     extra |= {"prog": prog, "description": description}
     config = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff)
@@ -80,10 +122,14 @@ def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Exper
     return replace(experiment, radio=cell)
 
 
-def fading_name(experiment: Experiment) -> str:
-    """The word that selects the channel model of an experiment with a radio."""
-    cell = experiment.cell_config
-    return Rayleigh.name if cell is None else cell.channel.name
+def names_of(start: Experiment, shown: Experiment) -> dict[str, Any]:
+    """What --scheduler, --radio and --radio.fading show: of the experiment, and with its radio spelled out."""
+    radio, cell = start.radio, shown.cell_config
+    return {
+        "scheduler_name": start.scheduler.name,
+        "radio_name": radio if isinstance(radio, str) else ("none" if radio is None else "from file"),
+        "fading_name": Rayleigh.name if cell is None else cell.channel.name,
+    }
 
 
 def peek(arguments: Sequence[str], name: str) -> str | None:
@@ -187,9 +233,3 @@ def with_choices(description: str) -> str:
         "Datasets": tuple(DATASETS),
     }
     return description + "\n\n" + "\n".join(f"{word}: {', '.join(names)}." for word, names in lists.items())
-
-
-def radio_name(experiment: Experiment) -> str:
-    """The radio as --radio shows it."""
-    radio = experiment.radio
-    return radio if isinstance(radio, str) else ("none" if radio is None else "from file")

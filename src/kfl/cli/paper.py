@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from kfl.cli.options import parse, worker_count
+from kfl.cli.options import DataDir, Device, Precision, RayAddress, parse, worker_count
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.text import DASH, duration
@@ -43,16 +43,12 @@ class PaperOptions:
     """Folder for results, tables and figures."""
     shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = "1/1"
     """Run only part i of n, for several machines or sessions; collect the results*.jsonl of all in one folder."""
-    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
-    device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Device to train on: auto uses the GPU if there is one."""
-    precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
-    """Number format. tf32 is for GPUs; bf16 rounds products, not weights."""
+    data_dir: DataDir = None
+    device: Device = "cpu"
+    precision: Precision = "float32"
     workers: int | None = None
     """Runs in parallel. Default: one per core, or one on a GPU."""
-    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
-    """Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or local."""
+    ray: RayAddress = None
     keep_runs: bool = False
     """Keep the run folders as well, not only their results."""
 

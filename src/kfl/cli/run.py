@@ -6,13 +6,27 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from kfl.algorithms import Local
 from kfl.cli.interrupt import GentleStop
-from kfl.cli.options import fading_name, new_folder, parse, radio_name, starting_point, with_choices, with_radio_fields
+from kfl.cli.options import (
+    ConfigFile,
+    DataDir,
+    Device,
+    FadingName,
+    Precision,
+    RadioName,
+    SchedulerName,
+    names_of,
+    new_folder,
+    parse,
+    starting_point,
+    with_choices,
+    with_radio_fields,
+)
 from kfl.core.errors import ConfigError, StoppedError
 from kfl.experiment import Experiment, common_settings
 from kfl.report.trackers import Tracking, tracker_names
@@ -37,24 +51,17 @@ class RunOptions:
     """What `kfl run` takes."""
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
-    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """TOML file that describes the experiment, such as config.toml of a run folder. Flags override it."""
+    config: ConfigFile = None
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Run folder to write. Default: a new one under runs/."""
-    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
+    data_dir: DataDir = None
     algorithm_name: Annotated[str, tyro.conf.arg(name="algorithm", metavar="NAME")] = "kfl"
     """How devices learn."""
-    scheduler_name: Annotated[str, tyro.conf.arg(name="scheduler", metavar="NAME")] = "uniform"
-    """Who takes part in each round."""
-    radio_name: Annotated[str, tyro.conf.arg(name="radio", metavar="NAME")] = "auto"
-    """The cell: auto is the paper's cell for the dataset, none is no radio."""
-    fading_name: Annotated[str, tyro.conf.arg(name="radio.fading", metavar="NAME")] = "rayleigh"
-    """Channel model: how gains vary from round to round."""
-    device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Device to train on: auto uses the GPU if there is one."""
-    precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
-    """Number format. tf32 is for GPUs; bf16 rounds products, not weights."""
+    scheduler_name: SchedulerName = "uniform"
+    radio_name: RadioName = "auto"
+    fading_name: FadingName = "rayleigh"
+    device: Device = "cpu"
+    precision: Precision = "float32"
     deterministic: bool = False
     """Use only deterministic algorithms on a GPU; slower. A CPU is always deterministic."""
     no_baseline: bool = False
@@ -69,13 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, run, print."""
     start = starting_point(arguments)
     shown = with_radio_fields(start, arguments)
-    default = RunOptions(
-        shown,
-        algorithm_name=start.algorithm.name,
-        scheduler_name=start.scheduler.name,
-        radio_name=radio_name(start),
-        fading_name=fading_name(shown),
-    )
+    default = RunOptions(shown, algorithm_name=start.algorithm.name, **names_of(start, shown))
     options = parse(RunOptions, arguments, "kfl run", with_choices(DESCRIPTION), default)
     experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)
     experiment.validate()
@@ -106,13 +107,9 @@ class Job:
 
     def save(self, folder: Path) -> None:
         """Leave a note in the run folder for `kfl resume`."""
-        note = {
-            "baseline": self.baseline,
-            "models": self.models,
-            "deterministic": self.deterministic,
-            "track": self.track,
-        }
-        write_note(folder, JOB, note)
+        write_note(
+            folder, JOB, {name: getattr(self, name) for name in ("baseline", "models", "deterministic", "track")}
+        )
 
     @staticmethod
     def load(folder: Path, data_dir: Path | None, device: str) -> Job:
@@ -131,6 +128,12 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
     from kfl.cli.display import RunDisplay, print_summary
     from kfl.simulation.runner import run
 
+    how: dict[str, Any] = {
+        "data_dir": job.data_dir,
+        "device": job.device,
+        "precision": job.precision,
+        "deterministic": job.deterministic,
+    }
     twin = None
     tracking = Tracking(job.track, folder, tell=lambda sentence: print(sentence, file=sys.stderr, flush=True))
     label = experiment.algorithm.name
@@ -148,14 +151,11 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
         history = run(
             experiment,
             folder,
-            data_dir=job.data_dir,
-            device=job.device,
-            precision=job.precision,
-            deterministic=job.deterministic,
             keep_models=job.models,
             on_start=on_start,
             on_round=on_round,
             should_stop=stop,
+            **how,
         )
         tracking.finish(experiment, history)
     if job.baseline and not isinstance(experiment.algorithm, Local):
@@ -165,13 +165,10 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
                 twin = run(
                     alone,
                     folder / LOCAL_ONLY,
-                    data_dir=job.data_dir,
-                    device=job.device,
-                    precision=job.precision,
-                    deterministic=job.deterministic,
                     keep_models=False,
                     on_round=display.on_round,
                     should_stop=stop,
+                    **how,
                 )
             except StoppedError as stopped:
                 raise StoppedError(folder, stopped.rounds) from None
@@ -185,8 +182,7 @@ class ResumeOptions:
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_FOLDER")]
     """The run folder to continue."""
-    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
+    data_dir: DataDir = None
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device to train on; the same one as before gives the same run bit for bit."""
     track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from kfl.cli.options import parse, peek
+from kfl.cli.options import SchedulerName, parse, peek
 from kfl.core.errors import ConfigError, KflError
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS, Dual, Scheduler
@@ -47,8 +47,7 @@ class ScheduleOptions:
     """How the devices of a round are chosen."""
     problem: Annotated[str | None, tyro.conf.Positional, _option("FILE")] = None
     """The problem, as JSON or CSV; - reads standard input."""
-    scheduler_name: Annotated[str, tyro.conf.arg(name="scheduler", metavar="NAME")] = "dual"
-    """Who takes part in each round."""
+    scheduler_name: SchedulerName = "dual"
     json: _Flag = False
     """Print everything as JSON, in SI units, for programs."""
     next: Annotated[Path | None, _option("FILE")] = None

@@ -7,7 +7,6 @@ and a line says how many there are besides.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kfl.cli.display import page, say
 from kfl.core.text import percent, quantity, several
 from kfl.scheduling import OUTCOMES, describe, dominant
 from kfl.scheduling.horizon_table import never_schedulable
@@ -39,25 +39,18 @@ _NARROW = 72
 
 def print_horizon(horizon: Horizon, next_file: Path | None, saved: Path | None) -> None:
     """The result of `kfl schedule` for a person."""
-    console = Console(highlight=False)
-    # Captured and written in one piece: rich itself would end the program with status 1 under `| head`.
-    with console.capture() as page:
-        _print_page(console, horizon, next_file, saved)
-    sys.stdout.write(page.get())
-
-
-def _print_page(console: Console, horizon: Horizon, next_file: Path | None, saved: Path | None) -> None:
-    _say(console, [_headline(horizon)])
-    if len(horizon.rounds) == 1:
-        _print_round(console, horizon, horizon.rounds[0])
-    else:
-        _print_rounds(console, horizon)
-        _print_totals(console, horizon)
-    _say(console, [*horizon.problem.notes, *never_schedulable(horizon)])
-    if next_file is not None:
-        _say(console, [_about_next(horizon, next_file)])
-    if saved is not None:
-        _say(console, [f"The result is in {saved}."])
+    with page() as console:
+        say(console, [_headline(horizon)])
+        if len(horizon.rounds) == 1:
+            _print_round(console, horizon, horizon.rounds[0])
+        else:
+            _print_rounds(console, horizon)
+            _print_totals(console, horizon)
+        say(console, [*horizon.problem.notes, *never_schedulable(horizon)])
+        if next_file is not None:
+            say(console, [_about_next(horizon, next_file)])
+        if saved is not None:
+            say(console, [f"The result is in {saved}."])
 
 
 def _about_next(horizon: Horizon, file: Path) -> str:
@@ -84,7 +77,7 @@ def _headline(horizon: Horizon) -> str:
 def _print_round(console: Console, horizon: Horizon, one: ScheduledRound) -> None:
     if len(one.devices) or horizon.problem.size <= SHOWN:
         console.print(_round_table(console, horizon, one))
-    _say(console, _round_sentences(horizon, one))
+    say(console, _round_sentences(horizon, one))
 
 
 def _round_table(console: Console, horizon: Horizon, one: ScheduledRound) -> Table:
@@ -196,7 +189,7 @@ def _print_rounds(console: Console, horizon: Horizon) -> None:
         sentences.append(
             f"Largest certified gap: {worst.gap:.3g}, in round {worst.round} (objective {worst.objective:.6g})."
         )
-    _say(console, sentences)
+    say(console, sentences)
 
 
 def _print_totals(console: Console, horizon: Horizon) -> None:
@@ -233,7 +226,7 @@ def _print_totals(console: Console, horizon: Horizon) -> None:
         sentences.append(f"{several(idle, 'device')} never scheduled.")
     if over:
         sentences.append(f"{several(over, 'device')} over budget; --hard-budget forbids it.")
-    _say(console, sentences)
+    say(console, sentences)
 
 
 # ── The fields ───────────────────────────────────────────────────────────────
@@ -241,14 +234,12 @@ def _print_totals(console: Console, horizon: Horizon) -> None:
 
 def print_fields() -> None:
     """Every field of a problem file."""
-    console = Console(highlight=False)
     titles = "At the top of a file, once", "For each device, or at the top for every device without its own"
-    with console.capture() as page:
+    with page() as console:
         for title, fields in zip(titles, (CELL_FIELDS, DEVICE_FIELDS), strict=True):
             console.print(_field_table(title, fields.values()))
             console.print()
-        _say(console, _FORMATS)
-    sys.stdout.write(page.get())
+        say(console, _FORMATS)
 
 
 def _field_table(title: str, fields: Iterable[Field]) -> Table:
@@ -285,9 +276,3 @@ def _percent(fraction: float) -> str:
     ('98.31 %', '0.00123 %', '0.00 %')
     """
     return percent(fraction) if fraction >= 0.01 or fraction == 0 else f"{100 * fraction:.3g} %"
-
-
-def _say(console: Console, sentences: Sequence[str]) -> None:
-    """Sentences as lines: wrapped at words on a terminal, whole in a pipe."""
-    for sentence in sentences:
-        console.print(Text(sentence), soft_wrap=not console.is_terminal)

@@ -6,26 +6,35 @@ gives each algorithm its own.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import tyro
 
 from kfl.algorithms import Algorithm, Local
 from kfl.cli.options import (
     ALGORITHM_NAMES,
-    fading_name,
+    ConfigFile,
+    DataDir,
+    Device,
+    FadingName,
+    Precision,
+    RadioName,
+    RayAddress,
+    SchedulerName,
+    names_of,
     parse,
     peek,
-    radio_name,
     starting_point,
     with_choices,
     with_radio_fields,
     worker_count,
 )
-from kfl.core.errors import ConfigError
+from kfl.core.errors import ConfigError, KflError
 from kfl.experiment import Experiment, common_settings
 from kfl.simulation.compare import configured, read_settings, refuse_mixed_models
 
@@ -39,50 +48,56 @@ class Setting:
     """What all compared algorithms share."""
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
-    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """TOML file that describes the experiment, such as config.toml of a run folder. Flags override it."""
+    config: ConfigFile = None
     settings: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """TOML file with a table of hyper-parameters for each algorithm, such as tuned.toml of kfl tune."""
     equal_models: Annotated[int | None, tyro.conf.arg(metavar="WIDTH")] = None
     """Give all devices networks of this width, as algorithms that average weights require."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder to write; runs already finished in it are not repeated. Default: a new one under runs/."""
-    data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR."""
-    scheduler_name: Annotated[str, tyro.conf.arg(name="scheduler", metavar="NAME")] = "uniform"
-    """Who takes part in each round."""
-    radio_name: Annotated[str, tyro.conf.arg(name="radio", metavar="NAME")] = "auto"
-    """The cell: auto is the paper's cell for the dataset, none is no radio."""
-    fading_name: Annotated[str, tyro.conf.arg(name="radio.fading", metavar="NAME")] = "rayleigh"
-    """Channel model: how gains vary from round to round."""
-    device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Device to train on: auto uses the GPU if there is one."""
-    precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
-    """Number format. tf32 is for GPUs; bf16 rounds products, not weights."""
+    data_dir: DataDir = None
+    scheduler_name: SchedulerName = "uniform"
+    radio_name: RadioName = "auto"
+    fading_name: FadingName = "rayleigh"
+    device: Device = "cpu"
+    precision: Precision = "float32"
     workers: int | None = None
     """Runs in parallel, each a process with one thread. Default: one per core, or one on a GPU."""
-    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
-    """Run on a Ray cluster instead: HOST:PORT, ray://HOST:PORT, auto for the one this machine belongs to, or local."""
+    ray: RayAddress = None
     keep_models: bool = False
     """Keep the devices' models in the run folders, for kfl export."""
 
     def run_many(
-        self, experiments: Sequence[Experiment], folder: Path, on_progress: Callable[[Progress], None]
-    ) -> list[History]:
-        """Run everything that is not finished in the folder; a RunsFailedError tells of runs that failed."""
-        from kfl.simulation.many import run_many
+        self,
+        experiments: Sequence[Experiment],
+        folder: Path,
+        label: str,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> tuple[Sequence[History | None], KflError | None]:
+        """Run what is not finished in the folder; returns the histories, None where a run failed, and the failure."""
+        from kfl.cli.display import ManyDisplay
+        from kfl.simulation.many import RunsFailedError, run_many
 
-        return run_many(
-            experiments,
-            folder,
-            worker_count(self.workers, self.device),
-            on_progress,
-            self.keep_models,
-            data_dir=self.data_dir,
-            device=self.device,
-            precision=self.precision,
-            ray=self.ray,
-        )
+        def show(progress: Progress) -> None:
+            display.on_progress(progress)
+            on_progress(progress)
+
+        with ManyDisplay(label) as display:
+            try:
+                histories = run_many(
+                    experiments,
+                    folder,
+                    worker_count(self.workers, self.device),
+                    show,
+                    self.keep_models,
+                    data_dir=self.data_dir,
+                    device=self.device,
+                    precision=self.precision,
+                    ray=self.ray,
+                )
+            except RunsFailedError as problem:
+                return problem.histories, problem
+        return histories, None
 
 
 class HasSetting(Protocol):
@@ -107,9 +122,7 @@ def parse_setting(cls: type[Options], arguments: Sequence[str], prog: str, about
     start = starting_point(arguments)
     # Local-only training has exactly the fields that all algorithms have.
     shown = replace(with_radio_fields(start, arguments), algorithm=common_settings(start.algorithm, Local))
-    setting = Setting(
-        shown, scheduler_name=start.scheduler.name, radio_name=radio_name(start), fading_name=fading_name(shown)
-    )
+    setting = Setting(shown, **names_of(start, shown))
     options = parse(cls, arguments, prog, with_choices(about), cls(setting))
     experiment = options.setting.experiment
     if start.cell_config is None:
@@ -120,6 +133,18 @@ def parse_setting(cls: type[Options], arguments: Sequence[str], prog: str, about
     experiment = replace(experiment, algorithm=replace(start.algorithm, **common))
     experiment.validate()
     return options, experiment
+
+
+def command_line(command: str, arguments: Sequence[str], folder: Path | None = None) -> str:
+    """The command that was given; with the folder it made up, where it did."""
+    made_up = [] if folder is None or peek(arguments, "out") is not None else ["--out", str(folder)]
+    return shlex.join(["kfl", command, *arguments, *made_up])
+
+
+def interrupted(command: str) -> int:
+    """Say how to continue after Ctrl-C; the exit status."""
+    print(f"\nkfl: interrupted; finished runs are kept. To continue: {command}", file=sys.stderr)
+    return 130
 
 
 def given_fields(arguments: Sequence[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,9 @@ import tyro
 
 from kfl.algorithms import Algorithm
 from kfl.cli.compare import mean_and_deviation
-from kfl.cli.options import in_short, new_folder, numbers, peek, whole_numbers
-from kfl.cli.setting import Setting, chosen_algorithms, parse_setting
+from kfl.cli.options import in_short, new_folder, numbers, whole_numbers
+from kfl.cli.setting import Setting, chosen_algorithms, command_line, interrupted, parse_setting
 from kfl.core.config import dump_toml, to_table
-from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
 from kfl.experiment import Experiment
 from kfl.runfolder import History
@@ -63,15 +61,14 @@ def main(arguments: Sequence[str]) -> int:
     algorithms = chosen_algorithms(options.algorithms, experiment, options.setting, arguments)
     trials = search(algorithms, numbers(options.learning_rates, "learning_rates"))
     folder = options.setting.out or new_folder("tune", experiment.dataset)
-    words = ["kfl", "tune", *arguments, *(["--out", str(folder)] if peek(arguments, "out") is None else [])]
+    command = command_line("tune", arguments, folder)
     flat = [trial for some in trials.values() for trial in some]
     experiments = [run for trial in flat for run in line_up(experiment, {"": trial.algorithm}, seeds)]
     print(f"{len(next(iter(trials.values())))} trials for each of {len(trials)} algorithms, {len(seeds)} seeds each.")
     try:
-        histories, problem = execute(experiments, folder, options.setting)
+        histories, problem = options.setting.run_many(experiments, folder, "tuning")
     except KeyboardInterrupt:
-        print(f"\nkfl: interrupted; finished runs are kept. To continue: {shlex.join(words)}", file=sys.stderr)
-        return 130
+        return interrupted(command)
     of_trial = [histories[index * len(seeds) :][: len(seeds)] for index in range(len(flat))]
     outcomes: dict[str, list[Outcome]] = {name: [] for name in trials}
     lines = []
@@ -82,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
             outcomes[trial.algorithm.name].append(judge(trial, finished))
     found = {name: best(some) for name, some in outcomes.items() if some}
     write_atomic(folder / "trials.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
-    write_atomic(folder / "tuned.toml", tuned_file(found, experiment, seeds, shlex.join(words)).encode())
+    write_atomic(folder / "tuned.toml", tuned_file(found, experiment, seeds, command).encode())
     show(found, outcomes, algorithms, experiment, seeds)
     print(
         f"Every trial is in {folder / 'trials.jsonl'}. Use the settings: kfl compare --settings {folder / 'tuned.toml'}"
@@ -92,20 +89,6 @@ def main(arguments: Sequence[str]) -> int:
     if problem is not None:  # a learning rate at which training runs off to infinity has lost, that is all
         print(f"kfl: trials that failed cannot win: {problem}", file=sys.stderr)
     return 0
-
-
-def execute(
-    experiments: Sequence[Experiment], folder: Path, setting: Setting
-) -> tuple[Sequence[History | None], KflError | None]:
-    """Run everything; the histories, None where a run failed, and what went wrong."""
-    from kfl.cli.display import ManyDisplay
-    from kfl.simulation.many import RunsFailedError
-
-    with ManyDisplay("tuning") as display:
-        try:
-            return setting.run_many(experiments, folder, display.on_progress), None
-        except RunsFailedError as problem:
-            return problem.histories, problem
 
 
 def trial_line(trial: Trial, seeds: Sequence[int], runs: Sequence[History | None]) -> dict[str, object]:
