@@ -178,8 +178,8 @@ def test_faults_are_counted_once(run, history):
 
 def test_every_chart_has_a_sentence_and_a_table(run, large):
     for one in (run, large):
-        charts = [make([one], ["a"], [0]) for make in (accuracy_chart, distribution_chart, fairness_chart)]
-        charts += [make([one], ["a"], [0]) for make in (budget_chart, pace_chart)]
+        charts = [make([ShownRun(one, "a")]) for make in (accuracy_chart, distribution_chart, fairness_chart)]
+        charts += [make([ShownRun(one, "a")]) for make in (budget_chart, pace_chart)]
         parts = (
             schedule_chart,
             participants_chart,

@@ -182,7 +182,7 @@ class StatusOptions:
 
 
 def status(arguments: Sequence[str]) -> int:
-    """Read and show_status."""
+    """Read and show, or print as JSON."""
     options = parse(StatusOptions, arguments, "kfl deploy status", STATUS)
     from kfl.deploy.status import find_run, read_status
 

@@ -12,6 +12,7 @@ kept; `kfl.theory.GAPS` lists what its proof leaves open and where it is false.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
@@ -328,11 +329,22 @@ def pattern_schedule(name: str, rounds: int, devices: int, count: int = 10) -> N
     sizes = [pattern.size(t, rounds) for t in range(rounds)]
     if max(sizes) > devices:
         raise ConfigError("count", count, f"smaller: the schedule {name} asks for {max(sizes)} of {devices} devices")
-    schedule = np.zeros((rounds, devices), dtype=bool)
-    first = 0
-    for t, size in enumerate(sizes):
-        schedule[t, (first + np.arange(size)) % devices] = True
-        first += size
+    firsts = np.cumsum([0, *sizes[:-1]])
+    return schedule_of(
+        [(first + np.arange(size)) % devices for first, size in zip(firsts, sizes, strict=True)], devices
+    )
+
+
+def schedule_of(rounds: Sequence[Sequence[int] | NDArray[np.int64]], devices: int) -> NDArray[np.bool_]:
+    """α_{k,t}, (T, K), from the devices of each round.
+
+    >>> schedule_of([[0, 2], []], devices=3).astype(int)
+    array([[1, 0, 1],
+           [0, 0, 0]])
+    """
+    schedule = np.zeros((len(rounds), devices), dtype=bool)
+    for row, chosen in enumerate(rounds):
+        schedule[row, list(chosen)] = True
     return schedule
 
 

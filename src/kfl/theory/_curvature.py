@@ -81,9 +81,9 @@ def measure_model(
         draw = torch.Generator().manual_seed(torch_seed(seed, "power iteration"))
         chosen = torch.linspace(0, len(inputs) - 1, min(jacobians, len(inputs))).round().long().unique().tolist()
         return PointMeasures(
-            body_smoothness=block_norm(slope_u, u, iterations, draw),
-            head_smoothness=block_norm(slope_v, v, iterations, draw),
-            cross_smoothness=cross_norm(slope_u, slope_v, u, v, iterations, draw),
+            body_smoothness=largest_stretch([(slope_u, u)], u, iterations, draw),
+            head_smoothness=largest_stretch([(slope_v, v)], v, iterations, draw),
+            cross_smoothness=largest_stretch([(slope_v, u), (slope_u, v)], v, iterations, draw),
             body_gradient=float(_norm(slope_u)),
             head_gradient=float(_norm(slope_v)),
             feature_gradient=max(jacobian_norm(body, u, inputs[i : i + 1], iterations, draw) for i in chosen),
@@ -104,31 +104,21 @@ def hessian_product(
     return _gradient(slope, direction, weights)
 
 
-def block_norm(slope: Sequence[Tensor], weights: Sequence[Tensor], steps: int, draw: torch.Generator) -> float:
-    """Largest |eigenvalue| of a symmetric block of the Hessian: ‖Hw‖ for a unit w after power iteration."""
-    direction, found = _random_unit(weights, draw), 0.0
-    for _ in range(steps):
-        product = hessian_product(slope, direction, weights)
-        size = float(_norm(product))
-        found = max(found, size)
-        if size == 0:
-            break
-        direction = tuple(part / size for part in product)
-    return found
-
-
-def cross_norm(
-    slope_u: Sequence[Tensor],
-    slope_v: Sequence[Tensor],
-    u: Sequence[Tensor],
-    v: Sequence[Tensor],
+def largest_stretch(
+    blocks: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]],
+    start: Sequence[Tensor],
     steps: int,
     draw: torch.Generator,
 ) -> float:
-    """Largest singular value of ∂²F/∂u∂v, by going to and fro between both spaces."""
-    direction, found = _random_unit(v, draw), 0.0
+    """Spectral norm of a block of the Hessian by power iteration: the largest ‖Hw‖ met for a unit w.
+
+    A block is a gradient and the weights it is derived in. One symmetric block is applied again and again, for its
+    largest |eigenvalue|; a cross block and its transpose take turns, for their largest singular value. `start` has the
+    shapes of the first direction.
+    """
+    direction, found = _random_unit(start, draw), 0.0
     for _ in range(steps):
-        for slope, weights in ((slope_v, u), (slope_u, v)):
+        for slope, weights in blocks:
             product = hessian_product(slope, direction, weights)
             size = float(_norm(product))
             found = max(found, size)

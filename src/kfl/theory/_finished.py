@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.runfolder import RunReader, load_run
 from kfl.scheduling import EnergyBound
-from kfl.theory._bound import Bound, theorem1
+from kfl.theory._bound import Bound, schedule_of, theorem1
 from kfl.theory._estimate import DEVICES, ITERATIONS, Estimate, estimate_constants, knowledge_weight, pick_devices
 
 if TYPE_CHECKING:
@@ -81,10 +81,7 @@ def bound_of_run(
 
 def reported(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
     """α_{k,t} as Theorem 1 uses it, (T, K): whose knowledge reached the server and was accepted."""
-    schedule = np.zeros((len(logs), devices), dtype=bool)
-    for row, log in enumerate(logs):
-        schedule[row, list(log.used)] = True
-    return schedule
+    return schedule_of([log.used for log in logs], devices)
 
 
 def _world(experiment: Experiment, data_dir: Path | None) -> World:

@@ -19,6 +19,7 @@ from kfl.core.errors import ConfigError
 from kfl.scheduling import EnergyAccount, EnergyBound, proposition2_energy
 from kfl.scheduling.curve import energy_scale, min_share, required_exponent, upload_energy
 from kfl.simulation.summary import MOST_ENTRIES, energy_account
+from kfl.theory._bound import schedule_of
 
 if TYPE_CHECKING:
     from kfl.runfolder import RoundLog
@@ -157,10 +158,7 @@ def least_round_energy(world: World, rounds: int) -> FloatArray:
 
 def scheduled(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
     """α_{k,t}: who took part in which round, (T, K)."""
-    schedule = np.zeros((len(logs), devices), dtype=bool)
-    for row, log in enumerate(logs):
-        schedule[row, list(log.devices)] = True
-    return schedule
+    return schedule_of([log.devices for log in logs], devices)
 
 
 def proposition2_of_run(world: World, logs: Sequence[RoundLog]) -> tuple[EnergyBound, VolumeBound]:
