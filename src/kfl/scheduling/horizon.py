@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -230,23 +230,44 @@ def schedule(problem: Problem, scheduler: Scheduler | None = None) -> Horizon:
     round, it decides what it would have decided for the whole trace at once.
     """
     scheduler = Dual() if scheduler is None else scheduler
-    state = _start(problem, scheduler)
-    spent_j = problem.spent_j
     taken, compute_j, upload_j = np.zeros(problem.size, np.int64), np.zeros(problem.size), np.zeros(problem.size)
     rounds = []
-    outcome = np.zeros(problem.size, np.int8)
+    for one in play(problem, scheduler):
+        taken, compute_j, upload_j = taken + one.decision.chosen, compute_j + one.compute_j, upload_j + one.upload_j
+        rounds.append(_record(one))
+    following = problem.after(one.after, one.spent_j)
+    return Horizon(problem, scheduler, tuple(rounds), taken, compute_j, upload_j, one.outcome, following)
+
+
+@dataclass(frozen=True, eq=False)
+class PlayedRound:
+    """One round with all its devices: what the scheduler saw, decided and made of it."""
+
+    observation: Observation
+    before: SchedulerState
+    decision: Decision
+    compute_j: FloatArray
+    """Per device; 0 for those that sat out."""
+    upload_j: FloatArray
+    spent_j: FloatArray
+    """Since the first round of the horizon, this one included."""
+    after: SchedulerState
+    outcome: NDArray[np.int8]
+    """What became of each device, as positions in `OUTCOMES`."""
+
+
+def play(problem: Problem, scheduler: Scheduler) -> Iterator[PlayedRound]:
+    """Decide the rounds of a problem, each with the queues and the energy that the earlier ones left."""
+    state, spent_j = _start(problem, scheduler), problem.spent_j
     for index in range(problem.described):
-        observation = problem.observation(index, spent_j)
+        observation, before = problem.observation(index, spent_j), state
         with np.errstate(invalid="ignore"):  # a gain of 0 and no time left: 0/0 among devices nobody can choose
-            decision = scheduler.decide(state, observation)
-        computing, sending = round_energy(observation, decision)
-        state = scheduler.update(state, decision, computing + sending)
-        spent_j = spent_j + (computing + sending)
-        taken, compute_j, upload_j = taken + decision.chosen, compute_j + computing, upload_j + sending
+            decision = scheduler.decide(before, observation)
+        compute_j, upload_j = round_energy(observation, decision)
+        state = scheduler.update(before, decision, compute_j + upload_j)
+        spent_j = spent_j + (compute_j + upload_j)
         outcome = outcomes(observation, decision)
-        rounds.append(_record(observation, decision, state, outcome))
-    following = problem.after(state, spent_j)
-    return Horizon(problem, scheduler, tuple(rounds), taken, compute_j, upload_j, outcome, following)
+        yield PlayedRound(observation, before, decision, compute_j, upload_j, spent_j, state, outcome)
 
 
 def _start(problem: Problem, scheduler: Scheduler) -> SchedulerState:
@@ -260,9 +281,8 @@ def _start(problem: Problem, scheduler: Scheduler) -> SchedulerState:
     return replace(state, queue_j=problem.queue_j, memory=memory)
 
 
-def _record(
-    observation: Observation, decision: Decision, state: SchedulerState, outcome: NDArray[np.int8]
-) -> ScheduledRound:
+def _record(played: PlayedRound) -> ScheduledRound:
+    observation, decision = played.observation, played.decision
     chosen = np.flatnonzero(decision.chosen)
     return ScheduledRound(
         round=observation.round,
@@ -273,9 +293,9 @@ def _record(
         upload_energy_j=decision.upload_energy_j[chosen],
         compute_time_s=observation.compute_time_s[chosen],
         upload_time_s=decision.upload_time_s[chosen],
-        queue_j=state.queue_j[chosen],
+        queue_j=played.after.queue_j[chosen],
         objective=decision.objective,
         lower_bound=decision.lower_bound,
         status=decision.status,
-        counts=tuple(np.bincount(outcome, minlength=len(OUTCOMES)).tolist()),
+        counts=tuple(np.bincount(played.outcome, minlength=len(OUTCOMES)).tolist()),
     )

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from kfl.core.errors import KflError
 from kfl.report.loopback import Answer, LoopbackServer
-from kfl.report.playground._model import Play, PlayedRound
+from kfl.report.playground._model import JudgedRound, Play
 from kfl.report.playground._page import answer_json, problem_file, render_playground
 from kfl.report.playground._settings import Settings
 
@@ -80,4 +80,4 @@ def _json(value: dict[str, str], status: int) -> Answer:
     return Answer(json.dumps(value).encode(), "application/json", status)
 
 
-__all__ = ["Play", "PlayedRound", "Playground", "Settings", "playground_server"]
+__all__ = ["JudgedRound", "Play", "Playground", "Settings", "playground_server"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kfl.core.text import several
 from kfl.report.chart import Chart, axis, line, numbers, table
-from kfl.report.playground._model import Play, PlayedRound
+from kfl.report.playground._model import JudgedRound, Play
 from kfl.report.words import percent, quantity
 from kfl.scheduling import OUTCOMES, describe
 from kfl.scheduling.serve import CANNOT
@@ -91,7 +91,7 @@ def _mark(kind: int, colour: str, size: list[Any]) -> dict[str, Any]:
     }
 
 
-def _share_words(one: PlayedRound, device: int) -> str:
+def _share_words(one: JudgedRound, device: int) -> str:
     if not one.decision.chosen[device]:
         return ""
     share, power_w = one.decision.share[device], one.decision.power_w[device]
@@ -135,7 +135,7 @@ def shares_chart(play: Play, index: int) -> Chart:
             quantity(one.decision.power_w[device], "W"),
             quantity(one.compute_j[device], "J"),
             quantity(one.upload_j[device], "J"),
-            quantity(one.queue_j[device], "J"),
+            quantity(one.before.queue_j[device], "J"),
         )
         for device in order
     ]
@@ -150,7 +150,7 @@ def shares_chart(play: Play, index: int) -> Chart:
     )
 
 
-def _shares_sentence(play: Play, one: PlayedRound, order: NDArray[np.intp]) -> str:
+def _shares_sentence(play: Play, one: JudgedRound, order: NDArray[np.intp]) -> str:
     if not len(order):
         return (
             "Nobody is scheduled in this round."
@@ -194,8 +194,8 @@ def energy_chart(play: Play) -> Chart:
         },
         "Queues": {
             "data": [
-                line("largest", x, numbers([one.queue_j.max() for one in play.rounds]), "@c2"),
-                line("mean", x, numbers([one.queue_j.mean() for one in play.rounds]), "@c1"),
+                line("largest", x, numbers([one.before.queue_j.max() for one in play.rounds]), "@c2"),
+                line("mean", x, numbers([one.before.queue_j.mean() for one in play.rounds]), "@c1"),
             ],
             "layout": _over_rounds("virtual queue before the round, J", over),
         },
@@ -208,7 +208,7 @@ def energy_chart(play: Play) -> Chart:
     )
     rows = [
         (str(index + 1), str(int(one.decision.chosen.sum())), quantity(compute[index] + upload[index], "J"),
-         quantity(allowed[index], "J"), quantity(one.queue_j.max(), "J"))
+         quantity(allowed[index], "J"), quantity(one.before.queue_j.max(), "J"))
         for index, one in enumerate(play.rounds)
     ]  # fmt: skip
     shown = table(("round", "scheduled", "spent so far", "budget so far", "largest queue before"), rows)

@@ -12,32 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.report.playground._settings import Settings
-from kfl.scheduling import (
-    Decision,
-    Dual,
-    FloatArray,
-    SchedulerState,
-    cell_problem,
-    data_weight,
-    drift_objective,
-    round_energy,
-)
-from kfl.scheduling.serve import outcomes
+from kfl.scheduling import Dual, FloatArray, cell_problem, data_weight, drift_objective
+from kfl.scheduling.horizon import PlayedRound, play
 from kfl.wireless import Cell
 
 
 @dataclass(frozen=True, eq=False)
-class PlayedRound:
-    """One round: the decision, what it cost, and how far from the best it can be."""
+class JudgedRound(PlayedRound):
+    """One round, and how far from the best its decision can be."""
 
-    decision: Decision
-    compute_j: FloatArray
-    """Per device; 0 for those that sat out."""
-    upload_j: FloatArray
-    queue_j: FloatArray
-    """Virtual queues before the round."""
-    outcome: NDArray[np.int8]
-    """What became of each device, as positions in `kfl.scheduling.OUTCOMES`."""
     objective: float
     """Drift plus penalty (22) of this decision, by the V of the settings, whatever the scheduler minimises."""
     lower_bound: float
@@ -64,11 +47,9 @@ class Play:
             samples=settings.samples,
             hard_budget=settings.hard_budget,
         )
-        self.rounds: list[PlayedRound] = []
-        self._scheduler = settings.make_scheduler()
+        self.rounds: list[JudgedRound] = []
+        self._ahead = play(self.problem, settings.make_scheduler())
         self._judge = Dual(v=settings.v, gamma=settings.gamma)
-        self._state = self._scheduler.init(self.problem.budget_j, settings.rounds)
-        self._spent_j = np.zeros(settings.devices)
 
     @cached_property
     def cell(self) -> Cell:
@@ -84,37 +65,26 @@ class Play:
         """Play rounds until this much time is over, at least one; all of them by default."""
         until = clock() + seconds
         while not self.done:
-            self._play()
+            self.rounds.append(self._judged(next(self._ahead)))
             if clock() >= until:
                 break
 
-    def _play(self) -> None:
-        """One round, as `kfl.scheduling.schedule` plays it, and the dual's bound for the same queues beside it."""
-        observation = self.problem.observation(len(self.rounds), self._spent_j)
-        state = self._state
-        with np.errstate(invalid="ignore"):
-            decision = self._scheduler.decide(state, observation)
-            bound = self._bound(state) if math.isnan(decision.lower_bound) else decision.lower_bound
-        compute_j, upload_j = round_energy(observation, decision)
-        gamma = data_weight(self.settings.gamma, observation.round)
+    def _judged(self, one: PlayedRound) -> JudgedRound:
+        """A round with its objective, and the dual's bound for the same queues."""
+        observation, decision = one.observation, one.decision
+        bound = decision.lower_bound
+        if math.isnan(bound):
+            with np.errstate(invalid="ignore"):
+                bound = self._judge.decide(replace(one.before, memory={}), observation).lower_bound
         objective = drift_objective(
             self.settings.v,
-            gamma,
+            data_weight(self.settings.gamma, observation.round),
             observation.samples,
-            state.queue_j,
+            one.before.queue_j,
             decision.chosen,
             observation.compute_energy_j + decision.upload_energy_j,
         )
-        outcome = outcomes(observation, decision)
-        self._state = self._scheduler.update(state, decision, compute_j + upload_j)
-        self._spent_j = self._spent_j + (compute_j + upload_j)
-        self.rounds.append(
-            PlayedRound(decision, compute_j, upload_j, state.queue_j, outcome, objective, min(bound, objective))
-        )
-
-    def _bound(self, state: SchedulerState) -> float:
-        observation = self.problem.observation(len(self.rounds), self._spent_j)
-        return self._judge.decide(replace(state, memory={}), observation).lower_bound
+        return JudgedRound(**vars(one), objective=objective, lower_bound=min(bound, objective))
 
     @property
     def compute_j(self) -> FloatArray:
