@@ -173,7 +173,7 @@ class Algorithm(ABC):
         """
 
     def sgd(self) -> Sgd:
-        """The local steps as the engine wants them."""
+        """The local steps as the engine expects them."""
         from kfl.engine import Sgd
 
         head = self.learning_rate if self.head_learning_rate is None else self.head_learning_rate

@@ -98,7 +98,7 @@ class Kfl(Algorithm):
 
         pull = FeatureTargets(self.knowledge_weight, message["knowledge"], message["known"])
         trained = engine.train(devices, states, Supervised(pull), self.sgd(), key)
-        # To the server, which is no GPU, all at once: every copy from a GPU waits for all that came before it.
+        # To the server's CPU, all at once: every copy from a GPU waits for all the work queued before it.
         means, counts = (values.cpu() for values in engine.class_means(devices, trained, self.clip_norm))
         uploads = [
             self._upload(device, mean, count, key) for device, mean, count in zip(devices, means, counts, strict=True)

@@ -5,7 +5,7 @@ per class, and adds Gaussian noise of standard deviation 2 S z to every number o
 multiplier; it uploads the noisy sums divided by the counts. On a class mean that is noise of 2 S z / D_kc.
 
 **Unit of privacy.** One sample of one device, *replaced* by another. Replacement, because the size of a device's
-data is no secret here (the cost model, the scheduler and the server's weights all use D_k); each device is
+data is not a secret here (the cost model, the scheduler and the server's weights all use D_k); each device is
 protected from the server on its own, so other devices and their number do not matter.
 
 - Labels known (`noise_counts` off): the replacement has the same class. One class sum moves by at most 2 S, so a

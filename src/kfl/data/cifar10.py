@@ -158,7 +158,7 @@ def _pixels(path: Path, row: int, data: bytes, size: int) -> NDArray[np.uint8]:
         raise MissingExtraError("pillow", "data", f"Reading {path}") from error
     try:
         with Image.open(io.BytesIO(data)) as image:
-            # The size stands in the header: check it before any pixel is decoded.
+            # The size is in the header: check it before any pixel is decoded.
             if image.size == (size, size):
                 return np.asarray(image.convert("RGB"))
             width, height = image.size

@@ -49,7 +49,7 @@ FILES = {
     "test_x": IdxFile("t10k-images-idx3-ubyte", (10_000, 28, 28), "2646ac647ad5339dbf082846283269ea"),
     "test_y": IdxFile("t10k-labels-idx1-ubyte", (10_000,), "27ae3e4e09519cfbb04c329615203637", 9),
 }
-"""md5 of the unzipped content, so that a file zipped again by somebody else is still accepted."""
+"""md5 of the unzipped content, so that a file that was compressed again is still accepted."""
 
 
 def load(data_dir: Path, cache_dir: Path) -> Dataset:

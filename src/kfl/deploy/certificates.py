@@ -175,7 +175,7 @@ def _write_pair(pair: Pair, certificate: x509.Certificate, key: EllipticCurvePri
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file; one that is there already is somebody's and stays."""
+    """Write a new file. An existing file is never overwritten."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

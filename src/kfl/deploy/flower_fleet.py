@@ -6,11 +6,10 @@ measured or reported.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,9 @@ from kfl.algorithms import Rejection
 from kfl.core.errors import ConfigError
 from kfl.deploy.channel import read_gains
 from kfl.deploy.courier import Answer, Courier, NoReply
+from kfl.deploy.device import Advice
 from kfl.deploy.inventory import Inventory, server_engine
-from kfl.deploy.protocol import PROTOCOL_VERSION, to_record
+from kfl.deploy.protocol import to_record
 from kfl.deploy.roster import Member, Roster
 from kfl.deploy.validation import Question, Verdict, energy_limits, judge
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
@@ -214,25 +214,20 @@ class FlowerFleet(Fleet):
         self, state: RunState, conditions: Conditions, decision: Decision, message: Message
     ) -> dict[int, tuple[int, Any]]:
         """For each chosen device its node and its message: what all get, and advice of its own."""
-        common = {
-            "protocol": PROTOCOL_VERSION,
-            "kind": "round",
-            "run": self.roster.run,
-            "round": state.round,
-            "seed": self.experiment.seed,
-            "algorithm": json.dumps(self.experiment.to_table()["algorithm"]),
-            "deadline_s": self.settings.deadline_s,
-        }
+        deadline_s = self.settings.deadline_s
+        question = self.roster.question("round", deadline_s)
         contents = {}
         for device in np.flatnonzero(decision.chosen).tolist():
-            advice = {
-                "share": float(decision.share[device]),
-                "power_w": float(decision.power_w[device]),
-                "upload_time_s": float(decision.upload_time_s[device]),
-                "compute_energy_j": float(conditions.observation.compute_energy_j[device]),
-                "upload_energy_j": float(decision.upload_energy_j[device]),
-            }
-            contents[device] = (self.present[device].node, to_record({**common, **advice}, message))
+            advice = Advice(
+                round=state.round,
+                share=float(decision.share[device]),
+                power_w=float(decision.power_w[device]),
+                upload_time_s=float(decision.upload_time_s[device]),
+                compute_energy_j=float(conditions.observation.compute_energy_j[device]),
+                upload_energy_j=float(decision.upload_energy_j[device]),
+                deadline_s=deadline_s,
+            )
+            contents[device] = (self.present[device].node, to_record({**question, **asdict(advice)}, message))
         return contents
 
     def _questions(self, state: RunState, conditions: Conditions, decision: Decision) -> dict[int, Question]:

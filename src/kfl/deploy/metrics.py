@@ -6,14 +6,11 @@ Prometheus finds them on a port of 127.0.0.1, which only this machine can reach.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kfl.core.errors import MissingExtraError
 from kfl.core.text import percent
 from kfl.runfolder import RoundLog
-
-if TYPE_CHECKING:
-    from kfl.runfolder import RoundLog
 
 log = logging.getLogger("kfl")
 
@@ -41,7 +38,7 @@ class Metrics:
         self._seconds = Gauge("kfl_round_seconds", "Real time of the last round.", **own)
 
     def serve(self, port: int) -> int | None:
-        """Serve them; the port, or None if it is taken, which is no reason to stop a fleet."""
+        """Serve them and return the port, or None if it is taken: a fleet goes on without metrics."""
         from prometheus_client import start_http_server
 
         try:

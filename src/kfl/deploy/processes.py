@@ -178,7 +178,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def listening(port: int) -> bool:
-    """Whether somebody answers on a port of 127.0.0.1."""
+    """Whether a server answers on a port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex(("127.0.0.1", port)) == 0

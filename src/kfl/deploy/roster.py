@@ -52,16 +52,7 @@ class Roster:
         if not strangers:
             return []
         deadline_s = self.config.fleet.profile_deadline_s
-        experiment = self.config.experiment
-        question = {
-            "protocol": PROTOCOL_VERSION,
-            "kind": "profile",
-            "run": self.run,
-            "seed": experiment.seed,
-            "algorithm": json.dumps(experiment.to_table()["algorithm"]),
-            "deadline_s": deadline_s,
-        }
-        contents = {node: (node, to_record(question, {})) for node in strangers}
+        contents = {node: (node, to_record(self.question("profile", deadline_s), {})) for node in strangers}
         joined = []
         for node, answer in courier.ask(contents, "query", "profile", deadline_s).items():
             try:
@@ -69,6 +60,18 @@ class Roster:
             except RefusedError as problem:
                 self._refuse(node, problem)
         return joined
+
+    def question(self, kind: str, deadline_s: float) -> Values:
+        """What every message to a device says."""
+        experiment = self.config.experiment
+        return {
+            "protocol": PROTOCOL_VERSION,
+            "kind": kind,
+            "run": self.run,
+            "seed": experiment.seed,
+            "algorithm": json.dumps(experiment.to_table()["algorithm"]),
+            "deadline_s": deadline_s,
+        }
 
     def forget(self, device: int) -> None:
         """Drop a device whose data or model changed: it must introduce itself again."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +169,7 @@ def one_device_engine(setup: DeviceSetup, device: int) -> tuple[Engine, str]:
 
 
 def one_device_models(setup: DeviceSetup, device: int, input_shape: tuple[int, ...], classes: int) -> FleetModels:
-    """The device's network as an engine wants it. A module keeps its weights; a function's are drawn by name."""
+    """The device's network as an engine expects it. A module keeps its weights; a function's are drawn by name."""
     from torch import nn
 
     from kfl.models import FleetModels, inspect_model
@@ -208,5 +208,5 @@ def _algorithm(values: Mapping[str, Any]) -> Algorithm:
 
 
 def _advice(values: Mapping[str, Any]) -> Advice:
-    names = ("share", "power_w", "upload_time_s", "compute_energy_j", "upload_energy_j", "deadline_s")
-    return Advice(round=whole(values, "round", 0, MOST_SAMPLES), **{name: number(values, name) for name in names})
+    numbers = {one.name: number(values, one.name) for one in fields(Advice) if one.name != "round"}
+    return Advice(round=whole(values, "round", 0, MOST_SAMPLES), **numbers)

@@ -74,7 +74,7 @@ class Lyapunov(DriftScheduler):
 def line_up(
     data_value: float, extra: float, queue_j: FloatArray, observation: Observation
 ) -> tuple[Candidates, NDArray[np.intp]]:
-    """The devices in play, sorted as Algorithm 3 wants them, and their indices. `data_value` is V γ_t."""
+    """The devices in play, in the order of Algorithm 3, and their indices. `data_value` is V γ_t."""
     possible, floor = reachable(observation)
     value = data_value * observation.samples
     order = _order(value, queue_j, observation, floor, possible)

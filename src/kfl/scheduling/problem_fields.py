@@ -40,7 +40,7 @@ class Field:
     shown_default: str = ""
     """The default in words, where a number alone does not say it."""
     any_size: bool = False
-    """Computed from round to round, so that whatever was written is read."""
+    """Computed from round to round: any finite value that was written can be read back."""
 
     def wrong(self, values: FloatArray) -> BoolArray:
         """Which of these values the field cannot hold; NaN, infinities and absurd sizes never are right."""
@@ -210,7 +210,7 @@ def refuse_unknown(names: Iterable[str], known: Sequence[str], where: str = "") 
 
 
 def refuse_both(who: str, first: str, second: str) -> NoReturn:
-    """Raise for something that is said in two ways."""
+    """Raise for a quantity that is given in two ways."""
     raise ProblemError(f"{who} gives both {first} and {second}; give one of them.")
 
 

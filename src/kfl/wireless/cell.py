@@ -1,4 +1,4 @@
-"""One cell with its devices: where they stand, how fast they compute, how well they are heard each round."""
+"""One cell with its devices: their positions, their processors, and the channel of each round."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ class CellConfig:
     noise_dbm_per_hz: float = -174.0
     """Noise power density N_0. The paper prints "dBm"; it is dBm per Hz."""
     radius_m: float = 500.0
-    """Radius of the cell; the server stands at its centre."""
+    """Radius of the cell; the server is at its centre."""
     reference_gain_db: float = -30.0
     """Channel gain h_0 at one metre. The paper prints "dBm"; a gain is in dB."""
     path_loss_exponent: float = 2.0
     """The gain falls with distance^−v."""
     min_distance_m: float = 1.0
-    """No device stands nearer to the server than this."""
+    """No device is nearer to the server than this."""
     max_power_dbm: float = 30.0
     """Largest transmit power of a device."""
     deadline_s: float = 1.0

@@ -46,7 +46,7 @@ class Playground:
             settings = Settings.from_query(query)
         except KflError as refused:
             if path != "/":
-                # The page asks while somebody types; a status of 400 would fill its console with errors that are none.
+                # The page asks while the user types; a status of 400 would fill its console with spurious errors.
                 return _json({"problem": str(refused)}, 200 if path == "/answer.json" else 400)
             settings, problem = Settings(), f"{refused} The page starts from its defaults."
         if path == "/cell.json":

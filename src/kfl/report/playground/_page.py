@@ -41,7 +41,7 @@ STEPS = 1000
 
 
 def compose_play(play: Play, settings: Settings) -> Content:
-    """What stands beside the controls for the rounds that are played."""
+    """The numbers beside the controls, for the rounds that are played."""
     index = min(settings.round, len(play.rounds)) - 1  # a round that is not played yet is shown when it is
     content = Content("kfl playground")
     content.html = f'<h1 class="unseen">Playground of the scheduler</h1>{cards_html(cards(play, index))}'
