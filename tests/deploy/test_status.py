@@ -120,6 +120,27 @@ def test_a_node_that_cannot_join_is_shown_with_the_reason_before_anybody_has_joi
     assert "partition-id is 9" in shown
 
 
+def test_sentences_of_an_earlier_version_are_shown_as_they_are(loop, everybody, serve_fleet):
+    folder = serve_fleet(*loop(everybody))
+    fleet = json.loads((folder / "fleet.json").read_text())
+    (folder / "fleet.json").write_text(json.dumps({**fleet, "refused": {"1007": "it did not say what it has"}}))
+    *earlier, last = (folder / "rounds.jsonl").read_text().splitlines()
+    faults = [
+        {"device": 1, "fault": "late", "reason": "no answer in 9 s"},
+        {"device": 2, "fault": "energy", "code": "energy_negative", "part": "upload", "found": -2.0},
+        {"device": 3, "fault": "outage"},
+    ]
+    last = json.dumps({**json.loads(last), "faults": faults})
+    (folder / "rounds.jsonl").write_text("\n".join([*earlier, last, ""]))
+    status = read_status(folder)
+    assert status.refused == {"1007": "it did not say what it has"}
+    assert status.problems[:3] == (
+        "Round 3, device 1, late: no answer in 9 s.",
+        "Round 3, device 2, energy: its upload energy of -2 J is negative.",
+        "Round 3, device 3, outage.",
+    )
+
+
 def test_it_finds_the_run_folder_and_refuses_what_is_none(loop, everybody, serve_fleet, small, tmp_path, capsys):
     grid, config = loop(everybody)
     folder = serve_fleet(grid, config)
