@@ -8,10 +8,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from kfl.report.playground import Settings, cell_problem, playground_server
+from kfl.report.playground import Settings, playground_server
 from kfl.report.playground._settings import start
 from kfl.report.words import percent, quantity
-from kfl.scheduling import schedule
+from kfl.scheduling import cell_problem, schedule
 
 WIDTHS = {"desktop": (1366, 900), "phone": (390, 844)}
 PLOTS = ("map", "shares", "energy", "budget", "gap", "count-chart", "when")
