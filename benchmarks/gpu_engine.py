@@ -29,7 +29,7 @@ from torch import Tensor
 from kfl.algorithms import Kfl, Upload
 from kfl.data import Dataset, partition
 from kfl.engine import Engine, FeatureTargets, LocalData, RoundKey, Supervised
-from kfl.engine.plan import Precision
+from kfl.engine.base import Precision
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
 from kfl.models import FleetModels, State, fleet_from_name

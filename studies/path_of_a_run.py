@@ -2,6 +2,7 @@
 
     python -m studies.path_of_a_run            # the two numbers
     python -m studies.path_of_a_run --files    # also the files, in the order of their first visit
+    python -m studies.path_of_a_run --pairs    # also the functions most often entered from another file
 
 A change of file is a Python call or return that enters another file of the package than the one before. Only functions
 count, not the bodies of modules and classes that run when they are imported. Many changes in a short run mean that a
@@ -16,6 +17,7 @@ import inspect
 import io
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,6 +34,8 @@ class FileTrace:
     def __init__(self) -> None:
         self.visits: dict[str, int] = {}
         """How often each file was entered, in the order of the first visit."""
+        self.calls: Counter[tuple[str, str, str]] = Counter()
+        """How often each function was called from another file: (calling file, called file, function)."""
         self._file = ""
 
     @property
@@ -46,6 +50,8 @@ class FileTrace:
             return
         file = entered.f_code.co_filename
         if file != self._file and file.startswith(str(PACKAGE)):
+            if event == "call":
+                self.calls[self._file, file, frame.f_code.co_qualname] += 1
             self._file = file
             self.visits[file] = self.visits.get(file, 0) + 1
 
@@ -68,11 +74,18 @@ def main() -> None:
     """Print how many files and changes of file there are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", action="store_true", help="list the files in the order of their first visit")
+    parser.add_argument("--pairs", action="store_true", help="list the functions most often called from another file")
     options = parser.parse_args()
     trace = trace_run()
     print(f"{len(trace.visits)} files, {trace.changes:,} changes of file in kfl run {' '.join(RUN)}")
     for file, count in trace.visits.items() if options.files else ():
-        print(f"{count:6,}  {Path(file).relative_to(PACKAGE)}")
+        print(f"{count:6,}  {_short(file)}")
+    for (caller, called, function), count in trace.calls.most_common(100) if options.pairs else ():
+        print(f"{count:6,}  {_short(caller)} -> {_short(called)} {function}")
+
+
+def _short(file: str) -> str:
+    return file.removeprefix(f"{PACKAGE}/")
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from kfl.algorithms import FedAvg, FedKd, FedRep, Kfl
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.data import Dataset, partition
 from kfl.engine import LocalData, Mixture, RoundKey, Sgd, Supervised, factory
+from kfl.engine.base import Plan
 from kfl.engine.cpu import CpuEngine
 from kfl.engine.factory import check_device, make_engine, make_plan
-from kfl.engine.plan import Plan
 from kfl.engine.sequential import SequentialEngine
 from kfl.models import SplitModel, cnn, fleet_from_modules, fleet_from_name, mlp, read_network
 
@@ -241,7 +241,7 @@ def test_a_model_that_is_not_a_number_gives_knowledge_that_is_not():
 def test_choices_that_cannot_be():
     data, models = fleet()
     with pytest.raises(ConfigError, match="precision is 'half'"):
-        make_plan(data, models, precision="half")
+        make_plan(models, precision="half")
     with pytest.raises(ConfigError, match="device is 'tpu'"):
         check_device("tpu")
     if not torch.cuda.is_available():
@@ -257,7 +257,7 @@ def test_choices_that_cannot_be():
 
 def test_without_the_compiler_convolutions_still_work_and_a_plan_that_needs_it_says_so(monkeypatch, caplog):
     data, models = fleet("cnn", (3, 20, 20))
-    plan = make_plan(data, models)
+    plan = make_plan(models)
     monkeypatch.setattr(factory, "_compiles", lambda: False)
     factory._logged.clear()
     with caplog.at_level(logging.INFO, "kfl"):

@@ -176,7 +176,7 @@ def test_distillation_on_given_samples(model, shape):
 def test_one_step_goes_down_the_slope_that_differences_of_the_loss_have(model, shape):
     _, fast = engines(model, shape, 12)
     state, pull = fast.initial(1, 0), targets(per_device=False)
-    module = fast._plain.template(1)
+    module = fast.template(1)
     x, y = (values.double() if values.is_floating_point() else values for values in fast._data.read(1, "train"))
 
     def loss(values):

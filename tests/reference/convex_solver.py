@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kfl.core.randomness import stream
 from kfl.scheduling.allocation import AllocationProblem, allocate
-from kfl.scheduling.cost import UploadCurve
+from kfl.scheduling.curve import UploadCurve
 
 NOISE_W_PER_HZ = 4e-21
 _RESCALINGS = 12

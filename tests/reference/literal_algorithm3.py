@@ -11,8 +11,7 @@ import numpy as np
 
 from kfl.scheduling._band import Candidates
 from kfl.scheduling._prefix import TIE
-from kfl.scheduling.cost import FloatArray, UploadCurve
-from kfl.scheduling.curve import log_marginal_saving, share_at_price, upload_energy
+from kfl.scheduling.curve import FloatArray, UploadCurve, log_marginal_saving, share_at_price, upload_energy
 
 
 def literal_shares(log_cost: FloatArray, exponent: FloatArray, floor: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from kfl.core.errors import ConfigError
 from kfl.scheduling.allocation import AllocationProblem, allocate
 from kfl.scheduling.as_printed import printed_algorithm2, printed_rule
-from kfl.scheduling.cost import UploadCurve
+from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.status import Status
 from tests.reference.convex_solver import instances
 

@@ -20,7 +20,7 @@ from kfl.scheduling._relaxation import (
     shares_at_price,
 )
 from kfl.scheduling._repair import repair, set_values
-from kfl.scheduling.cost import UploadCurve
+from kfl.scheduling.curve import UploadCurve
 
 BAND, NOISE = 1e5, 4e-21
 

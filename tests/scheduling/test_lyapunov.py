@@ -11,8 +11,8 @@ from kfl.core.errors import ConfigError
 from kfl.scheduling import curve
 from kfl.scheduling._band import Candidates
 from kfl.scheduling._prefix import best_prefix
-from kfl.scheduling.base import Observation, SchedulerState
-from kfl.scheduling.cost import Uplink, UploadCurve
+from kfl.scheduling.base import Observation, SchedulerState, Uplink
+from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.lyapunov import Lyapunov, line_up
 from kfl.scheduling.objective import data_weight
 from kfl.scheduling.serve import reachable, serve, share_floor

@@ -14,7 +14,7 @@ import kfl
 from kfl.core.arrays import read_npz
 from kfl.core.errors import KflError, RunFolderError, StoppedError
 from kfl.core.lock import only_one
-from kfl.engine.plan import Plan
+from kfl.engine.base import Plan
 from kfl.experiment.faults import Faults
 from kfl.runfolder import Checkpoints
 from kfl.runfolder._checkpoint import _pack_rest, _unpack_rest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -26,12 +26,12 @@ class Arithmetic:
         if self.precision not in PRECISIONS:
             raise ConfigError("precision", self.precision, f"one of {', '.join(PRECISIONS)}")
 
-    @property
+    @cached_property
     def dtype(self) -> torch.dtype:
         """The type of weights and of everything that is added up."""
         return torch.float64 if self.precision == "float64" else torch.float32
 
-    @property
+    @cached_property
     def factor_dtype(self) -> torch.dtype:
         """The type of the two factors of a product."""
         return torch.bfloat16 if self.precision == "bf16" else self.dtype

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -69,7 +70,7 @@ class Dataset:
         if self.std is not None and not all(value > 0 for value in self.std):
             raise DataError(f"std is {self.std}, but every value must be positive.")
 
-    @property
+    @cached_property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample: (channels, height, width) for images."""
         return tuple(self.train_x.shape[1:])

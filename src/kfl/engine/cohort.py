@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kfl._kernels.arithmetic import Arithmetic
 from kfl.engine.vectorised import Verdict, try_module
-from kfl.models import Network, build_wide, read_network, widest
+from kfl.models import Network, build_wide, widest
 
 if TYPE_CHECKING:
     from kfl.data import LocalData
@@ -82,7 +82,7 @@ class Families:
         if index not in self._networks:
             module = self._module(index)
             single = all(value.dtype == torch.float32 for value in module.parameters())
-            self._networks[index] = read_network(module, self._data.dataset.input_shape) if single else None
+            self._networks[index] = self._models.profiles[index].network if single else None
         return self._networks[index]
 
     def _key(self, index: int) -> Hashable:

@@ -1,13 +1,21 @@
 """The CPU engine: the paper's networks by hand, one device per core; any other by plain autograd.
 
 Each device asks `kfl._kernels.cpu` for a trainer of its network and objective. Where there is none, and for
-mini-batches, it is handed to `SequentialEngine`, and the log says so once.
+mini-batches, it is trained as `SequentialEngine` does, and the log says so once.
+
+There is one single-threaded worker per core: two threads inside each matrix product of this size wait for each other,
+two devices side by side do not. Workers are threads, because PyTorch and compiled kernels release the interpreter
+while they compute, so nothing is copied. Each device is computed by one worker alone: results do not depend on which
+one or on how many there are.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
@@ -17,61 +25,30 @@ from torch import Tensor
 from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cpu import DeviceKernels, Trainer, kind
 from kfl.data import LocalData
-from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
+from kfl.engine.base import Plan, RoundKey, Sgd
 from kfl.engine.objectives import Objective
-from kfl.engine.plan import Plan
 from kfl.engine.sequential import SequentialEngine
-from kfl.engine.workers import spread, torch_threads
-from kfl.models import FleetModels, Network, State, read_network
+from kfl.models import FleetModels, Network, State
 
 ROWS_AT_ONCE = 1024
 """Test samples of devices with one common model that are evaluated together."""
 
+Item = TypeVar("Item")
 T = TypeVar("T")
 log = logging.getLogger("kfl")
 
 
-class CpuEngine(Engine):
+class CpuEngine(SequentialEngine):
     """Trains the paper's networks on CPU cores, and anything else too."""
 
     def __init__(self, data: LocalData, models: FleetModels, plan: Plan) -> None:
-        self.plan = plan
-        self.classes = data.dataset.classes
-        self.features = models.features
-        self._data = data
-        self._models = models
-        self._dtype = Arithmetic(plan.precision, "cpu").dtype
-        self._plain = SequentialEngine(data, models, "cpu", "float64" if plan.precision == "float64" else "float32")
+        super().__init__(data, models, number=plan.precision, plan=plan)
         self._kernels = DeviceKernels(data, Arithmetic(plan.precision, "cpu"), gram=plan.gram)
         self._networks: dict[int, Network | None] = {}
         self._logged: set[str] = set()
         for index in np.flatnonzero([path == "cnn" for path in plan.paths]):
             if (members := np.flatnonzero(models.architecture == index)).size:
                 self._network(int(members[0]))
-
-    def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Bring a message to the processor that computes."""
-        return self._plain.place(arrays)
-
-    def profile(self, device: int) -> DeviceProfile:
-        """The sizes of a device's model and data."""
-        return self._plain.profile(device)
-
-    def shared(self) -> dict[str, tuple[int, ...]]:
-        """Arrays that the models of all devices have in the same shape, by name."""
-        return self._plain.shared()
-
-    def initial(self, device: int, seed: int, *, common: bool = False) -> State:
-        """A device's model before its first round."""
-        return self._plain.initial(device, seed, common=common)
-
-    def proxy(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of the samples that everybody holds."""
-        return self._plain.proxy()
-
-    def test_samples(self, device: int) -> int:
-        """Number of test samples of a device."""
-        return self._data.size(device, "test")
 
     def train(
         self,
@@ -91,10 +68,7 @@ class CpuEngine(Engine):
             return trainer(devices[index], states[index], own, data)
 
         def plainly(indices: list[int]) -> list[State]:
-            return [
-                self._plain.train([devices[i]], [states[i]], objective.for_device(i), sgd, key, data)[0]
-                for i in indices
-            ]
+            return [self.train_one(devices[i], states[i], objective.for_device(i), sgd, key, data) for i in indices]
 
         return self._divided([trainer is not None for trainer in trainers], by_hand, plainly)
 
@@ -129,7 +103,7 @@ class CpuEngine(Engine):
             device, network = devices[index], networks[index]
             assert network is not None
             labels = self._data.labels(device, "train")
-            feature = self._kernels.train_features(device, network, states[index]).to(self._dtype)
+            feature = self._kernels.train_features(device, network, states[index]).to(self._number)
             if clip_norm is not None:
                 feature = feature * (clip_norm / feature.norm(dim=1, keepdim=True)).clamp(max=1)
             count = torch.bincount(labels, minlength=self.classes)
@@ -138,10 +112,10 @@ class CpuEngine(Engine):
 
         def plainly(indices: list[int]) -> list[tuple[Tensor, Tensor]]:
             chosen = [devices[i] for i in indices], [states[i] for i in indices]
-            return list(zip(*self._plain.class_means(*chosen, clip_norm), strict=True))
+            return list(zip(*SequentialEngine.class_means(self, *chosen, clip_norm), strict=True))
 
         found = self._divided([network is not None for network in networks], by_hand, plainly)
-        means = [torch.zeros(0, self.classes, self.features, dtype=self._dtype)]
+        means = [torch.zeros(0, self.classes, self.features, dtype=self._number)]
         counts = [torch.zeros(0, self.classes, dtype=torch.int64)]
         return (
             torch.cat(means + [mean[None] for mean, _ in found]),
@@ -163,16 +137,18 @@ class CpuEngine(Engine):
             return prepared[bool(network.convolutions)](network, states[index])
 
         def plainly(indices: list[int]) -> list[Tensor]:
-            return list(self._plain.logits([devices[i] for i in indices], [states[i] for i in indices], inputs))
+            return list(
+                SequentialEngine.logits(self, [devices[i] for i in indices], [states[i] for i in indices], inputs)
+            )
 
         found = self._divided([network is not None for network in networks], by_hand, plainly)
-        empty = torch.zeros(0, len(inputs), self.classes, dtype=self._dtype)
+        empty = torch.zeros(0, len(inputs), self.classes, dtype=self._number)
         return torch.cat([empty, *(logits[None] for logits in found)])
 
     def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
         """Number of correct predictions on each device's own test samples."""
         networks = self._runnable(devices, states)
-        tested = [i for i, network in enumerate(networks) if network is not None and self.test_samples(devices[i])]
+        tested = [i for i, network in enumerate(networks) if network is not None and self._test_sizes[devices[i]]]
         groups = self._of_one_model(tested, devices, states)
 
         def by_hand(group: list[int]) -> list[int]:
@@ -180,15 +156,16 @@ class CpuEngine(Engine):
             assert network is not None
             labels = torch.cat([self._data.labels(device, "test") for device in members])
             right = self._kernels.test_logits(members, network, states[group[0]]).argmax(1) == labels
-            return [int(part.sum()) for part in right.split([self.test_samples(device) for device in members])]
+            return [int(part.sum()) for part in right.split(self._test_sizes[members].tolist())]
 
         found = dict.fromkeys(range(len(devices)), 0)
         for group, right in zip(groups, spread(by_hand, groups, self.plan.workers), strict=True):
             found.update(zip(group, right, strict=True))
         rest = [i for i, network in enumerate(networks) if network is None]
-        with torch_threads(self.plan.workers):
-            plain = self._plain.correct([devices[i] for i in rest], [states[i] for i in rest])
-        found.update(zip(rest, plain, strict=True))
+        if rest:
+            with torch_threads(self.plan.workers):
+                plain = SequentialEngine.correct(self, [devices[i] for i in rest], [states[i] for i in rest])
+            found.update(zip(rest, plain, strict=True))
         return [found[index] for index in range(len(devices))]
 
     def _of_one_model(self, indices: list[int], devices: Sequence[int], states: Sequence[State]) -> list[list[int]]:
@@ -196,7 +173,7 @@ class CpuEngine(Engine):
         groups: list[list[int]] = []
         rows = 0
         for index in indices:
-            size = self.test_samples(devices[index])
+            size = self._test_sizes[devices[index]]
             joins = groups and rows + size <= ROWS_AT_ONCE and _same(states[groups[-1][0]], states[index])
             if joins:
                 groups[-1].append(index)
@@ -212,8 +189,9 @@ class CpuEngine(Engine):
         chosen = [index for index, is_fast in enumerate(fast) if is_fast]
         rest = [index for index, is_fast in enumerate(fast) if not is_fast]
         found = dict(zip(chosen, spread(by_hand, chosen, self.plan.workers), strict=True))
-        with torch_threads(self.plan.workers):
-            found.update(zip(rest, plainly(rest), strict=True))
+        if rest:
+            with torch_threads(self.plan.workers):
+                found.update(zip(rest, plainly(rest), strict=True))
         return [found[index] for index in range(len(fast))]
 
     def _runnable(self, devices: Sequence[int], states: Sequence[State]) -> list[Network | None]:
@@ -226,18 +204,16 @@ class CpuEngine(Engine):
         return found
 
     def _is_ready(self, state: State) -> bool:
-        return all(value.dtype == self._dtype and value.is_contiguous() for value in state.values())
+        return all(value.dtype == self._number and value.is_contiguous() for value in state.values())
 
     def _network(self, device: int) -> Network | None:
         """A device's network, where the plan says that it is run by hand."""
         index = int(self._models.architecture[device])
         if index not in self._networks:
-            network = None
-            if self.plan.paths[index] != "plain":
-                network = read_network(self._plain.template(device), self._data.dataset.input_shape)
-            if network is None or kind(network) is None:
+            network = self._models.profiles[index].network
+            if self.plan.paths[index] == "plain" or kind(network) is None:
                 network = None
-            else:
+            if network is not None:
                 self._kernels.compile(network)
             self._networks[index] = network
         return self._networks[index]
@@ -251,3 +227,39 @@ class CpuEngine(Engine):
 def _same(one: State, other: State) -> bool:
     """Whether two states are the same tensors, not merely equal ones."""
     return one is other or (one.keys() == other.keys() and all(one[name] is other[name] for name in one))
+
+
+# ── Workers ──────────────────────────────────────────────────────────────────
+
+
+def spread(work: Callable[[Item], T], items: Sequence[Item], workers: int) -> list[T]:
+    """`work` on every item, results in the order of the items."""
+    with torch_threads(1), torch.no_grad():
+        if workers == 1 or len(items) < 2:
+            return [work(item) for item in items]
+        return list(_pool(workers).map(functools.partial(_quietly, work), items))
+
+
+def _quietly(work: Callable[[Item], T], item: Item) -> T:
+    with torch.no_grad():  # gradient mode belongs to a thread
+        return work(item)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Threads inside PyTorch's own operations for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@functools.cache
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, "kfl-worker", initializer=_start)
+
+
+def _start() -> None:
+    torch.set_num_threads(1)

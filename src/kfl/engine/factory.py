@@ -8,9 +8,8 @@ from typing import get_args
 
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.data import LocalData
-from kfl.engine.base import Engine
-from kfl.engine.plan import Path, Plan, Precision
-from kfl.models import FleetModels, read_network
+from kfl.engine.base import Engine, Path, Plan, Precision
+from kfl.models import FleetModels
 
 log = logging.getLogger("kfl")
 
@@ -35,7 +34,7 @@ def make_engine(
     ('mlp',)
     """
     if plan is None:
-        plan = make_plan(data, models, device, precision)
+        plan = make_plan(models, device, precision)
     # Run folders of older versions may have a stacked plan on a CPU: seeds that shared a batch.
     if check_device(plan.device) == "cuda" or (plan.paths and set(plan.paths) == {"stacked"}):
         from kfl.engine.stacked import StackedEngine
@@ -50,7 +49,7 @@ def make_engine(
     return CpuEngine(data, models, plan)
 
 
-def make_plan(data: LocalData, models: FleetModels, device: str = "cpu", precision: str = "float32") -> Plan:
+def make_plan(models: FleetModels, device: str = "cpu", precision: str = "float32") -> Plan:
     """How a fleet's models would be trained on a processor."""
     import torch
 
@@ -58,7 +57,7 @@ def make_plan(data: LocalData, models: FleetModels, device: str = "cpu", precisi
         raise ConfigError("precision", precision, f"one of {', '.join(get_args(Precision))}")
     if check_device(device) == "cuda":
         return Plan("cuda", precision, workers=1, paths=("stacked",) * len(models.builders))  # type: ignore[arg-type]  # checked above
-    paths = tuple(_path(data, models, index) for index in range(len(models.builders)))
+    paths = tuple(_path(models, index) for index in range(len(models.builders)))
     return Plan("cpu", precision, torch.get_num_threads(), gram=True, paths=paths)  # type: ignore[arg-type]  # checked above
 
 
@@ -75,15 +74,11 @@ def check_device(device: str) -> str:
     return device
 
 
-def _path(data: LocalData, models: FleetModels, index: int) -> Path:
+def _path(models: FleetModels, index: int) -> Path:
     """The way of one architecture on a CPU."""
-    import torch
-
     from kfl._kernels.cpu import kind
 
-    with torch.random.fork_rng(devices=[]):
-        module = models.builders[index]()
-    found = kind(read_network(module, data.dataset.input_shape))
+    found = kind(models.profiles[index].network)
     if found is None:
         _log_once(f"{models.names[index]} is none of the paper's networks: trained by plain autograd, which is slower.")
         return "plain"

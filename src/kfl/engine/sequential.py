@@ -11,17 +11,26 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from kfl.data import LocalData
-from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
+from kfl.engine.base import DeviceProfile, Engine, Plan, RoundKey, Sgd
 from kfl.engine.objectives import Objective
-from kfl.engine.plan import Plan
 from kfl.models import FleetModels, State, parts
 
 
 class SequentialEngine(Engine):
-    """Trains devices one after another with PyTorch's autograd, in float32 or float64."""
+    """Trains devices one after another with PyTorch's autograd, in float32 or float64.
 
-    def __init__(self, data: LocalData, models: FleetModels, device: str = "cpu", number: str = "float32") -> None:
-        self.plan = Plan(
+    The other engines are this one with faster ways for most of the work.
+    """
+
+    def __init__(
+        self,
+        data: LocalData,
+        models: FleetModels,
+        device: str = "cpu",
+        number: str = "float32",
+        plan: Plan | None = None,
+    ) -> None:
+        self.plan = plan or Plan(
             device="cuda" if device == "cuda" else "cpu",
             precision="float64" if number == "float64" else "float32",
             paths=tuple("plain" for _ in models.builders),
@@ -32,6 +41,8 @@ class SequentialEngine(Engine):
         self._models = models
         self._where = torch.device(device)
         self._number = torch.float64 if number == "float64" else torch.float32
+        self._train_sizes = data.partition.train_sizes
+        self._test_sizes = data.partition.test_sizes
         self._templates: dict[int, nn.Module] = {}
 
     def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -41,7 +52,8 @@ class SequentialEngine(Engine):
     def profile(self, device: int) -> DeviceProfile:
         """The sizes of a device's model and data."""
         shared = sum(math.prod(shape) for shape in self.shared().values())
-        return DeviceProfile(self._models.profile(device), self._data.size(device, "train"), shared)
+        model = self._models.profiles[self._models.architecture[device]]
+        return DeviceProfile(model, int(self._train_sizes[device]), shared)
 
     def shared(self) -> dict[str, tuple[int, ...]]:
         """Arrays that the models of all devices have in the same shape, by name."""
@@ -157,7 +169,7 @@ class SequentialEngine(Engine):
 
     def test_samples(self, device: int) -> int:
         """Number of test samples of a device."""
-        return self._data.size(device, "test")
+        return int(self._test_sizes[device])
 
     def _read(self, device: int, split: str) -> tuple[Tensor, Tensor]:
         x, y = self._data.read(device, "train" if split == "train" else "test")

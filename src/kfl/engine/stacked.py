@@ -15,7 +15,6 @@ halved. What was chosen, and why, is in `StackedEngine.choices`.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -27,11 +26,10 @@ from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cuda import Split
 from kfl.core.errors import ConfigError
 from kfl.data import LocalData
-from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
+from kfl.engine.base import Path, Plan, Precision, RoundKey, Sgd
 from kfl.engine.cohort import Families, Family
 from kfl.engine.cohort_work import Cohort, CohortWork
 from kfl.engine.objectives import Objective
-from kfl.engine.plan import Path, Plan, Precision
 from kfl.engine.sequential import SequentialEngine, batches_per_pass
 from kfl.engine.vectorised import takes_weights
 from kfl.models import FleetModels, State
@@ -59,7 +57,7 @@ class Choices:
     """For each family, the largest cohort that fits into memory, where that was found out."""
 
 
-class StackedEngine(Engine):
+class StackedEngine(SequentialEngine):
     """Trains, reads and evaluates devices as batches.
 
     >>> import numpy as np
@@ -92,15 +90,10 @@ class StackedEngine(Engine):
             raise ConfigError("device", device, "cpu: PyTorch finds no GPU on this machine")
         stacked: Path = "stacked"
         paths = (stacked,) * len(models.builders)
-        self.plan = Plan(device="cuda" if device == "cuda" else "cpu", precision=precision, paths=paths)
-        self.classes = data.dataset.classes
-        self.features = models.features
-        self._data = data
-        self._models = models
-        self._where = torch.device(device)
+        plan = Plan(device="cuda" if device == "cuda" else "cpu", precision=precision, paths=paths)
+        super().__init__(data, models, device, precision, plan)
         self._arithmetic = Arithmetic(precision, self._where.type)
         self._families = Families(data, models, self._arithmetic, self._where)
-        self._sequential = SequentialEngine(data, models, device, "float64" if precision == "float64" else "float32")
         self._work = CohortWork(
             data, self._arithmetic, self._where, convolution=convolution, graphs=graphs, fused=fused
         )
@@ -123,24 +116,6 @@ class StackedEngine(Engine):
         """Bring a message to the processor that computes, without waiting for what it does there."""
         return {name: value.to(self._where, non_blocking=True) for name, value in arrays.items()}
 
-    def profile(self, device: int) -> DeviceProfile:
-        """The sizes of a device's model and data."""
-        shared = sum(math.prod(shape) for shape in self.shared().values())
-        return DeviceProfile(self._models.profile(device), self._data.size(device, "train"), shared)
-
-    def shared(self) -> dict[str, tuple[int, ...]]:
-        """Arrays that the models of all devices have in the same shape, by name."""
-        return self._models.shared
-
-    def initial(self, device: int, seed: int, *, common: bool = False) -> State:
-        """A device's model before its first round."""
-        start = self._models.initial(device, seed, common=common)
-        dtype = self._arithmetic.dtype
-        return {
-            name: value.to(self._where, dtype) if value.is_floating_point() else value.to(self._where)
-            for name, value in start.items()
-        }
-
     def train(
         self,
         devices: Sequence[int],
@@ -159,7 +134,7 @@ class StackedEngine(Engine):
             if trained is not None:
                 return trained
             return [
-                self._sequential.train_one(device, state, objective, sgd, key, data)
+                self.train_one(device, state, objective, sgd, key, data)
                 for device, state, objective in zip(cohort.devices, cohort.states, own, strict=True)
             ]
 
@@ -183,12 +158,12 @@ class StackedEngine(Engine):
             if cohort.family.verdict.vectorised:
                 means, counts = self._work.class_means(cohort, clip_norm)
             else:
-                means, counts = self._sequential.class_means(cohort.devices, cohort.states, clip_norm)
+                means, counts = SequentialEngine.class_means(self, cohort.devices, cohort.states, clip_norm)
             return list(zip(means.unbind(0), counts.unbind(0), strict=True))
 
-        found = self._read(devices, states, "train", work)
+        found = self._read_cohorts(devices, states, "train", work)
         if not found:
-            none = torch.zeros(0, self.classes, self.features, dtype=self._arithmetic.dtype, device=self._where)
+            none = torch.zeros(0, self.classes, self.features, dtype=self._number, device=self._where)
             return none, torch.zeros(0, self.classes, dtype=torch.int64, device=self._where)
         return torch.stack([means for means, _ in found]), torch.stack([counts for _, counts in found])
 
@@ -198,10 +173,10 @@ class StackedEngine(Engine):
         def work(cohort: Cohort, indices: Sequence[int]) -> list[Tensor]:
             if cohort.family.verdict.vectorised:
                 return list(self._work.logits(cohort, inputs).unbind(0))
-            return list(self._sequential.logits(cohort.devices, cohort.states, inputs).unbind(0))
+            return list(SequentialEngine.logits(self, cohort.devices, cohort.states, inputs).unbind(0))
 
         found = self._in_cohorts(devices, states, [1] * len(devices), work, lambda index, family: 0)
-        none = torch.zeros(0, len(inputs), self.classes, dtype=self._arithmetic.dtype, device=self._where)
+        none = torch.zeros(0, len(inputs), self.classes, dtype=self._number, device=self._where)
         return torch.stack(found) if found else none
 
     def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
@@ -210,27 +185,20 @@ class StackedEngine(Engine):
         def work(cohort: Cohort, indices: Sequence[int]) -> list[Tensor]:
             if cohort.family.verdict.vectorised:
                 return list(self._work.correct(cohort).unbind(0))
-            right = self._sequential.correct(cohort.devices, cohort.states)
+            right = SequentialEngine.correct(self, cohort.devices, cohort.states)
             return list(torch.tensor(right, device=self._where).unbind(0))
 
         tested = [index for index, device in enumerate(devices) if self._data.size(device, "test")]
         found = [0] * len(devices)
         if tested:
-            right = self._read([devices[index] for index in tested], [states[index] for index in tested], "test", work)
+            right = self._read_cohorts(
+                [devices[index] for index in tested], [states[index] for index in tested], "test", work
+            )
             for index, count in zip(tested, torch.stack(right).tolist(), strict=True):
                 found[index] = count
         return found
 
-    def proxy(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of the samples that everybody holds."""
-        inputs, labels = self._data.read_proxy()
-        return inputs.to(self._where, self._arithmetic.dtype), labels.to(self._where)
-
-    def test_samples(self, device: int) -> int:
-        """Number of test samples of a device."""
-        return self._data.size(device, "test")
-
-    def _read(
+    def _read_cohorts(
         self,
         devices: Sequence[int],
         states: Sequence[State],

@@ -1,9 +1,17 @@
 """Networks as body and head, what they cost, and the models of a whole fleet."""
 
-from kfl.models.fleet import MODELS, FleetModels, State, fleet_from_modules, fleet_from_name
-from kfl.models.inspect import ModelProfile, inspect_model, parts
-from kfl.models.network import Convolution, Dense, Network, build_wide, read_network, widest
-from kfl.models.networks import SplitModel, cnn, mlp
+from kfl.models.fleet import MODELS, FleetModels, SplitModel, State, cnn, fleet_from_modules, fleet_from_name, mlp
+from kfl.models.network import (
+    Convolution,
+    Dense,
+    ModelProfile,
+    Network,
+    build_wide,
+    inspect_model,
+    parts,
+    read_network,
+    widest,
+)
 
 __all__ = [
     "MODELS",

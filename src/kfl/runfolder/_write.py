@@ -25,7 +25,7 @@ from kfl.core.errors import RunFolderError
 from kfl.core.files import is_part, jsonable, write_atomic, write_json, write_json_list
 from kfl.core.lock import LockedError, only_one
 from kfl.core.parse import parse_toml, read_toml
-from kfl.engine.plan import Plan
+from kfl.engine.base import Plan
 from kfl.experiment import Experiment, identity_fields
 from kfl.runfolder import _files as files
 from kfl.runfolder._checkpoint import Checkpoints

@@ -10,10 +10,10 @@ True
 
 from kfl.scheduling.account import EnergyAccount, EnergyBound, dominant, proposition2_energy, round_energy
 from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
-from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState, Uplink
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, Myopic, RoundRobin, Uniform
 from kfl.scheduling.blocks import BlockSplit, in_blocks, round_to_blocks
-from kfl.scheduling.cost import BoolArray, CostCurve, FloatArray, Uplink, UploadCurve
+from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, UploadCurve
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.horizon import Horizon, Problem, ScheduledRound, cell_problem, schedule
 from kfl.scheduling.lyapunov import Lyapunov

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kfl.scheduling.cost import CostCurve, FloatArray, Index
+from kfl.scheduling.curve import CostCurve, FloatArray, Index
 
 _MAX_STEPS = 200
 _NEWTON_STEPS = 40  # after these every other step is a bisection, so that the bracket must shrink

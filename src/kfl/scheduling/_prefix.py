@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.scheduling._band import Candidates, log_prices
-from kfl.scheduling.cost import FloatArray
+from kfl.scheduling.curve import FloatArray
 
 TIE = 1e-12
 """A larger prefix must be better by more than this fraction of the terms of Y: rounding decides nothing."""
@@ -46,7 +46,7 @@ Sums = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
 def best_prefix(candidates: Candidates) -> int:
     """How many devices Algorithm 3 schedules.
 
-    >>> from kfl.scheduling.cost import UploadCurve
+    >>> from kfl.scheduling.curve import UploadCurve
     >>> one = np.ones(3)
     >>> easy = Candidates.of(UploadCurve.of(1e-9 * one, 0.01 * one), floor=1e-4 * one,
     ...                      queue_j=np.array([0.0, 0.5, 2.0]), value=one, compute_energy_j=one, extra=1e-6)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.parse import parse_json
-from kfl.scheduling.cost import BoolArray, FloatArray
+from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.problem_fields import (
     CELL_FIELDS,
     DEVICE_FIELDS,

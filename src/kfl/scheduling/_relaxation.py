@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kfl.scheduling._band import CHUNK, SAMPLE, Candidates, band_log_price
-from kfl.scheduling.cost import FloatArray
+from kfl.scheduling.curve import FloatArray
 
 _STRIDE = 32
 _ROUNDING = 64 * float(np.finfo(float).eps)

@@ -23,7 +23,7 @@ from kfl.scheduling._relaxation import (
     total_share,
     weighted_upload_energy,
 )
-from kfl.scheduling.cost import BoolArray, FloatArray
+from kfl.scheduling.curve import BoolArray, FloatArray
 
 _WINDOW = 400  # devices on either side of the critical price that are exchanged when there are many
 _EXCHANGES = 6

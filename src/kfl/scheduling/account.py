@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling.base import Decision, Observation
-from kfl.scheduling.cost import FloatArray
+from kfl.scheduling.curve import FloatArray
 
 
 def round_energy(observation: Observation, decision: Decision) -> tuple[FloatArray, FloatArray]:

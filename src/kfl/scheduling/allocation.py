@@ -31,7 +31,8 @@ from numpy.typing import ArrayLike
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling._band import log_prices
-from kfl.scheduling.cost import BoolArray, CostCurve, FloatArray, Uplink
+from kfl.scheduling.base import Uplink
+from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray
 from kfl.scheduling.status import Status
 
 SHARE_TOLERANCE = 1e-12
@@ -132,7 +133,7 @@ def allocate(problem: AllocationProblem) -> Allocation:
 def share_band(uplink: Uplink, weight: FloatArray, floor: FloatArray, included: BoolArray | None = None) -> Allocation:
     """`allocate` for devices whose least shares are known, as checked arrays (..., n)."""
     batch, devices = weight.shape[:-1], weight.shape[-1]
-    rows = uplink.mapped(lambda values: values.reshape(-1, values.shape[-1]))
+    rows = uplink.rows()
     weights, floors = weight.reshape(-1, devices), floor.reshape(-1, devices)
     members = np.ones_like(floors, bool) if included is None else included.reshape(-1, devices)
     curve, feasible = rows.curve, _feasible(rows, floors)

@@ -12,7 +12,8 @@ import numpy as np
 from scipy.special import lambertw
 
 from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, AllocationProblem, share_band
-from kfl.scheduling.cost import FloatArray, Uplink, UploadCurve
+from kfl.scheduling.base import Uplink
+from kfl.scheduling.curve import FloatArray, UploadCurve
 from kfl.scheduling.status import Status
 
 

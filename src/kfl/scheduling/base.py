@@ -14,13 +14,100 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from kfl.scheduling.cost import BoolArray, CostCurve, FloatArray, Index, Uplink, UploadCurve
+from kfl.scheduling.curve import (
+    BoolArray,
+    CostCurve,
+    FloatArray,
+    Index,
+    UploadCurve,
+    energy_scale,
+    min_share,
+    required_exponent,
+)
 from kfl.scheduling.status import Status
+from kfl.wireless import transmit_power
+
+
+@dataclass(frozen=True, eq=False)
+class Uplink:
+    """The shared band in one round, one entry per device: what the radio says, the least shares, the cost curves.
+
+    >>> link = Uplink(bandwidth_hz=1e6, noise_w_per_hz=4e-21, gain=np.array([1e-9, 1e-11]),
+    ...               payload_bits=np.full(2, 1e6), upload_time_s=np.ones(2), max_power_w=np.ones(2))
+    >>> link.curve.energy_j(np.array([0.2, 0.8])).round(6)
+    array([2.50e-05, 4.41e-04])
+    >>> link.power_floor().round(4)
+    array([0.0446, 0.0657])
+    """
+
+    bandwidth_hz: float | FloatArray
+    noise_w_per_hz: float | FloatArray
+    gain: FloatArray
+    """Channel power gain h_k, linear."""
+    payload_bits: FloatArray
+    upload_time_s: FloatArray
+    """Time left for the upload, T_max − T_L. Zero or less: the device computes past the deadline."""
+    max_power_w: FloatArray
+
+    @cached_property
+    def curve(self) -> CostCurve:
+        """The energy of each device's upload over its share."""
+        time_s = np.maximum(self.upload_time_s, 0.0)
+        heard = np.where(self.gain > 0, self.gain, 1.0)  # a device that is not heard has no share that is enough
+        return UploadCurve.of(
+            energy_scale(self.bandwidth_hz, self.noise_w_per_hz, time_s, heard), self._required_exponent
+        )
+
+    @cached_property
+    def _required_exponent(self) -> FloatArray:
+        return required_exponent(self.payload_bits, self.bandwidth_hz, self.upload_time_s)
+
+    @property
+    def snr(self) -> FloatArray:
+        """s = p_max h / (B N₀): signal over noise at full power with the whole band."""
+        with np.errstate(over="ignore"):
+            return np.asarray(self.max_power_w * self.gain / (self.bandwidth_hz * self.noise_w_per_hz))
+
+    def power_floor(self) -> FloatArray:
+        """θ^min from the power limit, constraint (25a); infinite where no share is enough, or no time is left."""
+        return min_share(self.snr, self._required_exponent)
+
+    def power_w(self, share: ArrayLike) -> FloatArray:
+        """Equation (24): the power with which an upload ends exactly in time; infinite where none does."""
+        return transmit_power(
+            share, self.payload_bits, self.upload_time_s, self.gain, self.bandwidth_hz, self.noise_w_per_hz
+        )
+
+    def most_energy_j(self) -> FloatArray:
+        """Nobody can spend more on an upload: full power for all the time left."""
+        return np.asarray(self.max_power_w * self.upload_time_s)
+
+    def transmission(self, share: FloatArray, energy_j: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Power in watts and duration in seconds of an upload with these shares, which costs these joules.
+
+        By Proposition 1 an upload takes all the time left.
+        """
+        time_s = np.where(self.upload_time_s > 0, self.upload_time_s, 1.0)
+        return np.asarray(energy_j / time_s), np.where(share > 0, self.upload_time_s, 0.0)
+
+    def take(self, index: Index) -> Self:
+        """Some of the devices."""
+        return replace(self, **{name: values[index] for name, values in self._arrays().items()})
+
+    def rows(self) -> Self:
+        """The same problems as a plain batch: arrays (..., n) become (m, n)."""
+        return replace(self, **{name: values.reshape(-1, values.shape[-1]) for name, values in self._arrays().items()})
+
+    def _arrays(self) -> dict[str, FloatArray]:
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: values for name, values in arrays.items() if np.ndim(values)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +138,11 @@ class Observation:
     def curve(self) -> CostCurve:
         """What a share of the band costs each device; without a radio, of an upload of nothing."""
         return UploadCurve.silent(self.size) if self.uplink is None else self.uplink.curve
+
+    @cached_property
+    def power_floor(self) -> FloatArray:
+        """The least share of each device by its power limit; 0 without a radio."""
+        return np.zeros(self.size) if self.uplink is None else self.uplink.power_floor()
 
     def take(self, index: Index) -> Observation:
         """The same observation of some of the devices."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling.base import Decision, Observation
-from kfl.scheduling.cost import BoolArray, FloatArray, Index, Uplink
+from kfl.scheduling.base import Decision, Observation, Uplink
+from kfl.scheduling.curve import BoolArray, FloatArray, Index
 from kfl.scheduling.status import Status
 
 BlockEnergy = Callable[[Index, NDArray[np.int64]], FloatArray]

@@ -18,7 +18,7 @@ from kfl.scheduling._band import Candidates, band_log_price
 from kfl.scheduling._relaxation import critical_log_prices, fitted_shares, relax
 from kfl.scheduling._repair import repair
 from kfl.scheduling.base import Decision, Observation, SchedulerState
-from kfl.scheduling.cost import FloatArray
+from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
 from kfl.scheduling.serve import by_reason, decision_for, share_floor, standing
 from kfl.scheduling.status import Status

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
 from kfl.scheduling.account import round_energy
-from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
-from kfl.scheduling.cost import BoolArray, FloatArray, Uplink
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState, Uplink
+from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.serve import outcomes
 from kfl.scheduling.status import OUTCOMES, Status

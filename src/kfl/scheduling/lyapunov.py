@@ -33,7 +33,7 @@ from kfl.scheduling._prefix import best_prefix
 from kfl.scheduling.allocation import share_band
 from kfl.scheduling.as_printed import printed_rule
 from kfl.scheduling.base import Decision, Observation, SchedulerState
-from kfl.scheduling.cost import BoolArray, FloatArray
+from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
 from kfl.scheduling.serve import by_reason, reachable, serve, standing
 from kfl.scheduling.status import Status

@@ -17,7 +17,7 @@ import numpy as np
 from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
 from kfl.scheduling.base import Scheduler
-from kfl.scheduling.cost import BoolArray, FloatArray
+from kfl.scheduling.curve import BoolArray, FloatArray
 
 LARGEST_WEIGHT = 1e30
 """Weights in what schedulers minimise are no larger: products with samples and joules must stay finite."""

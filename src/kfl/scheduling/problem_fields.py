@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from kfl.core.errors import ConfigError, KflError
-from kfl.scheduling.cost import BoolArray, FloatArray
+from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.wireless import CellConfig
 
 _CELL = CellConfig()

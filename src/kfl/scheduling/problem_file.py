@@ -24,7 +24,7 @@ import numpy as np
 from kfl.core.errors import ConfigError
 from kfl.core.files import write_atomic
 from kfl.scheduling._problem_text import Draft, draft_from_csv, draft_from_json
-from kfl.scheduling.cost import BoolArray, FloatArray
+from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.horizon import Problem
 from kfl.scheduling.problem_fields import (
     CELL_FIELDS,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, share_band
-from kfl.scheduling.base import Decision, Observation
-from kfl.scheduling.cost import BoolArray, FloatArray, Uplink
+from kfl.scheduling.base import Decision, Observation, Uplink
+from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.status import OUTCOMES, Status
 
 Allocator = Callable[[Uplink, FloatArray, FloatArray], Allocation]
@@ -31,18 +31,14 @@ def share_floor(observation: Observation) -> FloatArray:
     The floor is the larger of θ^min, from the power limit (25a), and, with hard budgets, the share from which
     on the battery pays for the upload: E_U(θ) ≤ battery − E_L.
     """
-    power_floor = _power_floor(observation)
-    return np.maximum(power_floor, _budget_floor(observation)) if observation.hard_budget else power_floor
+    floor = observation.power_floor
+    return np.maximum(floor, _budget_floor(observation)) if observation.hard_budget else floor
 
 
 def reachable(observation: Observation) -> tuple[BoolArray, FloatArray]:
     """The devices that could be scheduled at all this round, and everybody's least share."""
     floor = share_floor(observation)
     return observation.available & np.isfinite(floor), floor
-
-
-def _power_floor(observation: Observation) -> FloatArray:
-    return np.zeros(observation.size) if observation.uplink is None else observation.uplink.power_floor()
 
 
 def _budget_floor(observation: Observation) -> FloatArray:
@@ -129,7 +125,7 @@ def standing(observation: Observation) -> NDArray[np.int8]:
     floor = share_floor(observation)
     result = np.full(len(floor), _NOT_CHOSEN, np.int8)
     result[~np.isfinite(floor)] = _CODES.index("no_energy")
-    result[~np.isfinite(_power_floor(observation))] = _CODES.index("out_of_reach")
+    result[~np.isfinite(observation.power_floor)] = _CODES.index("out_of_reach")
     if observation.uplink is not None:
         result[~(observation.uplink.upload_time_s > 0)] = _CODES.index("past_deadline")
     result[~observation.available] = _CODES.index("unavailable")

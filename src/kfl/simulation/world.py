@@ -16,8 +16,8 @@ from torch import nn
 from kfl.core.errors import DataError
 from kfl.data import Dataset, Partition, load_dataset
 from kfl.engine import Engine, LocalData
+from kfl.engine.base import Plan
 from kfl.engine.factory import make_engine
-from kfl.engine.plan import Plan
 from kfl.experiment import Experiment
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
 from kfl.simulation.fleet import DeviceTable

@@ -86,7 +86,7 @@ def reported(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
 
 def _world(experiment: Experiment, data_dir: Path | None) -> World:
     """The run's world on the CPU with plain autograd, whatever it ran on: nothing is trained here."""
-    from kfl.engine.plan import Plan
+    from kfl.engine.base import Plan
     from kfl.simulation.world import build_world
 
     plan = Plan.read({"paths": ["plain"] * len(experiment.widths)})
