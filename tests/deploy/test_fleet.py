@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from kfl.algorithms import Kfl, Rejection
-from kfl.core.lock import LockedError, only_one
+from kfl.core.files import LockedError, only_one
 from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.certificates import make_authority, make_device_key

@@ -8,7 +8,7 @@ import torch
 
 from kfl.algorithms import Kfl
 from kfl.core.errors import ConfigError, KflError
-from kfl.core.lock import only_one
+from kfl.core.files import only_one
 from kfl.deploy import DeviceSetup
 from kfl.deploy.client import make_worker
 from kfl.deploy.device import Advice, make_setup

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kfl.core.lock import LockedError, only_one
+from kfl.core.files import LockedError, only_one
 from kfl.deploy.device import make_setup
 from kfl.simulation import load_run
 

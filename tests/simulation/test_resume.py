@@ -13,7 +13,7 @@ import torch
 import kfl
 from kfl.core.arrays import read_npz
 from kfl.core.errors import KflError, RunFolderError, StoppedError
-from kfl.core.lock import only_one
+from kfl.core.files import only_one
 from kfl.engine.base import Plan
 from kfl.experiment.faults import Faults
 from kfl.runfolder import Checkpoints

@@ -15,6 +15,7 @@ from kfl.algorithms.uploads import (
     UploadFormat,
     find_problem,
     is_plain,
+    plain_arrays,
     separate,
     usable,
 )
@@ -157,10 +158,10 @@ def _knowledge_problem(upload: Upload, formats: UploadFormat) -> Problem | None:
 
 def _read_together(uploads: Sequence[Upload], before: Tensor) -> Reports | None:
     """All reports, where every count is a number of samples and every mean is finite; None if anything is amiss."""
-    for upload in uploads:
-        means, counts = upload.arrays.get("means"), upload.arrays.get("counts")
-        if not (is_plain(means) and is_plain(counts)):
-            return None
+    arrays = plain_arrays(uploads, ("means", "counts"))
+    if arrays is None:
+        return None
+    for means, counts in arrays:
         if means.shape != before.shape or counts.shape != before.shape[:1]:
             return None
         if means.dtype != before.dtype or counts.is_complex():

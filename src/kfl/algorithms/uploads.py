@@ -158,6 +158,13 @@ def is_plain(found: object) -> TypeGuard[Tensor]:
     return found.layout == torch.strided and not found.is_meta and not found.is_quantized and not (unsigned or tiny)
 
 
+def plain_arrays(uploads: Sequence[Upload], names: Sequence[str]) -> list[list[Tensor]] | None:
+    """The arrays of these names of every upload; None where one is missing or not plain."""
+    arrays = [[upload.arrays.get(name) for name in names] for upload in uploads]
+    found = [[array for array in row if is_plain(array)] for row in arrays]
+    return found if all(len(row) == len(names) for row in found) else None
+
+
 def _all_sound(uploads: Sequence[Upload], formats: UploadFormat) -> bool:
     """Whether nothing is wrong with any upload; False also where that takes a closer look."""
     import torch

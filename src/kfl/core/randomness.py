@@ -36,6 +36,11 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key(seed, purpose, *address)))
 
 
+def streams(seed: int, purpose: str, count: int) -> list[np.random.Generator]:
+    """The generators of the addresses 0 to count − 1, for example one per class."""
+    return [stream(seed, purpose, index) for index in range(count)]
+
+
 def torch_seed(seed: int, purpose: str, *address: int) -> int:
     """The same address as a 63-bit seed for PyTorch's generators."""
     return key(seed, purpose, *address) & (2**63 - 1)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kfl.core.errors import ConfigError, DataError
-from kfl.core.randomness import stream
+from kfl.core.randomness import stream, streams
 from kfl.data._dealing import assign_distinct, assign_freely, level_fill, skim
 from kfl.data._overlap import DrawnRows, class_members, draw_overlapping
 from kfl.data.dataset import IntArray, as_labels, check_labels
@@ -151,8 +151,9 @@ def _shards(
     result = []
     for split, y in (("train", train), ("test", test)):
         owners = np.full(len(y), NOBODY, dtype=np.int64)
+        draws = streams(seed, f"partition {split}", classes)
         for label, members in enumerate(class_members(y, classes)):
-            shuffled = stream(seed, f"partition {split}", label).permutation(members)
+            shuffled = draws[label].permutation(members)
             # Shard of position i: the inverse of the cut points j·n/s, so sizes differ by at most one.
             shard = np.arange(len(members)) * int(shards[label]) // max(len(members), 1)
             if shards[label]:

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfl.core.errors import KflError
-from kfl.core.files import is_part, write_atomic
-from kfl.core.lock import LockedError, only_one
+from kfl.core.files import LockedError, is_part, only_one, write_atomic
 from kfl.core.parse import parse_json
 from kfl.deploy.protocol import RefusedError
 from kfl.runfolder import as_safetensors, device_name

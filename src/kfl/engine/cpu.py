@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
-from kfl._kernels.cpu import DeviceKernels, Trainer, kind
+from kfl._kernels.cpu import DeviceKernels, Trainer
 from kfl.data import LocalData
 from kfl.engine.base import Plan, RoundKey, Sgd
 from kfl.engine.objectives import Objective
@@ -84,13 +85,20 @@ class CpuEngine(SequentialEngine):
         elif sgd.batch_size is not None:
             self._log_once("Mini-batches")
             form = None
+        # Devices of one architecture share a trainer, those whose states have the same entries the rates.
+        descents: dict[tuple[str, ...], Descent] = {}
+        made: dict[tuple[Network | None, tuple[str, ...]], Trainer | None] = {}
         trainers: list[Trainer | None] = []
         for device, state in zip(devices, states, strict=True):
-            trainer = None
-            if form is not None and self._is_ready(state):
-                descent = objective.descent(state, sgd)
-                trainer = self._kernels.trainer(self._network(device), form, state.keys(), descent, sgd.steps)
-            trainers.append(trainer)
+            if form is None or not self._is_ready(state):
+                trainers.append(None)
+                continue
+            network, names = self._network(device), tuple(state)
+            if (network, names) not in made:
+                if names not in descents:
+                    descents[names] = objective.descent(names, sgd)
+                made[network, names] = self._kernels.trainer(network, form, names, descents[names], sgd.steps)
+            trainers.append(made[network, names])
         return trainers
 
     def class_means(
@@ -211,11 +219,8 @@ class CpuEngine(SequentialEngine):
         index = int(self._models.architecture[device])
         if index not in self._networks:
             network = self._models.profiles[index].network
-            if self.plan.paths[index] == "plain" or kind(network) is None:
-                network = None
-            if network is not None:
-                self._kernels.compile(network)
-            self._networks[index] = network
+            by_hand = network is not None and self.plan.paths[index] != "plain" and self._kernels.compile(network)
+            self._networks[index] = network if by_hand else None
         return self._networks[index]
 
     def _log_once(self, what: str) -> None:

@@ -22,9 +22,8 @@ from kfl.core.parse import parse_json, parse_toml, read_json, read_json_lines
 from kfl.experiment import Experiment
 from kfl.runfolder import _files as files
 from kfl.runfolder._environment import given_as_objects
-from kfl.runfolder._history import History, RoundLog
+from kfl.runfolder._history import History, RoundLog, Snapshot
 from kfl.runfolder._tensors import read_state
-from kfl.runfolder._trail import Snapshot
 
 if TYPE_CHECKING:
     from kfl.models import State

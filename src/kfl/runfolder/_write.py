@@ -22,18 +22,16 @@ import numpy as np
 
 from kfl.core.config import differences
 from kfl.core.errors import RunFolderError
-from kfl.core.files import is_part, jsonable, write_atomic, write_json, write_json_list
-from kfl.core.lock import LockedError, only_one
+from kfl.core.files import LockedError, is_part, jsonable, only_one, write_atomic, write_json, write_json_list
 from kfl.core.parse import parse_toml, read_toml
 from kfl.engine.base import Plan
 from kfl.experiment import Experiment, identity_fields
 from kfl.runfolder import _files as files
 from kfl.runfolder._checkpoint import Checkpoints
 from kfl.runfolder._files import cannot_write, whole_lines
-from kfl.runfolder._history import History, RoundLog
+from kfl.runfolder._history import History, RoundLog, Snapshot, round_of
 from kfl.runfolder._read import RunReader, read_log
 from kfl.runfolder._tensors import write_states
-from kfl.runfolder._trail import Snapshot, round_of
 
 if TYPE_CHECKING:
     from kfl.models import State

@@ -13,6 +13,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class DeviceTable:
     budget_j: FloatArray
     """Energy budget E_k for the whole run; infinite where there is none."""
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of devices K."""
         return len(self.samples)

@@ -90,15 +90,17 @@ class SimulatedFleet(Fleet):
 
     def describe_devices(self) -> Iterable[dict[str, Any]]:
         """For each device its number, model, parameters, samples and classes."""
-        world = self.world
-        for device in range(self.table.size):
-            yield {
+        models, counts = self.world.models, self.world.partition.train_counts
+        return [
+            {
                 "device": device,
-                "model": world.models.names[int(world.models.architecture[device])],
-                "parameters": world.models.profile(device).parameters,
+                "model": models.names[index],
+                "parameters": models.profiles[index].parameters,
                 "samples": int(self.table.samples[device]),
-                "classes": world.partition.train_counts[device].nonzero()[0].tolist(),
+                "classes": counts[device].nonzero()[0].tolist(),
             }
+            for device, index in enumerate(models.architecture.tolist())
+        ]
 
     def device_state(self, state: RunState, device: int) -> State:
         """A device's state: stored once it has trained, made from its seed before."""

@@ -98,7 +98,8 @@ def build_world(
     local = LocalData(data, split, proxy)
     engine = make_engine(local, fleet_models, device, precision, plan)
     profiles = [engine.profile(device) for device in range(experiment.devices)]
-    costs = [experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in profiles]
+    kinds = {profile: experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in set(profiles)}
+    costs = [kinds[profile] for profile in profiles]
     radio = experiment.cell_config
     cell = None if radio is None else Cell.build(radio, experiment.devices, experiment.seed)
     budget = np.full(experiment.devices, np.inf) if cell is None else cell.budget_j(experiment.rounds)

@@ -7,11 +7,9 @@
 True
 """
 
-from kfl.wireless.cell import Cell, LinkState
-from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, path_gain, place_devices
-from kfl.wireless.channels import CHANNELS
-from kfl.wireless.config import CellConfig
-from kfl.wireless.cost import (
+from kfl.wireless.cell import (
+    Cell,
+    LinkState,
     broadcast_time,
     compute_energy,
     compute_time,
@@ -21,6 +19,9 @@ from kfl.wireless.cost import (
     upload_energy,
     upload_time,
 )
+from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, path_gain, place_devices
+from kfl.wireless.channels import CHANNELS
+from kfl.wireless.config import CellConfig
 from kfl.wireless.presets import PRESETS
 from kfl.wireless.rayleigh import NoFading, Rayleigh
 

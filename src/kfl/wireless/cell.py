@@ -1,4 +1,11 @@
-"""One cell with its devices: their positions, their processors, and the channel of each round."""
+"""One cell with its devices: their positions, their processors, and the channel of each round.
+
+Time and energy of a device in a round follow the cost model of the paper's section II-C, as printed. The functions for
+it, at the end, take numbers or arrays and broadcast. SI units, linear gains.
+
+    >>> float(compute_time(8e9, 1e9, 4.0)), float(compute_energy(8e9, 1e9, 4.0, 1e-27))
+    (2.0, 2.0)
+"""
 
 from __future__ import annotations
 
@@ -9,10 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from kfl.core.randomness import stream
 from kfl.core.units import dbm_to_watt
-from kfl.wireless import cost
-from kfl.wireless.channel import Fading, Gains, place_devices
+from kfl.wireless.channel import Fading, FloatArray, Gains, place_devices
 from kfl.wireless.config import CellConfig
-from kfl.wireless.cost import FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +44,7 @@ class LinkState:
     ) -> NDArray[np.bool_]:
         """Which of the devices with a share lose their upload, because the true channel is too weak."""
         time_s = self.upload_time_s if upload_time_s is None else upload_time_s
-        lost = cost.in_outage(
+        lost = in_outage(
             share, power_w, self.payload_bits, time_s, self.true_gain, self.bandwidth_hz, self.noise_w_per_hz
         )
         return np.asarray(lost & (share > 0))
@@ -105,12 +110,12 @@ class Cell:
         config = self.config
         gains = self.gains(round_index, previous)
         work = np.broadcast_to(np.asarray(flops, dtype=np.float64), (self.devices,))
-        compute_s = cost.compute_time(work, self.cpu_hz, config.flops_per_cycle)
+        compute_s = compute_time(work, self.cpu_hz, config.flops_per_cycle)
         heard = np.ones(self.devices, dtype=bool) if available is None else available
         reserved_s = self.broadcast_time(gains.known_gain, heard, broadcast_bits)
         return LinkState(
             compute_time_s=compute_s,
-            compute_energy_j=cost.compute_energy(work, self.cpu_hz, config.flops_per_cycle, config.power_coefficient),
+            compute_energy_j=compute_energy(work, self.cpu_hz, config.flops_per_cycle, config.power_coefficient),
             gain=gains.known_gain,
             true_gain=gains.true_gain,
             payload_bits=np.broadcast_to(np.asarray(payload_bits, dtype=np.float64), (self.devices,)).copy(),
@@ -127,4 +132,107 @@ class Cell:
             return 0.0
         power_w = dbm_to_watt(self.config.downlink_power_dbm)
         config = self.config
-        return cost.broadcast_time(bits, power_w, gain[chosen], config.bandwidth_hz, config.noise_w_per_hz)
+        return broadcast_time(bits, power_w, gain[chosen], config.bandwidth_hz, config.noise_w_per_hz)
+
+
+# ── Time and energy ──────────────────────────────────────────────────────────
+
+
+def _array(value: ArrayLike) -> FloatArray:
+    return np.asarray(value, dtype=np.float64)
+
+
+def compute_time(flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: ArrayLike) -> FloatArray:
+    """T_L = τ D C / (f n), equation (10). `flops` is the whole work of a round, τ D C."""
+    with np.errstate(over="ignore"):  # a clock beyond all bounds is infinitely fast
+        return np.divide(_array(flops), _array(cpu_hz) * _array(flops_per_cycle))
+
+
+def compute_energy(
+    flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: ArrayLike, power_coefficient: ArrayLike
+) -> FloatArray:
+    """E_L = κ τ D C f² / n, equation (11). `flops` is the whole work of a round, τ D C."""
+    with np.errstate(over="ignore"):  # and costs infinitely much
+        return np.asarray(_array(power_coefficient) * _array(flops) * _array(cpu_hz) ** 2 / _array(flops_per_cycle))
+
+
+def uplink_rate(
+    share: ArrayLike, power_w: ArrayLike, gain: ArrayLike, bandwidth_hz: float, noise_w_per_hz: float
+) -> FloatArray:
+    """r = θ B log2(1 + p h / (θ B N_0)) in bits per second; 0 where the share or the power is 0.
+
+    >>> float(uplink_rate(0.5, 1.0, 3.0, 2.0, 1.0))
+    2.0
+    """
+    band_hz = _array(share) * bandwidth_hz
+    noise_w = band_hz * noise_w_per_hz
+    signal_w = _array(power_w) * _array(gain)
+    ratio = np.divide(signal_w, noise_w, out=np.zeros(np.broadcast(signal_w, noise_w).shape), where=noise_w > 0)
+    return np.asarray(band_hz * np.log1p(ratio) / np.log(2.0))
+
+
+def upload_time(payload_bits: ArrayLike, rate_bits_per_s: ArrayLike) -> FloatArray:
+    """T_U = Q q / r, equation (12); infinite at rate 0, and 0 for an empty payload."""
+    bits, rate = np.broadcast_arrays(_array(payload_bits), _array(rate_bits_per_s))
+    time_s = np.where(bits > 0, np.inf, 0.0)
+    np.divide(bits, rate, out=time_s, where=(rate > 0) & (bits > 0))
+    return time_s
+
+
+def upload_energy(power_w: ArrayLike, upload_time_s: ArrayLike) -> FloatArray:
+    """E_U = p T_U, the left half of equation (13)."""
+    return np.asarray(_array(power_w) * _array(upload_time_s))
+
+
+def transmit_power(
+    share: ArrayLike,
+    payload_bits: ArrayLike,
+    upload_time_s: ArrayLike,
+    gain: ArrayLike,
+    bandwidth_hz: float | FloatArray,
+    noise_w_per_hz: float | FloatArray,
+) -> FloatArray:
+    """p = (θ B N_0 / h) (2^(Q q / (T_U θ B)) − 1), equation (24): the power that ends exactly in time.
+
+    Infinite where no power does: no time, no share, no gain, or more than a float can hold.
+
+    >>> float(transmit_power(0.5, 2.0, 1.0, 3.0, 2.0, 1.0))
+    1.0
+    """
+    band_hz = _array(share) * bandwidth_hz
+    bits, time_s, gain = _array(payload_bits), _array(upload_time_s), _array(gain)
+    possible = (band_hz > 0) & (time_s > 0) & (gain > 0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        exponent = bits * np.log(2.0) / (time_s * band_hz)
+        power_w = band_hz * noise_w_per_hz / gain * np.expm1(exponent)
+    return np.where(bits == 0, 0.0, np.where(possible, power_w, np.inf))
+
+
+def in_outage(
+    share: ArrayLike,
+    power_w: ArrayLike,
+    payload_bits: ArrayLike,
+    upload_time_s: ArrayLike,
+    true_gain: ArrayLike,
+    bandwidth_hz: float,
+    noise_w_per_hz: float,
+) -> NDArray[np.bool_]:
+    """True where the real channel is too weak for the allotted share, power and time: the upload is lost.
+
+    The device does not know, sends for the whole allotted time and spends the energy. A relative 1e-9 is
+    granted, since a device that knows its channel sends exactly as long as allowed.
+    """
+    rate = uplink_rate(share, power_w, true_gain, bandwidth_hz, noise_w_per_hz)
+    return np.asarray(upload_time(payload_bits, rate) > _array(upload_time_s) * (1 + 1e-9))
+
+
+def broadcast_time(bits: float, power_w: float, gain: ArrayLike, bandwidth_hz: float, noise_w_per_hz: float) -> float:
+    """Time to send `bits` to all these devices at once over the whole band, at the weakest device's rate.
+
+    The paper leaves this out (end of II-C). 0 when there is no device or nothing to send.
+    """
+    gains = np.atleast_1d(_array(gain))
+    if gains.size == 0:
+        return 0.0
+    rate = uplink_rate(1.0, power_w, gains.min(), bandwidth_hz, noise_w_per_hz)
+    return float(upload_time(bits, rate))

@@ -21,11 +21,11 @@ from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
 from kfl.core.randomness import stream
 from kfl.core.units import db_to_linear
-from kfl.wireless.cost import FloatArray
 
 if TYPE_CHECKING:
     from kfl.wireless.config import CellConfig
 
+FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
 

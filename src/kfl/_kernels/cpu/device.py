@@ -66,12 +66,17 @@ class DeviceKernels:
         self._mlp = _Mlp(data, arithmetic, gram=gram)
         self._cnn: _Cnn | None = None
 
-    def compile(self, network: Network) -> None:
-        """Compile now what a network will need, so that no round waits for it; once before it is first used."""
-        if kind(network) == "cnn":
+    def compile(self, network: Network) -> bool:
+        """Compile now what a network will need, so that no round waits for it; once before it is first used.
+
+        False for a network that cannot be run by hand.
+        """
+        found = kind(network)
+        if found == "cnn":
             compile_kernels(network, self._arithmetic)
             if self._cnn is None:
                 self._cnn = _Cnn(self._data, self._arithmetic, self._mlp.cache)
+        return found is not None
 
     def trainer(
         self, network: Network | None, form: ClosedForm | None, names: Collection[str], descent: Descent, steps: int
