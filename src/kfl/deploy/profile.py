@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, number, 
 
 if TYPE_CHECKING:
     from kfl.engine import DeviceProfile
+    from kfl.models import ModelProfile
 
 MOST_SAMPLES = 2**53
 MOST_CLASSES = 100_000
@@ -28,6 +29,14 @@ OPTIONAL = {
     "gain": (0.0, 1e6),
 }
 """Numbers a device may leave to the server's cell, each with what it must be above and at most."""
+
+
+MODEL_SIZES = ("classes", "features", "parameters", "body_parameters", "flops", "body_flops")
+
+
+def model_sizes(source: ModelProfile | Profile) -> dict[str, Any]:
+    """The sizes of a model that a device tells the server; its layers stay with the device."""
+    return {name: getattr(source, name) for name in MODEL_SIZES}
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,7 @@ class Profile(Hardware):
         from kfl.engine import DeviceProfile
         from kfl.models import ModelProfile
 
-        sizes = {one.name: getattr(self, one.name) for one in fields(ModelProfile)}
-        return DeviceProfile(ModelProfile(**sizes), self.samples)
+        return DeviceProfile(ModelProfile(**model_sizes(self)), self.samples)
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Profile:

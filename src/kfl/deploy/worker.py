@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from kfl.core.parse import parse_json
 from kfl.deploy.device import Advice, DeviceSetup
 from kfl.deploy.memory import Memory, StoredState
 from kfl.deploy.meters import Meter
-from kfl.deploy.profile import MOST_SAMPLES, Profile
+from kfl.deploy.profile import MOST_SAMPLES, Profile, model_sizes
 from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version, number, whole
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Worker:
         counts = np.bincount(data.train_y, minlength=data.classes)
         return Profile(
             device=self.device,
-            **asdict(profile.model),
+            **model_sizes(profile.model),
             input_shape=data.input_shape,
             samples=profile.samples,
             samples_per_class=() if hidden else tuple(int(count) for count in counts),
