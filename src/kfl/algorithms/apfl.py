@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import average_weights, weights_format, weights_upload
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, require, training_flops
-from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
+from kfl.algorithms.averaging import WeightAveraging, weights_upload
+from kfl.algorithms.base import BITS_PER_VALUE, Cost, PlotStyle, require, training_flops
+from kfl.algorithms.uploads import Upload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Apfl(Algorithm):
+class Apfl(WeightAveraging):
     """APFL: a personal model, mixed with the global one by a weight that is learnt.
 
     >>> import kfl
@@ -47,8 +47,6 @@ class Apfl(Algorithm):
 
     name: ClassVar[str] = "apfl"
     style: ClassVar[PlotStyle | None] = PlotStyle("#b2478c", (4, 1, 1, 1, 1, 1))
-    needs_equal_models: ClassVar[bool] = True
-    predicts_alone: ClassVar[bool] = False
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("mixing", (0.5, 0.75, 0.9))
 
     mixing: float = 0.9
@@ -61,10 +59,6 @@ class Apfl(Algorithm):
         require(0 <= self.mixing <= 1, "mixing", self.mixing, "between 0 and 1")
         require(0 <= self.mixing_rate < float("inf"), "mixing_rate", self.mixing_rate, "0 or more")
 
-    def server_init(self, engine: Engine, seed: int) -> State:
-        """The common start."""
-        return engine.initial(0, seed, common=True)
-
     def device_init(self, engine: Engine, device: int, seed: int) -> State:
         """A personal model, the common start too, and α."""
         import torch
@@ -75,10 +69,6 @@ class Apfl(Algorithm):
         like = next(value for value in start.values() if value.is_floating_point())
         mixing = torch.tensor(self.mixing, dtype=like.dtype, device=like.device)
         return {**_as_personal(start), MIXING: mixing}
-
-    def broadcast(self, server: State) -> Message:
-        """The global model."""
-        return server
 
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
@@ -93,16 +83,6 @@ class Apfl(Algorithm):
             for device, state in zip(devices, trained, strict=True)
         ]
         return [{name: state[name] for name in state if name not in message} for state in trained], uploads
-
-    def upload_format(self, server: State) -> UploadFormat:
-        """A whole model and the number of samples behind it."""
-        return weights_format(server)
-
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
-        """w = Σ_k D_k w_k / Σ_k D_k."""
-        return average_weights(server, uploads)
 
     def predictor(self, server: State, device: State) -> State:
         """α v + (1 − α) w with the server's current w."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from kfl.algorithms.base import Algorithm
 from kfl.algorithms.uploads import (
     MOST_SAMPLES,
     ArrayFormat,
@@ -23,12 +24,39 @@ from kfl.algorithms.uploads import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kfl.algorithms.base import Message
     from kfl.algorithms.uploads import Problem
-    from kfl.engine import Engine
+    from kfl.engine import Engine, RoundKey
     from kfl.models import State
 
 SAMPLES = "samples"
 """Name under which a device sends its number of training samples D_k, the weight of its upload."""
+
+
+@dataclass(frozen=True)
+class WeightAveraging(Algorithm):
+    """An algorithm whose server holds one model for all, or a part of it, and averages what devices make of it."""
+
+    needs_equal_models: ClassVar[bool] = True
+    predicts_alone: ClassVar[bool] = False
+
+    def server_init(self, engine: Engine, seed: int) -> State:
+        """The common start."""
+        return engine.initial(0, seed, common=True)
+
+    def broadcast(self, server: State) -> Message:
+        """All that the server holds."""
+        return server
+
+    def upload_format(self, server: State) -> UploadFormat:
+        """Arrays like the server's, and the number of samples behind them."""
+        return weights_format(server)
+
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
+        """w = Σ_k D_k w_k / Σ_k D_k."""
+        return average_weights(server, uploads)
 
 
 def weights_format(server: Mapping[str, Tensor]) -> UploadFormat:

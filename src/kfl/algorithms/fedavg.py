@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import average_weights, weights_format, weights_upload
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, training_flops
-from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
+from kfl.algorithms.averaging import WeightAveraging, weights_upload
+from kfl.algorithms.base import BITS_PER_VALUE, Cost, PlotStyle, training_flops
+from kfl.algorithms.uploads import Upload
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FedAvg(Algorithm):
+class FedAvg(WeightAveraging):
     """Federated averaging: one model for all devices, weighted by their samples.
 
     >>> import kfl
@@ -36,20 +36,10 @@ class FedAvg(Algorithm):
 
     name: ClassVar[str] = "fedavg"
     style: ClassVar[PlotStyle | None] = PlotStyle("#d55e00", width=1.6)
-    needs_equal_models: ClassVar[bool] = True
-    predicts_alone: ClassVar[bool] = False
-
-    def server_init(self, engine: Engine, seed: int) -> State:
-        """The common start."""
-        return engine.initial(0, seed, common=True)
 
     def device_init(self, engine: Engine, device: int, seed: int) -> State:
         """Nothing: a device trains what it is sent."""
         return {}
-
-    def broadcast(self, server: State) -> Message:
-        """The global model."""
-        return server
 
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
@@ -61,16 +51,6 @@ class FedAvg(Algorithm):
         trained = engine.train(devices, received, Supervised(), self.sgd(), key)
         uploads = [weights_upload(device, state, engine) for device, state in zip(devices, trained, strict=True)]
         return [{} for _ in devices], uploads
-
-    def upload_format(self, server: State) -> UploadFormat:
-        """A whole model and the number of samples behind it."""
-        return weights_format(server)
-
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
-        """w = Σ_k D_k w_k / Σ_k D_k."""
-        return average_weights(server, uploads)
 
     def predictor(self, server: State, device: State) -> State:
         """The global model."""

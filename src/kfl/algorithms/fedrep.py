@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import average_weights, part_of, weights_format, weights_upload
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, require
-from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
+from kfl.algorithms.averaging import WeightAveraging, part_of, weights_upload
+from kfl.algorithms.base import BITS_PER_VALUE, Cost, PlotStyle, require
+from kfl.algorithms.uploads import Upload
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FedRep(Algorithm):
+class FedRep(WeightAveraging):
     """FedRep: a shared body, averaged, and a head that stays on its device.
 
     >>> import kfl
@@ -41,8 +41,6 @@ class FedRep(Algorithm):
 
     name: ClassVar[str] = "fedrep"
     style: ClassVar[PlotStyle | None] = PlotStyle("#00805a", (8, 2))
-    needs_equal_models: ClassVar[bool] = True
-    predicts_alone: ClassVar[bool] = False
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("head_steps", (1, 3, 4))
 
     head_steps: int | None = None
@@ -72,10 +70,6 @@ class FedRep(Algorithm):
         """The head of the common start."""
         return part_of(engine.initial(device, seed, common=True), "head.")
 
-    def broadcast(self, server: State) -> Message:
-        """The global body."""
-        return server
-
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
@@ -95,16 +89,6 @@ class FedRep(Algorithm):
             for device, model in zip(devices, models, strict=True)
         ]
         return [part_of(model, "head.") for model in models], uploads
-
-    def upload_format(self, server: State) -> UploadFormat:
-        """A body and the number of samples behind it."""
-        return weights_format(server)
-
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
-        """φ = Σ_k D_k φ_k / Σ_k D_k."""
-        return average_weights(server, uploads)
 
     def predictor(self, server: State, device: State) -> State:
         """The server's current body and the device's own head."""
