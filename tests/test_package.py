@@ -2,6 +2,7 @@
 
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -15,8 +16,7 @@ from kfl.scheduling import SCHEDULERS
 from kfl.wireless import CHANNELS
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "docs"))
-from registries import on_page_markdown  # noqa: E402
+on_page_markdown = runpy.run_path(str(ROOT / "docs" / "registries.py"))["on_page_markdown"]
 
 
 def test_a_wheel_builds_and_what_is_in_it_imports(tmp_path):

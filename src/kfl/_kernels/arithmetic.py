@@ -73,5 +73,5 @@ def adds_up_wide(device_type: str) -> bool:
     factor = torch.ones(1, 16, 16, dtype=torch.bfloat16, device=device_type)
     try:
         return torch.bmm(factor.transpose(1, 2), factor, out_dtype=torch.float32).dtype == torch.float32
-    except (RuntimeError, TypeError, NotImplementedError):  # depending on PyTorch's version
+    except (RuntimeError, TypeError, NotImplementedError):  # what PyTorch raises, by version
         return False

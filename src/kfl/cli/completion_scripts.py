@@ -101,8 +101,8 @@ def _add(parser: argparse.ArgumentParser, argument: Argument) -> None:
     if argument.kind == "none":
         parser.add_argument(argument.name, action="store_true", help=about)
         return
-    many = {} if argument.name.startswith("-") else {"nargs": "*"}
-    action: Any = parser.add_argument(argument.name, help=about, metavar="VALUE", **many)  # type: ignore[arg-type]
+    count = None if argument.name.startswith("-") else "*"
+    action: Any = parser.add_argument(argument.name, help=about, metavar="VALUE", nargs=count)
     if argument.kind == "words":
         action.choices = argument.words
     elif argument.kind == "list":
