@@ -15,7 +15,7 @@ from kfl.cli.options import in_short, new_folder, peek, whole_numbers
 from kfl.cli.setting import Setting, chosen_algorithms, command_line, interrupted, parse_setting
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.files import write_atomic
-from kfl.core.text import quantity
+from kfl.core.text import DASH, quantity
 from kfl.experiment import Experiment
 from kfl.plots import Axis
 from kfl.scheduling import describe
@@ -166,7 +166,7 @@ def difference(value: Difference | None) -> str:
     ('+1.00 [−0.20, +2.20]', '–')
     """
     if value is None:
-        return "–"
+        return DASH
     if value.low is None or value.high is None:
         return _signed(value.mean)
     return f"{_signed(value.mean)} [{_signed(value.low)}, {_signed(value.high)}]"

@@ -15,6 +15,7 @@ from kfl.cli.main import dispatch
 from kfl.cli.options import parse
 from kfl.core.errors import KflError
 from kfl.core.files import jsonable
+from kfl.core.text import DASH, percent, quantity
 
 if TYPE_CHECKING:
     from kfl.deploy.status import DeviceStatus, FleetStatus
@@ -197,7 +198,6 @@ def status(arguments: Sequence[str]) -> int:
 def show_status(status: FleetStatus) -> None:
     """The status as a table with a few sentences."""
     from kfl.cli.display import print_table
-    from kfl.core.text import percent, quantity
 
     done = f"round {status.rounds_done} of {status.rounds}"
     speed = "" if status.round_s is None else f", {status.round_s:.1f} s per round"
@@ -219,8 +219,6 @@ def show_status(status: FleetStatus) -> None:
 
 def device_columns(devices: Sequence[DeviceStatus]) -> dict[str, list[str]]:
     """Cells by column, one per device."""
-    from kfl.core.text import quantity
-
     found = {
         "device": [str(one.device) for one in devices],
         "model": [one.model or "not seen" for one in devices],
@@ -232,9 +230,9 @@ def device_columns(devices: Sequence[DeviceStatus]) -> dict[str, list[str]]:
         "rejected": [str(one.rejected) for one in devices],
         "energy": [quantity(one.energy_j, "J") for one in devices],
         "of budget": [_share(one) for one in devices],
-        "accuracy, %": ["–" if one.accuracy is None else f"{100 * one.accuracy:.1f}" for one in devices],
+        "accuracy, %": [DASH if one.accuracy is None else f"{100 * one.accuracy:.1f}" for one in devices],
         "last round": [_or_dash(one.last_round) for one in devices],
-        "answer, s": ["–" if one.answer_s is None else f"{one.answer_s:.1f}" for one in devices],
+        "answer, s": [DASH if one.answer_s is None else f"{one.answer_s:.1f}" for one in devices],
     }
     if any(one.diverged for one in devices):
         found["diverged"] = [str(one.diverged) for one in devices]
@@ -242,8 +240,8 @@ def device_columns(devices: Sequence[DeviceStatus]) -> dict[str, list[str]]:
 
 
 def _share(one: DeviceStatus) -> str:
-    return f"{100 * one.energy_j / one.budget_j:.0f} %" if 0 < one.budget_j < float("inf") else "–"
+    return percent(one.energy_j / one.budget_j, 0) if 0 < one.budget_j < float("inf") else DASH
 
 
 def _or_dash(value: object) -> str:
-    return "–" if value is None else str(value)
+    return DASH if value is None else str(value)

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from kfl.core.text import duration, percent, quantity
+from kfl.core.text import duration, fine_percent, percent, quantity
 from kfl.runfolder import History, RoundLog
 from kfl.scheduling import dominant
 from kfl.simulation.many import Progress as ManyProgress
@@ -97,7 +97,6 @@ class RunDisplay(_LiveBar):
         elif log.round % self._every == 0 or log.round + 1 == self._rounds:
             passed = time.perf_counter() - self._started
             print(f"{self._label}: round {log.round + 1}/{self._rounds}  {facts}  {passed:.0f} s", flush=True)
-            sys.stdout.flush()
 
 
 def print_summary(experiment: Experiment, history: History, alone: History | None, folder: Path) -> None:
@@ -146,7 +145,7 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
         part = summary["bits_up"] / summary["fedavg_bits_up"]
         notes.append(
             f"FedAvg would have uploaded {quantity(summary['fedavg_bits_up'] / 8, 'B')} with the same devices in the "
-            f"same rounds: {name} sent {100 * part:.2g} % of that."
+            f"same rounds: {name} sent {fine_percent(part)} of that."
         )
     if "devices_over_budget" in summary:
         decides = dominant(summary["compute_energy_j"], summary["upload_energy_j"])
@@ -164,8 +163,8 @@ def budgets(summary: dict[str, Any], devices: int) -> str:
         summary[name] for name in ("devices_over_budget", "largest_use_of_budget", "mean_use_of_budget")
     )
     if over == 0:
-        return f"Every device stayed within its budget; on average they used {mean:.0%} of it."
-    return f"{over} of {devices} devices are over their energy budget, the most with {most:.0%} of it."
+        return f"Every device stayed within its budget; on average they used {percent(mean, 1)} of it."
+    return f"{over} of {devices} devices are over their energy budget, the most with {percent(most, 1)} of it."
 
 
 class ManyDisplay(_LiveBar):

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kfl.cli.display import page, say
-from kfl.core.text import percent, quantity, several
+from kfl.core.text import DASH, fine_percent, quantity, several
 from kfl.scheduling import OUTCOMES, describe, dominant
 from kfl.scheduling.horizon_table import never_schedulable
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, Field
@@ -96,13 +96,13 @@ def _round_table(console: Console, horizon: Horizon, one: ScheduledRound) -> Tab
         queue = quantity(float(horizon.following.queue_j[device]), "J")
         if row is None:
             table.add_row(
-                _name(problem.ids[device]), *["–"] * (len(names) - wide), *([queue] if wide else []), style="dim"
+                _name(problem.ids[device]), *[DASH] * (len(names) - wide), *([queue] if wide else []), style="dim"
             )
             continue
         compute_j, upload_j = float(one.compute_energy_j[row]), float(one.upload_energy_j[row])
         energy = [quantity(compute_j, "J"), quantity(upload_j, "J")] if wide else [quantity(compute_j + upload_j, "J")]
         time = [quantity(float(one.compute_time_s[row] + one.upload_time_s[row]), "s"), queue] if wide else []
-        share, power = _percent(float(one.share[row])), quantity(float(one.power_w[row]), "W")
+        share, power = fine_percent(float(one.share[row])), quantity(float(one.power_w[row]), "W")
         table.add_row(_name(problem.ids[device]), share, power, *energy, *time)
     return table
 
@@ -115,8 +115,8 @@ def _round_sentences(horizon: Horizon, one: ScheduledRound) -> list[str]:
         sentences.append(f"… and {count - SHOWN:,} more that are scheduled; --save FILE has all of them.")
     if count:
         sentences.append(
-            f"{count:,} of {several(problem.size, 'device')} scheduled, with {_percent(float(one.share.sum()))} of the "
-            f"band; the round ends after {quantity(one.time_s, 's')} and costs {quantity(one.energy_j, 'J')}. "
+            f"{count:,} of {several(problem.size, 'device')} scheduled, with {fine_percent(float(one.share.sum()))} "
+            f"of the band; the round ends after {quantity(one.time_s, 's')} and costs {quantity(one.energy_j, 'J')}. "
             f"{dominant(one.compute_energy_j, one.upload_energy_j)}"
         )
     else:
@@ -136,7 +136,7 @@ def _certificate(one: ScheduledRound) -> str:
         return f"Objective {one.objective:.6g}; this scheduler knows no lower bound."
     if one.gap <= 1e-9 * abs(one.objective):
         return f"Objective {one.objective:.6g}, certified: no schedule of this round is better."
-    part = f" ({100 * one.gap / abs(one.objective):.2g} %)" if one.objective else ""
+    part = f" ({fine_percent(one.gap / abs(one.objective))})" if one.objective else ""
     return (
         f"Objective {one.objective:.6g}, lower bound {one.lower_bound:.6g}: certified to be within "
         f"{one.gap:.3g}{part} of the best possible schedule."
@@ -267,12 +267,3 @@ def _name(identity: str) -> Text:
     """A device's id as a terminal may show it: no control characters, not too long."""
     plain = "".join(letter if letter.isprintable() else "·" for letter in identity)
     return Text(plain if len(plain) <= 24 else plain[:23] + "…")
-
-
-def _percent(fraction: float) -> str:
-    """A share for people: two decimals, or three digits of a small one.
-
-    >>> _percent(0.98312), _percent(0.00001234), _percent(0.0)
-    ('98.31 %', '0.00123 %', '0.00 %')
-    """
-    return percent(fraction) if fraction >= 0.01 or fraction == 0 else f"{100 * fraction:.3g} %"

@@ -17,6 +17,7 @@ from kfl.cli.options import in_short, new_folder, numbers, whole_numbers
 from kfl.cli.setting import Setting, chosen_algorithms, command_line, interrupted, parse_setting
 from kfl.core.config import dump_toml, to_table
 from kfl.core.files import write_atomic
+from kfl.core.text import DASH
 from kfl.experiment import Experiment
 from kfl.runfolder import History
 from kfl.simulation.compare import STANDARD, line_up
@@ -131,7 +132,7 @@ def show(
         "algorithm": list(found),
         "best setting": [in_words(outcome) for outcome in found.values()],
         "accuracy, %": [mean_and_deviation(outcome.accuracy) for outcome in found.values()],
-        "as it was, %": ["–" if (o := before[name]) is None else mean_and_deviation(o.accuracy) for name in found],
+        "as it was, %": [DASH if (o := before[name]) is None else mean_and_deviation(o.accuracy) for name in found],
         "trials": [str(len(outcomes[name])) for name in found],
     }
     notes = [f"Mean ± standard deviation over development seeds {in_short(seeds)}; report other seeds."]

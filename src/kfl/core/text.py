@@ -41,6 +41,17 @@ def percent(fraction: float | None, digits: int = 2) -> str:
     return f"{100 * fraction:.{digits}f} %"
 
 
+def fine_percent(fraction: float | None) -> str:
+    """A fraction as a percentage with two decimals, or with three significant digits below one per cent.
+
+    >>> fine_percent(0.98312), fine_percent(0.00001234), fine_percent(0.0)
+    ('98.31 %', '0.00123 %', '0.00 %')
+    """
+    if fraction is None or not 0 < abs(fraction) < 0.01:
+        return percent(fraction)
+    return f"{100 * fraction:.3g} %"
+
+
 def duration(seconds: float) -> str:
     """A time in the units that people use for it.
 

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.text import percent
 from kfl.data.dataset import IntArray
 from kfl.data.partition import Partition
 
@@ -74,7 +75,7 @@ def _shade_map(partition: Partition, width: int) -> list[str]:
     columns = len(edges)
     across = "one device" if per_column == 1 else f"{per_column:,} devices"
     return [
-        f"{'class'.rjust(left)}  each column is {across}; █ is {top:.0%} of its samples",
+        f"{'class'.rjust(left)}  each column is {across}; █ is {percent(top, 0)} of its samples",
         f"{' ' * left} ┌{'─' * columns}┐",
         *(f"{name.rjust(left)} │{row}│" for name, row in zip(names, rows, strict=True)),
         f"{' ' * left} └{'─' * columns}┘",

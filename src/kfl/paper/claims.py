@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from kfl.algorithms import ALGORITHMS
+from kfl.core.text import percent
 from kfl.engine.base import DeviceProfile
 from kfl.models import fleet_from_name
 from kfl.paper.figures import NEW_CLASS
@@ -230,25 +231,25 @@ def upload_claims() -> list[Claim]:
     )
     for rival, dataset, share in shares:
         theirs = numbers_uploaded(rival, dataset)
-        percent = 100 * kfl / theirs
+        ours = kfl / theirs
         says = f"KFL uploads {share} % of what {NAMES[rival]} does, {TITLES[dataset]}"
         found.append(
-            _uploads("V-A", says, f"{share} %", f"{percent:.3f} % of {theirs:,.0f}", round(percent, 2) == share)
+            _uploads("V-A", says, f"{share} %", f"{percent(ours, 3)} of {theirs:,.0f}", round(100 * ours, 2) == share)
         )
     fedkd = numbers_uploaded("fedkd", "cifar10")
-    saved = 100 * (1 - kfl / fedkd)
+    saved = 1 - kfl / fedkd
     found.append(
         _uploads(
             "V-B",
             "FedKD uploads 5,000 numbers, KFL saves 87 % of that",
             "87 %",
-            f"{saved:.1f} % of {fedkd:.0f}",
-            fedkd == 5000 and round(saved) == 87,
+            f"{percent(saved, 1)} of {fedkd:.0f}",
+            fedkd == 5000 and round(100 * saved) == 87,
         )
     )
-    least = min(100 * (1 - kfl / numbers_uploaded("fedavg", dataset)) for dataset in NETWORKS)
+    least = min(1 - kfl / numbers_uploaded("fedavg", dataset) for dataset in NETWORKS)
     found.append(
-        _uploads("VI", "KFL saves 99 % of the communication load", "99 %", f"{least:.2f} % or more", least >= 98.95)
+        _uploads("VI", "KFL saves 99 % of the communication load", "99 %", f"{percent(least)} or more", least >= 0.9895)
     )
     return found
 

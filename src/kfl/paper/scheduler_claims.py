@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from kfl.core.text import percent
 from kfl.paper.figures import coefficients, policy_key
 from kfl.paper.results import Measure, Pair, Store, early, gap, judge_above, told, used
 from kfl.paper.setting import DATASETS, TITLES, Scale
@@ -94,7 +95,7 @@ def _within(line: str) -> Judge:
         line,
         used,
         lambda shares: max(shares) <= 1 + 1e-4,  # the curves carry five digits
-        lambda shares: f"{100 * np.mean(shares):.1f} % of the budget, at most {100 * max(shares):.1f} %",
+        lambda shares: f"{percent(float(np.mean(shares)), 1)} of the budget, at most {percent(max(shares), 1)}",
     )
 
 
@@ -103,7 +104,7 @@ def _exhausted(line: str) -> Judge:
         line,
         lambda row: used(row, 0.5),
         lambda shares: min(shares) >= 1 - ENERGY_MARGIN,
-        lambda shares: f"{100 * np.mean(shares):.1f} % of the budget at half time",
+        lambda shares: f"{percent(float(np.mean(shares)), 1)} of the budget at half time",
     )
 
 
@@ -112,7 +113,7 @@ def _idle(line: str) -> Judge:
         line,
         _used_by_round_30,
         lambda shares: max(shares) == 0,
-        lambda shares: f"{100 * np.mean(shares):.2f} % of the budget used by then",
+        lambda shares: f"{percent(float(np.mean(shares)))} of the budget used by then",
     )
 
 

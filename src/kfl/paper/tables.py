@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from kfl.core.text import DASH, percent
 from kfl.paper.results import Store, early, final, gap, told, used
 from kfl.paper.setting import Figure, Line, Panel, Scale
 from kfl.paper.verdict import FEWEST_SEEDS, Claim, Finding, Verdict
@@ -43,12 +44,12 @@ def _panel_table(panel: Panel, lines: Sequence[Line], figure: Figure, store: Sto
         found = store.seeds(line, scale)
         cells = [line.label, str(len(found)), _pm([final(row) for row in found.values()])]
         cells.append(_pm([early(row) for row in found.values()]))
-        cells.append("–" if line is reference else told(gap(store, scale, reference.key, line.key)))
+        cells.append(DASH if line is reference else told(gap(store, scale, reference.key, line.key)))
         if costs:
             cells += [
                 f"{_mean([row['energy_j'] for row in found.values()]):.4g}",
                 _pm([100 * used(row) for row in found.values()]) + " %",
-                f"{_uploading(found.values()):.1f} %",
+                percent(_uploading(found.values()), 1),
                 f"{_mean([row['time_s'] for row in found.values()]):.4g}",
                 f"{_mean([row['bits_up'] for row in found.values()]) / 1e6:.4g}",
                 f"{_mean([row['devices_per_round'] for row in found.values()]):.3g}",
@@ -78,9 +79,9 @@ def claims_table(claims: Sequence[Claim], store: Store, scale: Scale) -> str:
 
 
 def _uploading(rows: Iterable[Record]) -> float:
-    """Part of the energy that went into uploads, per cent; 0 where nothing was spent."""
+    """Fraction of the energy that went into uploads; 0 where nothing was spent."""
     spent = [(row["upload_energy_j"], row["energy_j"]) for row in rows]
-    return _mean([100 * upload / energy if energy else 0.0 for upload, energy in spent])
+    return _mean([upload / energy if energy else 0.0 for upload, energy in spent])
 
 
 def _why_not_judged(found: Finding, scale: Scale) -> str:

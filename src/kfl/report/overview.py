@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kfl.core.config import differences
-from kfl.core.text import several
+from kfl.core.text import DASH, several
 from kfl.experiment import identity_fields
 from kfl.report.chart import ShownRun, Table
 from kfl.report.measures import Totals, device_energy, fairness, totals
@@ -106,7 +106,7 @@ def comparison(runs: Sequence[ShownRun]) -> Table:
         run = shown.run
         sums, fair = totals(run), fairness(run.accuracy)
         radio = run.cell is not None
-        over = "–" if sums.use_of_budget is None else f"{sums.over_budget:,}"
+        over = DASH if sums.use_of_budget is None else f"{sums.over_budget:,}"
         rows.append(
             (
                 shown.name,
@@ -114,10 +114,10 @@ def comparison(runs: Sequence[ShownRun]) -> Table:
                 *([] if finished else [state_of(run)]),
                 percent(sums.accuracy, 2),
                 percent(None if fair is None else fair.worst_tenth),
-                "–" if fair is None else f"{fair.jain:.3f}",
-                quantity(sums.energy_j, "J") if radio else "–",
+                DASH if fair is None else f"{fair.jain:.3f}",
+                quantity(sums.energy_j, "J") if radio else DASH,
                 over,
-                duration(sums.time_s) if radio else "–",
+                duration(sums.time_s) if radio else DASH,
                 quantity(sums.bits_up, "bit"),
             )
         )

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kfl.core.errors import ConfigError
+from kfl.core.text import percent
 from kfl.scheduling.base import Decision, Observation
 from kfl.scheduling.curve import FloatArray
 
@@ -39,13 +40,15 @@ def dominant(compute_j: ArrayLike, upload_j: ArrayLike) -> str:
     computing, sending = float(np.sum(compute_j)), float(np.sum(upload_j))
     if computing + sending <= 0:
         return "No energy was spent."
-    uplink = 100 * sending / (computing + sending)
-    processor = 100 * computing / (computing + sending)
-    if uplink >= 200 / 3:
-        return f"The uplink dominates: it takes {uplink:.2f} % of the energy, computation {processor:.2f} %."
-    if processor >= 200 / 3:
-        return f"The processor dominates: computation takes {processor:.2f} % of the energy, the uplink {uplink:.2f} %."
-    return f"Neither dominates: computation takes {processor:.2f} % of the energy, the uplink {uplink:.2f} %."
+    uplink, processor = sending / (computing + sending), computing / (computing + sending)
+    if uplink >= 2 / 3:
+        return f"The uplink dominates: it takes {percent(uplink)} of the energy, computation {percent(processor)}."
+    if processor >= 2 / 3:
+        return (
+            f"The processor dominates: computation takes {percent(processor)} of the energy, "
+            f"the uplink {percent(uplink)}."
+        )
+    return f"Neither dominates: computation takes {percent(processor)} of the energy, the uplink {percent(uplink)}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +141,8 @@ class EnergyBound:
         verdict = "vacuous" if self.vacuous else ("holds" if self.holds else "violated")
         return (
             f"Proposition 2, energy: {self.spent_j:.4g} J spent ≤ {self.budget_j:.4g} J budget + {self.slack_j:.4g} J "
-            f"slack ({self.slack_j / self.budget_j:.0%} of the budget; {self.slack_at_zero_v_j:.4g} J even at V = 0): "
-            f"{verdict}. All devices in all rounds would spend {self.most_j:.4g} J."
+            f"slack ({percent(self.slack_j / self.budget_j, 0)} of the budget; {self.slack_at_zero_v_j:.4g} J even at "
+            f"V = 0): {verdict}. All devices in all rounds would spend {self.most_j:.4g} J."
         )
 
 
