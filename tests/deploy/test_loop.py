@@ -127,7 +127,7 @@ def test_a_fleet_does_what_the_simulator_does(loop, serve_fleet, small, tmp_path
     for name, value in theirs.items():
         np.testing.assert_array_equal(mine[name], value)
     (_, history), (_, twin) = load_run(folder), load_run(tmp_path / "simulated")
-    measured = {"time_s": 0.0}  # simulated seconds here, real ones there
+    measured = {"time_s": 0.0, "broadcast_s": None}  # simulated seconds here, real ones there
     if not config.experiment.algorithm.predicts_alone:
         measured["accuracy"] = None  # a real device tells how well the model did that it was sent, not the next one
     for ours, other in zip(history.rounds, twin.rounds, strict=True):

@@ -52,6 +52,7 @@ def test_a_finished_run_is_loaded_whole():
     assert Rejection.from_dict(history.rounds[0].rejected[0]).describe() == REFUSED
     assert history.accuracy == history.summary["accuracy"]
     assert [incident.kind for log in history.rounds for incident in log.incidents()] == ["refused", "late", "late"]
+    assert all((log.gain, log.queue_j, log.reserved_s) == ((), (), None) for log in history.rounds)
     assert RunReader(FINISHED).given_as_objects() == ("dataset",)
     assert RunReader(FLEET).given_as_objects() == ("dataset", "models")
     assert RunReader(FINISHED).server()["knowledge"].shape == (4, 4)

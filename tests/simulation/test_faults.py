@@ -61,7 +61,7 @@ def test_what_a_fault_costs_and_what_it_leaves(data, kind, scheduler):
     assert logs[:HIT] == calm_logs[:HIT]
     before, after, log, well = states[HIT], states[HIT + 1], logs[HIT], calm_logs[HIT]
     assert log.devices == well.devices and log.devices, "a fault shows itself after the decision"
-    assert log.faults == tuple({"device": device, "fault": kind} for device in log.devices)
+    assert [(entry["device"], entry["fault"]) for entry in log.faults] == [(device, kind) for device in log.devices]
 
     compute, upload = np.array(well.compute_energy_j), np.array(well.upload_energy_j)
     if kind == "drop_before":
@@ -69,7 +69,9 @@ def test_what_a_fault_costs_and_what_it_leaves(data, kind, scheduler):
     elif kind == "drop_after":
         upload = 0 * upload
     elif kind == "battery_empty":
-        part = [spent_fraction(0, HIT, device) for device in log.devices] * (compute + upload)
+        drawn = [spent_fraction(0, HIT, device) for device in log.devices]
+        assert [entry["spent_fraction"] for entry in log.faults] == drawn
+        part = drawn * (compute + upload)
         compute, upload = np.minimum(part, compute), np.maximum(part - compute, 0)
         assert (part < np.array(well.compute_energy_j) + np.array(well.upload_energy_j)).all() and (part > 0).all()
     np.testing.assert_allclose(log.compute_energy_j, compute, rtol=1e-12)

@@ -120,9 +120,9 @@ class FlowerFleet(Fleet):
         return available
 
     def link_state(self, state: RunState) -> LinkState | None:
-        """The channel of this round, with the devices' own hardware."""
-        link = super().link_state(state)
-        return None if link is None else self.inventory.with_own_hardware(link, self._gains(state))
+        """The channel of this round, with measured or reported gains where there are any."""
+        link, gains = super().link_state(state), self._gains(state)
+        return link if link is None or gains is None else self.inventory.with_gains(link, gains)
 
     def exchange(self, state: RunState, conditions: Conditions, decision: Decision, message: Message) -> Replies:
         """Send the chosen devices their messages, wait for answers, and judge every one."""
@@ -241,7 +241,7 @@ class FlowerFleet(Fleet):
                 formats=formats,
                 limits=energy_limits(
                     self.settings.max_compute_power_w,
-                    float(self.inventory.max_power_w[device]),
+                    self._max_power_w(device),
                     self.settings.deadline_s,
                     float(conditions.observation.compute_energy_j[device]),
                     float(decision.upload_energy_j[device]),
@@ -249,6 +249,13 @@ class FlowerFleet(Fleet):
             )
             for device in np.flatnonzero(decision.chosen).tolist()
         }
+
+    def _max_power_w(self, device: int) -> float:
+        """The largest transmit power of a device; without a cell what its profile says, or 1 W."""
+        if self.cell is not None:
+            return float(self.cell.max_power_w[device])
+        own = self.roster.members[device].profile.max_power_w
+        return 1.0 if own is None else own
 
     def _lose_in_outage(
         self, verdicts: Mapping[int, Verdict], conditions: Conditions, decision: Decision

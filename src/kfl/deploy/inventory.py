@@ -16,7 +16,7 @@ from kfl.core.errors import ConfigError
 from kfl.deploy.profile import Profile
 from kfl.experiment import Experiment
 from kfl.simulation.fleet import DeviceTable, FloatArray
-from kfl.wireless import Cell, LinkState, compute_energy, compute_time
+from kfl.wireless import Cell, LinkState
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,10 +29,8 @@ class Inventory:
     """One entry per device; a device that has not joined yet has no samples and is never available."""
 
     cell: Cell | None
+    """With the devices' own hardware; None where uploads are free."""
     table: DeviceTable
-    flops_per_cycle: FloatArray
-    power_coefficient: FloatArray
-    max_power_w: FloatArray
 
     @staticmethod
     def build(experiment: Experiment, profiles: Mapping[int, Profile]) -> Inventory:
@@ -54,12 +52,15 @@ class Inventory:
                     result[device] = own
             return result
 
-        def for_all(value: float) -> FloatArray:
-            return np.full(count, value)
-
         none = np.zeros(count)
         if cell is not None:
-            cell = replace(cell, cpu_hz=known(lambda _, p: p.cpu_hz, cell.cpu_hz))
+            cell = replace(
+                cell,
+                cpu_hz=known(lambda _, p: p.cpu_hz, cell.cpu_hz),
+                flops_per_cycle=known(lambda _, p: p.flops_per_cycle, cell.flops_per_cycle),
+                power_coefficient=known(lambda _, p: p.power_coefficient, cell.power_coefficient),
+                max_power_w=known(lambda _, p: p.max_power_w, cell.max_power_w),
+            )
         return Inventory(
             cell=cell,
             table=DeviceTable(
@@ -71,33 +72,22 @@ class Inventory:
                 model_bits=known(lambda _, p: 32.0 * p.parameters, none),
                 budget_j=known(lambda _, p: p.budget_j, budget_j),
             ),
-            flops_per_cycle=known(lambda _, p: p.flops_per_cycle, for_all(config.flops_per_cycle if config else 1.0)),
-            power_coefficient=known(
-                lambda _, p: p.power_coefficient, for_all(config.power_coefficient if config else 0.0)
-            ),
-            max_power_w=known(lambda _, p: p.max_power_w, for_all(config.max_power_w if config else 1.0)),
         )
 
-    def with_own_hardware(self, link: LinkState, gains: FloatArray | None) -> LinkState:
-        """The cell's link state with measured gains and the devices' own hardware.
+    def with_gains(self, link: LinkState, gains: FloatArray) -> LinkState:
+        """The cell's link state with measured gains, NaN where unknown.
 
-        `gains` is None for the simulated channel. Unknown gains are NaN there and 0 in the result: such a device cannot
-        be reached.
+        Unknown gains are 0 in the result: such a device cannot be reached.
         """
-        if self.cell is None:
-            return link
-        if gains is not None:
-            known = np.where(np.isfinite(gains), gains, 0.0)
-            link = replace(link, gain=known, true_gain=known)
-        table, cell = self.table, self.cell
-        compute_s = compute_time(table.flops, cell.cpu_hz, self.flops_per_cycle)
-        reserved_s = cell.broadcast_time(link.gain, link.gain > 0, float(table.bits_down.max()))
+        assert self.cell is not None  # there is a link state
+        known = np.where(np.isfinite(gains), gains, 0.0)
+        reserved_s = self.cell.broadcast_time(known, known > 0, float(self.table.bits_down.max()))
         return replace(
             link,
-            compute_time_s=compute_s,
-            compute_energy_j=compute_energy(table.flops, cell.cpu_hz, self.flops_per_cycle, self.power_coefficient),
-            upload_time_s=cell.config.deadline_s - reserved_s - compute_s,
-            max_power_w=self.max_power_w,
+            gain=known,
+            true_gain=known,
+            upload_time_s=self.cell.config.deadline_s - reserved_s - link.compute_time_s,
+            reserved_s=reserved_s,
         )
 
 

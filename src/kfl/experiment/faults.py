@@ -251,6 +251,13 @@ def poisoned(upload: Upload, way: Poison, seed: int, round_index: int) -> Upload
     return replace(upload, arrays=arrays)
 
 
-def tally(struck: Mapping[int, str]) -> tuple[dict[str, object], ...]:
-    """Faults as a round's log holds them."""
-    return tuple({"device": device, "fault": kind} for device, kind in sorted(struck.items()))
+def tally(struck: Mapping[int, str], spent: Mapping[int, float]) -> tuple[dict[str, object], ...]:
+    """Faults as a round's log holds them, with the part of its work a device had done when its battery died.
+
+    >>> tally({3: "late", 1: "battery_empty"}, {1: 0.25})
+    ({'device': 1, 'fault': 'battery_empty', 'spent_fraction': 0.25}, {'device': 3, 'fault': 'late'})
+    """
+    return tuple(
+        {"device": device, "fault": kind} | ({"spent_fraction": spent[device]} if device in spent else {})
+        for device, kind in sorted(struck.items())
+    )

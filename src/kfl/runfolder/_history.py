@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from kfl.runfolder._checkpoint import RunState
 
 PER_DEVICE = ("share", "power_w", "compute_energy_j", "upload_energy_j")
+RADIO = ("gain", "true_gain", "compute_time_s", "upload_time_s", "queue_j")
+"""Per device too; empty without a radio and in runs of earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class RoundLog:
     compute_energy_j: tuple[float, ...]
     upload_energy_j: tuple[float, ...]
     time_s: float
-    """Simulated duration: the slowest device's computation and upload."""
+    """Simulated duration: the broadcast, then the slowest device's computation and upload. A real fleet's is real."""
     bits_up: float
     bits_down: float
     objective: float | None
@@ -71,6 +73,20 @@ class RoundLog:
     """What went wrong with which device: device and fault."""
     diverged: tuple[int, ...] = ()
     """Devices whose training diverged to infinity; they keep the model they had."""
+    gain: tuple[float, ...] = ()
+    """Channel gain that the server planned with. This and what follows is empty or None in earlier versions' runs."""
+    true_gain: tuple[float, ...] = ()
+    """Channel gain that decided whether the upload arrived; empty where the server knew it."""
+    compute_time_s: tuple[float, ...] = ()
+    """Seconds of local work."""
+    upload_time_s: tuple[float, ...] = ()
+    """Seconds allotted to the upload."""
+    queue_j: tuple[float, ...] = ()
+    """Virtual queue before the round."""
+    reserved_s: float | None = None
+    """Seconds taken off the deadline for the broadcast, before anyone was chosen."""
+    broadcast_s: float | None = None
+    """Seconds of the broadcast; None in a real fleet, which does not measure it."""
 
     @property
     def energy_j(self) -> float:
@@ -113,8 +129,10 @@ class RoundLog:
             raise ValueError("it is not a round")
         chosen = _devices(values, "devices", devices)
         read: dict[str, Any] = {name: _numbers(values, name, len(chosen)) for name in PER_DEVICE}
+        read |= {name: _numbers(values, name, len(chosen)) for name in RADIO if values.get(name)}
         read |= {name: _number(values.get(name)) for name in ("time_s", "bits_up", "bits_down")}
-        read |= {name: _number_or_none(values.get(name)) for name in ("accuracy", "objective", "lower_bound")}
+        perhaps = ("accuracy", "objective", "lower_bound", "reserved_s", "broadcast_s")
+        read |= {name: _number_or_none(values.get(name)) for name in perhaps}
         read |= {name: _devices(values, name, devices) for name in ("lost", "diverged")}
         read |= {name: _entries(values, name, devices) for name in ("rejected", "faults")}
         status = values.get("status", "ok")

@@ -81,8 +81,11 @@ class Replies:
     """Really spent, one entry per device; 0 where it sat out."""
     upload_energy_j: FloatArray
     time_s: float
+    """How long the round took: simulated seconds, or a real fleet's."""
     sent: Collection[int]
     """Devices that used the uplink, even if nothing arrived."""
+    broadcast_s: float | None = None
+    """Part of `time_s` before the devices began; None where nobody knows."""
     states: Mapping[int, State] = field(default_factory=dict)
     """New states of devices that trained; empty where devices keep their states themselves."""
     correct: Mapping[int, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ import numpy as np
 from kfl.engine import RoundKey
 from kfl.runfolder import RoundLog, RunState
 from kfl.scheduling import Decision, Status, in_blocks
-from kfl.simulation.fleet import Fleet, FloatArray, IntArray, Replies
+from kfl.simulation.fleet import Conditions, Fleet, FloatArray, IntArray, Replies
 
 if TYPE_CHECKING:
     from kfl.models import State
@@ -71,7 +71,8 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     log.debug("phase evaluation, round %d", state.round)
     everybody = range(fleet.table.size)
     following = evaluate(fleet, following, replies.states if algorithm.predicts_alone else everybody)
-    return following, round_log(fleet, following, replace(decision, status=status), replies, rejected)
+    entry = round_log(fleet, following, replace(decision, status=status), replies, rejected)
+    return following, replace(entry, **radio_facts(state, conditions, decision))
 
 
 def aggregate(
@@ -130,6 +131,7 @@ def round_log(
         compute_energy_j=_of(replies.compute_energy_j, chosen),
         upload_energy_j=_of(replies.upload_energy_j, chosen),
         time_s=replies.time_s,
+        broadcast_s=replies.broadcast_s,
         bits_up=float(fleet.table.bits_up[list(replies.sent)].sum()),
         bits_down=float(fleet.table.bits_down[chosen].sum()),
         objective=_number(decision.objective),
@@ -140,6 +142,22 @@ def round_log(
         faults=tuple(replies.faults),
         diverged=tuple(replies.diverged),
     )
+
+
+def radio_facts(state: RunState, conditions: Conditions, decision: Decision) -> dict[str, Any]:
+    """What the costs of the chosen devices follow from, for the round's log; nothing without a radio."""
+    link, chosen = conditions.link, np.flatnonzero(decision.chosen).tolist()
+    if link is None:
+        return {}
+    gain, true_gain = _of(link.gain, chosen), _of(link.true_gain, chosen)
+    return {
+        "gain": gain,
+        "true_gain": () if true_gain == gain else true_gain,
+        "compute_time_s": _of(conditions.observation.compute_time_s, chosen),
+        "upload_time_s": _of(decision.upload_time_s, chosen),
+        "queue_j": _of(state.scheduler.queue_j, chosen),
+        "reserved_s": link.reserved_s,
+    }
 
 
 def _is_evaluated(fleet: Fleet, state: RunState) -> bool:

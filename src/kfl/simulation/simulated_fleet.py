@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,17 +64,21 @@ class SimulatedFleet(Fleet):
         outage = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
         lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST}
         arrived = [self._as_received(state, u, struck.get(u.device)) for u in uploads if u.device not in lost]
-        compute_j, upload_j = self._spent(state, conditions, decision, struck)
+        seed = experiment.seed
+        spent = {d: spent_fraction(seed, state.round, d) for d, kind in struck.items() if kind == "battery_empty"}
+        compute_j, upload_j = _spent(conditions, decision, struck, spent)
+        broadcast_s, busy_s = self._duration(conditions, decision)
         return Replies(
             uploads=arrived,
             usable=len(set(trained) - lost),
             compute_energy_j=compute_j,
             upload_energy_j=upload_j,
-            time_s=self._duration(conditions, decision),
+            time_s=broadcast_s + busy_s,
+            broadcast_s=broadcast_s,
             sent=[device for device in chosen if struck.get(device) not in (*NOT_TRAINED, "drop_after")],
             states=trained,
             lost=lost,
-            faults=tally(struck),
+            faults=tally(struck, spent),
             diverged=diverged,
         )
 
@@ -130,28 +134,28 @@ class SimulatedFleet(Fleet):
             return poisoned(upload, self.experiment.faults.poison, seed, state.round)
         return upload
 
-    def _spent(
-        self, state: RunState, conditions: Conditions, decision: Decision, struck: dict[int, str]
-    ) -> tuple[FloatArray, FloatArray]:
-        """Joules each device really spent on computing and on its upload."""
-        compute_j = np.where(decision.chosen, conditions.observation.compute_energy_j, 0.0)
-        upload_j = np.where(decision.chosen, decision.upload_energy_j, 0.0)
-        for device, kind in struck.items():
-            if kind == "drop_before":
-                compute_j[device] = upload_j[device] = 0.0
-            elif kind == "drop_after":
-                upload_j[device] = 0.0
-            elif kind == "battery_empty":
-                part = spent_fraction(self.experiment.seed, state.round, device)
-                spent = part * (compute_j[device] + upload_j[device])
-                compute_j[device], upload_j[device] = min(spent, compute_j[device]), max(spent - compute_j[device], 0.0)
-        return compute_j, upload_j
-
-    def _duration(self, conditions: Conditions, decision: Decision) -> float:
-        """Simulated seconds: the broadcast, then the slowest device's computation and upload."""
+    def _duration(self, conditions: Conditions, decision: Decision) -> tuple[float, float]:
+        """Simulated seconds of the broadcast, and then of the slowest device's computation and upload."""
         link = conditions.link
         if link is None or self.cell is None or not decision.chosen.any():
-            return 0.0
+            return 0.0, 0.0
         broadcast_s = self.cell.broadcast_time(link.true_gain, decision.chosen, float(self.table.bits_down.max()))
         busy_s = conditions.observation.compute_time_s + decision.upload_time_s
-        return broadcast_s + float(busy_s[decision.chosen].max())
+        return broadcast_s, float(busy_s[decision.chosen].max())
+
+
+def _spent(
+    conditions: Conditions, decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]
+) -> tuple[FloatArray, FloatArray]:
+    """Joules each device really spent on computing and on its upload; `part` is of those whose battery died."""
+    compute_j = np.where(decision.chosen, conditions.observation.compute_energy_j, 0.0)
+    upload_j = np.where(decision.chosen, decision.upload_energy_j, 0.0)
+    for device, kind in struck.items():
+        if kind == "drop_before":
+            compute_j[device] = upload_j[device] = 0.0
+        elif kind == "drop_after":
+            upload_j[device] = 0.0
+        elif kind == "battery_empty":
+            spent = part[device] * (compute_j[device] + upload_j[device])
+            compute_j[device], upload_j[device] = min(spent, compute_j[device]), max(spent - compute_j[device], 0.0)
+    return compute_j, upload_j

@@ -41,18 +41,22 @@ def summarise(fleet: Fleet, logs: Sequence[RoundLog], wall_s: float) -> dict[str
 
 
 def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
-    """What each device did and can at the end."""
-    records = []
+    """What each device is, did, and can at the end."""
+    records, table, cell = [], fleet.table, fleet.cell
     for facts in fleet.describe_devices():
         device = facts["device"]
-        tests = int(fleet.table.test_samples[device])
+        tests = int(table.test_samples[device])
         records.append(
             {
                 **facts,
+                **({} if cell is None else cell.hardware(device)),
+                "flops": float(table.flops[device]),
+                "bits_up": float(table.bits_up[device]),
+                "bits_down": float(table.bits_down[device]),
                 "rounds": int(state.taken[device]),
                 "compute_energy_j": float(state.compute_energy_j[device]),
                 "upload_energy_j": float(state.upload_energy_j[device]),
-                "budget_j": float(fleet.table.budget_j[device]),
+                "budget_j": float(table.budget_j[device]),
                 "queue_j": float(state.scheduler.queue_j[device]),
                 "accuracy": int(state.correct[device]) / tests if tests else None,
                 "test_samples": tests,

@@ -36,6 +36,8 @@ class LinkState:
     max_power_w: FloatArray
     bandwidth_hz: float
     noise_w_per_hz: float
+    reserved_s: float
+    """Time that was taken off the deadline for the broadcast; 0 where it is instant."""
     fading: Fading
     """The state of the channel; pass it on to the next round's `link_state`."""
 
@@ -65,6 +67,13 @@ class Cell:
     position_m: FloatArray
     """Where the devices start: one row (x, y) per device; the server is at (0, 0)."""
     cpu_hz: FloatArray
+    """Clock of each device, f_k."""
+    flops_per_cycle: FloatArray
+    """n_k."""
+    power_coefficient: FloatArray
+    """κ of each device's chip."""
+    max_power_w: FloatArray
+    """Largest transmit power of each device."""
 
     @staticmethod
     def build(config: CellConfig, devices: int, seed: int) -> Cell:
@@ -72,7 +81,15 @@ class Cell:
         config.validate()
         pick = stream(seed, "cpu").random(devices) * len(config.cpu_frequencies_hz)
         cpu_hz = np.asarray(config.cpu_frequencies_hz, dtype=np.float64)[pick.astype(np.int64)]
-        return Cell(config, seed, place_devices(config, seed, devices), cpu_hz)
+        return Cell(
+            config=config,
+            seed=seed,
+            position_m=place_devices(config, seed, devices),
+            cpu_hz=cpu_hz,
+            flops_per_cycle=np.full(devices, config.flops_per_cycle),
+            power_coefficient=np.full(devices, config.power_coefficient),
+            max_power_w=np.full(devices, config.max_power_w),
+        )
 
     @property
     def devices(self) -> int:
@@ -87,6 +104,16 @@ class Cell:
     def budget_j(self, horizon: int) -> FloatArray:
         """Each device's energy budget for `horizon` rounds, E_k."""
         return np.full(self.devices, self.config.budget_j_per_round * horizon)
+
+    def hardware(self, device: int) -> dict[str, float | list[float]]:
+        """Where a device starts, its processor and its transmitter: what its costs are computed from."""
+        return {
+            "position_m": self.position_m[device].tolist(),
+            "cpu_hz": float(self.cpu_hz[device]),
+            "flops_per_cycle": float(self.flops_per_cycle[device]),
+            "power_coefficient": float(self.power_coefficient[device]),
+            "max_power_w": float(self.max_power_w[device]),
+        }
 
     def gains(self, round_index: int, previous: Fading | None = None) -> Gains:
         """The channel of one round: gains, what the server knows of them, and where the devices are."""
@@ -110,19 +137,20 @@ class Cell:
         config = self.config
         gains = self.gains(round_index, previous)
         work = np.broadcast_to(np.asarray(flops, dtype=np.float64), (self.devices,))
-        compute_s = compute_time(work, self.cpu_hz, config.flops_per_cycle)
+        compute_s = compute_time(work, self.cpu_hz, self.flops_per_cycle)
         heard = np.ones(self.devices, dtype=bool) if available is None else available
         reserved_s = self.broadcast_time(gains.known_gain, heard, broadcast_bits)
         return LinkState(
             compute_time_s=compute_s,
-            compute_energy_j=compute_energy(work, self.cpu_hz, config.flops_per_cycle, config.power_coefficient),
+            compute_energy_j=compute_energy(work, self.cpu_hz, self.flops_per_cycle, self.power_coefficient),
             gain=gains.known_gain,
             true_gain=gains.true_gain,
             payload_bits=np.broadcast_to(np.asarray(payload_bits, dtype=np.float64), (self.devices,)).copy(),
             upload_time_s=config.deadline_s - reserved_s - compute_s,
-            max_power_w=np.full(self.devices, config.max_power_w),
+            max_power_w=self.max_power_w,
             bandwidth_hz=config.bandwidth_hz,
             noise_w_per_hz=config.noise_w_per_hz,
+            reserved_s=reserved_s,
             fading=gains.fading,
         )
 
