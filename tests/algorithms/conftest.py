@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -52,7 +53,14 @@ def tiny(width: int) -> SplitModel:
     return SplitModel(body, nn.Linear(FEATURES, CLASSES))
 
 
-def build(widths: Sequence[int] = (8,), scale: float = 1.0) -> Toy:
+def without_biases(width: int) -> SplitModel:
+    """A network whose work is in its inner layers, all of it in products."""
+    sizes = (INPUTS, width, width, width)
+    layers = [(nn.Linear(before, after, bias=False), nn.ReLU()) for before, after in itertools.pairwise(sizes)]
+    return SplitModel(nn.Sequential(*itertools.chain(*layers)), nn.Linear(width, CLASSES, bias=False))
+
+
+def build(widths: Sequence[int] = (8,), scale: float = 1.0, network: Callable[[int], SplitModel] = tiny) -> Toy:
     draw = np.random.default_rng(3)
     y = np.repeat(np.arange(CLASSES), 40)
     centres = draw.normal(size=(CLASSES, INPUTS))
@@ -70,11 +78,11 @@ def build(widths: Sequence[int] = (8,), scale: float = 1.0) -> Toy:
         return np.stack([np.bincount(labels[part], minlength=CLASSES) for part in parts])
 
     partition = Partition(tuple(train), tuple(test), count(y, train), count(y[::2], test))
-    builders: tuple[Callable[[], nn.Module], ...] = tuple((lambda w=w: tiny(w)) for w in widths)
+    builders: tuple[Callable[[], nn.Module], ...] = tuple((lambda w=w: network(w)) for w in widths)
     models = FleetModels(
         builders=builders,
         architecture=np.arange(len(HELD)) % len(widths),
-        profiles=tuple(inspect_model(tiny(width), (INPUTS,), CLASSES) for width in widths),
+        profiles=tuple(inspect_model(network(width), (INPUTS,), CLASSES) for width in widths),
         starts=(None,) * len(widths),
         names=tuple(f"tiny-{width}" for width in widths),
     )
@@ -107,6 +115,12 @@ def toy() -> Toy:
 def mixed_toy() -> Toy:
     """Three architectures."""
     return build((8, 6, 9))
+
+
+@pytest.fixture(scope="session")
+def countable_toy() -> Toy:
+    """One architecture for all, whose work PyTorch can count."""
+    return build((64,), network=without_biases)
 
 
 @pytest.fixture(scope="session")

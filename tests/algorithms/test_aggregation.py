@@ -11,7 +11,7 @@ from kfl.algorithms import Apfl, FedAvg, FedKd, FedProto, FedRep, FixedKnowledge
 from kfl.core.errors import ConfigError, DataError
 from kfl.engine import DeviceProfile, LocalData
 from kfl.engine.sequential import SequentialEngine
-from kfl.models import ModelProfile
+from kfl.models import ModelProfile, cnn, inspect_model, mlp
 
 
 def aggregate(algorithm, server, uploads):
@@ -127,13 +127,14 @@ def test_fedkd_without_proxy_samples_says_so(toy):
         FedKd().server_init(engine, 0)
 
 
-def test_fedrep_needs_a_step_for_each_part():
-    assert FedRep(local_steps=2).split_steps() == (1, 1)
-    assert FedRep(local_steps=5, head_steps=4).split_steps() == (4, 1)
-    with pytest.raises(ConfigError, match="local_steps is 1"):
-        FedRep(local_steps=1).validate()
-    with pytest.raises(ConfigError, match="head_steps is 5"):
-        FedRep(head_steps=5).validate()
+def test_fedrep_gives_each_part_as_many_steps_as_the_others_take_or_what_is_asked_for():
+    assert FedRep(local_steps=3).steps() == (3, 3)
+    assert FedRep(head_steps=10).steps() == (10, 5)
+    assert FedRep(body_steps=1).steps() == (5, 1)
+    FedRep(local_steps=1).validate()
+    for part in ("head_steps", "body_steps"):
+        with pytest.raises(ConfigError, match=rf"algorithm\.{part} is 0, but must be 1 or more"):
+            FedRep(**{part: 0}).validate()
 
 
 MLP = ModelProfile(
@@ -143,25 +144,36 @@ TAU_D_C = 5 * 600 * 550_346
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "flops", "real", "values_up"),
+    ("algorithm", "real", "values_up"),
     [
-        (Kfl(), TAU_D_C, 3 * TAU_D_C + 600 * 549_696, 640),
-        (Local(), TAU_D_C, 3 * TAU_D_C, 0),
-        (FedAvg(), TAU_D_C, 3 * TAU_D_C, 550_346),
-        # 3 head steps of C + 2·650 and 2 body steps of C + 2·549,696 + 650.
-        (FedRep(), TAU_D_C, TAU_D_C + 600 * (3 * 1300 + 2 * (2 * 549_696 + 650)), 549_696),
-        (Apfl(), 2 * TAU_D_C, 6 * TAU_D_C, 550_346),
-        # 500 proxy samples: distill_steps passes forward (and backward), one more for the logits.
-        (FedKd(distill_steps=4), TAU_D_C + 5 * 500 * 550_346, 3 * TAU_D_C + 13 * 500 * 550_346, 5_000),
-        (FedProto(), TAU_D_C, 3 * TAU_D_C + 600 * 549_696, 640),
-        (SelfKnowledge(), TAU_D_C, 3 * TAU_D_C + 600 * 549_696, 0),
-        (FixedKnowledge(), TAU_D_C, 3 * TAU_D_C, 0),
+        (Kfl(), 3 * TAU_D_C + 600 * 549_696, 640),
+        (Local(), 3 * TAU_D_C, 0),
+        (FedAvg(), 3 * TAU_D_C, 550_346),
+        # 5 head steps of C + 2·650 and 5 body steps of C + 2·549,696 + 650.
+        (FedRep(), 2 * TAU_D_C + 600 * 5 * (1300 + 2 * 549_696 + 650), 549_696),
+        (Apfl(), 6 * TAU_D_C, 550_346),
+        # 500 proxy samples: distill_steps passes forward and backward, one more forward for the logits.
+        (FedKd(distill_steps=4), 3 * TAU_D_C + 13 * 500 * 550_346, 5_000),
+        (FedProto(), 3 * TAU_D_C + 600 * 549_696, 640),
+        (SelfKnowledge(), 3 * TAU_D_C + 600 * 549_696, 0),
+        (FixedKnowledge(), 3 * TAU_D_C, 0),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_cost_of_the_papers_mlp(algorithm, flops, real, values_up):
+def test_cost_of_the_papers_mlp(algorithm, real, values_up):
     """The numbers of V-A and V-B: 640 parameters for KFL, all 550 thousand for FedAvg, 5,000 for FedKD."""
     profile = DeviceProfile(MLP, 600)
     printed = algorithm.cost(profile, real_work=False)
-    assert (printed.flops, printed.bits_up, printed.bits_down) == (flops, 32 * values_up, 32 * values_up)
+    assert (printed.flops, printed.bits_up, printed.bits_down) == (TAU_D_C, 32 * values_up, 32 * values_up)
     assert algorithm.cost(profile, real_work=True).flops == real
+
+
+@pytest.mark.parametrize(("model", "shape"), [(mlp(), (1, 28, 28)), (cnn(), (3, 32, 32))], ids=["mlp", "cnn"])
+def test_four_steps_of_each_part_make_fedrep_as_much_work_as_kfl(model, shape):
+    """The row at equal work: 4 C + 4 · 3 C against τ · 3 C and the knowledge pass, both 16 C."""
+    profile = DeviceProfile(inspect_model(model, shape, 10), 600)
+    ours, theirs = (one.cost(profile, real_work=True).flops for one in (Kfl(), FedRep(head_steps=4, body_steps=4)))
+    forward = 600 * profile.model.flops
+    assert ours == pytest.approx(16 * forward, rel=2e-4)
+    assert theirs == pytest.approx(ours, rel=4e-4)
+    assert FedRep().cost(profile, real_work=True).flops == pytest.approx(20 * forward, rel=4e-4)

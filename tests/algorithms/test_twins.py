@@ -153,12 +153,12 @@ def test_fedavg(toy, play, fleet):
     same_predictors(algorithm, run, [shared] * DEVICES)
 
 
-@pytest.mark.parametrize("head_steps", [None, 1])
-def test_fedrep(head_steps, toy, play, fleet):
+@pytest.mark.parametrize(("head_steps", "body_steps"), [(None, None), (7, 2)])
+def test_fedrep(head_steps, body_steps, toy, play, fleet):
     """Collins et al., Algorithm 1: steps on the head, then steps on the body, and only bodies are averaged."""
     models = fleet(common=True)
     body = copy.deepcopy(models[0].body)
-    first = 3 if head_steps is None else head_steps
+    first, second = head_steps or STEPS, body_steps or STEPS
     for cohort in COHORTS:
         bodies, sizes = [], []
         for k in cohort:
@@ -170,11 +170,11 @@ def test_fedrep(head_steps, toy, play, fleet):
                 return functional.cross_entropy(m(x), y)
 
             descend(torch.optim.SGD(model.head.parameters(), lr=HEAD_RATE, momentum=MOMENTUM), loss, first)
-            descend(torch.optim.SGD(model.body.parameters(), lr=RATE, momentum=MOMENTUM), loss, STEPS - first)
+            descend(torch.optim.SGD(model.body.parameters(), lr=RATE, momentum=MOMENTUM), loss, second)
             bodies.append(copy.deepcopy(model.body))
             sizes.append(len(y))
         body = average(bodies, sizes)
-    algorithm = FedRep(head_steps=head_steps, **COMMON)
+    algorithm = FedRep(head_steps=head_steps, body_steps=body_steps, **COMMON)
     run = play(algorithm, toy, COHORTS)
     for model in models:  # everybody predicts with the current body
         model.body.load_state_dict(body.state_dict())

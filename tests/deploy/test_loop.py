@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kfl.algorithms import Algorithm, ArrayFormat, Cost, FedAvg, Kfl, Local, Rejection, Upload, training_flops, usable
+from kfl.algorithms import Algorithm, ArrayFormat, FedAvg, Kfl, Local, Rejection, Upload, usable
 from kfl.core.errors import KflError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy.courier import Courier
@@ -91,8 +91,8 @@ class Anchored(Algorithm):
         (teacher,) = engine.train([0], [teacher], Distillation(2.0), self.sgd(), replace(key, phase=9), task)
         return {"teacher." + name: value for name, value in teacher.items()}, rejected
 
-    def cost(self, profile, *, real_work):
-        return Cost(training_flops(self.local_steps, profile, real_work=real_work), 352, 320)
+    def bits(self, profile):
+        return 352, 320
 
 
 @pytest.mark.parametrize(

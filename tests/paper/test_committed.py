@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from kfl.algorithms import ALGORITHMS
+from kfl.core.config import from_table
+from kfl.experiment import Experiment
 from kfl.paper import FIGURES, FULL, Store, claims
 from kfl.paper.execute import wanted
 from kfl.paper.tables import claims_table, figure_table
+from kfl.scheduling import Uniform
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "paper"
@@ -37,3 +41,34 @@ def test_the_table_of_claims_is_that_of_the_results_and_the_readme_counts_it():
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"Of {total} claims" in readme
     assert f"{holds} hold, {part} hold in part, {does_not} do not hold and {unsure} stay open" in readme
+
+
+LEARNING = re.compile(r"\w+ m(?P<classes>\d) (equal|mixed) \S+ uniform(?P<count>\d+) (as set|tuned) seed\d")
+
+
+def test_a_result_is_found_by_the_settings_it_was_made_with():
+    """The digest of a run that did not change must not change: it is how its result is found again.
+
+    FedRep's did: without `body_steps`, its local steps were those of head and body together.
+    """
+    checked = set()
+    for name, row in results().rows.items():
+        key = LEARNING.fullmatch(name)
+        if key is None:
+            continue
+        experiment = Experiment(
+            dataset=row["dataset"],
+            devices=row["devices"],
+            rounds=row["rounds"],
+            seed=row["seed"],
+            classes_per_device=int(key["classes"]),
+            widths=tuple(row["widths"]),
+            algorithm=from_table(ALGORITHMS[row["algorithm"]], row["settings"]),
+            scheduler=Uniform(int(key["count"])),
+            radio="none",
+            evaluate_every=5,
+        )
+        changed = row["algorithm"] == "fedrep" and "body_steps" not in row["settings"]
+        assert (experiment.digest() == row["digest"]) == (not changed), name
+        checked.add(row["algorithm"])
+    assert checked == {"kfl", "local", "fedavg", "fedrep", "apfl", "fedkd"}

@@ -1,7 +1,8 @@
 """Run folders of an earlier version: one finished, one interrupted, one of a real fleet. They must stay of use.
 
 They were written by 0.1.0, before statuses, rejections, `given_as_objects` and Proposition 2 were data: there those are
-sentences, and what the server holds is in knowledge.npz.
+sentences, and what the server holds is in knowledge.npz. Two more, of FedRep, are a little younger: they have all that,
+but in them τ is the number of steps of head and body together.
 """
 
 import json
@@ -12,16 +13,18 @@ import numpy as np
 import pytest
 
 import kfl
-from kfl.algorithms import Rejection
+from kfl.algorithms import ALGORITHMS, Rejection
 from kfl.cli.main import main
 from kfl.deploy.status import read_status
+from kfl.experiment import in_todays_words
 from kfl.report import build_report
-from kfl.runfolder import RunReader, read_run
+from kfl.runfolder import RunReader, load_experiment, read_run
 from kfl.scheduling import describe
 from kfl.simulation import load_model
 
 EARLIER = Path(__file__).parent / "earlier"
 FINISHED, STOPPED, FLEET = EARLIER / "finished", EARLIER / "stopped", EARLIER / "fleet"
+FEDREP, FEDREP_STOPPED = EARLIER / "fedrep-finished", EARLIER / "fedrep-stopped"
 TOO_FEW = "Only 4 devices can take part, of 9 asked for."
 REFUSED = "its means has the shape (1, 1, 16), not (4, 4)"
 
@@ -92,6 +95,46 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(tmp_path):
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
     assert (folder / "server.npz").exists()
+
+
+def test_fedrep_keeps_the_steps_it_was_run_with(tmp_path):
+    """Before `body_steps`, the local steps were those of both parts together, and the head took half, rounded up."""
+    assert "body_steps" not in (FEDREP_STOPPED / "config.toml").read_text()
+    algorithm = load_experiment(FEDREP_STOPPED).algorithm
+    assert isinstance(algorithm, kfl.FedRep) and algorithm.steps() == (3, 2)
+    assert RunReader(FEDREP).config()["algorithm"]["body_steps"] == 2
+    folder = tmp_path / "stopped"
+    shutil.copytree(FEDREP_STOPPED, folder)
+    history, (_, before) = kfl.resume(folder, dataset=data()), kfl.load_run(FEDREP)
+    assert [log.devices for log in history.rounds] == [log.devices for log in before.rounds]
+    np.testing.assert_allclose(history.summary["energy_j"], before.summary["energy_j"], rtol=1e-9)
+    found, expected = RunReader(folder).server(), RunReader(FEDREP).server()
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_fedrep_as_it_is_now_is_another_run_than_fedrep_as_it_was(tmp_path):
+    folder = tmp_path / "stopped"
+    shutil.copytree(FEDREP_STOPPED, folder)
+    today = kfl.Experiment.from_toml((folder / "config.toml").read_text())  # as a person's file: today's default
+    assert isinstance(today.algorithm, kfl.FedRep) and today.algorithm.steps() == (5, 5)
+    with pytest.raises(kfl.KflError, match=r"algorithm.head_steps: 3 → none; algorithm.body_steps: 2 → none"):
+        kfl.run(today, folder, dataset=data())
+
+
+@pytest.mark.parametrize(("written", "steps"), [("none", (2, 2)), (1, (1, 3)), (3, (3, 1))])
+def test_fedreps_steps_of_before_in_todays_words(written, steps):
+    table = kfl.Experiment(algorithm=kfl.FedRep(local_steps=4)).to_table()
+    del table["algorithm"]["body_steps"]
+    table["algorithm"]["head_steps"] = written
+    found = kfl.Experiment.from_table(in_todays_words(table)).algorithm
+    assert isinstance(found, kfl.FedRep) and found.steps() == steps
+
+
+def test_configurations_of_today_mean_what_they_say():
+    for cls in ALGORITHMS.values():
+        table = kfl.Experiment(algorithm=cls()).to_table()
+        assert in_todays_words(table) == table
 
 
 def test_other_data_is_refused_in_one_sentence(tmp_path):

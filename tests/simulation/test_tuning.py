@@ -1,8 +1,12 @@
 """The search is the same size for everybody, starts where everybody is, and chooses the best."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 
 from kfl.algorithms import ALGORITHMS, FedRep, Kfl, Local
+from kfl.algorithms.base import require
 from kfl.core.errors import ConfigError
 from kfl.simulation.statistics import Spread
 from kfl.simulation.tuning import (
@@ -27,7 +31,7 @@ def test_every_algorithm_gets_as_many_different_trials():
             trial.algorithm.validate()
             assert trial.algorithm.name == name
             assert all(getattr(trial.algorithm, field) == value for field, value in trial.changed.items())
-        if name != "fedrep":  # whose default, half of the steps, is the 3 that is tried
+        if name != "fedrep":  # whose default, as many steps as local_steps, is the 5 that is tried
             assert ALGORITHMS[name]() in [trial.algorithm for trial in trials]
 
 
@@ -40,11 +44,27 @@ def test_declared_parameters_exist_and_their_values_are_allowed():
                 cls(**{field: value}).validate()
 
 
+@dataclass(frozen=True)
+class Halting(Local):
+    """Local training whose last steps are left out; some must remain."""
+
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("left_out", (1, 3, 4))
+    left_out: int = 0
+
+    def check(self):
+        require(self.left_out < self.local_steps, "left_out", self.left_out, "below local_steps")
+
+
 def test_values_an_algorithm_refuses_are_replaced_by_learning_rates():
-    short = FedRep(local_steps=2)  # head_steps 3 and 4 are impossible
-    found = search({"kfl": Kfl(), "fedrep": short})
-    assert len(found["fedrep"]) == len(found["kfl"]) == 9
-    assert len({trial.algorithm.learning_rate for trial in found["fedrep"]}) == 9
+    found = search({"kfl": Kfl(), "halting": Halting(local_steps=2)})  # it cannot leave out 3 or 4
+    assert len(found["halting"]) == len(found["kfl"]) == 9
+    assert len({trial.algorithm.learning_rate for trial in found["halting"]}) == 9
+
+
+def test_fedreps_search_is_of_the_heads_steps_the_bodys_are_those_of_the_others():
+    trials = search({"kfl": Kfl(), "fedrep": FedRep()})["fedrep"]
+    pairs = {(trial.algorithm.learning_rate, trial.algorithm.steps()) for trial in trials}
+    assert pairs == {(rate, (head, 5)) for rate in LEARNING_RATES for head in (1, 5, 10)}
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 9, 30])

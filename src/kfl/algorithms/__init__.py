@@ -2,12 +2,12 @@
 
 >>> {"kfl", "local", "fedavg"} <= set(ALGORITHMS)
 True
->>> ALGORITHMS["fedrep"](local_steps=4)
-FedRep(local_steps=4, learning_rate=0.05, head_learning_rate=None, momentum=0.9, batch_size=None, head_steps=None)
+>>> ALGORITHMS["fedrep"](local_steps=4).steps()
+(4, 4)
 """
 
 from kfl.algorithms.apfl import Apfl
-from kfl.algorithms.base import Algorithm, Cost, PlotStyle, automatic_style, training_flops
+from kfl.algorithms.base import Algorithm, Cost, PlotStyle, automatic_style, feature_flops, training_flops
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedkd import FedKd
 from kfl.algorithms.fedproto import FedProto
@@ -48,6 +48,7 @@ __all__ = [
     "SelfKnowledge",
     "Upload",
     "UploadFormat",
+    "feature_flops",
     "plot_style",
     "privacy_cost",
     "training_flops",

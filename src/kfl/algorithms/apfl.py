@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.averaging import WeightAveraging, weights_upload
-from kfl.algorithms.base import BITS_PER_VALUE, Cost, PlotStyle, require, training_flops
+from kfl.algorithms.base import BITS_PER_VALUE, PlotStyle, require, training_flops
 from kfl.algorithms.uploads import Upload
 
 if TYPE_CHECKING:
@@ -95,10 +95,14 @@ class Apfl(WeightAveraging):
             mixed[name] = mixing * own + (1 - mixing) * shared if own.is_floating_point() else own
         return mixed
 
-    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """The local passes of two models, and one whole model up and down."""
-        bits = profile.model.parameters * BITS_PER_VALUE
-        return Cost(2 * training_flops(self.local_steps, profile, real_work=real_work), bits, bits)
+    def real_flops(self, profile: DeviceProfile) -> float:
+        """The local steps of two models: the shared one and the mixed one."""
+        return 2 * training_flops(self.local_steps, profile)
+
+    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
+        """One whole model, up and down."""
+        size = profile.model.parameters * BITS_PER_VALUE
+        return size, size
 
 
 def _as_personal(model: Mapping[str, Tensor]) -> State:

@@ -6,7 +6,13 @@ a process of its own. An algorithm *is* its hyper-parameters: a frozen dataclass
 the command line. State is passed in and returned, never changed in place.
 
 A round is:  broadcast → local_update (on the chosen devices) → aggregate;  `predictor` says at any time which
-model a device would use, chosen or not. An algorithm whose devices share nothing needs `local_update` and `cost` alone.
+model a device would use, chosen or not. An algorithm whose devices share nothing needs `local_update` alone.
+
+Work is charged by one rule for all. As printed, a round costs a device the forward passes of its τ local steps, τ D C
+operations, whatever else the algorithm does. With `real_work` it costs everything the algorithm computes on a device:
+forward passes, backward passes (for the layers that are trained twice their forward pass, for layers that gradients
+only pass through once), further models, passes over proxy samples and those that read features or logits. Evaluation,
+compression and noise, and the server's work are charged to nobody.
 """
 
 from __future__ import annotations
@@ -164,13 +170,20 @@ class Algorithm(ABC):
         """The weights a device predicts with, whether it was chosen lately or not: its own model."""
         return device
 
-    @abstractmethod
-    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """What a round costs a device.
+    def real_flops(self, profile: DeviceProfile) -> float:
+        """Everything a device computes in a round: τ forward and backward passes, unless an algorithm does more."""
+        return training_flops(self.local_steps, profile)
 
-        As the paper prints it, the work is τ D C with C one forward pass. With `real_work` the backward pass
-        (twice the forward) and every extra pass are charged too.
-        """
+    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
+        """Bits that a device sends and receives in a round: none where devices send nothing."""
+        if self.sends():
+            raise NotImplementedError(f"{type(self).__name__} has uploads: its bits() must say how large they are.")
+        return 0, 0
+
+    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
+        """What a round costs a device, by the rule of all algorithms: τ D C as printed, or the real work."""
+        printed = float(self.local_steps * profile.samples * profile.model.flops)
+        return Cost(self.real_flops(profile) if real_work else printed, *self.bits(profile))
 
     def sgd(self) -> Sgd:
         """The local steps as the engine expects them."""
@@ -180,9 +193,14 @@ class Algorithm(ABC):
         return Sgd(self.local_steps, self.learning_rate, head, self.momentum, self.batch_size)
 
 
-def training_flops(steps: int, profile: DeviceProfile, *, real_work: bool) -> float:
-    """Work of the local passes: τ D C as printed, and three times that when backward passes are charged."""
-    return float(steps * profile.samples * profile.model.flops * (3 if real_work else 1))
+def training_flops(steps: int, profile: DeviceProfile) -> float:
+    """Real work of training steps: a forward pass, and a backward pass of twice its work."""
+    return float(3 * steps * profile.samples * profile.model.flops)
+
+
+def feature_flops(profile: DeviceProfile) -> float:
+    """Real work of reading the features of all local samples: one pass through the body."""
+    return float(profile.samples * profile.model.body_flops)
 
 
 def require(condition: bool, field: str, value: object, expected: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.averaging import WeightAveraging, weights_upload
-from kfl.algorithms.base import BITS_PER_VALUE, Cost, PlotStyle, training_flops
+from kfl.algorithms.base import BITS_PER_VALUE, PlotStyle
 from kfl.algorithms.uploads import Upload
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class FedAvg(WeightAveraging):
         """The global model."""
         return server
 
-    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """The local passes, and the whole model up and down."""
-        bits = profile.model.parameters * BITS_PER_VALUE
-        return Cost(training_flops(self.local_steps, profile, real_work=real_work), bits, bits)
+    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
+        """The whole model, up and down."""
+        size = profile.model.parameters * BITS_PER_VALUE
+        return size, size

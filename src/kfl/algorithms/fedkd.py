@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, require, training_flops
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, require, training_flops
 from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
 from kfl.core.errors import DataError
 
@@ -116,18 +116,19 @@ class FedKd(Algorithm):
         consensus = (total / len(good)).to(before.dtype).to(before.device)
         return {"consensus": consensus, "known": torch.ones_like(server["known"])}, rejected
 
-    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """Local passes, passes over the proxy set, and one number per proxy sample and class, up and down.
+    def real_flops(self, profile: DeviceProfile) -> float:
+        """Steps on the own data, steps on the proxy set, and the pass that reads the logits there.
 
-        As printed, every pass counts as one forward pass: τ D C for the own data and (distill_steps + 1) P C for
-        the P proxy samples. With `real_work` the training passes are three forward passes each, reading the
-        logits one. A round before any consensus is charged like the others. The proxy set itself is on the
-        devices beforehand.
+        A device's round before any consensus is charged like the others.
         """
-        samples = self.proxy_per_class * profile.model.classes
-        proxy = replace(profile, samples=samples)
-        flops = training_flops(self.local_steps, profile, real_work=real_work)
-        flops += training_flops(self.distill_steps, proxy, real_work=real_work)
-        flops += samples * profile.model.flops
-        bits = samples * profile.model.classes * BITS_PER_VALUE
-        return Cost(flops, bits, bits)
+        proxy = replace(profile, samples=self._proxy_samples(profile))
+        flops = training_flops(self.local_steps, profile) + training_flops(self.distill_steps, proxy)
+        return flops + proxy.samples * profile.model.flops
+
+    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
+        """One number per proxy sample and class, up and down. The proxy set itself is on the devices beforehand."""
+        size = self._proxy_samples(profile) * profile.model.classes * BITS_PER_VALUE
+        return size, size
+
+    def _proxy_samples(self, profile: DeviceProfile) -> int:
+        return self.proxy_per_class * profile.model.classes

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.averaging import average_knowledge, empty_knowledge, knowledge_format
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, require, training_flops
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, feature_flops, require, training_flops
 from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 
 if TYPE_CHECKING:
@@ -96,10 +96,11 @@ class FedProto(Algorithm):
         """The global prototypes."""
         return server["knowledge"], server["known"]
 
-    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """As KFL: p numbers for each class, up and down; real work adds the pass that reads features."""
-        bits = profile.model.features * profile.model.classes * BITS_PER_VALUE
-        flops = training_flops(self.local_steps, profile, real_work=real_work)
-        if real_work:
-            flops += profile.samples * profile.model.body_flops
-        return Cost(flops, bits, bits)
+    def real_flops(self, profile: DeviceProfile) -> float:
+        """The local steps, and the pass that reads the features."""
+        return training_flops(self.local_steps, profile) + feature_flops(profile)
+
+    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
+        """As KFL: p numbers for each class, up and down."""
+        size = profile.model.features * profile.model.classes * BITS_PER_VALUE
+        return size, size

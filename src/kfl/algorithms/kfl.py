@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from kfl.algorithms.averaging import average_knowledge, empty_knowledge, knowledge_format
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, Cost, PlotStyle, require, training_flops
+from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, feature_flops, require, training_flops
 from kfl.algorithms.privacy import add_noise
 from kfl.algorithms.quantise import FULL_PRECISION_BITS, message_bits, quantise_rows
 from kfl.algorithms.robust import Aggregation, robust_knowledge
@@ -136,14 +136,15 @@ class Kfl(Algorithm):
         """The knowledge Ω."""
         return server["knowledge"], server["known"]
 
-    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """Knowledge is p numbers for each class, up and down; real work adds the pass that reads features.
+    def real_flops(self, profile: DeviceProfile) -> float:
+        """The local steps, and the pass that reads the features for the knowledge."""
+        return training_flops(self.local_steps, profile) + feature_flops(profile)
+
+    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
+        """Knowledge is p numbers for each class, up and down.
 
         As in the paper, counts are not charged: they are sent once and never change. Noisy ones do.
         """
         bits = message_bits(profile.model.features * profile.model.classes, self.bits_per_value)
         counts = profile.model.classes * BITS_PER_VALUE if self.noise_counts else 0
-        flops = training_flops(self.local_steps, profile, real_work=real_work)
-        if real_work:
-            flops += profile.samples * profile.model.body_flops
-        return Cost(flops, bits + counts, bits)
+        return bits + counts, bits

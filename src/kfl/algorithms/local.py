@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.averaging import empty_knowledge
-from kfl.algorithms.base import Algorithm, Cost, PlotStyle, require, training_flops
+from kfl.algorithms.base import Algorithm, PlotStyle, feature_flops, require, training_flops
 from kfl.algorithms.uploads import Upload
 
 if TYPE_CHECKING:
@@ -52,10 +52,6 @@ class Local(Algorithm):
         from kfl.engine import Supervised
 
         return engine.train(devices, states, Supervised(), self.sgd(), key), []
-
-    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """The local passes, and no bits."""
-        return Cost(training_flops(self.local_steps, profile, real_work=real_work), 0, 0)
 
 
 @dataclass(frozen=True)
@@ -111,12 +107,9 @@ class SelfKnowledge(Algorithm):
         """The device's own model."""
         return _model(device)
 
-    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """The work of KFL, and no bits."""
-        flops = training_flops(self.local_steps, profile, real_work=real_work)
-        if real_work:
-            flops += profile.samples * profile.model.body_flops
-        return Cost(flops, 0, 0)
+    def real_flops(self, profile: DeviceProfile) -> float:
+        """The work of KFL: the local steps, and the pass that reads the features."""
+        return training_flops(self.local_steps, profile) + feature_flops(profile)
 
 
 @dataclass(frozen=True)
@@ -168,10 +161,6 @@ class FixedKnowledge(Algorithm):
         drawn = torch.randn(classes, features, generator=torch_stream(seed, "fixed knowledge")).relu()
         unit: Tensor = drawn / drawn.norm(dim=1, keepdim=True).clamp(min=1e-12)
         return self.scale * unit
-
-    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """The local passes, and no bits."""
-        return Cost(training_flops(self.local_steps, profile, real_work=real_work), 0, 0)
 
 
 def _model(state: State) -> State:

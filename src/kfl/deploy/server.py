@@ -77,7 +77,7 @@ class FleetServer:
         self.fleet = FlowerFleet(self.roster, courier, self._on_look)
         # A checkpoint after every round: what devices have learned cannot be played again.
         options = RunOptions(keep_models=False, checkpoint_s=0.0, on_round=self._on_round)
-        identity = blake2b(config.experiment.identity().encode(), digest_size=16).hexdigest()
+        identity = blake2b(target.identity().encode(), digest_size=16).hexdigest()
         self.runner = Runner(self.fleet, options, target, identity)
 
     def write_roster(self) -> None:

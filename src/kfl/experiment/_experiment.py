@@ -130,7 +130,7 @@ class Experiment(DataSettings):
     hard_budget: bool = False
     """Never let a device exceed its energy budget. Otherwise the budget is a long-term target."""
     real_work: bool = False
-    """Charge energy and time for backward passes too. As the paper prints it, only forward passes count."""
+    """Charge every pass an algorithm computes, backward ones too; else τ forward passes for each, as printed."""
     evaluate_every: int = 1
     """Evaluate every N rounds, and after the last."""
 

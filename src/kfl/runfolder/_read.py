@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from kfl.core.arrays import read_npz
-from kfl.core.config import Table
+from kfl.core.config import Table, read_config
 from kfl.core.errors import RunFolderError
 from kfl.core.files import is_part
 from kfl.core.parse import parse_json, parse_toml, read_json, read_json_lines
-from kfl.experiment import Experiment
+from kfl.experiment import Experiment, in_todays_words
 from kfl.runfolder import _files as files
 from kfl.runfolder._environment import given_as_objects
 from kfl.runfolder._history import History, RoundLog, Snapshot
@@ -57,9 +57,9 @@ class RunReader:
             raise files.damaged(self.path / files.CONFIG, problem) from problem
 
     def config(self) -> Table:
-        """The configuration as plain values; `load_experiment` makes an Experiment of it."""
+        """The configuration as plain values in today's words; `load_experiment` makes an Experiment of it."""
         try:
-            return parse_toml(self.config_text())
+            return in_todays_words(parse_toml(self.config_text()))
         except ValueError as problem:
             raise files.damaged(self.path / files.CONFIG, problem) from problem
 
@@ -204,7 +204,7 @@ def read_log(path: Path, number: int, line: str, devices: int | None = None) -> 
 def load_experiment(path: Path) -> Experiment:
     """The experiment of a run folder."""
     files.require_run_folder(path)
-    return Experiment.load(path / files.CONFIG)
+    return Experiment.from_table(in_todays_words(read_config(path / files.CONFIG)))
 
 
 def load_run(path: str | Path) -> tuple[Experiment, History]:

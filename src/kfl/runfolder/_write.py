@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from kfl.core.config import differences
+from kfl.core.config import differences, dump_toml
 from kfl.core.errors import RunFolderError
 from kfl.core.files import LockedError, is_part, jsonable, only_one, write_atomic, write_json, write_json_list
 from kfl.core.parse import parse_toml, read_toml
 from kfl.engine.base import Plan
-from kfl.experiment import Experiment, identity_fields
+from kfl.experiment import Experiment, identity_fields, in_todays_words
 from kfl.runfolder import _files as files
 from kfl.runfolder._checkpoint import Checkpoints
 from kfl.runfolder._files import cannot_write, whole_lines
@@ -96,6 +96,14 @@ class RunFolder:
             raise cannot_write(self.path, problem) from problem
         return "new"
 
+    def identity(self) -> str:
+        """The configuration that the folder holds, as text by which runs are told apart, after `prepare`.
+
+        For a new run it is `Experiment.identity`. An earlier version may have said the same in other words, and its
+        checkpoints go by those.
+        """
+        return dump_toml(identity_fields(read_toml(self.path / files.CONFIG)))
+
     def plan(self) -> Plan | None:
         """The execution plan of an unfinished run, so that it resumes the same way; None for a new run."""
         plan = RunReader(self.path).environment().get("plan")
@@ -156,7 +164,7 @@ class RunFolder:
 
     def _refuse_other(self, experiment: Experiment, existing: Path) -> None:
         try:
-            before = read_toml(existing)
+            before = in_todays_words(read_toml(existing))
         except ValueError as problem:
             raise RunFolderError(
                 f"The configuration {existing} is damaged ({problem}); choose another folder."

@@ -136,7 +136,7 @@ def run_world(
         if target.prepare(world.experiment) == "finished":
             return load_run(target.path)[1]
         target.write_environment({**describe_environment(), **world.describe(), "deterministic": deterministic})
-        return _play(world, Runner(fleet, options, target, world.identity()))
+        return _play(world, Runner(fleet, options, target, world.identity(target.identity())))
 
 
 def resume(folder: str | Path, **options: Any) -> History:

@@ -45,10 +45,10 @@ class World:
         """The number of devices K."""
         return self.table.size
 
-    def identity(self) -> str:
-        """What run a checkpoint belongs to: the configuration, the plan it is executed by, and the data."""
+    def identity(self, configuration: str) -> str:
+        """What run a checkpoint belongs to: the configuration in its folder, the plan it is executed by, the data."""
         plan = repr(sorted(self.engine.plan.table().items()))
-        facts = [self.experiment.identity(), plan, self.dataset.fingerprint()]
+        facts = [configuration, plan, self.dataset.fingerprint()]
         return blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
 
     def describe(self) -> dict[str, Any]:
