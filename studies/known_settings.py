@@ -1,0 +1,273 @@
+"""Is each baseline trained properly? Our algorithms in settings of others, beside the others' numbers.
+
+    PYTHONPATH=src python -m studies.known_settings --device cuda --data-dir DIR --out docs/results/known-settings.jsonl
+    python -m studies.known_settings --table          # the committed results beside the others' numbers, as Markdown
+
+Their network, split, batch size, passes, rate, momentum, devices per round and rounds; `differs` says what is not
+theirs. Nothing here is tuned. Runs come in the order of `settings`, one line of JSON for each as it ends; what the
+file has already is not run again, and nothing is started once `--limit-s` seconds have passed. The table stands in
+`docs/baselines.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import kfl
+from kfl.data import load_dataset
+
+Table = dict[str, Any]
+RESULTS = Path("docs/results/known-settings.jsonl")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One experiment of somebody else, in our words, with their number."""
+
+    name: str
+    algorithm: str
+    """As a reader knows it."""
+    about: str
+    """What is trained on what."""
+    table: Table
+    """Our configuration, without the seed."""
+    theirs: Mapping[int, tuple[float, ...]]
+    """Accuracy in per cent after so many rounds, one for each of their runs; none where we could read no source. With a
+    target, the rounds they needed, under the most rounds that we play."""
+    source: str
+    differs: str
+    """What our run does otherwise."""
+    target: float | None = None
+    """Count the rounds until this accuracy is reached."""
+    seeds: tuple[int, ...] = (0,)
+    standardised: bool = False
+    """Whether their inputs are (x − mean) / standard deviation of MNIST, where ours are x in [0, 1]."""
+
+    def experiment(self, seed: int) -> kfl.Experiment:
+        """The run with one seed."""
+        return kfl.Experiment.from_table({**self.table, "seed": seed})
+
+    def measured(self, curve: Sequence[float | None], rounds: int) -> float | None:
+        """The number to compare: accuracy in per cent, or rounds; None where the target is never reached."""
+        if self.target is None:
+            value = curve[rounds - 1]
+            return None if value is None else 100 * value
+        return next((float(number) for number, value in enumerate(curve, 1) if (value or 0) >= self.target), None)
+
+
+FLEET: Table = {"dataset": "mnist", "devices": 100, "radio": "none", "scheduler": {"name": "uniform", "count": 10}}
+EQUAL: Table = {"split": "shards", "classes_per_device": 2, "samples_per_device": 540}
+"""Two shards for each device, cut to the size of the smallest device, so that all take equally many batches."""
+IID: Table = {"split": "iid"}
+CUT = "540 samples on each device (theirs 600)"
+
+
+def sgd(algorithm: str, passes: int, rate: float, momentum: float = 0.0, **more: Any) -> Table:
+    """Mini-batches of 10, as in every setting here."""
+    common = {"local_steps": passes, "learning_rate": rate, "momentum": momentum, "batch_size": 10}
+    return {"algorithm": {"name": algorithm, **common, **more}}
+
+
+def network(name: str, width: int) -> Table:
+    """A network of `studies.known_networks`."""
+    return {"model": f"studies.known_networks:{name}", "widths": [width]}
+
+
+# ── PFLlib, run by us on the very same split ──
+
+PFLLIB_RUNS: dict[str, dict[int, tuple[float, ...]]] = {}
+"""Accuracy in per cent after so many rounds, one for each split: seeds 100, 101, …"""
+PFLLIB_OURS: dict[str, tuple[str, Table, str]] = {
+    "FedAvg": ("fedavg", {}, "–"),
+    "FedRep": ("fedrep", {"head_steps": 1, "body_steps": 1}, "–"),
+    "APFL": ("apfl", {"mixing": 0.5, "mixing_rate": 0.01}, "PFLlib trains v alone and mixes w into it after the round"),
+    "FedProto": ("fedproto", {}, "PFLlib predicts by the nearest prototype of all ten, ours with the head"),
+    "local": ("local", {}, "–"),
+}
+
+
+def pfllib() -> Iterator[Setting]:
+    """Five algorithms in the setting of PFLlib's own CNN."""
+    for shown, (name, own, differs) in PFLLIB_OURS.items():
+        yield Setting(
+            f"pfllib-{name}",
+            shown,
+            "MNIST, 2 shards, CNN 32–64–512, 1 pass, rate 0.01",
+            {**FLEET, **EQUAL, **network("plain_cnn", 512), **sgd(name, 1, 0.01, **own), "rounds": 20},
+            PFLLIB_RUNS.get(shown, {10: (), 20: ()}),
+            "PFLlib d832e76, run by us on the same split",
+            differs,
+            seeds=(100, 101, 102),
+        )
+
+
+# ── Published numbers ──
+
+MCMAHAN = "McMahan et al. 2017, Table {}, as copied in Lorenc1o.github.io 521c42e"
+
+
+def mcmahan(network_name: str, table: Table, about: str, rounds: int, theirs: float, **more: Any) -> Setting:
+    """One cell of their Tables 1 and 2: rounds until the accuracy is reached, E passes, 10 of 100 devices."""
+    target = 0.97 if network_name == "2nn" else 0.99
+    differs = "rate 0.1 (theirs is the best of a grid)" + (f"; {CUT}" if "samples_per_device" in table else "")
+    iid = "iid" if table["split"] == "iid" else "shards"
+    return Setting(
+        f"mcmahan-{network_name}-{iid}",
+        "FedAvg",
+        f"MNIST, {about}, rounds to {100 * target:.0f} %",
+        {**FLEET, **table, "rounds": rounds},
+        {rounds: (theirs,)},
+        MCMAHAN.format(1 if network_name == "2nn" else 2),
+        differs,
+        target=target,
+        **more,
+    )
+
+
+def ji(split: Table, theirs: Mapping[int, tuple[float, ...]]) -> Setting:
+    """Ji's repetition of McMahan et al.: an MLP of one hidden layer."""
+    iid = split["split"] == "iid"
+    return Setting(
+        f"ji-mlp-{'iid' if iid else 'shards'}",
+        "FedAvg",
+        f"MNIST, {'IID' if iid else '2 shards'}, MLP 200, 5 passes, rate 0.01, momentum 0.5",
+        {**FLEET, **split, **network("dense", 200), **sgd("fedavg", 5, 0.01, 0.5), "rounds": 50},
+        theirs,
+        "shaoxiongji/federated-learning 5a9da1a, README, Tables 1 and 2",
+        "no dropout" + ("" if iid else f"; {CUT}"),
+        standardised=True,
+    )
+
+
+def settings() -> list[Setting]:
+    """All settings, the most telling for a second of work first."""
+    one, five = sgd("fedavg", 1, 0.1), sgd("fedavg", 5, 0.1)
+    two_nn, cnn = network("two_nn", 200), network("padded_cnn", 512)
+    collins = {**FLEET, "dataset": "cifar10", "split": "shards", "classes_per_device": 2, **network("fedrep_cnn", 120)}
+    return [
+        *pfllib(),
+        mcmahan("2nn", {**IID, **two_nn, **one}, "IID, 2NN, 1 pass", 150, 87, seeds=(0, 1, 2)),
+        ji(IID, {10: (94.57,), 50: (97.21,)}),
+        ji(EQUAL, {10: (70.44,), 50: (93.03,)}),
+        mcmahan("cnn", {**IID, **cnn, **five}, "IID, CNN, 5 passes", 30, 20),
+        mcmahan("2nn", {**EQUAL, **two_nn, **one}, "2 shards, 2NN, 1 pass", 1000, 664),
+        Setting(
+            "collins-fedrep",
+            "FedRep",
+            "CIFAR-10, 2 shards, CNN 64–64–120–64, 10 + 1 passes, rate 0.01, momentum 0.5",
+            {**collins, **sgd("fedrep", 1, 0.01, 0.5, head_steps=10, body_steps=1), "rounds": 100, "evaluate_every": 5},
+            {50: (), 100: ()},
+            "lgcollins/FedRep d82e629, scripts/FedRep_cifar10_2shards.sh",
+            "no crops and flips, no weight decay, heads not trained once more after the last round",
+        ),
+        mcmahan("cnn", {**EQUAL, **cnn, **one}, "2 shards, CNN, 1 pass", 500, 350),
+    ]
+
+
+# ── Running ──
+
+
+def run(setting: Setting, seed: int, device: str, data_dir: Path | None) -> Table:
+    """Play one run, and say what came out."""
+    experiment = setting.experiment(seed)
+    data = load_dataset(experiment.dataset, data_dir)
+    if setting.standardised:
+        data = replace(data, mean=(0.1307,), std=(0.3081,))
+    began = time.perf_counter()
+    history = kfl.run(experiment, dataset=data, device=device)
+    return {
+        "setting": setting.name,
+        "seed": seed,
+        "digest": experiment.digest(),
+        "kfl": kfl.__version__,
+        "device": device,
+        "seconds": round(time.perf_counter() - began, 2),
+        "accuracy": [None if e.accuracy is None else round(e.accuracy, 4) for e in history.rounds],
+    }
+
+
+def read(path: Path) -> list[Table]:
+    """The runs that a file has."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def run_all(chosen: Sequence[Setting], out: Path, device: str, data_dir: Path | None, limit_s: float) -> None:
+    """Run what is missing."""
+    began = time.perf_counter()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    done = {(entry["setting"], entry["seed"]) for entry in read(out)}
+    wanted = [(setting, seed) for setting in chosen for seed in setting.seeds if (setting.name, seed) not in done]
+    for setting, seed in wanted:
+        if time.perf_counter() - began > limit_s:
+            print(f"{limit_s:g} s have passed: {setting.name} with seed {seed} and what follows is left.")
+            return
+        entry = run(setting, seed, device, data_dir)
+        with out.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+        shown = ", ".join(_shown(setting, [entry], rounds) for rounds in setting.theirs)
+        print(f"{setting.name:20} seed {seed:3}  {entry['seconds']:6.1f} s  {shown}", flush=True)
+
+
+# ── Showing ──
+
+
+def _number(setting: Setting, value: float) -> str:
+    return f"{value:.0f}" if setting.target is not None else f"{value:.2f}"
+
+
+def _several(setting: Setting, values: Sequence[float]) -> str:
+    """Mean ± standard deviation (number of runs), or the one value."""
+    if len(values) < 2:
+        return _number(setting, values[0]) if values else "–"
+    return f"{_number(setting, mean(values))} ± {_number(setting, stdev(values))} ({len(values)})"
+
+
+def _shown(setting: Setting, runs: Sequence[Table], rounds: int) -> str:
+    found = [setting.measured(entry["accuracy"], rounds) for entry in runs]
+    if None in found:
+        best = max(max(value or 0 for value in entry["accuracy"]) for entry in runs)
+        return f"not in {rounds} (best {100 * best:.2f} %)"
+    return _several(setting, [value for value in found if value is not None])
+
+
+def table(runs: Sequence[Table]) -> str:
+    """Theirs beside ours: accuracy in per cent after so many rounds, or how many rounds a target takes."""
+    head = ("algorithm", "setting", "after", "theirs", "ours", "source", "ours differs")
+    lines = [f"| {' | '.join(head)} |", "| --- | --- | ---: | ---: | ---: | --- | --- |"]
+    for setting in settings():
+        own = [entry for entry in runs if entry["setting"] == setting.name]
+        for rounds, values in setting.theirs.items():
+            after = "rounds" if setting.target is not None else str(rounds)
+            ours = _shown(setting, own, rounds) if own else "not run"
+            theirs = _several(setting, values)
+            row = (setting.algorithm, setting.about, after, theirs, ours, setting.source, setting.differs)
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", action="store_true", help="print the results as Markdown and run nothing")
+    parser.add_argument("--only", default="", metavar="WORD", help="settings with this word in their name")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--data-dir", type=Path, default=None, help="folder with MNIST and CIFAR-10")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--limit-s", type=float, default=150.0, help="start no run after this many seconds")
+    given = parser.parse_args()
+    if given.table:
+        print(table(read(given.out)))
+        return
+    chosen = [setting for setting in settings() if given.only in setting.name]
+    run_all(chosen, given.out, given.device, given.data_dir, given.limit_s)
+
+
+if __name__ == "__main__":
+    main()
