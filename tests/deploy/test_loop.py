@@ -2,6 +2,7 @@
 
 import io
 import json
+import runpy
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -145,6 +146,8 @@ def test_a_fleet_does_what_the_simulator_does(loop, serve_fleet, small, tmp_path
         assert {k: v for k, v in ours.items() if k not in measured} == {
             k: v for k, v in other.items() if k not in measured
         }
+    if config.experiment.radio is not None:
+        assert runpy.run_path("studies/recompute_run.py")["main"](folder) == 0
 
 
 def test_the_standard_fleet_has_unequal_shares_and_a_device_that_sits_out(small):

@@ -1,0 +1,99 @@
+"""Every joule, second, queue and battery of a finished run, recomputed: python studies/recompute_run.py runs/mine
+
+Nothing of kfl is imported: the formulas are the paper's (section II-C, equations (21) and (24)), the inputs are listed
+in docs/run.md. Prints the largest relative difference of each kind; exit status 1 if one is above 1e-9.
+"""
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LIMIT, LN2, A = 1e-9, np.log(2), np.array
+FACTS = ("cpu_hz", "flops_per_cycle", "power_coefficient", "max_power_w", "flops", "bits_up", "bits_down", "budget_j")
+SUMS = ("compute_energy_j", "upload_energy_j", "time_s", "bits_up", "bits_down", "energy_j")
+USES = ("devices_over_budget", "largest_use_of_budget", "mean_use_of_budget")
+worst: dict[str, tuple[float, str]] = {}
+np.seterr(divide="ignore", invalid="ignore")
+
+
+def compare(kind: str, ours: Any, theirs: Any, where: str, scale: Any = 0.0) -> None:
+    """Keep the largest difference of a kind, relative to the larger of the two numbers or to `scale`."""
+    ours, theirs = A(ours, float), A(theirs, float)
+    off = np.where(ours == theirs, 0.0, abs(ours - theirs) / np.maximum(np.maximum(abs(ours), abs(theirs)), scale))
+    worst[kind] = max(worst.get(kind, (0.0, "")), (float(np.nan_to_num(off, nan=np.inf).max(initial=0.0)), where))
+
+
+def play(log: dict[str, Any], device: dict[str, Any], queue_j: Any, config: dict[str, Any], real: bool) -> list[Any]:
+    """Check a round. Returns the joules of each chosen device's work and upload, seconds, bits up, bits down."""
+    here, chosen, cell = f"round {log['round']}", [device["place"][k] for k in log["devices"]], config["radio"]
+    one, band_hz = {name: device[name][chosen] for name in FACTS}, cell["bandwidth_hz"]
+    share, gain, true_gain = A(log["share"]), A(log["gain"]), A(log["true_gain"] or log["gain"])
+    bits, hz, noise = one["bits_up"], share * band_hz, 10 ** (cell["noise_dbm_per_hz"] / 10) / 1000
+    work_s = one["flops"] / (one["cpu_hz"] * one["flops_per_cycle"])
+    work_j = one["power_coefficient"] * one["flops"] * one["cpu_hz"] ** 2 / one["flops_per_cycle"]
+    send_s = np.where(hz > 0, cell["deadline_s"] - log["reserved_s"] - work_s, 0.0)
+    power_w = np.where(bits > 0, hz * noise / gain * np.expm1(bits * LN2 / (send_s * hz)), 0.0)
+    carried = hz * np.log1p(power_w * true_gain / (hz * noise)) / LN2 * send_s
+    blocks = share * (0 if cell["resource_blocks"] == "none" else cell["resource_blocks"])
+    compare("computing time", work_s, log["compute_time_s"], here)
+    compare("upload time", send_s, log["upload_time_s"], here)
+    compare("transmit power", power_w, log["power_w"], here)
+    compare("power within its limit", np.maximum(power_w, one["max_power_w"]), one["max_power_w"], here)
+    compare("shares within the band", max(share.sum(), 1.0), 1.0, here)
+    compare("whole resource blocks", blocks, np.rint(blocks), here)
+    compare("queues before a round", queue_j[chosen], log["queue_j"], here, one["budget_j"] / config["rounds"])
+    if real:  # devices report their energies, and seconds are real
+        return [A(log[name]) for name in SUMS[:-1]]
+    faults = {entry["device"]: entry for entry in log["faults"]}
+    fault = A([faults.get(k, {}).get("fault", "") for k in log["devices"]], str)
+    died, idle = fault == "battery_empty", fault == "drop_before"
+    silent, send_j = died | idle | (fault == "drop_after"), power_w * send_s
+    part_j = A([faults.get(k, {}).get("spent_fraction", 0.0) for k in log["devices"]]) * (work_j + send_j)
+    send_j = np.where(died, np.maximum(part_j - work_j, 0.0), np.where(silent, 0.0, send_j))
+    work_j = np.where(died, np.minimum(part_j, work_j), np.where(idle, 0.0, work_j))
+    weak = (bits > carried * (1 + LIMIT)) | np.isin(fault, ("drop_after", "late", "outage"))
+    lost = weak & (bits > 0) & ~died & ~idle & ~np.isin(log["devices"], log["diverged"])
+    downlink_w = np.inf if cell["downlink_power_dbm"] == "none" else 10 ** (cell["downlink_power_dbm"] / 10) / 1000
+    weakest = downlink_w * true_gain.min(initial=np.inf) / (band_hz * noise)
+    broadcast_s = device["bits_down"].max() * LN2 / (band_hz * np.log1p(weakest))
+    time_s = broadcast_s + (work_s + send_s).max(initial=0.0)
+    compare("computing energy", work_j, log["compute_energy_j"], here)
+    compare("upload energy", send_j, log["upload_energy_j"], here)
+    compare("lost uploads", lost, np.isin(log["devices"], log["lost"]), here)
+    compare("times of a round", [broadcast_s, time_s], [log["broadcast_s"], log["time_s"]], here)
+    compare("time within the deadline", max(time_s, cell["deadline_s"]), cell["deadline_s"], here)
+    return [work_j, send_j, time_s, bits[~silent].sum(), one["bits_down"].sum()]
+
+
+def main(folder: Path) -> int:
+    """Check a run, and print the largest difference of each kind."""
+    config, lines = tomllib.loads((folder / "config.toml").read_text()), (folder / "rounds.jsonl").read_text()
+    records, summary = (json.loads((folder / name).read_text()) for name in ("devices.json", "summary.json"))
+    if config["radio"] == "none" or lines.count('"gain"') != lines.count("\n"):
+        sys.exit(f"{folder} has no radio, or is of a version that kept no gains.")
+    device: dict[str, Any] = {n: A([np.inf if one[n] is None else one[n] for one in records]) for n in FACTS}
+    device["place"] = {one["device"]: position for position, one in enumerate(records)}
+    spent_j, queue_j, total = np.zeros((2, len(records))), np.zeros(len(records)), np.zeros(3)
+    budget_j, real = device["budget_j"], (folder / "fleet.json").exists()
+    for log in map(json.loads, lines.splitlines()):
+        now_j, chosen = np.zeros_like(spent_j), [device["place"][k] for k in log["devices"]]
+        now_j[0, chosen], now_j[1, chosen], *rest = play(log, device, queue_j, config, real)
+        spent_j, total = spent_j + now_j, total + A(rest)
+        queue_j = np.maximum(queue_j + now_j.sum(axis=0) - budget_j / config["rounds"], 0.0)
+        over_j = np.maximum(spent_j.sum(axis=0) - budget_j, 0.0)
+        compare("hard budgets kept", over_j * config["hard_budget"], 0.0, f"round {log['round']}", budget_j)
+    used = spent_j.sum(axis=0) / budget_j
+    compare("totals", [*spent_j.sum(axis=1), *total, spent_j.sum()], [summary[n] for n in SUMS], "summary.json")
+    compare("budgets", [(used > 1 + LIMIT).sum(), used.max(), used.mean()], [summary[n] for n in USES], "summary.json")
+    compare("energy of each device", spent_j, [[one[name] for one in records] for name in SUMS[:2]], "devices.json")
+    compare("last queues", queue_j, [one["queue_j"] for one in records], "devices.json", budget_j / config["rounds"])
+    print("\n".join(f"{off:8.1e}  {kind} ({where})" for kind, (off, where) in worst.items()))
+    return int(max(worst.values())[0] > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
