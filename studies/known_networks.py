@@ -37,6 +37,11 @@ def fedrep_cnn(input_shape: tuple[int, ...], classes: int, width: int) -> kfl.Sp
     return _cnn(input_shape, classes, (64, 64), (width, 64))
 
 
+def small_cnn(input_shape: tuple[int, ...], classes: int, width: int) -> kfl.SplitModel:
+    """FedProto's CNN for MNIST at width 50, without its dropout: 10 and 20 channels."""
+    return _cnn(input_shape, classes, (10, 20), (width,))
+
+
 def _cnn(
     shape: tuple[int, ...], classes: int, channels: tuple[int, ...], widths: tuple[int, ...], padding: int = 0
 ) -> kfl.SplitModel:
