@@ -51,7 +51,7 @@ def measure(kind: str, devices: int, seed: int, literal: bool) -> dict[str, floa
 def _arguments(
     scheduler: Lyapunov, state: SchedulerState, observation: Observation
 ) -> tuple[float, float, FloatArray, Observation]:
-    value = scheduler.v / (observation.round + 1)
+    value = scheduler.printed_v(state, observation.samples) / (observation.round + 1)
     return value, scheduler.epsilon * float(state.allowance_j.mean()), state.queue_j, observation
 
 

@@ -91,7 +91,7 @@ def measure(seeds: list[int]) -> dict[str, Any]:
             chosen = np.array([(a.compute_j > 0).sum(1) for a in accounts])
             used = np.array([a.energy_j.sum(0) / a.budget_j for a in accounts])
             gamma = np.array([data_weight("inverse", t) for t in range(ROUNDS)])
-            v = float(getattr(scheduler, "v", 0.0))
+            v = scheduler.drift_weights(accounts[0].budget_j, ROUNDS, np.full(DEVICES, float(SAMPLES)))[0]
             bound = proposition2_energy(accounts[0], np.full(DEVICES, float(SAMPLES)), v, gamma)
             results[f"{kappa:g} | {name}"] = {
                 "kappa": kappa,

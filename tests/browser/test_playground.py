@@ -145,10 +145,10 @@ def test_it_opens_and_every_chart_is_drawn(browser, url, size):
 
 def test_moving_a_control_gives_what_the_library_says(browser, url, size):
     page = Page(browser, url, replace(start("small-cell"), devices=30, rounds=12), size)
-    before, v = page.as_the_library_says(page.settings), page.settings.v
-    page.slide("v", 300)
+    before, v = page.as_the_library_says(page.settings), page.settings.relative_v
+    page.slide("relative_v", 300)
     moved = page.settings
-    assert moved.v < v
+    assert moved.relative_v < v
     after = page.as_the_library_says(moved)
     assert after.taken.sum() < before.taken.sum()  # a smaller V: fewer devices
     page.type("budget_j_per_round", "10")
@@ -188,19 +188,19 @@ def test_another_scheduler_another_seed_another_cell(browser, url):
 def test_a_bad_value_is_a_sentence_and_the_last_good_results_stay(browser, url, size):
     page = Page(browser, url, Settings(devices=10, rounds=5), size)
     before = page.cards
-    page.type("v", "a lot")
+    page.type("relative_v", "a lot")
     problem = browser.find("#problem")
-    assert problem.text == "V is 'a lot', but must be a number."
-    assert page.js("return document.getElementById('v').getAttribute('aria-invalid')") == "true"
-    page.type("v", "")
-    assert problem.text.startswith("V is ")
-    page.type("v", "5000")
-    assert problem.text == "V is 5000, but must be from 1e-06 to 10."
+    assert problem.text == "Relative V is 'a lot', but must be a number."
+    assert page.js("return document.getElementById('relative_v').getAttribute('aria-invalid')") == "true"
+    page.type("relative_v", "")
+    assert problem.text.startswith("Relative V is ")
+    page.type("relative_v", "5e6")
+    assert problem.text == "Relative V is 5000000, but must be from 0.001 to 1e+06."
     assert page.cards == before
-    assert page.settings.v == 0.01
-    page.type("v", "0.02")
+    assert page.settings.relative_v == 1.0
+    page.type("relative_v", "2")
     assert not problem.is_displayed()
-    assert page.settings.v == 0.02
+    assert page.settings.relative_v == 2.0
     assert browser.messages() == []
 
 
@@ -231,15 +231,15 @@ def test_by_keyboard(browser, url):
     for _ in range(40):
         browser.driver.switch_to.active_element.send_keys(Keys.TAB)
         reached.append(page.js("return document.activeElement.id"))
-        if reached[-1] == "v-slider":
+        if reached[-1] == "relative_v-slider":
             break
     assert "scheduler" in reached
-    assert reached[-1] == "v-slider"
+    assert reached[-1] == "relative_v-slider"
     for _ in range(5):
         browser.driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
     time.sleep(0.2)
     page.settle()
-    assert 0.01 < page.settings.v < 0.012
+    assert 1.0 < page.settings.relative_v < 1.2
     slider = browser.find("#round-slider")
     slider.send_keys(Keys.ARROW_RIGHT)
     time.sleep(0.2)

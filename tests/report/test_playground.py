@@ -88,8 +88,8 @@ def test_an_address_holds_every_setting(data):
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ({"v": "many"}, "V is 'many', but must be a number."),
-        ({"v": "nan"}, "V is nan, but must be from 1e-06 to 10."),
+        ({"relative_v": "many"}, "Relative V is 'many', but must be a number."),
+        ({"relative_v": "nan"}, "Relative V is nan, but must be from 0.001 to 1e+06."),
         ({"devices": "2.5"}, "Devices is '2.5', but must be a whole number."),
         ({"devices": "0"}, "Devices is 0, but must be from 1 to 300."),
         ({"devices": "inf"}, "Devices is 'inf', but must be a whole number."),
@@ -113,7 +113,7 @@ def test_bad_values_are_one_sentence(query, sentence):
     [
         small(),
         small(scheduler="round-robin", count=3, seed=7),
-        replace(start("nb-iot"), devices=12, rounds=8, scheduler="dual", v=0.003, radius_m=700.0, round=4),
+        replace(start("nb-iot"), devices=12, rounds=8, scheduler="dual", relative_v=0.3, radius_m=700.0, round=4),
         replace(start("small-cell"), devices=12, rounds=8, gamma="constant", hard_budget=True),
     ],
 )
@@ -140,17 +140,17 @@ def test_what_is_taken_home_gives_the_same(state, tmp_path, monkeypatch, capsys)
 
 def test_the_training_command_is_one_that_works(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    state = small(rounds=2, bandwidth_hz=1e6, scheduler="dual", v=0.02, hard_budget=True)
+    state = small(rounds=2, bandwidth_hz=1e6, scheduler="dual", relative_v=2.0, hard_budget=True)
     words = command_lines(state).splitlines()[-1].split()[1:]
     assert main([*words, "--widths", "8", "--no-baseline", "--no-models", "--out", "run"]) == 0
     from kfl.runfolder import load_experiment
 
     experiment = load_experiment(tmp_path / "run")
-    assert (experiment.scheduler, experiment.radio, experiment.hard_budget) == (Dual(v=0.02), state.radio, True)
+    assert (experiment.scheduler, experiment.radio, experiment.hard_budget) == (Dual(relative_v=2.0), state.radio, True)
 
 
 def test_the_page_says_what_was_played():
-    state = replace(start("small-cell"), devices=30, rounds=5, round=3)
+    state = replace(start("small-cell"), devices=30, rounds=5, round=3, relative_v=100.0)
     play = Play(state)
     play.advance()
     one = play.rounds[2]
@@ -214,11 +214,11 @@ def test_the_server_refuses_what_is_not_for_it(server):
     assert ask(server, "/answer.json", host="kfl.example.com:8379")[0] == 403
     assert ask(server, "/", method="POST")[0] == 405
     assert ask(server, "/../../etc/passwd")[0] == 404
-    status, text = ask(server, "/answer.json?v=lots")
-    assert (status, json.loads(text)["problem"]) == (200, "V is 'lots', but must be a number.")
-    status, text = ask(server, f"/cell.json?v={'9' * 5000}")
+    status, text = ask(server, "/answer.json?relative_v=lots")
+    assert (status, json.loads(text)["problem"]) == (200, "Relative V is 'lots', but must be a number.")
+    status, text = ask(server, f"/cell.json?relative_v={'9' * 5000}")
     assert (status, "too long" in json.loads(text)["problem"]) == (400, True)
-    status, page = ask(server, "/?v=<script>alert(1)</script>")
+    status, page = ask(server, "/?relative_v=<script>alert(1)</script>")
     assert status == 200
     assert "&lt;script&gt;alert(1)" in page
     assert "<script>alert(1)" not in page

@@ -129,16 +129,18 @@ def test_round_0_takes_everybody_who_fits_cheapest_first() -> None:
 def test_gamma_is_in_the_break_test() -> None:
     """V D = 1 and q E_L = 0.5: worth it in round 0 (γ = 1), not in round 9 (γ = 1/10)."""
     queues = state(np.full(4, 5.0))
-    assert Lyapunov().decide(queues, observe(round=0)).chosen.all()
-    late = Lyapunov().decide(queues, observe(round=9))
+    assert Lyapunov(v=0.01).decide(queues, observe(round=0)).chosen.all()
+    late = Lyapunov(v=0.01).decide(queues, observe(round=9))
     assert not late.chosen.any() and late.objective == 0 and late.share.sum() == 0
-    assert Lyapunov(gamma="constant").decide(queues, observe(round=9)).chosen.all()
+    assert Lyapunov(v=0.01, gamma="constant").decide(queues, observe(round=9)).chosen.all()
 
 
 def test_all_samples_of_a_device_count() -> None:
     """Δ uses D_k: of two alike devices the one with more data is worth its energy, the other is not."""
     seen = observe(samples=np.array([100.0, 10.0, 100.0, 10.0]))
-    np.testing.assert_array_equal(Lyapunov().decide(state(np.full(4, 5.0)), seen).chosen, [True, False, True, False])
+    np.testing.assert_array_equal(
+        Lyapunov(v=0.01).decide(state(np.full(4, 5.0)), seen).chosen, [True, False, True, False]
+    )
 
 
 def test_a_whole_models_estimate_overflows_and_the_order_still_is_right() -> None:
@@ -159,7 +161,7 @@ def test_a_whole_models_estimate_overflows_and_the_order_still_is_right() -> Non
     assert np.isinf(curve.upload_energy(scale, exponent, 1 / 200)[order]).all()
     log_cost = (np.log(np.maximum(queue, 1e-300)) + curve.log_upload_energy(scale, exponent, 1 / 200))[order]
     assert (np.diff(log_cost[free.sum() :]) >= 0).all()
-    decision = Lyapunov().decide(state(queue), seen)
+    decision = Lyapunov(v=0.01).decide(state(queue), seen)
     assert decision.chosen.any() and decision.share.sum() <= 1 + 1e-12
 
 
@@ -175,7 +177,7 @@ def test_unreachable_devices_are_never_chosen_and_the_status_says_so() -> None:
         upload_time_s=np.array([0.5, -0.1, 0.5, 0.5]),
         gain=np.array([1e-9, 1e-9, 1e-20, 1e-9]),
     )
-    decision = Lyapunov().decide(state(np.zeros(4)), seen)
+    decision = Lyapunov(v=0.01).decide(state(np.zeros(4)), seen)
     np.testing.assert_array_equal(decision.chosen, [True, False, False, False])
     assert str(decision.status) == (
         "2 of 4 devices cannot be scheduled this round: device 1 past the deadline after computing; "
@@ -186,7 +188,7 @@ def test_unreachable_devices_are_never_chosen_and_the_status_says_so() -> None:
 def test_epsilon_keeps_idle_queues_from_sending_at_full_power() -> None:
     seen = paper_round(100, seed=0, round_index=0)
     before = state(np.zeros(100))
-    ours, printed = Lyapunov().decide(before, seen), Lyapunov(as_printed=True).decide(before, seen)
+    ours, printed = Lyapunov(v=0.01).decide(before, seen), Lyapunov(v=0.01, as_printed=True).decide(before, seen)
     np.testing.assert_array_equal(ours.chosen, printed.chosen)
     np.testing.assert_allclose(printed.power_w[printed.chosen], seen.uplink.max_power_w[printed.chosen], rtol=1e-9)
     assert printed.upload_energy_j.sum() > 1e5 * ours.upload_energy_j.sum()
@@ -211,16 +213,16 @@ def test_as_printed_gives_least_shares_beside_optimal_ones() -> None:
 
 def test_without_a_radio_computation_decides() -> None:
     seen = observe(uplink=None)
-    decision = Lyapunov().decide(state([0.0, 5.0, 20.0, 9.9]), seen)
+    decision = Lyapunov(v=0.01).decide(state([0.0, 5.0, 20.0, 9.9]), seen)
     np.testing.assert_array_equal(decision.chosen, [True, True, False, True])
     assert decision.upload_energy_j.sum() == decision.share.sum() == 0
     assert decision.objective == pytest.approx(-3.0 + 0.1 * 14.9)
 
 
 def test_queues_follow_equation_20() -> None:
-    scheduler = Lyapunov()
+    scheduler = Lyapunov(v=0.01)
     before = scheduler.init(np.array([20.0, np.inf]), horizon=200)
-    after = scheduler.update(before, Lyapunov().decide(before, _two()), np.array([0.3, 0.3]))
+    after = scheduler.update(before, Lyapunov(v=0.01).decide(before, _two()), np.array([0.3, 0.3]))
     np.testing.assert_allclose(after.queue_j, [0.2, 0.0])
 
 
@@ -252,7 +254,9 @@ def test_bad_parameters_are_refused_with_their_name(parameters: dict[str, object
 
 def test_gamma_may_be_a_users_function_and_must_be_a_weight() -> None:
     assert data_weight("math:cosh", 0) == 1.0
-    assert Lyapunov(gamma="math:sqrt").decide(state(np.zeros(4)), observe(round=4)).objective == pytest.approx(-8.0)
+    assert Lyapunov(v=0.01, gamma="math:sqrt").decide(state(np.zeros(4)), observe(round=4)).objective == pytest.approx(
+        -8.0
+    )
     with pytest.raises(ConfigError, match="finite number, 0 or more"):
         data_weight("operator:neg", 3)
 
@@ -339,7 +343,7 @@ def test_a_hard_budget_is_never_overspent(seed: int) -> None:
     for decision in (
         serve(seen, np.ones(n, bool), rng.exponential(size=n)),
         Lyapunov().decide(state(np.zeros(n)), seen),
-        Lyapunov(as_printed=True).decide(state(np.zeros(n)), seen),
+        Lyapunov(v=0.01, as_printed=True).decide(state(np.zeros(n)), seen),
     ):
         spent = np.where(decision.chosen, seen.compute_energy_j + decision.upload_energy_j, 0.0)
         assert (spent <= seen.battery_j).all()

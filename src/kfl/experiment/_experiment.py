@@ -30,6 +30,9 @@ PAPER_WIDTHS = (128, 192, 256, 320, 384)
 ADDED_LATER = {"tested_devices": "none"}
 """Settings that earlier versions did not have, with the value that means the same as their absence."""
 
+UNITLESS = ("relative_v", "dearest_upload")
+"""Settings that a scheduler with the printed V does not look at."""
+
 
 def identity_fields(table: Table) -> Table:
     """The settings by which runs are told apart: all but those whose value means the same as their absence.
@@ -38,8 +41,14 @@ def identity_fields(table: Table) -> Table:
 
     >>> identity_fields({"rounds": 3, "tested_devices": "none"}), identity_fields({"tested_devices": 5})
     ({'rounds': 3}, {'tested_devices': 5})
+    >>> identity_fields({"scheduler": {"v": 0.01, "relative_v": 1.0}})
+    {'scheduler': {'v': 0.01}}
     """
-    return {name: value for name, value in table.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
+    kept = {name: value for name, value in table.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
+    scheduler = kept.get("scheduler")
+    if isinstance(scheduler, Mapping) and scheduler.get("v", "none") != "none":
+        kept["scheduler"] = {name: value for name, value in scheduler.items() if name not in UNITLESS}
+    return kept
 
 
 @dataclass(frozen=True)

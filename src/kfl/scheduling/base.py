@@ -204,9 +204,12 @@ class Scheduler(ABC):
         """What it does, in one line for help texts and pages: the first line of its docstring."""
         return (inspect.getdoc(cls) or "").partition("\n")[0]
 
-    def drift_weights(self, rounds: int) -> tuple[float, FloatArray]:
-        """V, and γ_t of every round, as Proposition 2 has them: V = 0 for a scheduler that weighs no data."""
-        return 0.0, 1.0 / np.arange(1, rounds + 1)
+    def drift_weights(self, budget_j: FloatArray, horizon: int, samples: FloatArray) -> tuple[float, FloatArray]:
+        """V, and γ_t of every round, as Proposition 2 has them: V = 0 for a scheduler that weighs no data.
+
+        `budget_j` is each device's budget for all `horizon` rounds, `samples` its data D_k.
+        """
+        return 0.0, 1.0 / np.arange(1, horizon + 1)
 
     def init(self, budget_j: FloatArray, horizon: int) -> SchedulerState:
         """The state before round 0: empty queues.

@@ -33,7 +33,7 @@ class Dual(DriftScheduler):
     >>> import kfl
     >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.Dual()))
     >>> [len(entry.devices) for entry in history.rounds]
-    [10, 10, 10]
+    [10, 2, 0]
     """
 
     name: ClassVar[str] = "dual"
@@ -41,55 +41,43 @@ class Dual(DriftScheduler):
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """A set close to the best one, its shares and powers, its objective and a bound on everybody's."""
         size = observation.size
-        gamma = data_weight(self.gamma, observation.round)
-        worth = self.v * gamma * observation.samples - state.queue_j * observation.compute_energy_j
+        v, gamma = self.printed_v(state, observation.samples), data_weight(self.gamma, observation.round)
+        worth = v * gamma * observation.samples - state.queue_j * observation.compute_energy_j
         members = np.flatnonzero(observation.available & (worth > 0))
         if not len(members):
             return _nobody(size, Status("nobody_worth" if observation.available.any() else "nobody_available"))
-        floor = share_floor(observation.take(members))
+        seen = self.patient(state, observation)
+        floor = share_floor(seen.take(members))
         members, floor = members[np.isfinite(floor)], floor[np.isfinite(floor)]
         if not len(members):
             unable = by_reason(standing(observation), observation.available & (worth > 0))
-            return _nobody(size, Status("nobody_worth_able", unable))
-        only = observation.take(members)
+            return _nobody(size, Status("nobody_worth_able", unable) if unable else Status("nobody_worth"))
+        only = seen.take(members)
         queue = state.queue_j[members]
         if only.uplink is None:
             positions, bound = np.arange(len(members)), float(-np.sum(worth[members]))
             share = energy = np.zeros(len(members))
         else:
             devices = Candidates.of(only.curve, floor, queue, worth[members])
-            magnitude = float(np.sum(self.v * gamma * only.samples + queue * only.compute_energy_j))
+            magnitude = float(np.sum(v * gamma * only.samples + queue * only.compute_energy_j))
             positions, bound = _best_set(devices, magnitude)
-            tiny = self._tiny_price(state.allowance_j, only.take(positions), gamma)
+            tiny = self._tiny_price(state.allowance_j, only.take(positions), v, gamma)
             share, energy = _share_band(devices.take(positions), tiny)
         if not len(positions):
             return replace(_nobody(size, Status("nobody_worth")), lower_bound=bound)
-        return self._decision(state, observation, gamma, members[positions], share, energy, bound)
+        decision = decision_for(observation, members[positions], share, energy)
+        spent = observation.compute_energy_j + decision.upload_energy_j
+        value = drift_objective(v, gamma, observation.samples, state.queue_j, decision.chosen, spent)
+        return replace(decision, objective=value, lower_bound=min(bound, value))
 
-    def _tiny_price(self, allowance_j: FloatArray, chosen: Observation, gamma: float) -> float:
+    def _tiny_price(self, allowance_j: FloatArray, chosen: Observation, v: float, gamma: float) -> float:
         """ε, or less: sharing the band by q + ε costs at most ε Σ E_U, kept under 0.1 % of one device's worth."""
         tiny = self.small_price(allowance_j)
         if chosen.uplink is None or not len(chosen.samples):
             return tiny
         most_j = float(np.sum(chosen.uplink.most_energy_j()))
-        least = 1e-3 * self.v * gamma * float(np.min(chosen.samples))
+        least = 1e-3 * v * gamma * float(np.min(chosen.samples))
         return min(tiny, least / most_j) if most_j > 0 else tiny
-
-    def _decision(
-        self,
-        state: SchedulerState,
-        observation: Observation,
-        gamma: float,
-        members: NDArray[np.intp],
-        share: FloatArray,
-        energy_j: FloatArray,
-        bound: float,
-    ) -> Decision:
-        """The chosen devices' shares and energies as a decision, valued by (22) with the true queues."""
-        decision = decision_for(observation, members, share, energy_j)
-        energy = observation.compute_energy_j + decision.upload_energy_j
-        value = drift_objective(self.v, gamma, observation.samples, state.queue_j, decision.chosen, energy)
-        return replace(decision, objective=value, lower_bound=min(bound, value))
 
 
 def _share_band(devices: Candidates, tiny: float) -> tuple[FloatArray, FloatArray]:

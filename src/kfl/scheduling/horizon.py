@@ -133,7 +133,7 @@ def cell_problem(
 
     >>> problem = cell_problem(CellConfig(), 20, 5, seed=0, flops=1.65e9, payload_bits=20480, samples=600)
     >>> [len(one.devices) for one in schedule(problem).rounds]
-    [20, 20, 20, 20, 13]
+    [20, 0, 0, 3, 0]
     """
     cell = Cell.build(radio, devices, seed)
     links = [cell.link_state(0, flops, payload_bits)]

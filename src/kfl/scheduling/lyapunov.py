@@ -60,14 +60,15 @@ class Lyapunov(DriftScheduler):
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """Algorithm 3 for one round."""
         gamma = data_weight(self.gamma, observation.round)
+        v, seen = self.printed_v(state, observation.samples), self.patient(state, observation)
         extra = 0.0 if self.as_printed else self.small_price(state.allowance_j)
-        candidates, order = line_up(self.v * gamma, extra, state.queue_j, observation)
+        candidates, order = line_up(v * gamma, extra, state.queue_j, seen)
         chosen = np.zeros(observation.size, bool)
         chosen[order[: best_prefix(candidates)]] = True
         rule = printed_rule if self.as_printed else share_band
-        decision = serve(observation, chosen, state.queue_j + extra, rule)
+        decision = serve(seen, chosen, state.queue_j + extra, rule)
         energy = observation.compute_energy_j + decision.upload_energy_j
-        objective = drift_objective(self.v, gamma, observation.samples, state.queue_j, decision.chosen, energy)
+        objective = drift_objective(v, gamma, observation.samples, state.queue_j, decision.chosen, energy)
         return replace(decision, objective=objective, status=_status(observation, decision))
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
 
 from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
-from kfl.scheduling.base import Scheduler
+from kfl.scheduling.base import Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 
 LARGEST_WEIGHT = 1e30
@@ -27,10 +28,18 @@ _EXPECTED = '"inverse", "constant" or "module:function", a function of the round
 
 @dataclass(frozen=True)
 class DriftScheduler(Scheduler):
-    """What schedulers that minimise the drift-plus-penalty have in common: its parameters."""
+    """What schedulers that minimise the drift-plus-penalty have in common: its parameters.
 
-    v: float = 0.01
-    """V: how much a data sample is worth against a joule of a device that is ahead of its budget."""
+    The printed V is in J² per sample, so one number means something else in every cell and for every horizon. Without
+    it V follows from `relative_v`, which has no unit, and devices wait out deep fades (`dearest_upload`).
+    """
+
+    v: float | None = None
+    """V as the paper prints it, in J² per sample. Given, it decides alone; none: relative_v and dearest_upload do."""
+    relative_v: float = 1.0
+    """V without a unit: what the mean device's data are worth in the last round, in squared mean budgets per round."""
+    dearest_upload: float = 10.0
+    """An upload that would cost a device more than this many of its budgets per round waits for a better channel."""
     gamma: str = "inverse"
     """γ_t, the weight of round t: "inverse" (1/(t+1)), "constant" (1), or "module:function" of the round."""
     epsilon: float = 1e-6
@@ -42,14 +51,47 @@ class DriftScheduler(Scheduler):
 
     def __post_init__(self) -> None:
         """Reject values that cannot work before a run starts."""
-        for name, value in (("v", self.v), ("epsilon", self.epsilon)):
-            if not (0 <= value <= LARGEST_WEIGHT):
+        for name, value in (("v", self.v), ("relative_v", self.relative_v), ("epsilon", self.epsilon)):
+            if value is not None and not (0 <= value <= LARGEST_WEIGHT):
                 raise ConfigError(f"scheduler.{name}", value, f"a number from 0 to {LARGEST_WEIGHT:g}")
+        if not self.dearest_upload > 0:
+            raise ConfigError("scheduler.dearest_upload", self.dearest_upload, "above 0, in budgets per round")
         data_weight(self.gamma, 0)
 
-    def drift_weights(self, rounds: int) -> tuple[float, FloatArray]:
+    def printed_v(self, state: SchedulerState, samples: FloatArray) -> float:
+        """V of equation (22) in J² per sample: `v`, or `relative_v` in the units of this fleet and horizon.
+
+        With e the mean budget per round, D the mean device's samples and γ the weight of the last round, it is
+        relative_v · e² / (γ D). A device that spends E takes part in the last round if its queue is below
+        relative_v · e² / E, whatever the cell, the horizon and γ.
+
+        >>> from kfl.scheduling import Lyapunov
+        >>> scheduler = Lyapunov(relative_v=3.0)
+        >>> round(scheduler.printed_v(scheduler.init(np.full(2, 20.0), horizon=200), np.full(2, 600.0)), 12)
+        0.01
+        """
+        if self.v is not None:
+            return self.v
+        held = samples[samples > 0]
+        scale = _last_weight(self.gamma, state.horizon) * (float(held.mean()) if len(held) else 1.0)
+        return min(self.relative_v * typical_allowance_j(state.allowance_j) ** 2 / scale, LARGEST_WEIGHT)
+
+    def drift_weights(self, budget_j: FloatArray, horizon: int, samples: FloatArray) -> tuple[float, FloatArray]:
         """V and γ_t."""
-        return self.v, np.array([data_weight(self.gamma, t) for t in range(rounds)])
+        gamma = np.array([data_weight(self.gamma, t) for t in range(horizon)])
+        return self.printed_v(self.init(budget_j, horizon), samples), gamma
+
+    def patient(self, state: SchedulerState, observation: Observation) -> Observation:
+        """The observation with the energy that a device may spend in this round, where V is relative.
+
+        With an empty queue joules are free in (22), so a device would send in the deepest fade that its power reaches,
+        and pay for it with its whole budget where the power limit times the deadline is far above that.
+        """
+        if self.v is not None or observation.uplink is None or self.dearest_upload == np.inf:
+            return observation
+        most_j = observation.compute_energy_j + self.dearest_upload * state.allowance_j
+        left_j = observation.battery_j if observation.hard_budget else np.inf
+        return replace(observation, hard_budget=True, battery_j=np.minimum(left_j, most_j))
 
     def small_price(self, allowance_j: FloatArray) -> float:
         """ε in joules of queue."""
@@ -74,7 +116,7 @@ def drift_objective(
 
 
 def typical_allowance_j(allowance_j: FloatArray) -> float:
-    """The mean budget per round of the devices that have one, 1 J if nobody has: the unit of the small price ε.
+    """The mean budget per round of the devices that have one, 1 J if nobody has: the unit of joules in weights.
 
     >>> typical_allowance_j(np.array([0.1, 0.3, np.inf]))
     0.2
@@ -102,6 +144,16 @@ def data_weight(gamma: str, round_index: int) -> float:
     if not (math.isfinite(weight) and weight >= 0):
         raise ConfigError(f"{gamma}({round_index})", weight, "a finite number, 0 or more")
     return weight
+
+
+@lru_cache(maxsize=64)
+def _last_weight(gamma: str, horizon: int) -> float:
+    """γ_t of the last round in which data weigh anything; 1 where they never do.
+
+    >>> _last_weight("inverse", 200), _last_weight("constant", 200)
+    (0.005, 1.0)
+    """
+    return next((weight for t in reversed(range(horizon)) if (weight := data_weight(gamma, t)) > 0), 1.0)
 
 
 def _function(gamma: str) -> Callable[[int], float]:

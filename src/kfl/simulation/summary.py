@@ -78,8 +78,9 @@ def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
         "mean_use_of_budget": float(used.mean()),
     }
     if np.isfinite(budget_j).all():
-        v, gamma = fleet.experiment.scheduler.drift_weights(len(logs))
-        facts["proposition2"] = asdict(proposition2_energy(account, fleet.table.samples, v, gamma))
+        samples = fleet.table.samples
+        v, gamma = fleet.experiment.scheduler.drift_weights(budget_j, fleet.experiment.rounds, samples)
+        facts["proposition2"] = asdict(proposition2_energy(account, samples, v, gamma[: len(logs)]))
     return facts
 
 

@@ -133,8 +133,9 @@ def _proposition2(
     except ConfigError as problem:
         notes.append(f"Proposition 2 is left out: {problem}")
         return None, None
-    if getattr(world.experiment.scheduler, "v", 0.0) == 0:
-        name = world.experiment.scheduler.name
+    scheduler = world.experiment.scheduler
+    if scheduler.drift_weights(world.table.budget_j, world.experiment.rounds, world.table.samples)[0] == 0:
+        name = scheduler.name
         notes.append(
             f"The scheduler {name} weighs no data: V = 0, and Proposition 2 says nothing about its data volume."
         )

@@ -168,8 +168,9 @@ def proposition2_of_run(world: World, logs: Sequence[RoundLog]) -> tuple[EnergyB
     if len(logs) * world.devices > MOST_ENTRIES:
         raise ConfigError("rounds × devices", len(logs) * world.devices, f"at most {MOST_ENTRIES:,} to be laid out")
     account = energy_account(logs, world.table.budget_j)
-    v, gamma = world.experiment.scheduler.drift_weights(len(logs))
-    samples = world.table.samples
+    samples, asked = world.table.samples, world.experiment
+    v, gamma = asked.scheduler.drift_weights(world.table.budget_j, asked.rounds, samples)
+    gamma = gamma[: len(logs)]
     energy = proposition2_energy(account, samples, v, gamma)
     chosen = scheduled(logs, world.devices)
     return energy, proposition2_volume(account, chosen, samples, v, gamma, least_round_energy(world, len(logs)))

@@ -3,7 +3,7 @@
 >>> play = Play(Settings(devices=20, rounds=5, scheduler="dual"))
 >>> play.advance()
 >>> [int(one.decision.chosen.sum()) for one in play.rounds]
-[20, 20, 20, 20, 13]
+[20, 0, 0, 3, 0]
 """
 
 from __future__ import annotations

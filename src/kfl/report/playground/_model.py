@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kfl.report.playground._settings import Settings
 from kfl.scheduling import Dual, FloatArray, cell_problem, data_weight, drift_objective
 from kfl.scheduling.horizon import PlayedRound, play
+from kfl.scheduling.objective import DriftScheduler
 from kfl.wireless import Cell
 
 
@@ -22,7 +23,7 @@ class JudgedRound(PlayedRound):
     """One round, and how far from the best its decision can be."""
 
     objective: float
-    """Drift plus penalty (22) of this decision, by the V of the settings, whatever the scheduler minimises."""
+    """Drift plus penalty (22) of this decision, by the relative V of the settings, whatever the scheduler minimises."""
     lower_bound: float
     """No decision of this round has an objective below this; the dual scheduler's certificate."""
 
@@ -48,8 +49,12 @@ class Play:
             hard_budget=settings.hard_budget,
         )
         self.rounds: list[JudgedRound] = []
-        self._ahead = play(self.problem, settings.make_scheduler())
-        self._judge = Dual(v=settings.v, gamma=settings.gamma)
+        scheduler = settings.make_scheduler()
+        self._ahead = play(self.problem, scheduler)
+        judge = Dual(relative_v=settings.relative_v, gamma=settings.gamma)
+        self._v = judge.printed_v(judge.init(self.problem.budget_j, settings.rounds), self.problem.samples)
+        # A scheduler that sends in the deepest fade is measured against decisions that may, too.
+        self._judge = judge if isinstance(scheduler, DriftScheduler) else Dual(v=self._v, gamma=settings.gamma)
 
     @cached_property
     def cell(self) -> Cell:
@@ -77,7 +82,7 @@ class Play:
             with np.errstate(invalid="ignore"):
                 bound = self._judge.decide(replace(one.before, memory={}), observation).lower_bound
         objective = drift_objective(
-            self.settings.v,
+            self._v,
             data_weight(self.settings.gamma, observation.round),
             observation.samples,
             one.before.queue_j,

@@ -31,7 +31,7 @@ from kfl.scheduling.problem_file import json_text, problem_table
 from kfl.wireless import PRESETS
 
 GROUPS = {
-    "Scheduler": ("v", "count"),
+    "Scheduler": ("relative_v", "count"),
     "Energy": ("budget_j_per_round", "power_coefficient", "flops", "deadline_s"),
     "Radio": ("bandwidth_hz", "payload_bits", "radius_m", "max_power_dbm"),
     "Fleet": ("devices", "samples", "rounds", "round", "seed"),

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling import SCHEDULERS, Scheduler
+from kfl.scheduling.objective import DriftScheduler
 from kfl.wireless import PRESETS, CellConfig
 
 PAPER_FLOPS = 5 * 600 * 550_346
@@ -33,7 +34,7 @@ class Settings:
     cell: str = "paper-mnist"
     """The preset that gives noise, path loss and processors."""
     scheduler: str = "lyapunov"
-    v: float = 0.01
+    relative_v: float = DriftScheduler.relative_v
     gamma: str = "inverse"
     count: int = 5
     hard_budget: bool = False
@@ -97,7 +98,7 @@ class Settings:
     def make_scheduler(self) -> Scheduler:
         """The chosen scheduler with those of its parameters that there are controls for."""
         kind = SCHEDULERS[self.scheduler]
-        given = {"v": self.v, "gamma": self.gamma, "count": self.count}
+        given = {"relative_v": self.relative_v, "gamma": self.gamma, "count": self.count}
         return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
 
 
@@ -131,13 +132,13 @@ class Control:
 
 CONTROLS = (
     Control(
-        "v",
-        "V",
+        "relative_v",
+        "Relative V",
         "",
-        1e-6,
-        10.0,
-        help="What a data sample is worth against a joule of a device that is ahead "
-        "of its budget. Larger: more devices, more energy.",
+        1e-3,
+        1e6,
+        help="What a device's data are worth against the joules of one that is ahead of its budget, in units of the "
+        "mean device's samples and of the mean budget per round. Larger: more devices, more energy.",
     ),
     Control("count", "Devices per round", "", 1, 100, "whole", help="How many devices the scheduler asks for."),
     Control(
