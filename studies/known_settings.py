@@ -1,18 +1,18 @@
 """Is each baseline trained properly? Our algorithms in settings of others, beside the others' numbers.
 
     PYTHONPATH=src python -m studies.known_settings --device cuda --data-dir DIR --out docs/results/known-settings.jsonl
-    python -m studies.known_settings --table          # the committed results beside the others' numbers, as Markdown
+    python -m studies.known_settings --page      # puts the committed results into docs/baselines.md
 
 Their network, split, batch size, passes, rate, momentum, devices per round and rounds; `differs` says what is not
 theirs. Nothing here is tuned. Runs come in the order of `settings`, one line of JSON for each as it ends; what the
-file has already is not run again, and nothing is started once `--limit-s` seconds have passed. The table stands in
-`docs/baselines.md`.
+file has already is not run again, and nothing is started once `--limit-s` seconds have passed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +21,12 @@ from statistics import mean, stdev
 from typing import Any
 
 import kfl
+from kfl.core.text import DASH
 from kfl.data import load_dataset
 
 Table = dict[str, Any]
 RESULTS = Path("docs/results/known-settings.jsonl")
+PAGE = Path("docs/baselines.md")
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,7 @@ def _number(setting: Setting, value: float) -> str:
 def _several(setting: Setting, values: Sequence[float]) -> str:
     """Mean ± standard deviation (number of runs), or the one value."""
     if len(values) < 2:
-        return _number(setting, values[0]) if values else "–"
+        return _number(setting, values[0]) if values else DASH
     return f"{_number(setting, mean(values))} ± {_number(setting, stdev(values))} ({len(values)})"
 
 
@@ -283,33 +285,41 @@ def _shown(setting: Setting, runs: Sequence[Table], rounds: int) -> str:
     return _several(setting, [value for value in found if value is not None])
 
 
-def table(runs: Sequence[Table]) -> str:
+def table(algorithm: str, runs: Sequence[Table]) -> str:
     """Theirs beside ours: accuracy in per cent after so many rounds, or how many rounds a target takes."""
-    head = ("algorithm", "setting", "after", "theirs", "ours", "source", "ours differs")
-    lines = [f"| {' | '.join(head)} |", "| --- | --- | ---: | ---: | ---: | --- | --- |"]
-    for setting in settings():
+    head = ("setting", "after round", "theirs", "ours", "theirs from", "ours differs")
+    lines = [f"| {' | '.join(head)} |", "| --- | ---: | ---: | ---: | --- | --- |"]
+    for setting in (one for one in settings() if one.algorithm == algorithm):
         own = [entry for entry in runs if entry["setting"] == setting.name]
         for rounds, values in setting.theirs.items():
-            after = "rounds" if setting.target is not None else str(rounds)
+            after = DASH if setting.target is not None else str(rounds)
             ours = _shown(setting, own, rounds) if own else "not run"
-            theirs = _several(setting, values)
-            row = (setting.algorithm, setting.about, after, theirs, ours, setting.source, setting.differs)
+            row = (setting.about, after, _several(setting, values), ours, setting.source, setting.differs)
             lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
 
+def fill(page: str, runs: Sequence[Table]) -> str:
+    """A page with the table of each algorithm between its marks, `<!-- known: FedAvg -->` and `<!-- end -->`."""
+
+    def block(found: re.Match[str]) -> str:
+        return f"{found[1]}\n\n{table(found[2], runs)}\n\n{found[3]}"
+
+    return re.sub(r"(<!-- known: (.+?) -->).*?(<!-- end -->)", block, page, flags=re.DOTALL)
+
+
 def main() -> None:
-    """Run, or print the table."""
+    """Run, or fill the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", action="store_true", help="print the results as Markdown and run nothing")
+    parser.add_argument("--page", action="store_true", help=f"put the results into {PAGE} and run nothing")
     parser.add_argument("--only", default="", metavar="WORD", help="settings with this word in their name")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data-dir", type=Path, default=None, help="folder with MNIST and CIFAR-10")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--limit-s", type=float, default=150.0, help="start no run after this many seconds")
     given = parser.parse_args()
-    if given.table:
-        print(table(read(given.out)))
+    if given.page:
+        PAGE.write_text(fill(PAGE.read_text(), read(given.out)))
         return
     chosen = [setting for setting in settings() if given.only in setting.name]
     run_all(chosen, given.out, given.device, given.data_dir, given.limit_s)

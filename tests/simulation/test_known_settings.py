@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from studies import known_networks
-from studies.known_settings import RESULTS, read, settings
+from studies.known_settings import PAGE, RESULTS, fill, read, settings
 
 
 @pytest.mark.parametrize(("name", "width", "parameters"), [("two_nn", 200, 199_210), ("padded_cnn", 512, 1_663_370)])
@@ -31,3 +31,9 @@ def test_committed_results_are_of_the_settings_as_they_are():
         setting = known[entry["setting"]]
         assert entry["digest"] == setting.experiment(entry["seed"]).digest()
         assert len(entry["accuracy"]) == max(setting.theirs)
+
+
+def test_the_page_says_what_the_results_say():
+    page = PAGE.read_text()
+    assert all(f"<!-- known: {setting.algorithm} -->" in page for setting in settings())
+    assert fill(page, read(RESULTS)) == page
