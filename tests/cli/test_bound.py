@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from kfl.cli.main import main
+from kfl.theory import GAPS
 
 CONSTANTS = """
 body_smoothness = 2.0
@@ -56,7 +58,7 @@ def test_given_constants_show_the_three_patterns_the_conditions_and_the_gaps(cap
     shown = capsys.readouterr().out
     for words in ("as printed", "uniform", "ascend", "descend", "heterogeneity", "within the theorem's conditions"):
         assert words in shown
-    for words in ("favours late rounds", "Polyak", "Gaps of the proof"):
+    for words in ("favours late rounds", "Polyak", "Gaps of Theorem 1", "docs/bound.md"):
         assert words in shown
 
 
@@ -65,7 +67,7 @@ def test_json_for_programs(capsys):
     found = json.loads(capsys.readouterr().out)
     total = {name: bound["total"] for name, bound in found["theorem1"].items()}
     assert total["ascend"] < total["uniform"] < total["descend"]
-    assert len(found["gaps"]) == 6
+    assert found["gaps"] == [asdict(gap) for gap in GAPS]
     assert main(["bound", "--constants", "constants.toml", "--rates", "largest", "--schedule", "ascend", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found["theorem1"]) == ["ascend"]
@@ -79,12 +81,20 @@ def test_a_finished_run_and_its_constants_again(run_folder, capsys):
         assert words in shown
     for words in ("outside its assumptions", "lower bounds", "momentum 0.9", "Measured on these devices"):
         assert words in shown
+    for words in ("Lemma 2 ≥", "last models", "Equation (5)", "Gaps of Proposition 2", "minimised exactly"):
+        assert words in shown
     assert main(["bound", "--constants", "mine.toml", "--rates", "best"]) == 0
     capsys.readouterr()
     assert main(["bound", str(run_folder), "--look-at", "0,3", "--iterations", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["theorem1"]["constants_are"] == "estimates"
     assert found["theorem1"]["estimated_from"]["devices"] == [0, 3]
+    checks = found["theorem1"]["lemmas"]
+    assert [(one["start"], one["rates"]) for one in checks] == [
+        (start, rates) for start in ("first models", "last models") for rates in ("the run's", "the best")
+    ]
+    assert [one["device"] for one in checks[0]["rounds"]] == [0, 3]
+    assert len(found["theorem1"]["equation5"]["distance"]) == len(found["theorem1"]["equation5"]["classes"]) == 10
     assert found["proposition2"]["energy"]["holds"] is True
 
 

@@ -1,11 +1,13 @@
 """The gaps of the proof that code can show: two losses for which the theorem as printed is false, and two factors."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfl.theory import GAPS, Constants, equal_counts, theorem1
+from kfl.theory import GAPS, PAGE, Constants, equal_counts, theorem1
 from kfl.theory._gaps import class_factor, step_sums
 
 
@@ -69,5 +71,13 @@ def test_the_dropped_step_factor():
 
 
 def test_every_gap_says_where_and_what():
-    assert len({gap.name for gap in GAPS}) == len(GAPS) == 6
-    assert all(gap.step and gap.says.endswith(".") for gap in GAPS)
+    assert len({gap.name for gap in GAPS}) == len(GAPS)
+    assert {gap.about for gap in GAPS} == {"Theorem 1", "Proposition 2"}
+    assert all(gap.step and gap.says.endswith(".") and (not gap.shown or gap.shown.endswith(".")) for gap in GAPS)
+
+
+def test_the_page_has_the_list_of_the_command():
+    page = (Path(__file__).parents[2] / PAGE).read_text()
+    table = page.partition("## Gaps of the proofs")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    assert rows == [f"| {gap.about}, {gap.step} | {gap.says} | {gap.shown} |" for gap in GAPS]

@@ -18,7 +18,7 @@ from kfl.core.files import jsonable, write_atomic
 from kfl.theory import GAPS, PATTERNS, Bound, Constants, equal_counts, pattern_schedule, theorem1
 
 if TYPE_CHECKING:
-    from kfl.theory import RunBound
+    from kfl.theory import KnowledgeGap, RunBound
 
 DESCRIPTION = """What the paper's guarantees say: Theorem 1, term by term and as printed, and Proposition 2.
 
@@ -27,7 +27,7 @@ For a finished run, the constants are estimated from its models and data:
 For constants of your own, in a TOML file (--save of the first form writes one), and the paper's schedules:
   kfl bound --constants constants.toml --rates best
 
-The gaps of the proof are listed with every answer: the bound is printed, not proven."""
+The gaps of the proofs are listed with every answer: the bound is printed, not proven."""
 
 _MADE_UP = ("schedule", "rates", "rounds", "devices", "count", "classes", "classes-per-device", "samples")
 
@@ -155,6 +155,8 @@ def run_table(found: RunBound) -> dict[str, Any]:
             "estimated_from": facts,
             "at_the_runs_rates": bound_table(found.bound),
             "at_the_best_rates": bound_table(found.best_bound),
+            "lemmas": [{**asdict(check), "verdict": check.verdict} for check in found.lemmas],
+            "equation5": None if found.knowledge is None else knowledge_table(found.knowledge),
         }
     energy, volume = found.energy, found.volume
     proposition = None
@@ -165,6 +167,11 @@ def run_table(found: RunBound) -> dict[str, Any]:
         }
     notes = [*(found.estimate.notes if found.estimate else ()), *found.notes]
     return {"theorem1": theorem, "proposition2": proposition, "notes": notes}
+
+
+def knowledge_table(found: KnowledgeGap) -> dict[str, Any]:
+    """Equation (5) as plain values, one entry for each class that the server knows."""
+    return {**asdict(found), "holds": found.holds}
 
 
 def bound_table(bound: Bound) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kfl.cli.display import page, say
-from kfl.theory import GAPS, round_weights
+from kfl.theory import GAPS, PAGE, round_weights
 
 if TYPE_CHECKING:
-    from kfl.theory import Bound, Constants, RunBound
+    from kfl.theory import Bound, Constants, LemmaCheck, RunBound
 
 ROWS = (
     ("A₁, local drift", "drift"),
@@ -29,8 +29,13 @@ ROWS = (
 )
 """Rows of the table: their names and what of a `Bound` they show."""
 
+LEMMAS = (
+    "Each row is the device on which Lemma 2 leaves the least room. The right sides rest on estimates that are lower "
+    "bounds: where a lemma fails, they are too small, and the lemma is not refuted."
+)
 
-_WORDS = ("term", "constant", "where", "what")
+
+_WORDS = ("term", "constant", "where", "what", "from", "rates")
 """Columns of words, which stand at the left; columns of numbers at the right."""
 
 
@@ -39,7 +44,7 @@ def print_constants_bound(constants: Constants, bounds: Mapping[str, Bound]) -> 
     with page() as console:
         console.print(_terms("Theorem 1, as printed", bounds))
         say(console, ["", *_conditions(constants, next(iter(bounds.values()))), *_vacuous(bounds.values()), ""])
-        _gaps(console)
+        _gaps(console, "Theorem 1")
 
 
 def print_run_bound(run: Path, found: RunBound) -> None:
@@ -60,9 +65,14 @@ def print_run_bound(run: Path, found: RunBound) -> None:
                 start, end = found.estimate.initial_loss, found.estimate.later_loss
                 say(console, [f"Measured on these devices: F = {start:.4g} at the start, {end:.4g} at the end."])
             say(console, [*found.estimate.notes, ""])
-            _gaps(console)
+            console.print(_lemmas(found.lemmas))
+            say(console, ["", LEMMAS, *([] if found.knowledge is None else [str(found.knowledge)]), ""])
+            _gaps(console, "Theorem 1")
             say(console, [""])
         say(console, [str(one) for one in (found.energy, found.volume) if one is not None])
+        if found.energy is not None:
+            say(console, [""])
+            _gaps(console, "Proposition 2")
         say(console, found.notes)
 
 
@@ -126,11 +136,25 @@ def _vacuous(bounds: Iterable[Bound]) -> list[str]:
     return []
 
 
-def _gaps(console: Console) -> None:
-    table = _table("Gaps of the proof", ["where", "what"])
+def _lemmas(checks: Iterable[LemmaCheck]) -> Table:
+    """The device with the least room in Lemma 2 stands for all that were looked at."""
+    names = ["from", "rates", "change of F_k", "Lemma 1 ≥", "Lemma 2 ≥", "what"]
+    table = _table("Lemmas 1 and 2, one round of plain gradient descent, with estimated constants", names)
+    for check in checks:
+        one = check.tightest
+        table.add_row(
+            check.start, check.rates, _number(one.change), _number(one.lemma1), _number(one.lemma2), check.verdict
+        )
+    return table
+
+
+def _gaps(console: Console, about: str) -> None:
+    table = _table(f"Gaps of {about}", ["where", "what"])
     for gap in GAPS:
-        table.add_row(gap.step, gap.says)
+        if gap.about == about:
+            table.add_row(gap.step, f"{gap.says} {gap.shown}".strip())
     console.print(table)
+    say(console, [f"More about them: {PAGE}."])
 
 
 def _table(title: str, names: Iterable[str]) -> Table:

@@ -18,21 +18,27 @@ from typing import TYPE_CHECKING, Any
 
 from kfl.core.lazy import lazy_exports
 from kfl.theory._bound import PATTERNS, Bound, Constants, equal_counts, pattern_schedule, round_weights, theorem1
-from kfl.theory._gaps import GAPS, Gap
+from kfl.theory._gaps import GAPS, PAGE, Gap
 
 if TYPE_CHECKING:
     from kfl.theory._curvature import PointMeasures, measure_model
     from kfl.theory._estimate import Estimate, estimate_constants
     from kfl.theory._finished import RunBound, bound_of_run
+    from kfl.theory._lemmas import KnowledgeGap, LemmaCheck, LocalRound, knowledge_gap, local_round
     from kfl.theory._proposition2 import VolumeBound, offline_upper, proposition2_of_run, proposition2_volume
 
 _LAZY = {
     "Estimate": "kfl.theory._estimate",
+    "KnowledgeGap": "kfl.theory._lemmas",
+    "LemmaCheck": "kfl.theory._lemmas",
+    "LocalRound": "kfl.theory._lemmas",
     "PointMeasures": "kfl.theory._curvature",
     "RunBound": "kfl.theory._finished",
     "VolumeBound": "kfl.theory._proposition2",
     "bound_of_run": "kfl.theory._finished",
     "estimate_constants": "kfl.theory._estimate",
+    "knowledge_gap": "kfl.theory._lemmas",
+    "local_round": "kfl.theory._lemmas",
     "measure_model": "kfl.theory._curvature",
     "offline_upper": "kfl.theory._proposition2",
     "proposition2_of_run": "kfl.theory._proposition2",
@@ -46,17 +52,23 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "GAPS",
+    "PAGE",
     "PATTERNS",
     "Bound",
     "Constants",
     "Estimate",
     "Gap",
+    "KnowledgeGap",
+    "LemmaCheck",
+    "LocalRound",
     "PointMeasures",
     "RunBound",
     "VolumeBound",
     "bound_of_run",
     "equal_counts",
     "estimate_constants",
+    "knowledge_gap",
+    "local_round",
     "measure_model",
     "offline_upper",
     "pattern_schedule",

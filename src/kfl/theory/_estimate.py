@@ -19,7 +19,7 @@ from kfl.core.randomness import stream
 from kfl.theory._bound import Constants
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from kfl.models import State
     from kfl.simulation.world import World
@@ -74,15 +74,14 @@ def estimate_constants(
     first: list[PointMeasures] = []
     last: list[PointMeasures] = []
     for device in chosen:
-        mine = world.partition.train[device]
-        inputs, labels = world.dataset.inputs("train", mine), world.dataset.labels("train", mine)
+        inputs, labels = training_data(world, device)
         measure = partial(
             measure_model, inputs=inputs, labels=labels, iterations=iterations, jacobians=jacobians, seed=seed
         )
-        first.append(measure(_module(world, device, algorithm.device_init(world.engine, device, seed))))
+        first.append(measure(device_module(world, device)))
         # A device without a later model is still where it started.
         state = (later or {}).get(device)
-        last.append(first[-1] if state is None else measure(_module(world, device, state)))
+        last.append(first[-1] if state is None else measure(device_module(world, device, state)))
     points = len({id(point) for point in (*first, *last)})
     top = reduce(PointMeasures.max, [*first, *last])
     product = np.sqrt(top.body_smoothness * top.head_smoothness)
@@ -133,9 +132,19 @@ def pick_devices(world: World, devices: int | Sequence[int]) -> list[int]:
     return list(devices)
 
 
-def _module(world: World, device: int, state: State) -> nn.Module:
+def training_data(world: World, device: int) -> tuple[Tensor, Tensor]:
+    """A device's training inputs and labels."""
+    mine = world.partition.train[device]
+    return world.dataset.inputs("train", mine), world.dataset.labels("train", mine)
+
+
+def device_module(world: World, device: int, state: State | None = None) -> nn.Module:
+    """A device's network with these weights, or with those it starts from."""
     import torch
 
+    if state is None:
+        algorithm = world.experiment.algorithm
+        state = algorithm.predictor({}, algorithm.device_init(world.engine, device, world.experiment.seed))
     with torch.random.fork_rng(devices=[]):
         module = world.models.builders[int(world.models.architecture[device])]()
     try:
@@ -155,7 +164,6 @@ def _notes(algorithm: Algorithm, chosen: Sequence[int], points: int, fleet: int)
     said = [
         f"The constants are estimates from {points} models of {len(chosen)} of {fleet} devices: lower bounds of the "
         "true ones (χ, a quotient, can be off either way); F* is taken as 0.",
-        "A network with ReLU has no Lipschitz gradient, so Assumption 1 does not hold for it in the strict sense.",
     ]
     if algorithm.momentum > 0:
         said.append(f"The theorem is about plain gradient descent; this training has momentum {algorithm.momentum:g}.")

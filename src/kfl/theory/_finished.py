@@ -10,18 +10,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.algorithms import Kfl
+from kfl.algorithms.base import BITS_PER_VALUE
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.runfolder import RunReader, load_run
 from kfl.scheduling import EnergyBound
 from kfl.theory._bound import Bound, schedule_of, theorem1
-from kfl.theory._estimate import DEVICES, ITERATIONS, Estimate, estimate_constants, knowledge_weight, pick_devices
+from kfl.theory._estimate import (
+    DEVICES,
+    ITERATIONS,
+    Estimate,
+    device_module,
+    estimate_constants,
+    knowledge_weight,
+    pick_devices,
+    training_data,
+)
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kfl.experiment import Experiment
     from kfl.models import State
     from kfl.runfolder import History, RoundLog
     from kfl.simulation.world import World
+    from kfl.theory._lemmas import KnowledgeGap, LemmaCheck
     from kfl.theory._proposition2 import VolumeBound
+
+MOST_DEVICES = 1_000
+"""Equation (5) reads the models of all devices; in larger fleets it is left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +51,10 @@ class RunBound:
     """At the run's own learning rates."""
     best_bound: Bound | None
     """The same constants and schedule at the rates at which A_3 is smallest."""
+    lemmas: tuple[LemmaCheck, ...]
+    """Lemmas 1 and 2, from the first models and the last, at the run's rates and the best."""
+    knowledge: KnowledgeGap | None
+    """Equation (5) against what the server holds."""
     energy: EnergyBound | None
     volume: VolumeBound | None
     notes: tuple[str, ...]
@@ -70,13 +91,16 @@ def bound_of_run(
     world = _world(experiment, data_dir)
     notes: list[str] = []
     estimate = _estimate(reader, world, history, devices, iterations, notes)
-    bound = best = None
+    bound = best = knowledge = None
+    lemmas: tuple[LemmaCheck, ...] = ()
     if estimate is not None:
         counts, schedule = world.partition.train_counts, reported(history.rounds, world.devices)
         bound = theorem1(estimate.constants, counts, schedule)
         best = theorem1(estimate.constants.at_best_rates(), counts, schedule)
+        lemmas = _lemmas(reader, world, history, estimate)
+        knowledge = _knowledge_gap(reader, world, history, notes)
     energy, volume = _proposition2(world, history, notes)
-    return RunBound(experiment, estimate, bound, best, energy, volume, tuple(notes))
+    return RunBound(experiment, estimate, bound, best, lemmas, knowledge, energy, volume, tuple(notes))
 
 
 def reported(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
@@ -102,18 +126,17 @@ def _estimate(
         notes.append(f"Theorem 1 is left out: {problem}")
         return None
     chosen = pick_devices(world, devices)
-    later = _last_models(reader, world, history, chosen, notes)
+    if not reader.has_models:
+        notes.append("The run kept no models, so the constants come from the starting models alone.")
+    later = _last_models(reader, world, history, chosen)
     return estimate_constants(world, later, devices=chosen, iterations=iterations)
 
 
-def _last_models(
-    reader: RunReader, world: World, history: History, devices: Sequence[int], notes: list[str]
-) -> dict[int, State]:
+def _last_models(reader: RunReader, world: World, history: History, devices: Sequence[int]) -> dict[int, State]:
     """The models that devices held at the end, of those that ever trained; empty where the run kept none."""
+    found: dict[int, State] = {}
     if not reader.has_models:
-        notes.append("The run kept no models, so the constants come from the starting models alone.")
-        return {}
-    found = {}
+        return found
     for device in devices:
         state = reader.model(device)
         if state is not None:
@@ -121,6 +144,66 @@ def _last_models(
         elif history.devices[device]["rounds"] > 0:
             raise reader.no_model(device)
     return found
+
+
+def _lemmas(reader: RunReader, world: World, history: History, estimate: Estimate) -> tuple[LemmaCheck, ...]:
+    """Both lemmas for the devices that were looked at. In the first round nobody has knowledge yet."""
+    from kfl.theory._lemmas import LemmaCheck, local_round
+
+    last = _last_models(reader, world, history, estimate.devices)
+    starts: dict[str, tuple[dict[int, State], tuple[Tensor, Tensor] | None]] = {"first models": ({}, None)}
+    if last:
+        starts["last models"] = (last, _server_knowledge(reader))
+    rates = {"the run's": estimate.constants, "the best": estimate.constants.at_best_rates()}
+    return tuple(
+        LemmaCheck(
+            start,
+            name,
+            not constants.violations(),
+            tuple(
+                local_round(
+                    device,
+                    device_module(world, device, states.get(device)),
+                    *training_data(world, device),
+                    constants,
+                    knowledge,
+                )
+                for device in estimate.devices
+            ),
+        )
+        for start, (states, knowledge) in starts.items()
+        for name, constants in rates.items()
+    )
+
+
+def _server_knowledge(reader: RunReader) -> tuple[Tensor, Tensor] | None:
+    """Ω at the end, and which classes it covers; None for local-only training."""
+    import torch
+
+    server = reader.server()
+    if not {"knowledge", "known"} <= server.keys():
+        return None
+    return torch.from_numpy(server["knowledge"]), torch.from_numpy(server["known"])
+
+
+def _knowledge_gap(reader: RunReader, world: World, history: History, notes: list[str]) -> KnowledgeGap | None:
+    """Equation (5) for the end of a run, where the server's knowledge is the plain average of equation (9)."""
+    from kfl.theory._lemmas import knowledge_gap
+
+    held, algorithm = _server_knowledge(reader), world.experiment.algorithm
+    if held is None or not isinstance(algorithm, Kfl):
+        return None
+    if not reader.has_models or world.devices > MOST_DEVICES:
+        notes.append(f"Equation (5) is left out: it needs the models of all devices, of at most {MOST_DEVICES:,}.")
+        return None
+    if algorithm.bits_per_value < BITS_PER_VALUE or algorithm.clip_norm is not None or algorithm.aggregation != "mean":
+        notes.append("Equation (5) is left out: knowledge was quantised, clipped or aggregated in another way.")
+        return None
+    everybody = range(world.devices)
+    last = _last_models(reader, world, history, everybody)
+    modules = ((device_module(world, k, last.get(k)), *training_data(world, k)) for k in everybody)
+    who = reported(history.rounds[-1:], world.devices)[0]
+    return knowledge_gap(modules, held[0].double().numpy(), held[1].numpy().astype(bool), who)
 
 
 def _proposition2(
