@@ -1,12 +1,12 @@
-"""Spreads and paired differences against scipy.stats and numbers worked out by hand."""
+"""Spreads, paired differences and Holm's correction against scipy.stats, the textbook and numbers by hand."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from kfl.simulation.statistics import paired_difference, spread
+from kfl.simulation.statistics import holm, paired_difference, spread
 
 fractions = st.floats(0, 1, allow_nan=False)
 
@@ -49,3 +49,41 @@ def test_equal_differences_give_a_point():
 def test_spread_divides_by_one_less_than_the_count():
     assert spread([0.1, 0.2, 0.6]).deviation == pytest.approx(np.sqrt((0.04 + 0.01 + 0.09) / 2))
     assert spread([0.4]).deviation is None
+
+
+@given(st.lists(st.floats(-5, 5), min_size=3, max_size=9, unique=True), st.floats(-6, 6), st.floats(0.5, 0.9999))
+def test_p_values_and_intervals_of_any_confidence_are_those_of_scipy(values: list[float], value: float, level: float):
+    assume(np.std(values) > 1e-3)
+    found = paired_difference(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
+    test = stats.ttest_1samp(values, value)
+    assert found.p_value(value) == pytest.approx(test.pvalue, rel=1e-6, abs=1e-12)
+    wide, bounds = found.at(level), test.confidence_interval(level)
+    assert (wide.low, wide.high) == pytest.approx((bounds.low, bounds.high), rel=1e-6, abs=1e-6)
+    assert wide.at(0.95).low == pytest.approx(found.low)
+
+
+def test_one_pair_has_no_p_value_and_no_wider_interval():
+    one = paired_difference({0: 1.0}, {0: 0.5})
+    assert one.p_value() == 1.0 and one.at(0.99).low is None
+
+
+def adjusted(values: list[float]) -> list[float]:
+    """Holm's adjusted p-values by the textbook: the largest of (m − j + 1) p_(j) up to a place, at most 1."""
+    order = sorted(range(len(values)), key=lambda place: values[place])
+    found = [0.0] * len(values)
+    for place, index in enumerate(order):
+        found[index] = min(1.0, max((len(values) - j) * values[order[j]] for j in range(place + 1)))
+    return found
+
+
+@given(st.lists(st.floats(0, 1), max_size=40), st.sampled_from([0.01, 0.05, 0.2]))
+def test_holm_rejects_what_the_textbook_rejects(values: list[float], alpha: float):
+    textbook = adjusted(values)
+    assume(all(abs(value - alpha) > 1e-9 for value in textbook))
+    levels = holm(dict(enumerate(values)), alpha)
+    assert [values[place] <= levels[place] for place in range(len(values))] == [one <= alpha for one in textbook]
+    assert all(alpha / len(values) <= level <= alpha for level in levels.values())
+    refused = {level for place, level in levels.items() if textbook[place] > alpha}
+    assert len(refused) <= 1, "what is not rejected shares one level, Bonferroni's for those that are left"
+    if refused:
+        assert refused == {alpha / sum(one > alpha for one in textbook)}

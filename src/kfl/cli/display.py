@@ -163,7 +163,7 @@ def budgets(summary: dict[str, Any], devices: int) -> str:
         summary[name] for name in ("devices_over_budget", "largest_use_of_budget", "mean_use_of_budget")
     )
     if over == 0:
-        return f"Every device stayed within its budget; on average they used {percent(mean, 1)} of it."
+        return f"Every device stayed within its budget; on average they used {percent(mean, 0)} of it."
     return f"{over} of {devices} devices are over their energy budget, the most with {percent(most, 1)} of it."
 
 

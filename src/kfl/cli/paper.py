@@ -25,7 +25,7 @@ DESCRIPTION = """Reproduce the paper: run its experiments, draw its figures, jud
   kfl paper m2 | m3 | all        all figures for two classes per device, for three, or everything
   kfl paper claims               every claim of the paper: its number, ours, and the verdict
   kfl paper sharing              what does sharing knowledge add over training with a pull alone?
-  kfl paper energy               all algorithms with the same battery and the same band
+  kfl paper energy               all algorithms with the same battery and the same band (energy-m3: three classes)
 
 Finished runs are never repeated, so an interrupted command continues where it was. MNIST and CIFAR-10 are needed: kfl
 data download fetches them. --quick takes minutes on a laptop, marks everything it writes, and judges nothing."""
@@ -36,7 +36,7 @@ class PaperOptions:
     """What `kfl paper` takes."""
 
     what: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")] = ("list",)
-    """list, claims, or figures: fig2a … fig4d, fig2a-m3 … fig4d-m3, m2, m3, sharing, energy, all."""
+    """list, claims, or figures: fig2a … fig4d, fig2a-m3 … fig4d-m3, m2, m3, sharing, energy, energy-m3, all."""
     quick: bool = False
     """A small version: 40 rounds, few samples, one seed. It is not a result."""
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("paper")
@@ -135,10 +135,13 @@ def show_figure(figure: Figure, store: Store, scale: Scale, folder: Path) -> Non
 
 def show_claims(options: PaperOptions, scale: Scale) -> int:
     """The table of claims, from whatever results there are."""
-    from kfl.paper import Store, claims
+    from kfl.paper import FIGURES, Store, claims
+    from kfl.paper.execute import wanted
     from kfl.paper.tables import claims_table
 
-    text = claims_table(claims(), Store.open(options.out), scale)
+    runs = wanted([build() for build in FIGURES.values()], scale)
+    store = Store.open(options.out).current({name: run.digest() for name, run in runs.items()})
+    text = claims_table(claims(), store, scale)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"claims{'-quick' * scale.quick}.md"
     write_atomic(path, text.encode())

@@ -2,14 +2,15 @@
 
 >>> figure = FIGURES["fig2a"]()
 >>> figure.title, len(list(runs(figure, FULL)))
-('MNIST, equal models, m = 2', 100)
+('MNIST, equal models, m = 2', 110)
 """
 
 from kfl.paper.claims import claims
 from kfl.paper.figures import FIGURES, GROUPS, chosen
+from kfl.paper.judging import Claim, Finding, judge
 from kfl.paper.results import Store
 from kfl.paper.setting import FULL, QUICK, Figure, Line, Panel, Scale, runs
-from kfl.paper.verdict import Claim, Finding, Verdict
+from kfl.paper.verdict import Verdict
 
 __all__ = [
     "FIGURES",
@@ -26,5 +27,6 @@ __all__ = [
     "Verdict",
     "chosen",
     "claims",
+    "judge",
     "runs",
 ]

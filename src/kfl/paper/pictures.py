@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfl.paper.results import Store, gap
-from kfl.paper.setting import Figure, Panel, Scale
+from kfl.paper.setting import EQUAL_WORK, Figure, Panel, Scale
 from kfl.plots import FORMATS, Differences, Style, curves_of, plot_differences, plot_panels, save, style_of
 from kfl.plots import Panel as DrawnPanel
 from kfl.simulation.records import Record
@@ -14,7 +14,8 @@ from kfl.simulation.records import Record
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-POLICY_STYLES: dict[str, Style] = {
+LINE_STYLES: dict[str, Style] = {
+    EQUAL_WORK: style_of("fedrep")._replace(dashes=(0, (1, 1.2))),
     "descend": Style("#0b3d91", "-", 2.2),
     "uniform": Style("#b07d00", (0, (5, 2)), 1.8),
     "ascend": Style("#00805a", (0, (1, 1.2)), 2.0),
@@ -23,7 +24,7 @@ POLICY_STYLES: dict[str, Style] = {
     "round-robin": Style("#b07d00", (0, (4, 1, 1, 1)), 1.8),
     "myopic": Style("#333333", (0, (1, 1.2)), 1.8),
 }
-"""Lines that are schedulers and their settings; algorithms have styles of their own."""
+"""Lines that are schedulers, or an algorithm once more; algorithms have styles of their own."""
 
 
 def draw(figure: Figure, store: Store, scale: Scale, folder: Path) -> list[Path]:
@@ -54,7 +55,7 @@ def _drawn(panel: Panel, figure: Figure, store: Store, scale: Scale) -> DrawnPan
         for line in panel.lines
         for row in store.seeds(line, scale).values()
     ]
-    styles = {line.label: POLICY_STYLES.get(line.style) or style_of(line.style) for line in panel.lines}
+    styles = {line.label: LINE_STYLES.get(line.style) or style_of(line.style) for line in panel.lines}
     return DrawnPanel(panel.title, curves_of(rows, panel.across), styles, panel.across, energy)
 
 

@@ -6,17 +6,22 @@ folder they are one store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from kfl.core.text import percent
 from kfl.paper.setting import Line, Scale, run_key
-from kfl.paper.verdict import FEWEST_SEEDS, NOT_RUN, Finding, Judge, better, together
+from kfl.paper.verdict import FEWEST_SEEDS
 from kfl.simulation.records import RESULTS, Record, read_lines, write_records
 from kfl.simulation.statistics import Difference, paired_difference
+
+NOT_RUN = "not run"
+"""Stands where a number is missing."""
+IDENTICAL = "identical runs"
+"""Stands where two lines chose and learned the same in every round."""
 
 
 @dataclass
@@ -51,6 +56,11 @@ class Store:
         """Whether this very run is finished: a result of other settings under the same name does not count."""
         return name in self.rows and self.rows[name]["digest"] == digest
 
+    def current(self, digests: Mapping[str, str]) -> Store:
+        """Only what was run with the settings that a run of this name has today, to be read."""
+        kept = {name: row for name, row in self.rows.items() if name in digests and self.has(name, digests[name])}
+        return Store(self.folder, self.file, kept)
+
     def seeds(self, line: Line | str, scale: Scale) -> dict[int, Record]:
         """The results of a line by seed."""
         key = line if isinstance(line, str) else line.key
@@ -82,11 +92,62 @@ def used(row: Record, at: float = 1.0) -> float:
     return float(np.interp(at * row["rounds"], np.append(0, rounds), np.append(0, joules))) / float(row["budget_j"])
 
 
-def gap(store: Store, scale: Scale, ours: str, theirs: str, measure: Measure = final) -> Difference | None:
-    """Ours minus theirs, paired by seed."""
+def used_by_round_30(row: Record) -> float:
+    """Energy spent in the first 30 rounds, as a share of the budgets for the whole run."""
+    return used(row, 30 / row["rounds"])
+
+
+def used_evenly(row: Record) -> float:
+    """Energy of the first half of the rounds minus half of all, as a share of the budgets."""
+    return used(row, 0.5) - used(row) / 2
+
+
+def trained_early(row: Record) -> float:
+    """Part of all training that fell into the first half of the rounds, above one half.
+
+    KFL's uploads all have the same size, so bits count how often devices took part.
+    """
+    rounds, bits = np.array(row["curve"]["rounds"]), np.array(row["curve"]["bits"])
+    return float(np.interp(row["rounds"] / 2, np.append(0, rounds), np.append(0, bits)) / bits[-1]) - 0.5
+
+
+def trained_late(row: Record) -> float:
+    """Part of all training that fell into the second half of the rounds, above one half."""
+    return -trained_early(row)
+
+
+def half_trained(row: Record) -> float:
+    """Accuracy when half of all training is done, per cent, however many rounds that took."""
+    bits, accuracy = np.array(row["curve"]["bits"]), np.array(row["curve"]["accuracy"])
+    return 100 * float(np.interp(bits[-1] / 2, bits, accuracy))
+
+
+def half_spent(row: Record) -> float:
+    """Accuracy when half of the budget is spent, per cent, or at the end where less is."""
+    joules, accuracy = np.array(row["curve"]["joules"]), np.array(row["curve"]["accuracy"])
+    return 100 * float(np.interp(row["budget_j"] / 2, joules, accuracy))
+
+
+def gap(store: Store, scale: Scale, ours: str, theirs: str | None, measure: Measure = final) -> Difference | None:
+    """Ours minus theirs, paired by seed; ours minus nothing where `theirs` is None."""
     one = {seed: measure(row) for seed, row in store.seeds(ours, scale).items()}
+    if theirs is None:
+        return paired_difference(one, dict.fromkeys(one, 0.0))
     other = {seed: measure(row) for seed, row in store.seeds(theirs, scale).items()}
     return paired_difference(one, other)
+
+
+def identical(store: Store, scale: Scale, ours: str, theirs: str | None) -> bool:
+    """Whether two lines are the same runs: the same uploads and the same accuracy in all rounds, for every seed."""
+    if theirs is None:
+        return False
+    one, other = store.seeds(ours, scale), store.seeds(theirs, scale)
+    seeds = set(one) & set(other)
+    return bool(seeds) and all(
+        one[seed]["accuracy"] == other[seed]["accuracy"]
+        and all(one[seed]["curve"][name] == other[seed]["curve"][name] for name in ("rounds", "accuracy", "bits"))
+        for seed in seeds
+    )
 
 
 def told(difference: Difference | None, digits: int = 2) -> str:
@@ -104,6 +165,23 @@ def told(difference: Difference | None, digits: int = 2) -> str:
     return text.replace("-", "−") + few
 
 
+def between(values: Iterable[int]) -> str:
+    """From the least to the most.
+
+    >>> between([2, 0, 5]), between([3, 3])
+    ('0 to 5', '3')
+    """
+    low, high = min(values := list(values)), max(values)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def worst_use(rows: Iterable[Record]) -> str:
+    """The largest part of its own budget that any device used in any of these runs; a dash where a run does not say."""
+    uses: list[float | None] = [row.get("largest_use_of_budget") for row in rows]
+    known = [use for use in uses if use is not None]
+    return percent(max(known) if known and len(known) == len(uses) else None, 1)
+
+
 def beyond(difference: Difference | None, claimed: float) -> str:
     """A remark where the interval leaves out the number that was claimed.
 
@@ -115,25 +193,3 @@ def beyond(difference: Difference | None, claimed: float) -> str:
     if difference.high < claimed:
         return "; the paper’s number is above the interval"
     return "; the paper’s number is below the interval" if claimed < difference.low else ""
-
-
-class Pair(NamedTuple):
-    """Two lines of which the first is said to be better."""
-
-    label: str
-    ours: str
-    theirs: str
-    margin: float
-    """What counts as equal."""
-
-
-def judge_above(pairs: Sequence[Pair], measure: Measure = final, digits: int = 2) -> Judge:
-    """Judge whether the first line of every pair is better than the second."""
-
-    def judge(store: Store, scale: Scale) -> Finding:
-        gaps = [gap(store, scale, pair.ours, pair.theirs, measure) for pair in pairs]
-        parts = [f"{pair.label} {told(found, digits)}" for pair, found in zip(pairs, gaps, strict=True)]
-        verdicts = [better(found, pair.margin) for pair, found in zip(pairs, gaps, strict=True)]
-        return Finding.of("; ".join(parts), together(verdicts), gaps)
-
-    return judge

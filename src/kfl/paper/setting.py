@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Literal
 
-from kfl.algorithms import ALGORITHMS, Algorithm, FedKd
+from kfl.algorithms import ALGORITHMS, Algorithm, FedKd, FedRep
 from kfl.core.config import from_table
 from kfl.core.parse import parse_toml
 from kfl.experiment import PAPER_WIDTHS, Experiment
@@ -33,10 +33,14 @@ NAMES = {
     "fedavg": "FedAvg",
     "fedrep": "FedRep",
     "apfl": "APFL",
+    "fedrep-equal-work": "FedRep, equal work",
     "fedkd": "FedKD",
     "self-knowledge": "self-knowledge",
     "fixed-knowledge": "fixed knowledge",
 }
+
+EQUAL_WORK = "fedrep-equal-work"
+"""FedRep with four steps of each part: the real work of KFL's five steps and its knowledge pass."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ def tuned(name: str, dataset: Dataset) -> Algorithm:
 
 def as_set(name: str) -> Algorithm:
     """An algorithm with the paper's hyper-parameters, and its own defaults for the rest."""
-    return ALGORITHMS[name]()
+    return FedRep(head_steps=4, body_steps=4) if name == EQUAL_WORK else ALGORITHMS[name]()
 
 
 def line_of(

@@ -8,12 +8,18 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from kfl.core.text import DASH, percent
-from kfl.paper.results import Store, early, final, gap, told, used
+from kfl.paper.judging import Claim, Finding, judge, questions
+from kfl.paper.results import IDENTICAL, Store, between, early, final, gap, identical, told, used, worst_use
 from kfl.paper.setting import Figure, Line, Panel, Scale
-from kfl.paper.verdict import FEWEST_SEEDS, Claim, Finding, Verdict
+from kfl.paper.verdict import FEWEST_SEEDS, Verdict
 from kfl.simulation.records import Record
 
-VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be judged")
+VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be judged", "identical runs")
+
+COUNTS_EXPLAINED = (
+    "Never chosen, over budget: how many of the devices, fewest to most over the seeds. Worst device: the largest part "
+    "of its own budget that any device used, over all seeds."
+)
 
 
 def figure_table(figure: Figure, store: Store, scale: Scale) -> str:
@@ -30,6 +36,8 @@ def figure_table(figure: Figure, store: Store, scale: Scale) -> str:
         if shown:
             parts += [f"### {panel.title}", "", *_panel_table(panel, shown, figure, store, scale), ""]
     parts.append(f"Mean ± standard deviation over seeds. Command: `kfl paper {figure.name}{' --quick' * scale.quick}`")
+    if any(line.experiment.cell_config is not None for line in figure.lines(scale)):
+        parts.append(COUNTS_EXPLAINED)
     return "\n".join(parts) + "\n"
 
 
@@ -39,12 +47,13 @@ def _panel_table(panel: Panel, lines: Sequence[Line], figure: Figure, store: Sto
     costs = any(line.experiment.cell_config is not None for line in lines)
     if costs:
         head += ["energy, J", "of the budget", "of it uploading", "time, s", "uploaded, Mbit", "devices per round"]
+        head += ["never chosen", "over budget", "worst device"]
     rows = [head, ["---"] * len(head)]
     for line in lines:
         found = store.seeds(line, scale)
         cells = [line.label, str(len(found)), _pm([final(row) for row in found.values()])]
         cells.append(_pm([early(row) for row in found.values()]))
-        cells.append(DASH if line is reference else told(gap(store, scale, reference.key, line.key)))
+        cells.append(_compared(reference, line, store, scale))
         if costs:
             cells += [
                 f"{_mean([row['energy_j'] for row in found.values()]):.4g}",
@@ -53,29 +62,59 @@ def _panel_table(panel: Panel, lines: Sequence[Line], figure: Figure, store: Sto
                 f"{_mean([row['time_s'] for row in found.values()]):.4g}",
                 f"{_mean([row['bits_up'] for row in found.values()]) / 1e6:.4g}",
                 f"{_mean([row['devices_per_round'] for row in found.values()]):.3g}",
+                between(row["devices_never_chosen"] for row in found.values()),
+                between(row["devices_over_budget"] for row in found.values()),
+                worst_use(found.values()),
             ]
         rows.append(cells)
     return [f"| {' | '.join(cells)} |" for cells in rows]
 
 
+def _compared(reference: Line, line: Line, store: Store, scale: Scale) -> str:
+    if line is reference:
+        return DASH
+    if identical(store, scale, reference.key, line.key):
+        return IDENTICAL
+    return told(gap(store, scale, reference.key, line.key))
+
+
 def claims_table(claims: Sequence[Claim], store: Store, scale: Scale) -> str:
-    """One row per claim, and how many came out how."""
-    findings = [claim.finding(store, scale) for claim in claims]
-    count = Counter(found.verdict for found in findings)
+    """The paper's claims and how many came out how, then our own questions in a table apart."""
+    findings = judge(claims, store, scale)
     lines = [f"**{scale.mark}**", ""] if scale.mark else []
-    lines += [
-        "; ".join(f"{count[verdict]} {verdict}" for verdict in VERDICTS) + f" (of {len(claims)}).",
-        "",
-        "| where | claim | paper | here: difference [95 %] over seeds | verdict | command |",
-        "| --- | --- | --- | --- | --- | --- |",
+    for own in (False, True):
+        family = [(claim, found) for claim, found in zip(claims, findings, strict=True) if claim.own == own]
+        if not family:
+            continue
+        asked = questions((claim for claim, _ in family), store, scale)
+        lines += [*_counts(family, asked, "Questions of our own" if own else "Claims of the paper"), ""]
+        lines += ["| where | claim | paper | here: difference [95 %] over seeds | verdict | command |"]
+        lines += ["| --- | --- | --- | --- | --- | --- |", *(_claim_row(*one, scale) for one in family), ""]
+    return "\n".join(lines)
+
+
+def _counts(family: Sequence[tuple[Claim, Finding]], asked: int, whose: str) -> list[str]:
+    """How many claims came out how, with and without the correction for their number."""
+    corrected = Counter(found.verdict for _, found in family)
+    alone = Counter(found.alone for _, found in family)
+
+    def told_of(count: Counter[Verdict]) -> str:
+        return "; ".join(f"{count[verdict]} {verdict}" for verdict in VERDICTS)
+
+    return [
+        f"{whose}, {len(family)}: {told_of(corrected)}.",
+        f"With every interval for itself, without Holm's correction for {asked} questions: {told_of(alone)}.",
     ]
-    for claim, found in zip(claims, findings, strict=True):
-        command = f"`{claim.command}{' --quick' * scale.quick}`"
-        verdict = f"**{found.verdict}**"
-        if found.verdict == "cannot be judged":
-            verdict += f": {_why_not_judged(found, scale)}"
-        lines.append(f"| {claim.where} | {claim.says} | {claim.paper} | {found.ours} | {verdict} | {command} |")
-    return "\n".join(lines) + "\n"
+
+
+def _claim_row(claim: Claim, found: Finding, scale: Scale) -> str:
+    verdict = f"**{found.verdict}**"
+    if found.verdict == "cannot be judged":
+        verdict += f": {_why_not_judged(found, scale)}"
+    if found.verdict != found.alone:
+        verdict += f" (for itself: {found.alone})"
+    commands = f"`{claim.command}{' --quick' * scale.quick}`"
+    return f"| {claim.where} | {claim.says} | {claim.paper} | {found.ours} | {verdict} | {commands} |"
 
 
 def _uploading(rows: Iterable[Record]) -> float:

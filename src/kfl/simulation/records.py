@@ -51,6 +51,7 @@ def record(experiment: Experiment, history: History, note: str = "") -> Record:
         "why_nobody": _commonest(log.status for log in logs if not log.devices),
         "devices_never_chosen": sum(device["rounds"] == 0 for device in history.devices),
         "devices_over_budget": summary.get("devices_over_budget", 0),
+        "largest_use_of_budget": summary.get("largest_use_of_budget"),
         "curve": curve(logs),
         "wall_s": summary["wall_s"],
         "kfl": __version__,

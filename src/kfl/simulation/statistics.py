@@ -1,13 +1,16 @@
-"""Numbers over seeds: spreads, and differences paired by seed with a confidence interval."""
+"""Numbers over seeds: spreads, differences paired by seed with a confidence interval, and Holm's correction."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from scipy import special
+
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,45 @@ class Difference:
     low: float | None
     high: float | None
     count: int
+    confidence: float = 0.95
 
     @property
     def clear(self) -> bool:
         """Whether the interval leaves out zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean; none for one pair."""
+        if self.low is None or self.high is None:
+            return None
+        return (self.high - self.low) / 2 / _quantile(self.count, self.confidence)
+
+    def at(self, confidence: float) -> Difference:
+        """The same difference with the interval of another confidence.
+
+        >>> wide = Difference(2.0, 1.5, 2.5, 5).at(0.99)
+        >>> round(wide.low, 3), round(wide.high, 3)
+        (1.171, 2.829)
+        """
+        if (error := self.error) is None:
+            return replace(self, confidence=confidence)
+        half = _quantile(self.count, confidence) * error
+        return replace(self, low=self.mean - half, high=self.mean + half, confidence=confidence)
+
+    def p_value(self, value: float = 0.0) -> float:
+        """Two-sided p-value of the paired t-test that the true mean is `value`; 1 for one pair.
+
+        It is the smallest α for which the interval of confidence 1 − α leaves out `value`.
+
+        >>> round(Difference(2.0, 1.5, 2.5, 5).p_value(1.5), 6)
+        0.05
+        """
+        if (error := self.error) is None:
+            return 1.0
+        if error == 0:
+            return float(self.mean == value)
+        return float(2 * special.stdtr(self.count - 1, -abs(self.mean - value) / error))
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -61,6 +98,31 @@ def paired_difference(
     found = spread([ours[seed] - theirs[seed] for seed in seeds])
     if found.deviation is None:
         return Difference(found.mean, None, None, found.count)
-    quantile = float(special.stdtrit(found.count - 1, 0.5 + confidence / 2))
-    half = quantile * found.deviation / math.sqrt(found.count)
-    return Difference(found.mean, found.mean - half, found.mean + half, found.count)
+    half = _quantile(found.count, confidence) * found.deviation / math.sqrt(found.count)
+    return Difference(found.mean, found.mean - half, found.mean + half, found.count, confidence)
+
+
+def holm(p_values: Mapping[Name, float], alpha: float = 0.05) -> dict[Name, float]:
+    """Holm's correction: the level at which each of m tests may be read, so that all are right with 1 − α.
+
+    In the order of their p-values, the first test has the level α/m, the next α/(m − 1), and so on, up to the first
+    that is not significant at its level. That one and all behind it keep its level.
+
+    >>> holm({"a": 0.001, "b": 0.3, "c": 0.024})
+    {'a': 0.016666666666666666, 'c': 0.025, 'b': 0.05}
+    >>> holm({"a": 0.001, "b": 0.3, "c": 0.04})
+    {'a': 0.016666666666666666, 'c': 0.025, 'b': 0.025}
+    """
+    levels: dict[Name, float] = {}
+    kept: float | None = None
+    for place, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        level = alpha / (len(p_values) - place)
+        if kept is None and p_values[name] > level:
+            kept = level
+        levels[name] = level if kept is None else kept
+    return levels
+
+
+def _quantile(count: int, confidence: float) -> float:
+    """How many standard errors the interval of the t-test reaches to either side."""
+    return float(special.stdtrit(count - 1, 0.5 + confidence / 2))
