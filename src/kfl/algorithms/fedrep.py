@@ -7,14 +7,15 @@ The server sends its body φ. A chosen device first takes steps on its own head 
 on the body with the head frozen, and uploads the body; the server averages the bodies. Any device predicts with
 the server's current body and its own head, so an unchosen device's predictions change from round to round.
 
-The authors give the head its steps on top of the body's: in their scripts 10 passes over the data with the body
-frozen, then 5 with the head frozen (1 on CIFAR-10 with two classes for each of 100 devices), in batches of 10.
+The authors give the head its steps on top of the body's: in their scripts (github.com/lgcollins/FedRep) 10 passes
+over the data with the body frozen, then 5 with the head frozen, on CIFAR-10 with two classes for each of 100 devices
+10 and 1, in small batches.
 
 Where we decide: the body takes `local_steps`, τ, as all weights do in the other algorithms, and the head as many on
-top; `head_steps` and `body_steps` change either. A pass is a full-batch step, as everywhere here. Momentum starts
-fresh for each part (theirs runs on from the head's steps to the body's). Bodies are weighted by D_k, as their code
-does; with equal D_k, as in their paper, this is the plain mean. Their code trains the heads of all devices once more
-after the last round; here nobody trains after the last round. All models start from one common draw.
+top; `head_steps` and `body_steps` change either. A pass is a full-batch step, as everywhere here. Bodies are weighted
+by D_k, as their code does; with equal D_k, as in their paper, this is the plain mean. Their code trains the heads of
+all devices once more after the last round; here nobody trains after the last round. All models start from one common
+draw.
 """
 
 from __future__ import annotations
