@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kfl.core.randomness import stream
-from kfl.scheduling import Uplink, round_to_blocks
+from kfl.scheduling import SCHEDULERS, Dual, Lyapunov, Observation, SchedulerState, Uplink, in_blocks, round_to_blocks
 from kfl.wireless import transmit_power
 
 B, N0 = 1e6, 1e-20
@@ -62,3 +62,110 @@ def test_shares_are_whole_blocks_within_the_band_and_the_limits(seed: int) -> No
 def test_nobody_to_serve() -> None:
     split = round_to_blocks(np.zeros(3), 5, Uplink(B, N0, **_case(0, 3)))
     assert (split.share == 0).all() and not split.dropped.any()
+
+
+def _best_value(case: dict[str, np.ndarray], blocks: int, weight: np.ndarray, worth: np.ndarray) -> float:
+    """The least Σ (weight · energy − worth) over every set of devices and every split of the blocks among them."""
+    devices = len(weight)
+    terms = np.zeros((devices, blocks + 1))
+    for count in range(1, blocks + 1):
+        energy = _energy(case, np.full(devices, count / blocks))
+        terms[:, count] = np.where(
+            np.isfinite(energy), weight * np.where(np.isfinite(energy), energy, 0.0) - worth, np.inf
+        )
+    return min(
+        sum(terms[k, count] for k, count in enumerate(counts))
+        for counts in itertools.product(range(blocks + 1), repeat=devices)
+        if sum(counts) <= blocks
+    )
+
+
+def _value(case: dict[str, np.ndarray], share: np.ndarray, weight: np.ndarray, worth: np.ndarray) -> float:
+    kept = share > 0
+    energy = _energy({name: values[kept] for name, values in case.items()}, share[kept])
+    return float(np.sum(weight[kept] * energy - worth[kept]))
+
+
+def test_who_stays_is_close_to_the_best_of_all_sets() -> None:
+    """Four blocks cannot carry five devices: mostly the best set stays, and never one worse than by fewest blocks."""
+    optimal, gaps, fewest = 0, [], []
+    for seed in range(100):
+        case, draw = _case(seed, 5), stream(seed, "weight")
+        weight = 10 ** draw.uniform(-1, 1, 5) * (draw.random(5) > 0.2)
+        worth = 0.3 * 10 ** draw.uniform(-2, 1, 5)
+        link, wanted = Uplink(B, N0, **case), np.full(5, 1 / 5)
+        best = _best_value(case, 4, weight, worth)
+        found = _value(case, round_to_blocks(wanted, 4, link, weight=weight, worth=worth).share, weight, worth)
+        plain = _value(case, round_to_blocks(wanted, 4, link, weight=weight).share, weight, worth)
+        assert best - 1e-12 <= found <= plain + 1e-12
+        optimal += found <= best + 1e-9 * abs(best)
+        gaps.append((found - best) / abs(best))
+        fewest.append((plain - best) / abs(best))
+    assert optimal >= 80 and np.mean(gaps) < 0.02 and np.mean(fewest) > 0.1, (optimal, np.mean(gaps), np.mean(fewest))
+
+
+def _round(seed: int, devices: int = 6) -> tuple[SchedulerState, Observation]:
+    draw = stream(seed, "round")
+    state = SchedulerState(100, np.full(devices, 0.1), draw.choice([0.0, 0.02, 0.3], devices))
+    seen = Observation(
+        round=3,
+        seed=seed,
+        samples=draw.uniform(100, 900, devices),
+        available=np.ones(devices, dtype=bool),
+        compute_time_s=np.zeros(devices),
+        compute_energy_j=draw.uniform(0.01, 0.1, devices),
+        battery_j=np.full(devices, np.inf),
+        hard_budget=False,
+        uplink=Uplink(B, N0, **_case(seed, devices)),
+    )
+    return state, seen
+
+
+@pytest.mark.parametrize("scheduler", [Lyapunov(), Dual(), Lyapunov(v=0.001), Dual(v=0.001)], ids=str)
+def test_the_queues_that_shared_the_band_share_the_blocks(scheduler) -> None:
+    """Of all splits among the same devices, none has a smaller Σ (q + ε) E; the objective is that of the blocks."""
+    compared = 0
+    for seed in range(12):
+        state, seen = _round(seed)
+        before = scheduler.decide(state, seen)
+        after = in_blocks(before, scheduler, state, seen, 8)
+        assert after.lower_bound == before.lower_bound or np.isnan(before.lower_bound)
+        energy = seen.compute_energy_j + after.upload_energy_j
+        worth = scheduler.printed_v(state, seen.samples) / 4 * seen.samples
+        charged = np.where(state.queue_j > 0, state.queue_j * energy, 0.0)
+        assert after.objective == pytest.approx(np.sum((charged - worth)[after.chosen]), rel=1e-9, abs=1e-15)
+        if not np.isnan(before.lower_bound):
+            assert after.gap >= -1e-12
+        weight = state.queue_j + scheduler.epsilon * 0.1
+        kept = np.flatnonzero(after.chosen)
+        case = {name: getattr(seen.uplink, name)[kept] for name in _case(0, 1)}
+        best = min(
+            float(np.sum(weight[kept] * _energy(case, np.array(counts) / 8)))
+            for counts in itertools.product(range(1, 9), repeat=len(kept))
+            if sum(counts) <= 8
+        )
+        assert np.sum(weight * after.upload_energy_j) == pytest.approx(best, rel=1e-9)
+        ours, even = after.share, in_blocks(before, SCHEDULERS["all"](), state, seen, 8).share
+        compared += not np.array_equal(ours, even)
+    assert compared > 3  # weights of 1 would have split the blocks in another way
+
+
+@pytest.mark.parametrize("name", ["all", "uniform", "round-robin", "myopic"])
+def test_a_scheduler_without_worths_keeps_as_many_as_fit(name) -> None:
+    scheduler = SCHEDULERS[name]()
+    state, seen = _round(5, devices=12)
+    state = scheduler.init(np.full(12, 10.0), 100)
+    before = scheduler.decide(state, seen)
+    after = in_blocks(before, scheduler, state, seen, 6)
+    assert np.isnan(after.objective) and (before.chosen >= after.chosen).all()
+    plain = round_to_blocks(before.share, 6, seen.uplink)
+    np.testing.assert_array_equal(after.share, plain.share)
+
+
+def test_a_deep_fade_stays_waited_out_in_blocks() -> None:
+    """No upload in blocks costs more than the scheduler lets one cost."""
+    scheduler = Dual(dearest_upload=0.5)
+    for seed in range(20):
+        state, seen = _round(seed, devices=10)
+        after = in_blocks(scheduler.decide(state, seen), scheduler, state, seen, 7)
+        assert (after.upload_energy_j <= 0.05 * (1 + 2e-9)).all()

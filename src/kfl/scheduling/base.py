@@ -226,6 +226,22 @@ class Scheduler(ABC):
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """Choose devices, shares and powers for one round."""
 
+    def limited(self, state: SchedulerState, observation: Observation) -> Observation:
+        """The observation with the limits that this scheduler adds to those of the cell; by default none."""
+        return observation
+
+    def energy_weight(self, state: SchedulerState, observation: Observation) -> FloatArray:
+        """What a joule of each device weighs when the band is shared; by default all weigh the same."""
+        return np.ones(observation.size)
+
+    def worth(self, state: SchedulerState, observation: Observation) -> FloatArray:
+        """What each device's part is worth before its upload, in weighted joules; infinite: more than any upload."""
+        return np.full(observation.size, np.inf)
+
+    def objective(self, state: SchedulerState, observation: Observation, decision: Decision) -> float:
+        """The value of what this scheduler minimises; NaN where it minimises nothing."""
+        return float("nan")
+
     def update(self, state: SchedulerState, decision: Decision, spent_j: FloatArray) -> SchedulerState:
         """The state after a round in which device k really spent `spent_j[k]` (0 where it sat out).
 

@@ -2,7 +2,10 @@
 
 For a device with m blocks the upload energy E(m/n) is convex and falling in m. So the split of n blocks that
 minimises Σ w_k E_k is found by giving one block at a time to the device that saves most by it, starting from the
-fewest blocks with which each device can send at all.
+fewest blocks with which each device can send at all. The weights w_k are those the scheduler shared the band with.
+
+Where the blocks do not carry everybody, who stays is a knapsack problem. Devices are kept by what they are worth per
+block, or the ones that need fewest, whichever leaves the scheduler better off.
 """
 
 from __future__ import annotations
@@ -14,20 +17,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling.base import Decision, Observation, Uplink
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState, Uplink
 from kfl.scheduling.curve import BoolArray, FloatArray, Index
 from kfl.scheduling.status import Status
 
 BlockEnergy = Callable[[Index, NDArray[np.int64]], FloatArray]
 
 
-def in_blocks(decision: Decision, observation: Observation, blocks: int) -> Decision:
-    """A decision with its shares in whole blocks; devices that no longer fit are left out."""
+def in_blocks(
+    decision: Decision, scheduler: Scheduler, state: SchedulerState, observation: Observation, blocks: int
+) -> Decision:
+    """A scheduler's decision with its shares in whole blocks; devices that no longer fit are left out."""
     uplink = observation.uplink
     if uplink is None:
         return decision
-    limit_j = observation.battery_j - observation.compute_energy_j if observation.hard_budget else None
-    split = round_to_blocks(decision.share, blocks, uplink, energy_limit_j=limit_j)
+    seen = scheduler.limited(state, observation)
+    split = round_to_blocks(
+        decision.share,
+        blocks,
+        uplink,
+        weight=scheduler.energy_weight(state, observation),
+        worth=scheduler.worth(state, observation),
+        energy_limit_j=seen.battery_j - seen.compute_energy_j if seen.hard_budget else None,
+    )
     sending = split.share > 0
     power_w = np.zeros(len(sending))
     power_w[sending] = uplink.take(sending).power_w(split.share[sending])
@@ -37,17 +49,17 @@ def in_blocks(decision: Decision, observation: Observation, blocks: int) -> Deci
         status = Status(
             "too_few_blocks", {"crowded": tuple(np.flatnonzero(split.dropped).tolist())}, {"blocks": blocks}
         )
-    return replace(
+    rounded = replace(
         decision,
         chosen=decision.chosen & ~split.dropped,
         share=split.share,
         power_w=power_w,
         upload_energy_j=power_w * upload_time_s,
         upload_time_s=upload_time_s,
-        # The bound was for shares that are real numbers; whole blocks can only be worse, so it still holds.
-        objective=float("nan"),
         status=status,
     )
+    # The bound was for shares that are real numbers; whole blocks can only be worse, so it still holds.
+    return replace(rounded, objective=scheduler.objective(state, observation, rounded))
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +77,14 @@ def round_to_blocks(
     uplink: Uplink,
     weight: FloatArray | None = None,
     energy_limit_j: FloatArray | None = None,
+    worth: FloatArray | None = None,
 ) -> BlockSplit:
     """The best split of `blocks` equal parts of the band among the devices that have a share.
 
-    Nobody gets fewer blocks than the power limit (and `energy_limit_j`, a hard budget) asks for. Where even
-    these do not fit, the devices that need most blocks are dropped. Minimises Σ weight · energy, weight 1 by
-    default. Blocks that save nobody any energy stay unused.
+    Nobody gets fewer blocks than the power limit (and `energy_limit_j`, a hard budget) asks for. Minimises
+    Σ weight · energy, weight 1 by default. Where not everybody fits, the devices that are left out are those with which
+    Σ (weight · energy − worth) would be larger; without a worth, those that need most blocks. Blocks that save nobody
+    any energy stay unused.
 
     >>> one = np.ones(2)
     >>> link = Uplink(1e6, 4e-21, np.array([1e-9, 1e-10]), one * 1e5, upload_time_s=one, max_power_w=one)
@@ -80,6 +94,7 @@ def round_to_blocks(
     active = np.flatnonzero(share > 0)
     limit_j = np.full(len(share), np.inf) if energy_limit_j is None else energy_limit_j
     weights = np.ones(len(share)) if weight is None else weight
+    values = np.full(len(share), np.inf) if worth is None else worth
 
     def energy(index: Index, count: NDArray[np.int64]) -> FloatArray:
         """Upload energy with this many blocks; infinite where power or energy limit forbid it."""
@@ -90,13 +105,46 @@ def round_to_blocks(
         return np.where(kept, energy_j, np.inf)
 
     need = _fewest_blocks(energy, active, blocks)
-    kept = _drop_until_fits(need, blocks)
-    counts = _give_greedily(energy, active[kept], need[kept], blocks - int(need[kept].sum()), weights)
+    able = active[need <= blocks]
+    need = need[need <= blocks]
+    best: tuple[float, NDArray[np.intp], NDArray[np.int64]] = (np.inf, able[:0], need[:0])
+    for order in _orders(need, values[able] - weights[able] * energy(able, need)):
+        found = _filled(energy, able[order], need[order], blocks, weights, values)
+        best = min(best, found, key=lambda one: one[0])
     rounded = np.zeros(len(share))
-    rounded[active[kept]] = counts / blocks
-    dropped = np.zeros(len(share), dtype=bool)
-    dropped[active[~kept]] = True
-    return BlockSplit(rounded, dropped)
+    rounded[best[1]] = best[2] / blocks
+    return BlockSplit(rounded, (share > 0) & (rounded == 0))
+
+
+def _orders(need: NDArray[np.int64], worth: FloatArray) -> list[NDArray[np.intp]]:
+    """The orders in which devices are tried: by what a block is worth to them, and by how few blocks they need."""
+    by_need = np.argsort(need, kind="stable")
+    if need.sum() == 0 or not np.isfinite(worth).all():
+        return [by_need]
+    return [np.lexsort((need, -worth / need)), by_need]
+
+
+def _filled(
+    energy: BlockEnergy,
+    devices: NDArray[np.intp],
+    need: NDArray[np.int64],
+    blocks: int,
+    weights: FloatArray,
+    values: FloatArray,
+) -> tuple[float, NDArray[np.intp], NDArray[np.int64]]:
+    """Value, devices and their blocks, with devices taken in this order as long as they fit and are worth it."""
+    kept = np.zeros(len(devices), dtype=bool)
+    left = blocks
+    for position, blocks_needed in enumerate(need.tolist()):
+        kept[position] = blocks_needed <= left
+        left -= blocks_needed * int(kept[position])
+    while True:
+        who, least = devices[kept], need[kept]
+        counts = _give_greedily(energy, who, least, blocks - int(least.sum()), weights)
+        terms = weights[who] * energy(who, counts) - values[who]
+        if not len(who) or terms.max() <= 0:
+            return float(terms.sum()), who, counts
+        kept[np.flatnonzero(kept)[terms.argmax()]] = False
 
 
 def _fewest_blocks(energy: BlockEnergy, active: NDArray[np.intp], blocks: int) -> NDArray[np.int64]:
@@ -110,14 +158,6 @@ def _fewest_blocks(energy: BlockEnergy, active: NDArray[np.intp], blocks: int) -
         high = np.where(open_ & works, middle, high)
         low = np.where(open_ & ~works, middle, low)
     return high
-
-
-def _drop_until_fits(need: NDArray[np.int64], blocks: int) -> NDArray[np.bool_]:
-    """Keep the devices with the smallest needs, as many as fit."""
-    order = np.argsort(need, kind="stable")
-    kept = np.zeros(len(need), dtype=bool)
-    kept[order] = np.cumsum(need[order]) <= blocks
-    return kept
 
 
 def _give_greedily(

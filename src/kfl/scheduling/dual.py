@@ -19,7 +19,7 @@ from kfl.scheduling._relaxation import critical_log_prices, fitted_shares, relax
 from kfl.scheduling._repair import repair
 from kfl.scheduling.base import Decision, Observation, SchedulerState
 from kfl.scheduling.curve import FloatArray
-from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
+from kfl.scheduling.objective import DriftScheduler, data_weight
 from kfl.scheduling.serve import by_reason, decision_for, share_floor, standing
 from kfl.scheduling.status import Status
 
@@ -42,11 +42,11 @@ class Dual(DriftScheduler):
         """A set close to the best one, its shares and powers, its objective and a bound on everybody's."""
         size = observation.size
         v, gamma = self.printed_v(state, observation.samples), data_weight(self.gamma, observation.round)
-        worth = v * gamma * observation.samples - state.queue_j * observation.compute_energy_j
+        worth = self.worth(state, observation)
         members = np.flatnonzero(observation.available & (worth > 0))
         if not len(members):
             return _nobody(size, Status("nobody_worth" if observation.available.any() else "nobody_available"))
-        seen = self.patient(state, observation)
+        seen = self.limited(state, observation)
         floor = share_floor(seen.take(members))
         members, floor = members[np.isfinite(floor)], floor[np.isfinite(floor)]
         if not len(members):
@@ -66,8 +66,7 @@ class Dual(DriftScheduler):
         if not len(positions):
             return replace(_nobody(size, Status("nobody_worth")), lower_bound=bound)
         decision = decision_for(observation, members[positions], share, energy)
-        spent = observation.compute_energy_j + decision.upload_energy_j
-        value = drift_objective(v, gamma, observation.samples, state.queue_j, decision.chosen, spent)
+        value = self.objective(state, observation, decision)
         return replace(decision, objective=value, lower_bound=min(bound, value))
 
     def _tiny_price(self, allowance_j: FloatArray, chosen: Observation, v: float, gamma: float) -> float:

@@ -34,7 +34,7 @@ from kfl.scheduling.allocation import share_band
 from kfl.scheduling.as_printed import printed_rule
 from kfl.scheduling.base import Decision, Observation, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
-from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
+from kfl.scheduling.objective import DriftScheduler, data_weight
 from kfl.scheduling.serve import by_reason, reachable, serve, standing
 from kfl.scheduling.status import Status
 
@@ -59,17 +59,19 @@ class Lyapunov(DriftScheduler):
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """Algorithm 3 for one round."""
-        gamma = data_weight(self.gamma, observation.round)
-        v, seen = self.printed_v(state, observation.samples), self.patient(state, observation)
-        extra = 0.0 if self.as_printed else self.small_price(state.allowance_j)
-        candidates, order = line_up(v * gamma, extra, state.queue_j, seen)
+        seen = self.limited(state, observation)
+        data_value = self.printed_v(state, observation.samples) * data_weight(self.gamma, observation.round)
+        candidates, order = line_up(data_value, self.small_price(state.allowance_j), state.queue_j, seen)
         chosen = np.zeros(observation.size, bool)
         chosen[order[: best_prefix(candidates)]] = True
         rule = printed_rule if self.as_printed else share_band
-        decision = serve(seen, chosen, state.queue_j + extra, rule)
-        energy = observation.compute_energy_j + decision.upload_energy_j
-        objective = drift_objective(v, gamma, observation.samples, state.queue_j, decision.chosen, energy)
+        decision = serve(seen, chosen, self.energy_weight(state, observation), rule)
+        objective = self.objective(state, observation, decision)
         return replace(decision, objective=objective, status=_status(observation, decision))
+
+    def small_price(self, allowance_j: FloatArray) -> float:
+        """ε in joules of queue; the printed rule has none."""
+        return 0.0 if self.as_printed else super().small_price(allowance_j)
 
 
 def line_up(

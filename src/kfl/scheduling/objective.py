@@ -17,7 +17,7 @@ import numpy as np
 
 from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
-from kfl.scheduling.base import Observation, Scheduler, SchedulerState
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 
 LARGEST_WEIGHT = 1e30
@@ -81,7 +81,7 @@ class DriftScheduler(Scheduler):
         gamma = np.array([data_weight(self.gamma, t) for t in range(horizon)])
         return self.printed_v(self.init(budget_j, horizon), samples), gamma
 
-    def patient(self, state: SchedulerState, observation: Observation) -> Observation:
+    def limited(self, state: SchedulerState, observation: Observation) -> Observation:
         """The observation with the energy that a device may spend in this round, where V is relative.
 
         With an empty queue joules are free in (22), so a device would send in the deepest fade that its power reaches,
@@ -92,6 +92,21 @@ class DriftScheduler(Scheduler):
         most_j = observation.compute_energy_j + self.dearest_upload * state.allowance_j
         left_j = observation.battery_j if observation.hard_budget else np.inf
         return replace(observation, hard_budget=True, battery_j=np.minimum(left_j, most_j))
+
+    def energy_weight(self, state: SchedulerState, observation: Observation) -> FloatArray:
+        """q_k + ε, so that the band is shared to minimise Σ (q_k + ε) E_k."""
+        return state.queue_j + self.small_price(state.allowance_j)
+
+    def worth(self, state: SchedulerState, observation: Observation) -> FloatArray:
+        """V γ_t D_k − q_k E_L."""
+        value = self.printed_v(state, observation.samples) * data_weight(self.gamma, observation.round)
+        return np.asarray(value * observation.samples - state.queue_j * observation.compute_energy_j)
+
+    def objective(self, state: SchedulerState, observation: Observation, decision: Decision) -> float:
+        """Equation (22), with the true queues."""
+        v, gamma = self.printed_v(state, observation.samples), data_weight(self.gamma, observation.round)
+        energy_j = observation.compute_energy_j + decision.upload_energy_j
+        return drift_objective(v, gamma, observation.samples, state.queue_j, decision.chosen, energy_j)
 
     def small_price(self, allowance_j: FloatArray) -> float:
         """ε in joules of queue."""

@@ -49,7 +49,7 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     decision = scheduler.decide(state.scheduler, conditions.observation)
     blocks = None if fleet.cell is None else fleet.cell.config.resource_blocks
     if blocks is not None:
-        decision = in_blocks(decision, conditions.observation, blocks)
+        decision = in_blocks(decision, scheduler, state.scheduler, conditions.observation, blocks)
 
     log.debug("phase training, round %d", state.round)
     replies = fleet.exchange(state, conditions, decision, algorithm.broadcast(state.server))
