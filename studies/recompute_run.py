@@ -39,8 +39,7 @@ def play(log: dict[str, Any], device: dict[str, Any], queue_j: Any, config: dict
     power_w = np.where(bits > 0, hz * noise / gain * np.expm1(bits * LN2 / (send_s * hz)), 0.0)
     carried = hz * np.log1p(power_w * true_gain / (hz * noise)) / LN2 * send_s
     blocks = share * (0 if cell["resource_blocks"] == "none" else cell["resource_blocks"])
-    compare("computing time", work_s, log["compute_time_s"], here)
-    compare("upload time", send_s, log["upload_time_s"], here)
+    compare("times of devices", [work_s, send_s], [log["compute_time_s"], log["upload_time_s"]], here)
     compare("transmit power", power_w, log["power_w"], here)
     compare("power within its limit", np.maximum(power_w, one["max_power_w"]), one["max_power_w"], here)
     compare("shares within the band", max(share.sum(), 1.0), 1.0, here)
@@ -50,20 +49,21 @@ def play(log: dict[str, Any], device: dict[str, Any], queue_j: Any, config: dict
         return [A(log[name]) for name in SUMS[:-1]]
     faults = {entry["device"]: entry for entry in log["faults"]}
     fault = A([faults.get(k, {}).get("fault", "") for k in log["devices"]], str)
-    died, idle = fault == "battery_empty", fault == "drop_before"
+    downlink_w = np.inf if cell["downlink_power_dbm"] == "none" else 10 ** (cell["downlink_power_dbm"] / 10) / 1000
+    heard = downlink_w * np.append(true_gain, gain.min(initial=np.inf)) / (band_hz * noise)
+    hear_s = device["bits_down"].max() * LN2 / (band_hz * np.log1p(heard))
+    broadcast_s, deaf = hear_s[-1], hear_s[:-1] > hear_s[-1] * (1 + LIMIT)
+    died, idle = fault == "battery_empty", (fault == "drop_before") | deaf
     silent, send_j = died | idle | (fault == "drop_after"), power_w * send_s
     part_j = A([faults.get(k, {}).get("spent_fraction", 0.0) for k in log["devices"]]) * (work_j + send_j)
     send_j = np.where(died, np.maximum(part_j - work_j, 0.0), np.where(silent, 0.0, send_j))
     work_j = np.where(died, np.minimum(part_j, work_j), np.where(idle, 0.0, work_j))
     weak = (bits > carried * (1 + LIMIT)) | np.isin(fault, ("drop_after", "late", "outage"))
     lost = weak & (bits > 0) & ~died & ~idle & ~np.isin(log["devices"], log["diverged"])
-    downlink_w = np.inf if cell["downlink_power_dbm"] == "none" else 10 ** (cell["downlink_power_dbm"] / 10) / 1000
-    weakest = downlink_w * true_gain.min(initial=np.inf) / (band_hz * noise)
-    broadcast_s = device["bits_down"].max() * LN2 / (band_hz * np.log1p(weakest))
     time_s = broadcast_s + (work_s + send_s).max(initial=0.0)
     compare("computing energy", work_j, log["compute_energy_j"], here)
     compare("upload energy", send_j, log["upload_energy_j"], here)
-    compare("lost uploads", lost, np.isin(log["devices"], log["lost"]), here)
+    compare("missed, lost", [deaf, lost], [np.isin(log["devices"], log[name]) for name in ("missed", "lost")], here)
     compare("times of a round", [broadcast_s, time_s], [log["broadcast_s"], log["time_s"]], here)
     compare("time within the deadline", max(time_s, cell["deadline_s"]), cell["deadline_s"], here)
     return [work_j, send_j, time_s, bits[~silent].sum(), one["bits_down"].sum()]

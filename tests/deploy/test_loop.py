@@ -106,6 +106,7 @@ class Anchored(Algorithm):
         {"algorithm": FedAvg(local_steps=2), "widths": (32,)},
         {"algorithm": Local(local_steps=2), "real_work": True},
         {"radio": CellConfig(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
+        {"radio": CellConfig(channel_error=0.3, downlink_power_dbm=-20.0)},
         {"radio": None, "scheduler": SCHEDULERS["round-robin"](count=2)},
     ],
     ids=[
@@ -116,6 +117,7 @@ class Anchored(Algorithm):
         "fedavg",
         "local",
         "blocks and outages",
+        "missed broadcasts",
         "no radio",
     ],
 )

@@ -30,6 +30,7 @@ RUNS = {
     "resource blocks": replace(SMALL, scheduler=Dual(), radio=replace(CELL, resource_blocks=10)),
     "lost uploads": replace(SMALL, radio=replace(CELL, channel_error=0.3)),
     "downlink": replace(SMALL, radio=replace(CELL, downlink_power_dbm=10.0)),
+    "missed broadcasts": replace(SMALL, radio=replace(CELL, channel_error=0.3, downlink_power_dbm=10.0)),
     "faults": replace(SMALL, scheduler=Uniform(count=5), faults=EVERYTHING),
     "no uploads": replace(SMALL, algorithm=kfl.Local()),
     "weights": replace(SMALL, widths=(8,), algorithm=kfl.FedAvg(), radio=replace(CELL, bandwidth_hz=1e6)),
@@ -44,7 +45,8 @@ def recompute(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_folder_says_it_all(tmp_path, name):
     history = kfl.run(RUNS[name], tmp_path / "run", dataset=data(), keep_models=False)
     assert sum(len(log.devices) for log in history.rounds) > 0
-    assert bool(history.summary["lost_uploads"]) == (name in ("lost uploads", "faults"))
+    assert bool(history.summary["lost_uploads"]) == (name in ("lost uploads", "missed broadcasts", "faults"))
+    assert bool(history.summary["missed_broadcasts"]) == (name == "missed broadcasts")
     found = recompute(tmp_path / "run")
     assert found.returncode == 0, found.stdout + found.stderr
     assert len(found.stdout.splitlines()) > 10

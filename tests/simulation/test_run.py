@@ -324,6 +324,36 @@ def test_a_broadcast_that_is_counted_takes_time(data):
     )
 
 
+@pytest.mark.parametrize("error", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("margin_db", [0.0, 3.0])
+@pytest.mark.parametrize("power_dbm", [-35.0, -20.0, 30.0])
+def test_a_channel_that_is_known_badly_breaks_no_deadline(data, error, margin_db, power_dbm):
+    cell = kfl.CellConfig(channel_error=error, channel_margin_db=margin_db, downlink_power_dbm=power_dbm)
+    history = play(replace(SMALL, radio=cell, rounds=12), data)
+    assert all(log.time_s <= 1 + 1e-9 and log.broadcast_s <= log.reserved_s for log in history.rounds)
+    missed = sum(len(log.missed) for log in history.rounds)
+    assert history.summary["missed_broadcasts"] == missed and (missed > 0) == (error > 0)
+
+
+def test_who_misses_the_broadcast_does_nothing(data):
+    cell = kfl.CellConfig(channel_error=0.3, downlink_power_dbm=-35.0)
+    fleet = SimulatedFleet(build_world(replace(SMALL, radio=cell, rounds=12), dataset=data))
+    state, missed = begin(fleet), 0
+    for _ in range(12):
+        before, (state, log) = state, play_round(fleet, state)
+        for device in log.missed:
+            place = log.devices.index(device)
+            assert log.compute_energy_j[place] == log.upload_energy_j[place] == 0
+            old, new = fleet.device_state(before, device), fleet.device_state(state, device)
+            assert all(torch.equal(old[name], value) for name, value in new.items())
+            assert device not in log.used and device not in log.lost
+            assert [one.kind for one in log.incidents() if one.device == device] == ["missed"]
+            missed += 1
+        reached = set(log.devices) - set(log.missed)
+        assert log.bits_up == fleet.table.bits_up[list(reached)].sum()
+    assert missed > 3
+
+
 def test_an_own_scheduler_and_algorithm_by_name(data, tmp_path, monkeypatch):
     (tmp_path / "my_ideas.py").write_text(
         "from dataclasses import dataclass\n"

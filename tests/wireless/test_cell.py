@@ -4,7 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kfl.core.units import dbm_to_watt
 from kfl.wireless import PRESETS, Cell, CellConfig, transmit_power
 
 WORK = 5 * 600 * 550_346  # the paper's MNIST device: 5 steps over 600 samples of the MLP
@@ -69,6 +72,36 @@ def test_downlink_time_comes_off_the_deadline() -> None:
     assert 0 < cell.broadcast_time(link.gain, nearest, KNOWLEDGE) < lost[0]
     only = cell.link_state(0, WORK, KNOWLEDGE, broadcast_bits=KNOWLEDGE, available=nearest)
     assert (only.upload_time_s > link.upload_time_s).all()
+
+
+@given(
+    error=st.sampled_from([0.0, 0.05, 0.3, 0.9]),
+    margin_db=st.floats(0.0, 20.0),
+    power_dbm=st.floats(-60.0, 50.0),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_broadcast_is_never_longer_than_reserved(error, margin_db, power_dbm, seed) -> None:
+    """At the planned rate: who can decode it by the true gain hears it, and nobody else."""
+    config = CellConfig(channel_error=error, channel_margin_db=margin_db, downlink_power_dbm=power_dbm)
+    cell = Cell.build(config, 8, seed)
+    link = cell.link_state(seed % 7, WORK, KNOWLEDGE, broadcast_bits=KNOWLEDGE)
+    chosen = np.random.default_rng(seed).random(8) < 0.6
+    time_s, missed = cell.broadcast(link, chosen, KNOWLEDGE)
+    assert time_s <= link.reserved_s and not missed[~chosen].any()
+    if chosen.any():
+        snr = dbm_to_watt(power_dbm) / (config.bandwidth_hz * config.noise_w_per_hz)
+        planned = np.log2(1 + snr * link.gain[chosen].min())
+        assert time_s == pytest.approx(KNOWLEDGE / (config.bandwidth_hz * planned), rel=1e-6)
+        clear = np.abs(link.true_gain / link.gain[chosen].min() - 1) > 1e-6
+        weak = chosen & (link.true_gain < link.gain[chosen].min())
+        np.testing.assert_array_equal(missed[clear], weak[clear])
+    if error == 0:
+        assert not missed.any()
+        known = dataclasses.replace(config, channel_margin_db=0.0)
+        sure = Cell.build(known, 8, seed)
+        link = sure.link_state(seed % 7, WORK, KNOWLEDGE, broadcast_bits=KNOWLEDGE)
+        assert sure.broadcast(link, chosen, KNOWLEDGE)[0] == sure.broadcast_time(link.true_gain, chosen, KNOWLEDGE)
 
 
 def test_processors_come_from_the_list() -> None:

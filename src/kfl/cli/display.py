@@ -152,6 +152,8 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
         notes.append(f"{decides} {budgets(summary, experiment.devices)}")
     if summary["rejected_uploads"]:
         notes.append(f"{summary['rejected_uploads']} uploads were refused; rounds.jsonl says why.")
+    if summary.get("missed_broadcasts"):
+        notes.append(f"{summary['missed_broadcasts']} times a chosen device was not reached by the broadcast.")
     if summary["lost_uploads"]:
         notes.append(f"{summary['lost_uploads']} uploads were lost on the channel.")
     return notes

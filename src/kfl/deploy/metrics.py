@@ -76,6 +76,7 @@ def round_sentence(entry: RoundLog, rounds: int) -> str:
     'round 1 of 3: 2 chosen, 1 used, 1 lost, accuracy 50.0 %, 4.2 s'
     """
     parts = [f"{len(entry.devices)} chosen", f"{len(entry.used)} used"]
+    parts += [f"{len(entry.missed)} not reached"] if entry.missed else []
     parts += [f"{len(entry.lost)} lost"] if entry.lost else []
     parts += [f"{len(entry.rejected)} refused"] if entry.rejected else []
     parts += [f"accuracy {percent(entry.accuracy, 1)}"] if entry.accuracy is not None else []

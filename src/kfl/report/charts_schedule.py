@@ -20,7 +20,7 @@ GROUPS = 200
 STATES = ("", "took part", "upload lost", "upload refused", "did not train")
 STATE_COLOURS = ("@c1", "@c5", "@ink", "@faint")
 """Apart in lightness too, for a print in grey."""
-DID_NOT_TRAIN = ("drop_before", "battery_empty", "diverged")
+DID_NOT_TRAIN = ("missed", "drop_before", "battery_empty", "diverged")
 LOST = ("drop_after", "late", "outage")
 
 
@@ -163,6 +163,7 @@ def participants_chart(run: RunData, prefix: str) -> Chart | None:
 
 MOST_BARS = 60
 WORDS = {
+    "missed": "not reached by the broadcast",
     "drop_before": "silent before training",
     "battery_empty": "battery empty",
     "drop_after": "silent after training",
@@ -174,8 +175,8 @@ WORDS = {
     "diverged": "training diverged",
 }
 """Kinds of incident, in the order in which a chart stacks them."""
-INKS = ("@c6", "@c4", "@c3", "@c5", "@c1", "@c7", "@c8", "@c2", "@ink")
-PATTERNS = ("", "/", "", ".", "", "x", "\\", "", "-")
+INKS = ("@muted", "@c6", "@c4", "@c3", "@c5", "@c1", "@c7", "@c8", "@c2", "@ink")
+PATTERNS = ("|", "", "/", "", ".", "", "x", "\\", "", "-")
 """Hatching, so that the bars can be told apart without colours."""
 
 

@@ -50,6 +50,7 @@ class RunningMetrics:
             "bits/down": log.bits_down,
             "bits/up_so_far": self._bits_up,
             "devices/scheduled": float(len(log.devices)),
+            "devices/missed": float(len(log.missed)),
             "devices/lost": float(len(log.lost)),
             "devices/rejected": float(len(log.rejected)),
             "devices/faults": float(len(log.faults)),

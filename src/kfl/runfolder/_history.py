@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from kfl.algorithms import Rejection
 from kfl.core.parse import parse_json
+from kfl.experiment.faults import NOT_TRAINED
 from kfl.scheduling import Status
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Incident:
 
     round: int
     kind: str
-    """A fault's name, or outage, refused, diverged."""
+    """A fault's name, or missed, outage, refused, diverged."""
     device: int
     reason: str = ""
     """Why an upload was refused, in words."""
@@ -76,7 +77,7 @@ class RoundLog:
     gain: tuple[float, ...] = ()
     """Channel gain that the server planned with. This and what follows is empty or None in earlier versions' runs."""
     true_gain: tuple[float, ...] = ()
-    """Channel gain that decided whether the upload arrived; empty where the server knew it."""
+    """Channel gain that decided whether broadcast and upload arrived; empty where the server knew it."""
     compute_time_s: tuple[float, ...] = ()
     """Seconds of local work."""
     upload_time_s: tuple[float, ...] = ()
@@ -87,6 +88,8 @@ class RoundLog:
     """Seconds taken off the deadline for the broadcast, before anyone was chosen."""
     broadcast_s: float | None = None
     """Seconds of the broadcast; None in a real fleet, which does not measure it."""
+    missed: tuple[int, ...] = ()
+    """Devices that the broadcast did not reach: they did nothing and spent nothing."""
 
     @property
     def energy_j(self) -> float:
@@ -96,7 +99,8 @@ class RoundLog:
     @property
     def used(self) -> tuple[int, ...]:
         """Devices whose upload reached the server and was accepted."""
-        missing = {*self.lost, *self.diverged, *(entry["device"] for entry in self.rejected)}
+        missing = {*self.missed, *self.lost, *self.diverged, *(entry["device"] for entry in self.rejected)}
+        missing |= {entry["device"] for entry in self.faults if entry.get("fault") in NOT_TRAINED}
         return tuple(device for device in self.devices if device not in missing)
 
     def incidents(self) -> list[Incident]:
@@ -106,6 +110,7 @@ class RoundLog:
             for entry in self.faults
         }
         found |= {device: Incident(self.round, "diverged", device) for device in self.diverged}
+        found |= {device: Incident(self.round, "missed", device) for device in self.missed}
         found |= {device: Incident(self.round, "outage", device) for device in self.lost if device not in found}
         found |= {
             entry["device"]: Incident(self.round, "refused", entry["device"], Rejection.from_dict(entry).describe())
@@ -133,7 +138,7 @@ class RoundLog:
         read |= {name: _number(values.get(name)) for name in ("time_s", "bits_up", "bits_down")}
         perhaps = ("accuracy", "objective", "lower_bound", "reserved_s", "broadcast_s")
         read |= {name: _number_or_none(values.get(name)) for name in perhaps}
-        read |= {name: _devices(values, name, devices) for name in ("lost", "diverged")}
+        read |= {name: _devices(values, name, devices) for name in ("missed", "lost", "diverged")}
         read |= {name: _entries(values, name, devices) for name in ("rejected", "faults")}
         status = values.get("status", "ok")
         if not isinstance(status, dict | str):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,8 @@ class Replies:
     """New states of devices that trained; empty where devices keep their states themselves."""
     correct: Mapping[int, int] = field(default_factory=dict)
     """Right test predictions of devices that report them with their reply."""
+    missed: Collection[int] = ()
+    """Devices that the broadcast did not reach: they did nothing and spent nothing."""
     lost: Collection[int] = ()
     """Devices whose upload did not arrive."""
     rejected: Sequence[dict[str, Any]] = ()
@@ -148,6 +150,14 @@ class Fleet(ABC):
     @abstractmethod
     def exchange(self, state: RunState, conditions: Conditions, decision: Decision, message: Message) -> Replies:
         """Send the message to the chosen devices, let them learn, and collect what comes back."""
+
+    def broadcast(self, conditions: Conditions, decision: Decision) -> tuple[float, Decision]:
+        """Simulated seconds of the broadcast, and the decision without the devices that miss it."""
+        if conditions.link is None or self.cell is None or not decision.chosen.any():
+            return 0.0, decision
+        bits = float(self.table.bits_down.max())
+        time_s, missed = self.cell.broadcast(conditions.link, decision.chosen, bits)
+        return time_s, replace(decision, chosen=decision.chosen & ~missed)
 
     @abstractmethod
     def evaluate(self, state: RunState, devices: Collection[int]) -> IntArray:

@@ -137,6 +137,7 @@ def round_log(
         objective=_number(decision.objective),
         lower_bound=_number(decision.lower_bound),
         status=decision.status,
+        missed=tuple(sorted(replies.missed)),
         lost=tuple(sorted(replies.lost)),
         rejected=tuple(rejected),
         faults=tuple(replies.faults),

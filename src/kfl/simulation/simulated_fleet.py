@@ -56,27 +56,26 @@ class SimulatedFleet(Fleet):
     def exchange(self, state: RunState, conditions: Conditions, decision: Decision, message: Message) -> Replies:
         """Train the chosen devices, and lose or spoil what faults and the channel lose or spoil."""
         experiment, link = self.experiment, conditions.link
-        chosen = np.flatnonzero(decision.chosen).tolist()
-        struck = experiment.faults.strike(experiment.seed, state.round, chosen, self.table.size)
-        trained, uploads, diverged = self._train(
-            state, [d for d in chosen if struck.get(d) not in NOT_TRAINED], message
-        )
+        broadcast_s, reached = self.broadcast(conditions, decision)
+        asked = np.flatnonzero(reached.chosen).tolist()
+        struck = experiment.faults.strike(experiment.seed, state.round, asked, self.table.size)
+        trained, uploads, diverged = self._train(state, [d for d in asked if struck.get(d) not in NOT_TRAINED], message)
         outage = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
         lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST}
         arrived = [self._as_received(state, u, struck.get(u.device)) for u in uploads if u.device not in lost]
         seed = experiment.seed
         spent = {d: spent_fraction(seed, state.round, d) for d, kind in struck.items() if kind == "battery_empty"}
-        compute_j, upload_j = _spent(conditions, decision, struck, spent)
-        broadcast_s, busy_s = self._duration(conditions, decision)
+        compute_j, upload_j = _spent(conditions, reached, struck, spent)
         return Replies(
             uploads=arrived,
             usable=len(set(trained) - lost),
             compute_energy_j=compute_j,
             upload_energy_j=upload_j,
-            time_s=broadcast_s + busy_s,
+            time_s=broadcast_s + _busy_s(conditions, decision),
             broadcast_s=broadcast_s,
-            sent=[device for device in chosen if struck.get(device) not in (*NOT_TRAINED, "drop_after")],
+            sent=[device for device in asked if struck.get(device) not in (*NOT_TRAINED, "drop_after")],
             states=trained,
+            missed=np.flatnonzero(decision.chosen & ~reached.chosen).tolist(),
             lost=lost,
             faults=tally(struck, spent),
             diverged=diverged,
@@ -134,14 +133,13 @@ class SimulatedFleet(Fleet):
             return poisoned(upload, self.experiment.faults.poison, seed, state.round)
         return upload
 
-    def _duration(self, conditions: Conditions, decision: Decision) -> tuple[float, float]:
-        """Simulated seconds of the broadcast, and then of the slowest device's computation and upload."""
-        link = conditions.link
-        if link is None or self.cell is None or not decision.chosen.any():
-            return 0.0, 0.0
-        broadcast_s = self.cell.broadcast_time(link.true_gain, decision.chosen, float(self.table.bits_down.max()))
-        busy_s = conditions.observation.compute_time_s + decision.upload_time_s
-        return broadcast_s, float(busy_s[decision.chosen].max())
+
+def _busy_s(conditions: Conditions, decision: Decision) -> float:
+    """Simulated seconds of the slowest chosen device's computation and upload."""
+    if conditions.link is None or not decision.chosen.any():
+        return 0.0
+    busy_s = conditions.observation.compute_time_s + decision.upload_time_s
+    return float(busy_s[decision.chosen].max())
 
 
 def _spent(

@@ -32,6 +32,7 @@ def summarise(fleet: Fleet, logs: Sequence[RoundLog], wall_s: float) -> dict[str
         **totals(logs),
         "fedavg_bits_up": float(sum(fleet.table.model_bits[list(log.devices)].sum() for log in logs)),
         "rejected_uploads": sum(len(log.rejected) for log in logs),
+        "missed_broadcasts": sum(len(log.missed) for log in logs),
         "lost_uploads": sum(len(log.lost) for log in logs),
         "faults": sum(len(log.faults) for log in logs),
         "diverged": sum(len(log.diverged) for log in logs),

@@ -29,7 +29,7 @@ class LinkState:
     gain: FloatArray
     """Channel gain the server plans with."""
     true_gain: FloatArray
-    """Channel gain that decides whether an upload arrives."""
+    """Channel gain that decides whether an upload, or the broadcast, arrives."""
     payload_bits: FloatArray
     upload_time_s: FloatArray
     """Time left for the upload, T_max − T_L (less the broadcast); zero or less: too slow for the deadline."""
@@ -132,7 +132,7 @@ class Cell:
 
         `flops` is the work of each device in the round (τ D C as printed) and `payload_bits` its upload. Where
         the broadcast is counted, its time at the weakest available device is taken off the deadline before
-        anyone is chosen, so that the deadline holds whoever is; `broadcast_time` gives the real, shorter one.
+        anyone is chosen, so that the deadline holds whoever is; `broadcast` gives the real, shorter one.
         """
         config = self.config
         gains = self.gains(round_index, previous)
@@ -153,6 +153,21 @@ class Cell:
             reserved_s=reserved_s,
             fading=gains.fading,
         )
+
+    def broadcast(self, link: LinkState, chosen: NDArray[np.bool_], bits: float) -> tuple[float, NDArray[np.bool_]]:
+        """Seconds of the broadcast to the chosen devices, and which of them miss it.
+
+        The server knows no more than the gains it plans with, so it sends at the rate of the weakest chosen device by
+        these, which never takes longer than was reserved. A device whose true channel cannot carry that rate hears
+        nothing.
+        """
+        time_s = self.broadcast_time(link.gain, chosen, bits)
+        if self.config.downlink_power_dbm is None or time_s == 0:
+            return time_s, np.zeros_like(chosen)
+        power_w = dbm_to_watt(self.config.downlink_power_dbm)
+        rate = uplink_rate(1.0, power_w, link.true_gain, link.bandwidth_hz, link.noise_w_per_hz)
+        # A relative 1e-9, as for uploads: a device whose channel is known hears its own rate.
+        return time_s, chosen & (upload_time(bits, rate) > time_s * (1 + 1e-9))
 
     def broadcast_time(self, gain: FloatArray, chosen: NDArray[np.bool_], bits: float) -> float:
         """Seconds to send `bits` to the chosen devices at the weakest one's rate; 0 without a downlink."""
