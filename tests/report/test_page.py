@@ -120,7 +120,9 @@ def test_a_strangers_folder_cannot_inject_anything(copy, tmp_path):
         line["status"] = WICKED
         line["rejected"] = [{"device": 0, "reason": WICKED}]
         line["faults"] = [{"device": 1, "fault": WICKED}]
-    lines[3] |= {name: [] for name in ("devices", "share", "power_w", "compute_energy_j", "upload_energy_j")}
+    lines[3] |= {
+        name: [] for name in lines[3] if isinstance(lines[3][name], list) and name not in ("rejected", "faults")
+    }
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     environment = json.loads((folder / "environment.json").read_text())
     environment |= {"kfl": WICKED, "commit": WICKED, "packages": {WICKED: WICKED}, "processor": WICKED}

@@ -1,7 +1,7 @@
 """Proposition 2 for runs: the offline upper bound against every possible schedule, and a run's own numbers."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 import kfl
 from kfl.core.errors import ConfigError
-from kfl.scheduling import EnergyAccount, Lyapunov
+from kfl.report import build_report
+from kfl.scheduling import SCHEDULERS, AllDevices, EnergyAccount, Lyapunov
 from kfl.simulation import build_world
-from kfl.theory import offline_upper, proposition2_of_run, proposition2_volume
+from kfl.simulation.summary import energy_account
+from kfl.theory import bound_of_run, everybody_energy, offline_upper, proposition2_of_run, proposition2_volume
 from kfl.theory._proposition2 import least_round_energy, scheduled
 from kfl.wireless import PRESETS
 
@@ -80,8 +82,8 @@ def test_words_where_it_says_nothing_or_cannot_be_judged():
 
 
 def test_what_a_run_spent_is_never_below_the_least(tmp_path):
-    asked = replace(EXPERIMENT, hard_budget=True)
-    history, world = kfl.run(asked, tmp_path / "run"), build_world(asked)
+    hard = replace(EXPERIMENT, hard_budget=True)
+    history, world = kfl.run(hard, tmp_path / "run"), build_world(hard)
     least, chosen = least_round_energy(world, 12), scheduled(history.rounds, 10)
     assert chosen.sum() == sum(len(log.devices) for log in history.rounds) > 0
     for t, log in enumerate(history.rounds):
@@ -93,6 +95,47 @@ def test_what_a_run_spent_is_never_below_the_least(tmp_path):
     # Within its budgets a run is itself a schedule that the offline optimum may choose.
     assert volume.scheduled <= volume.offline_upper * (1 + 1e-12)
     assert volume.offline_upper <= volume.everything * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("preset", ["paper-mnist", "nb-iot", "small-cell"])
+def test_everybody_in_every_round_is_a_run_of_the_scheduler_all(preset, tmp_path):
+    """Not each device's dearest round times the rounds, which a cell with deep fades is far below."""
+    asked = replace(EXPERIMENT, radio=PRESETS[preset], samples_per_device=20, evaluate_every=12)
+    everybody_j = everybody_energy(build_world(asked), 12)
+    assert everybody_j == pytest.approx(kfl.run(replace(asked, scheduler=AllDevices())).energy_j)
+    history = kfl.run(asked, tmp_path / "run")
+    found = bound_of_run(tmp_path / "run", devices=1, iterations=1)
+    assert found.energy.everybody_j == everybody_j and found.energy.holds
+    assert found.energy.vacuous == (found.energy.limit_j >= everybody_j)
+    assert history.summary["proposition2"] == {**asdict(replace(found.energy, everybody_j=None)), "v": 0.01}
+    dearest = energy_account(history.rounds, np.ones(10)).energy_j.max(axis=0)
+    if preset == "nb-iot":
+        assert everybody_j < found.energy.limit_j < 12 * dearest.sum(), "vacuous, and the dearest rounds hid it"
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_it_is_evaluated_only_for_schedulers_that_it_covers(name, tmp_path):
+    asked = replace(EXPERIMENT, rounds=2, scheduler=SCHEDULERS[name](), samples_per_device=20)
+    covered = name in ("lyapunov", "dual")
+    history = kfl.run(asked, tmp_path / "run")
+    found = bound_of_run(tmp_path / "run", devices=1, iterations=1)
+    page = build_report([tmp_path / "run"]).read_text()
+    assert ("proposition2" in history.summary) == (found.energy is not None) == covered
+    assert ("Proposition 2, energy:" in page) == covered
+    assert ("oes not apply" in page) == any("does not apply" in note for note in found.notes) == (not covered)
+
+
+def test_hard_budgets_are_not_what_it_is_about(tmp_path):
+    history = kfl.run(replace(EXPERIMENT, rounds=2, hard_budget=True), tmp_path / "run")
+    found = bound_of_run(tmp_path / "run", devices=1, iterations=1)
+    assert "proposition2" not in history.summary and found.energy is None
+    assert any("here they are hard" in note for note in found.notes)
+
+
+def test_a_default_v_says_that_dear_uploads_wait(tmp_path):
+    kfl.run(replace(EXPERIMENT, rounds=2, scheduler=Lyapunov()), tmp_path / "run")
+    found = bound_of_run(tmp_path / "run", devices=1, iterations=1)
+    assert any("above 10 budgets per round wait" in note for note in found.notes)
 
 
 def test_devices_that_cannot_take_part_cost_infinitely_much():

@@ -16,7 +16,7 @@ from kfl.report.chart import ShownRun, Table
 from kfl.report.measures import Totals, device_energy, fairness, totals
 from kfl.report.words import duration, percent, quantity
 from kfl.runfolder import RunData, given_as_objects
-from kfl.scheduling import EnergyBound, dominant
+from kfl.scheduling import SCHEDULERS, DriftScheduler, EnergyBound, dominant, why_not_covered
 
 MOST_COLOURS = 8
 
@@ -212,14 +212,30 @@ def facts(run: RunData) -> dict[str, str]:
             found["Note on the data"] = str(data["note"])
     if run.finished and run.cell is not None:
         found["What decides the energy"] = dominant(run.rounds.compute_energy_j, run.rounds.upload_energy_j)
-    bound = EnergyBound.from_summary(run.summary) or run.summary.get("proposition2")
-    if isinstance(bound, EnergyBound | str):  # a sentence, in runs of earlier versions
-        found["Proposition 2"] = str(bound)
+        proposition = _proposition2(run)
+        found |= {} if proposition is None else {"Proposition 2": proposition}
     wall = run.summary.get("wall_s")
     if isinstance(wall, float | int) and math.isfinite(wall):
         found["It took"] = duration(float(wall))
     unheard = run.played and np.isnan(run.rounds.accuracy).all()
     return found | ({"Tests": "no round was tested"} if unheard else {})
+
+
+def _proposition2(run: RunData) -> str | None:
+    """What Proposition 2 says of a finished run, in words; None where its summary does not tell.
+
+    Earlier versions evaluated it for every scheduler, and judged it by each device's dearest round.
+    """
+    name, kind = run.scheduler, SCHEDULERS.get(run.scheduler)
+    if kind is not None:
+        hard = run.config.get("hard_budget") is True
+        reason = why_not_covered(name, minimises_drift=issubclass(kind, DriftScheduler), hard_budget=hard)
+        if reason is not None:
+            return f"{reason[0].upper()}{reason[1:]}."
+    bound = EnergyBound.from_summary(run.summary)
+    if bound is None or (kind is None and "v" not in run.summary["proposition2"]):
+        return None
+    return f"{bound} kfl bound says whether that is vacuous."
 
 
 def _repeatable(environment: Mapping[str, Any]) -> str:

@@ -8,7 +8,14 @@ A scheduler is a frozen dataclass of its parameters. Your own is one class and o
 True
 """
 
-from kfl.scheduling.account import EnergyAccount, EnergyBound, dominant, proposition2_energy, round_energy
+from kfl.scheduling.account import (
+    EnergyAccount,
+    EnergyBound,
+    dominant,
+    proposition2_energy,
+    round_energy,
+    why_not_covered,
+)
 from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState, Uplink
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, Myopic, RoundRobin, Uniform
@@ -17,7 +24,7 @@ from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, UploadCurve
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.horizon import Horizon, Problem, ScheduledRound, cell_problem, schedule
 from kfl.scheduling.lyapunov import Lyapunov
-from kfl.scheduling.objective import data_weight, drift_objective
+from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
 from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
 from kfl.scheduling.serve import reachable, serve, share_floor, standing
@@ -41,6 +48,7 @@ __all__ = [
     "CostCurve",
     "Decision",
     "Descend",
+    "DriftScheduler",
     "Dual",
     "EnergyAccount",
     "EnergyBound",
@@ -75,5 +83,6 @@ __all__ = [
     "serve",
     "share_floor",
     "standing",
+    "why_not_covered",
     "write_problem",
 ]

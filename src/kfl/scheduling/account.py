@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,7 @@ class EnergyAccount:
 
 @dataclass(frozen=True)
 class EnergyBound:
-    """Proposition 2's inequality on the energy, for one finished run."""
+    """Proposition 2's inequality on the energy, for one finished run that it covers."""
 
     spent_j: float
     """Left side: Σ_t Σ_k α E."""
@@ -107,14 +107,15 @@ class EnergyBound:
     """√(2K (T ζ_0 + V Σ_t γ_t D)): by how much the run may exceed the budgets."""
     slack_at_zero_v_j: float
     """The same at V = 0."""
-    most_j: float
-    """What a run would spend in which every device takes part in every round at its dearest."""
+    everybody_j: float | None = None
+    """What everybody in every round would spend, at what each round really costs and with the band shared to spend
+    least; None where that is not known. A schedule that shares the band in another way can spend more."""
 
     @staticmethod
     def from_summary(summary: Mapping[str, Any]) -> EnergyBound | None:
-        """The bound in the summary of a run; None where there is none, as in runs of earlier versions."""
+        """The bound in the summary of a run; None where there is none."""
         found = summary.get("proposition2")
-        names = [one.name for one in fields(EnergyBound)]
+        names = ("spent_j", "budget_j", "slack_j", "slack_at_zero_v_j")
         if not isinstance(found, Mapping) or not all(isinstance(found.get(name), int | float) for name in names):
             return None
         return EnergyBound(**{name: float(found[name]) for name in names})
@@ -130,20 +131,41 @@ class EnergyBound:
         return self.spent_j <= self.limit_j
 
     @property
-    def vacuous(self) -> bool:
-        """True when the right side is at least `most_j`: then no schedule whatever could violate it.
+    def vacuous(self) -> bool | None:
+        """Whether even a run that lets everybody take part in every round would satisfy it; None where unknown.
 
         An inequality that is not vacuous in this sense may still say little: compare slack and budget.
         """
-        return self.limit_j >= self.most_j
+        if math.isinf(self.limit_j):
+            return True
+        return None if self.everybody_j is None else self.limit_j >= self.everybody_j
 
     def __str__(self) -> str:
-        verdict = "vacuous" if self.vacuous else ("holds" if self.holds else "violated")
+        verdict = "violated." if not self.holds else ("vacuous." if self.vacuous else "holds.")
+        if self.everybody_j is not None:
+            even = (
+                "Even everybody in every round would satisfy it, with" if self.vacuous else "Everybody in every round:"
+            )
+            verdict += f" {even} {self.everybody_j:.4g} J."
         return (
             f"Proposition 2, energy: {self.spent_j:.4g} J spent ≤ {self.budget_j:.4g} J budget + {self.slack_j:.4g} J "
             f"slack ({percent(self.slack_j / self.budget_j, 0)} of the budget; {self.slack_at_zero_v_j:.4g} J even at "
-            f"V = 0): {verdict}. All devices in all rounds would spend {self.most_j:.4g} J."
+            f"V = 0): {verdict}"
         )
+
+
+def why_not_covered(scheduler: str, *, minimises_drift: bool, hard_budget: bool) -> str | None:
+    """Why Proposition 2 does not apply to a run, in words; None where it does.
+
+    >>> why_not_covered("uniform", minimises_drift=False, hard_budget=False)
+    'does not apply: it is about schedulers that minimise the drift-plus-penalty in every round, and uniform does not'
+    """
+    if not minimises_drift:
+        about = "it is about schedulers that minimise the drift-plus-penalty in every round"
+        return f"does not apply: {about}, and {scheduler} does not"
+    if hard_budget:
+        return "does not apply: it is about budgets that a round may exceed, and here they are hard"
+    return None
 
 
 def proposition2_energy(
@@ -151,19 +173,18 @@ def proposition2_energy(
     samples: FloatArray,
     v: float,
     gamma: FloatArray,
-    full_round_j: FloatArray | None = None,
+    everybody_j: float | None = None,
 ) -> EnergyBound:
     """Evaluate Proposition 2's energy inequality (31), as printed, for a finished run.
 
         Σ_t Σ_k α E ≤ Σ_k E_k + √(2K (T ζ_0 + V Σ_t γ_t D)),
         ζ_0 = ½ Σ_k ζ_k²,    ζ_k = max_t |α_k,t E_k,t − E_k/T|,    D = Σ_k D_k.
 
-    `gamma` holds γ_t of every round. `full_round_j` is what a round costs each device at its dearest, for
-    judging whether the inequality says anything; without it, the dearest round of each device is used (the
-    fleet's dearest for a device that never took part).
+    `gamma` holds γ_t of every round. `everybody_j` is what everybody in every round would spend, for judging whether
+    the inequality says anything (`kfl.theory.everybody_energy`); without it, that is left open.
 
     >>> account = EnergyAccount(np.full((4, 2), 0.1), np.zeros((4, 2)), np.full(2, 0.4))
-    >>> bound = proposition2_energy(account, np.full(2, 600.0), v=0.01, gamma=np.ones(4))
+    >>> bound = proposition2_energy(account, np.full(2, 600.0), v=0.01, gamma=np.ones(4), everybody_j=0.8)
     >>> round(bound.slack_j, 2), bound.holds, bound.vacuous
     (13.86, True, True)
     """
@@ -174,13 +195,10 @@ def proposition2_energy(
     bias = np.abs(account.energy_j - account.budget_j / max(rounds, 1)).max(axis=0, initial=0.0)
     zeta = 0.5 * float(np.sum(bias[finite] ** 2)) if finite.all() else math.inf
     penalty = v * float(np.sum(gamma)) * float(np.sum(samples))
-    if full_round_j is None:
-        dearest = account.energy_j.max(axis=0, initial=0.0)
-        full_round_j = np.where(dearest > 0, dearest, dearest.max(initial=0.0))
     return EnergyBound(
         spent_j=float(np.sum(account.energy_j)),
         budget_j=float(np.sum(account.budget_j)),
         slack_j=math.sqrt(2 * devices * (rounds * zeta + penalty)),
         slack_at_zero_v_j=math.sqrt(2 * devices * rounds * zeta),
-        most_j=rounds * float(np.sum(full_round_j)),
+        everybody_j=everybody_j,
     )

@@ -204,12 +204,13 @@ class Scheduler(ABC):
         """What it does, in one line for help texts and pages: the first line of its docstring."""
         return (inspect.getdoc(cls) or "").partition("\n")[0]
 
-    def drift_weights(self, budget_j: FloatArray, horizon: int, samples: FloatArray) -> tuple[float, FloatArray]:
-        """V, and γ_t of every round, as Proposition 2 has them: V = 0 for a scheduler that weighs no data.
+    def drift_weights(self, budget_j: FloatArray, horizon: int, samples: FloatArray) -> tuple[float, FloatArray] | None:
+        """V, and γ_t of every round, of a scheduler that minimises the drift-plus-penalty (22) in each round.
 
-        `budget_j` is each device's budget for all `horizon` rounds, `samples` its data D_k.
+        None for all others: Proposition 2 is not about them. `budget_j` is each device's budget for all `horizon`
+        rounds, `samples` its data D_k.
         """
-        return 0.0, 1.0 / np.arange(1, horizon + 1)
+        return None
 
     def init(self, budget_j: FloatArray, horizon: int) -> SchedulerState:
         """The state before round 0: empty queues.

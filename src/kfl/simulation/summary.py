@@ -67,7 +67,7 @@ def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
 
 
 def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
-    """Who is over budget, and what the paper's bound says; empty without a radio."""
+    """Who is over budget, and what Proposition 2 says of a run that it covers; empty without a radio."""
     budget_j = fleet.table.budget_j
     if fleet.cell is None or len(logs) * len(budget_j) > MOST_ENTRIES:
         return {}
@@ -78,10 +78,11 @@ def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
         "largest_use_of_budget": float(used.max()),
         "mean_use_of_budget": float(used.mean()),
     }
-    if np.isfinite(budget_j).all():
-        samples = fleet.table.samples
-        v, gamma = fleet.experiment.scheduler.drift_weights(budget_j, fleet.experiment.rounds, samples)
-        facts["proposition2"] = asdict(proposition2_energy(account, samples, v, gamma[: len(logs)]))
+    asked, samples = fleet.experiment, fleet.table.samples
+    weights = asked.scheduler.drift_weights(budget_j, asked.rounds, samples)
+    if weights is not None and np.isfinite(budget_j).all() and not asked.hard_budget:
+        v, gamma = weights
+        facts["proposition2"] = {**asdict(proposition2_energy(account, samples, v, gamma[: len(logs)])), "v": v}
     return facts
 
 

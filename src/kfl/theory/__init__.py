@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from kfl.theory._estimate import Estimate, estimate_constants
     from kfl.theory._finished import RunBound, bound_of_run
     from kfl.theory._lemmas import KnowledgeGap, LemmaCheck, LocalRound, knowledge_gap, local_round
-    from kfl.theory._proposition2 import VolumeBound, offline_upper, proposition2_of_run, proposition2_volume
+    from kfl.theory._proposition2 import (
+        VolumeBound,
+        everybody_energy,
+        offline_upper,
+        proposition2_of_run,
+        proposition2_volume,
+    )
 
 _LAZY = {
     "Estimate": "kfl.theory._estimate",
@@ -37,6 +43,7 @@ _LAZY = {
     "VolumeBound": "kfl.theory._proposition2",
     "bound_of_run": "kfl.theory._finished",
     "estimate_constants": "kfl.theory._estimate",
+    "everybody_energy": "kfl.theory._proposition2",
     "knowledge_gap": "kfl.theory._lemmas",
     "local_round": "kfl.theory._lemmas",
     "measure_model": "kfl.theory._curvature",
@@ -67,6 +74,7 @@ __all__ = [
     "bound_of_run",
     "equal_counts",
     "estimate_constants",
+    "everybody_energy",
     "knowledge_gap",
     "local_round",
     "measure_model",

@@ -14,7 +14,7 @@ from kfl.algorithms import Kfl
 from kfl.algorithms.base import BITS_PER_VALUE
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.runfolder import RunReader, load_run
-from kfl.scheduling import EnergyBound
+from kfl.scheduling import DriftScheduler, EnergyBound, why_not_covered
 from kfl.theory._bound import Bound, schedule_of, theorem1
 from kfl.theory._estimate import (
     DEVICES,
@@ -211,15 +211,26 @@ def _proposition2(
 ) -> tuple[EnergyBound, VolumeBound] | tuple[None, None]:
     from kfl.theory._proposition2 import proposition2_of_run
 
+    asked, table = world.experiment, world.table
+    weights = asked.scheduler.drift_weights(table.budget_j, asked.rounds, table.samples)
+    reason = why_not_covered(asked.scheduler.name, minimises_drift=weights is not None, hard_budget=asked.hard_budget)
+    if reason is not None and world.cell is not None:
+        notes.append(f"Proposition 2 {reason}.")
+        return None, None
     try:
         energy, volume = proposition2_of_run(world, history.rounds)
     except ConfigError as problem:
         notes.append(f"Proposition 2 is left out: {problem}")
         return None, None
-    scheduler = world.experiment.scheduler
-    if scheduler.drift_weights(world.table.budget_j, world.experiment.rounds, world.table.samples)[0] == 0:
-        name = scheduler.name
+    worse = sum(log.objective is not None and log.objective > 0 for log in history.rounds)
+    if worse:
         notes.append(
-            f"The scheduler {name} weighs no data: V = 0, and Proposition 2 says nothing about its data volume."
+            f"In {worse} rounds the decision was worse than scheduling nobody, by whole resource blocks: for this run "
+            "the energy inequality is not proven."
+        )
+    if isinstance(asked.scheduler, DriftScheduler) and asked.scheduler.v is None:
+        notes.append(
+            f"The scheduler lets uploads above {asked.scheduler.dearest_upload:g} budgets per round wait. "
+            "Proposition 2 knows no such rule: its optimum may send them."
         )
     return energy, volume

@@ -8,7 +8,7 @@ the comparison is zero or less, it is vacuous: a run that schedules nobody would
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling import EnergyAccount, EnergyBound, proposition2_energy
-from kfl.scheduling.curve import energy_scale, min_share, required_exponent, upload_energy
+from kfl.scheduling import (
+    EnergyAccount,
+    EnergyBound,
+    Observation,
+    Uplink,
+    proposition2_energy,
+    round_energy,
+    serve,
+)
 from kfl.simulation.summary import MOST_ENTRIES, energy_account
 from kfl.theory._bound import schedule_of
 
@@ -127,33 +134,60 @@ def offline_upper(samples: FloatArray, budget_j: FloatArray, gamma: FloatArray, 
     return total
 
 
+def observed_rounds(world: World, rounds: int) -> Iterator[Observation]:
+    """What the server knew in each round of a run, but for batteries: the channels are drawn again from the seed."""
+    if world.cell is None:
+        raise ConfigError("radio", "none", "a cell: without one nobody spends energy")
+    asked, table, fading = world.experiment, world.table, None
+    bits = float(table.bits_down.max(initial=0.0))
+    for t in range(rounds):
+        link = world.cell.link_state(t, table.flops, table.bits_up, fading, broadcast_bits=bits)
+        fading = link.fading
+        yield Observation(
+            round=t,
+            seed=asked.seed,
+            samples=table.samples,
+            available=asked.faults.present(asked.seed, t, world.devices, asked.rounds),
+            compute_time_s=link.compute_time_s,
+            compute_energy_j=link.compute_energy_j,
+            battery_j=np.full(world.devices, np.inf),
+            hard_budget=False,
+            uplink=Uplink(
+                bandwidth_hz=link.bandwidth_hz,
+                noise_w_per_hz=link.noise_w_per_hz,
+                gain=link.gain,
+                payload_bits=link.payload_bits,
+                upload_time_s=link.upload_time_s,
+                max_power_w=link.max_power_w,
+            ),
+        )
+
+
 def least_round_energy(world: World, rounds: int) -> FloatArray:
     """What each round costs each device at least, (T, K): its computation, and its upload on the whole band.
 
-    The channels are the run's own, drawn again from its seed. Infinite where the device is absent, too slow for the
-    deadline or too weak even on the whole band.
+    Infinite where the device is absent, too slow for the deadline or too weak even on the whole band.
     """
-    if world.cell is None:
-        raise ConfigError("radio", "none", "a cell: without one nobody spends energy")
-    asked, fading = world.experiment, None
     least = np.full((rounds, world.devices), np.inf)
-    for t in range(rounds):
-        link = world.cell.link_state(
-            t,
-            world.table.flops,
-            world.table.bits_up,
-            fading,
-            broadcast_bits=float(world.table.bits_down.max(initial=0.0)),
-        )
-        fading = link.fading
-        exponent = required_exponent(link.payload_bits, link.bandwidth_hz, link.upload_time_s)
-        snr = link.max_power_w * link.gain / (link.bandwidth_hz * link.noise_w_per_hz)
-        able = np.isfinite(min_share(snr, exponent)) & asked.faults.present(asked.seed, t, world.devices, asked.rounds)
-        time_s = np.maximum(link.upload_time_s, 0.0)
-        scale = energy_scale(link.bandwidth_hz, link.noise_w_per_hz, time_s, link.gain)
-        upload_j = upload_energy(scale[able], exponent[able], np.ones(int(able.sum())))
-        least[t, able] = link.compute_energy_j[able] + upload_j
+    for t, seen in enumerate(observed_rounds(world, rounds)):
+        able = np.flatnonzero(seen.available & np.isfinite(seen.power_floor))
+        only = seen.take(able)
+        least[t, able] = only.compute_energy_j + only.curve.energy_j(np.ones(len(able)))
     return least
+
+
+def everybody_energy(world: World, rounds: int) -> float:
+    """What the cell would spend if everybody who can took part in every round, at what that round really costs.
+
+    The band is shared so that this is least; where not everybody fits, those who need most of it stay out, as with the
+    scheduler `all`. As long as all fit, no schedule that shares the band this way spends more: a further device only
+    adds its own energy and takes band from the others. Shares are real numbers, also where a run has resource blocks.
+    """
+    total = 0.0
+    for seen in observed_rounds(world, rounds):
+        compute_j, upload_j = round_energy(seen, serve(seen, seen.available, np.ones(seen.size)))
+        total += float(compute_j.sum() + upload_j.sum())
+    return total
 
 
 def scheduled(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
@@ -162,15 +196,18 @@ def scheduled(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
 
 
 def proposition2_of_run(world: World, logs: Sequence[RoundLog]) -> tuple[EnergyBound, VolumeBound]:
-    """Both inequalities of Proposition 2 for the rounds of a run. V is 0 for a scheduler that weighs no data."""
-    if not np.isfinite(world.table.budget_j).all():
+    """Both inequalities of Proposition 2 for the rounds of a run whose scheduler it covers."""
+    asked, samples, budget_j = world.experiment, world.table.samples, world.table.budget_j
+    if not np.isfinite(budget_j).all():
         raise ConfigError("radio", "none", "a cell with energy budgets, which Proposition 2 is about")
     if len(logs) * world.devices > MOST_ENTRIES:
         raise ConfigError("rounds × devices", len(logs) * world.devices, f"at most {MOST_ENTRIES:,} to be laid out")
-    account = energy_account(logs, world.table.budget_j)
-    samples, asked = world.table.samples, world.experiment
-    v, gamma = asked.scheduler.drift_weights(world.table.budget_j, asked.rounds, samples)
-    gamma = gamma[: len(logs)]
-    energy = proposition2_energy(account, samples, v, gamma)
+    weights = asked.scheduler.drift_weights(budget_j, asked.rounds, samples)
+    if weights is None:
+        expected = "one that minimises the drift-plus-penalty in every round: Proposition 2 is about no other"
+        raise ConfigError("scheduler", asked.scheduler.name, expected)
+    account, rounds = energy_account(logs, budget_j), len(logs)
+    v, gamma = weights[0], weights[1][:rounds]
+    energy = proposition2_energy(account, samples, v, gamma, everybody_energy(world, rounds))
     chosen = scheduled(logs, world.devices)
-    return energy, proposition2_volume(account, chosen, samples, v, gamma, least_round_energy(world, len(logs)))
+    return energy, proposition2_volume(account, chosen, samples, v, gamma, least_round_energy(world, rounds))
