@@ -152,8 +152,8 @@ def _short(row: Record) -> Record:
     return {**row, "curve": curve}
 
 
-RELATIVE_WORK = {"apfl": 2.0, "fedkd": 1.6}
-"""Training of an algorithm relative to KFL's: APFL trains two models, FedKD on the proxy set too."""
+RELATIVE_WORK = {"apfl": 2.0, "fedkd": 1.6, "fedrep": 1.25}
+"""Training relative to KFL's: APFL trains two models, FedKD on the proxy set too, FedRep its two parts in turn."""
 DEVICES_PAID = {0: 100.0, 1: 25.0, 2: 6.0}
 """About how many devices a round has in Fig. 4 for the three values of κ."""
 TYPICAL_SAMPLES = 500

@@ -120,8 +120,14 @@ def energy_cell(dataset: Dataset, cell: str) -> CellConfig:
 
 def energy_view() -> Figure:
     """Accuracy over joules, seconds and bits, a row for each scheduler, dataset and cell."""
-    panels = [panel for words in ENERGY_SCHEDULERS for panel in _energy_panels(2, words)]
-    return Figure("energy", "The same battery and band for every algorithm", tuple(panels), columns=len(ACROSS))
+    panels = {words: _energy_panels(2, words) for words in ENERGY_SCHEDULERS}
+    return Figure(
+        name="energy",
+        title="The same battery and band for every algorithm",
+        panels=tuple(panel for some in panels.values() for panel in some),
+        columns=len(ACROSS),
+        full_only=tuple(line.key for panel in panels["Algorithm 3"] for line in panel.lines),
+    )
 
 
 def energy_view_m3() -> Figure:
