@@ -109,7 +109,7 @@ def shares_chart(play: Play, index: int) -> Chart:
     views = {
         "Share": {
             "data": [_bar("share", names, share, "@c1", "%{y:.3p}")],
-            "layout": {"xaxis": across, "yaxis": axis("share of the band", tickformat=".1~p", rangemode="tozero")},
+            "layout": {"xaxis": across, "yaxis": axis("share of the band", tickformat=".3~p", rangemode="tozero")},
         },
         "Power": {
             "data": [_bar("power", names, power_w, "@c4", "%{y:.3~s}W")],
