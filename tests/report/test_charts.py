@@ -136,6 +136,8 @@ def test_shares_and_powers_of_every_upload(run, history):
     expected = [share for log in history.rounds for share in log.share]
     np.testing.assert_allclose(views["Share"]["data"][0]["y"], expected, rtol=1e-3)
     assert views["Share"]["data"][0]["customdata"] == [d for log in history.rounds for d in log.devices]
+    known = [gain for log in history.rounds for gain in log.gain]
+    np.testing.assert_allclose(views["Gain"]["data"][0]["y"], known, rtol=1e-3)
     power = [np.nan if p == 0 else p for log in history.rounds for p in log.power_w]
     np.testing.assert_allclose(np.array(views["Power"]["data"][0]["y"], dtype=float), power, rtol=1e-3)
 

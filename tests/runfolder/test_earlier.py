@@ -18,6 +18,7 @@ from kfl.cli.main import main
 from kfl.deploy.status import read_status
 from kfl.experiment import in_todays_words
 from kfl.report import build_report
+from kfl.report.charts_radio import shares_chart
 from kfl.runfolder import RunReader, load_experiment, read_run
 from kfl.scheduling import describe
 from kfl.simulation import load_model
@@ -70,6 +71,7 @@ def test_it_is_reported_with_its_sentences(tmp_path):
     single = build_report([FINISHED], tmp_path / "single.html").read_text()
     assert REFUSED in single
     run = read_run(FINISHED)
+    assert np.isnan(run.rounds.gain).all() and "Gain" not in shares_chart(run, "").views
     assert run.finished and run.rounds.count == 4 and len(run.trail) == 4
 
 

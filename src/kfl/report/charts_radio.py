@@ -46,6 +46,8 @@ def shares_chart(run: RunData, prefix: str) -> Chart | None:
         "Power": (rounds.power_w, _log_axis("transmit power, W", rounds.power_w, ".1~s")),
         "Energy": (rounds.upload_energy_j, _log_axis("energy of an upload, J", rounds.upload_energy_j, ".1~s")),
     }
+    if np.isfinite(rounds.gain).any():
+        parts["Gain"] = (rounds.gain, _log_axis("channel gain", rounds.gain, ".1~e"))
     views = {
         label: _dots(run, values, distance_m, y) if len(rounds.device) <= MOST_DOTS else _bands(run, values, y)
         for label, (values, y) in parts.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Rounds:
     power_w: FloatArray
     compute_energy_j: FloatArray
     upload_energy_j: FloatArray
+    gain: FloatArray
+    """Channel gain that the server planned with; NaN in runs of earlier versions and without a radio."""
     incidents: tuple[Incident, ...]
 
     @staticmethod
@@ -64,6 +66,7 @@ class Rounds:
             round=np.repeat(np.arange(len(logs)), np.array([len(log.devices) for log in logs], dtype=np.int64)),
             device=np.array([device for log in logs for device in log.devices], dtype=np.int64),
             **joined,
+            gain=np.array([g for log in logs for g in log.gain or [math.nan] * len(log.devices)], dtype=np.float64),
             incidents=tuple(incident for log in logs for incident in log.incidents()),
         )
 
@@ -190,7 +193,7 @@ def _read(path: Path, twin: RunData | None) -> RunData:
         rounds=rounds,
         trail=trail,
         accuracy=_accuracy(reader, devices, trail),
-        cell=_cell(config, devices),
+        cell=_cell(config, devices, reader.devices()),
         summary=reader.summary(),
         environment=reader.environment(),
         twin=twin,
@@ -219,12 +222,18 @@ def _accuracy(reader: RunReader, devices: int, trail: tuple[Snapshot, ...]) -> F
     return values
 
 
-def _cell(config: Table, devices: int) -> Cell | None:
-    """The cell with its devices placed, which a configuration decides alone."""
+def _cell(config: Table, devices: int, records: Sequence[dict[str, Any]]) -> Cell | None:
+    """The cell with its devices placed, which a configuration decides, and their clocks, which a real fleet's tell."""
     radio, seed = config.get("radio"), config.get("seed")
     if not isinstance(radio, dict) or not isinstance(seed, int):
         return None
     try:
-        return Cell.build(from_table(CellConfig, radio), devices, seed)
+        cell = Cell.build(from_table(CellConfig, radio), devices, seed)
     except (ConfigError, ValueError, OverflowError):
         return None
+    cpu_hz = cell.cpu_hz.copy()
+    for record in records:
+        device, clock = record.get("device"), record.get("cpu_hz")
+        if isinstance(device, int) and 0 <= device < devices and isinstance(clock, float) and math.isfinite(clock):
+            cpu_hz[device] = clock
+    return replace(cell, cpu_hz=cpu_hz)
