@@ -78,7 +78,7 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
     """Run what is missing, then write the tables and the pictures."""
     from kfl.cli.display import ManyDisplay
     from kfl.paper import Store, chosen
-    from kfl.paper.execute import Shard, execute
+    from kfl.paper.execute import Shard, execute, wanted
     from kfl.simulation.many import RunsFailedError
 
     figures, shard = chosen(words), Shard.parse(options.shard)
@@ -105,6 +105,7 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
         return 130
     except RunsFailedError as failed:
         problem, store = failed, Store.open(options.out)
+    store = store.current({name: run.digest() for name, run in wanted(figures, scale).items()})
     for figure in figures:
         show_figure(figure, store, scale, options.out)
     if problem is not None:
