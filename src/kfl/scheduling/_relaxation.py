@@ -52,11 +52,15 @@ class Relaxation:
 
 
 def shares_at_price(devices: Candidates, log_price: float) -> FloatArray:
-    """The share each device would take at this price, between its floor and 1."""
+    """The share each device would take at this price, between its floor and 1; in pieces that fit the cache."""
     if log_price == -math.inf:  # the band is free: a device that pays for joules takes all of it
         return np.where((devices.queue_j > 0) & devices.curve.sends, 1.0, devices.floor)
-    wanted = devices.curve.share_at_price(log_price, devices.log_weight)
-    return np.clip(wanted, devices.floor, 1.0, out=wanted)
+    share = np.empty(len(devices))
+    for start in range(0, len(devices), CHUNK):
+        piece = slice(start, start + CHUNK)
+        part = devices.take(piece)
+        np.clip(part.curve.share_at_price(log_price, part.log_weight), part.floor, 1.0, out=share[piece])
+    return share
 
 
 def weighted_upload_energy(devices: Candidates, share: FloatArray) -> FloatArray:

@@ -47,12 +47,14 @@ class Dual(DriftScheduler):
         if not len(members):
             return _nobody(size, Status("nobody_worth" if observation.available.any() else "nobody_available"))
         seen = self.limited(state, observation)
-        floor = share_floor(seen.take(members))
-        members, floor = members[np.isfinite(floor)], floor[np.isfinite(floor)]
-        if not len(members):
+        only = seen.take(members)
+        floor = share_floor(only)
+        able = np.isfinite(floor)
+        if not able.any():
             unable = by_reason(standing(observation), observation.available & (worth > 0))
             return _nobody(size, Status("nobody_worth_able", unable) if unable else Status("nobody_worth"))
-        only = seen.take(members)
+        if not able.all():
+            members, only, floor = members[able], only.take(able), floor[able]
         queue = state.queue_j[members]
         if only.uplink is None:
             positions, bound = np.arange(len(members)), float(-np.sum(worth[members]))
@@ -61,7 +63,8 @@ class Dual(DriftScheduler):
             devices = Candidates.of(only.curve, floor, queue, worth[members])
             magnitude = float(np.sum(v * gamma * only.samples + queue * only.compute_energy_j))
             positions, bound = _best_set(devices, magnitude)
-            tiny = self._tiny_price(state.allowance_j, only.take(positions), v, gamma)
+            most_j = only.uplink.most_energy_j()[positions]
+            tiny = self._tiny_price(state.allowance_j, only.samples[positions], most_j, v, gamma)
             share, energy = _share_band(devices.take(positions), tiny)
         if not len(positions):
             return replace(_nobody(size, Status("nobody_worth")), lower_bound=bound)
@@ -69,14 +72,17 @@ class Dual(DriftScheduler):
         value = self.objective(state, observation, decision)
         return replace(decision, objective=value, lower_bound=min(bound, value))
 
-    def _tiny_price(self, allowance_j: FloatArray, chosen: Observation, v: float, gamma: float) -> float:
-        """ε, or less: sharing the band by q + ε costs at most ε Σ E_U, kept under 0.1 % of one device's worth."""
-        tiny = self.small_price(allowance_j)
-        if chosen.uplink is None or not len(chosen.samples):
+    def _tiny_price(
+        self, allowance_j: FloatArray, samples: FloatArray, most_j: FloatArray, v: float, gamma: float
+    ) -> float:
+        """ε, or less: sharing the band by q + ε costs at most ε Σ E_U, kept under 0.1 % of one device's worth.
+
+        `samples` and `most_j` are the chosen devices' D and the most that each can spend on an upload.
+        """
+        tiny, total_j = self.small_price(allowance_j), float(np.sum(most_j))
+        if total_j <= 0:
             return tiny
-        most_j = float(np.sum(chosen.uplink.most_energy_j()))
-        least = 1e-3 * v * gamma * float(np.min(chosen.samples))
-        return min(tiny, least / most_j) if most_j > 0 else tiny
+        return min(tiny, 1e-3 * v * gamma * float(np.min(samples)) / total_j)
 
 
 def _share_band(devices: Candidates, tiny: float) -> tuple[FloatArray, FloatArray]:
