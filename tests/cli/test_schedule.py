@@ -106,6 +106,12 @@ def test_the_program_in_examples_runs():
 # ── Formats ──────────────────────────────────────────────────────────────────
 
 
+def test_parameters_of_the_scheduler_that_json_cannot_hold_are_null(call):
+    path = write("problem.json", call("--example")[1])
+    told = strict_json(call(path, "--json", "--scheduler.dearest-upload", "inf")[1])["scheduler"]
+    assert (told["v"], told["dearest_upload"], told["relative_v"]) == (None, None, 1.0)
+
+
 def test_json_in_is_csv_in(call):
     results = []
     for kind in ("json", "csv"):

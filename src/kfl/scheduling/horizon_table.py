@@ -36,8 +36,9 @@ def horizon_table(horizon: Horizon) -> Row:
     problem, following = horizon.problem, horizon.following
     top, devices = problem_table(following)
     codes = tuple(OUTCOMES)
+    given = {name: None if value == "none" else value for name, value in to_table(horizon.scheduler).items()}
     return {
-        "scheduler": {"name": horizon.scheduler.name, **to_table(horizon.scheduler)},
+        "scheduler": {"name": horizon.scheduler.name, **jsonable(given)},
         "notes": list(problem.notes) + never_schedulable(horizon),
         "rounds": [_round_row(horizon, one) for one in horizon.rounds],
         "devices": _rows(
