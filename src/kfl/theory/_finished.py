@@ -67,13 +67,13 @@ def bound_of_run(
     iterations: int = ITERATIONS,
     data_dir: Path | None = None,
 ) -> RunBound:
-    """Estimate the constants of a finished run and evaluate Theorem 1 and Proposition 2 for it.
+    """Estimate the constants of a finished run and evaluate Theorem 1, its lemmas and Proposition 2 for it.
 
     Its data is read again; its starting models come from its seed, its last ones from the folder where it kept them.
 
     >>> import kfl, tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "run"
-    >>> _ = kfl.run(kfl.Experiment(devices=50, rounds=2, widths=(8,)), folder)
+    >>> _ = kfl.run(kfl.Experiment(devices=50, rounds=2, widths=(8,), scheduler=kfl.Lyapunov()), folder)
     >>> found = bound_of_run(folder, devices=[0], iterations=1)
     >>> found.estimate.devices, found.bound.label, found.energy.holds
     ((0,), 'as printed', True)
