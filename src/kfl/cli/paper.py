@@ -25,6 +25,7 @@ DESCRIPTION = """Reproduce the paper: run its experiments, draw its figures, jud
   kfl paper m2 | m3 | all        all figures for two classes per device, for three, or everything
   kfl paper claims               every claim of the paper: its number, ours, and the verdict
   kfl paper sharing              what does sharing knowledge add over training with a pull alone?
+  kfl paper prototypes           KFL, FedProto, and the same pull without sharing
   kfl paper energy               all algorithms with the same battery and the same band (energy-m3: three classes)
 
 Finished runs are never repeated, so an interrupted command continues where it was. MNIST and CIFAR-10 are needed: kfl
@@ -36,7 +37,8 @@ class PaperOptions:
     """What `kfl paper` takes."""
 
     what: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WHAT")] = ("list",)
-    """list, claims, or figures: fig2a … fig4d, fig2a-m3 … fig4d-m3, m2, m3, sharing, energy, energy-m3, all."""
+    """list, claims, or figures: fig2a … fig4d, fig2a-m3 … fig4d-m3, m2, m3, sharing, prototypes, energy, energy-m3,
+    all."""
     quick: bool = False
     """A small version: 40 rounds, few samples, one seed. It is not a result."""
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("paper")

@@ -26,8 +26,8 @@ from typing import Literal
 
 from kfl.algorithms import Kfl
 from kfl.core.errors import ConfigError
-from kfl.paper.own_figures import energy_view, energy_view_m3, sharing
-from kfl.paper.setting import COUNTS, DATASETS, EQUAL_WORK, TITLES, Dataset, Figure, Line, Panel, base, line_of
+from kfl.paper.own_figures import energy_view, energy_view_m3, prototypes, sharing
+from kfl.paper.setting import COUNTS, DATASETS, EQUAL_WORK, TITLES, Dataset, Figure, Line, Models, Panel, base, line_of
 from kfl.scheduling import Ascend, Descend, Lyapunov, Myopic, RoundRobin, Scheduler, Uniform
 from kfl.wireless import PRESETS
 
@@ -35,7 +35,7 @@ EQUAL_MODELS = ("kfl", "local", "fedavg", "fedrep", "apfl")
 MIXED_MODELS = ("kfl", "local", "fedkd")
 
 
-def comparison(name: str, dataset: Dataset, classes: int, models: Literal["equal", "mixed"]) -> Figure:
+def comparison(name: str, dataset: Dataset, classes: int, models: Models) -> Figure:
     """Accuracy over rounds: columns are devices per round, rows the paper's hyper-parameters and searched ones."""
     panels = []
     for search in (False, True):
@@ -58,7 +58,7 @@ def comparison(name: str, dataset: Dataset, classes: int, models: Literal["equal
 PATTERNS = (Descend(count=10), Uniform(count=10), Ascend(count=10))
 
 
-def patterns(name: str, classes: int, models: Literal["equal", "mixed"]) -> Figure:
+def patterns(name: str, classes: int, models: Models) -> Figure:
     """KFL's accuracy over rounds for the three patterns, a panel for each dataset."""
     panels = []
     for dataset in DATASETS:
@@ -149,7 +149,7 @@ for _classes, _end in ((2, ""), (3, "-m3")):
         f"fig4c{_end}": partial(schedulers, f"fig4c{_end}", "cifar10", _classes, "accuracy"),
         f"fig4d{_end}": partial(schedulers, f"fig4d{_end}", "cifar10", _classes, "energy"),
     }
-FIGURES |= {"sharing": sharing, "energy": energy_view, "energy-m3": energy_view_m3}
+FIGURES |= {"sharing": sharing, "prototypes": prototypes, "energy": energy_view, "energy-m3": energy_view_m3}
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "m2": tuple(name for name in FIGURES if name.startswith("fig") and not name.endswith("-m3")),

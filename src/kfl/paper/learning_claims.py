@@ -9,10 +9,9 @@ from typing import Literal
 from kfl.paper.judging import Claim, Question
 from kfl.paper.own_figures import NEW_CLASS
 from kfl.paper.results import early, final, half_trained
-from kfl.paper.setting import COUNTS, DATASETS, EQUAL_WORK, NAMES, TITLES, Dataset
+from kfl.paper.setting import COUNTS, DATASETS, EQUAL_WORK, NAMES, TITLES, Dataset, Models
 from kfl.paper.verdict import MARGIN, SPEED_MARGIN
 
-Models = Literal["equal", "mixed"]
 BASELINES = ("fedavg", "fedrep", "apfl")
 
 

@@ -6,6 +6,9 @@ has no knowledge loss. `self-knowledge` pulls a device's features to its own cla
 over them is what sharing adds. Ten conditions × four algorithms × five seeds: 200 runs. Classes are distinct on a
 device here, so that "5 classes" means five.
 
+`prototypes` asks the same of FedProto, in the setting of Figs. 2 and 3 with 10 devices per round: KFL, FedProto, the
+two that pull without sharing, and local-only training.
+
 `energy` is the view that the paper lacks: all learning algorithms with the same battery and the same band, in the
 paper's cell and in a small cell where uploading the whole MLP costs more than training it. Every algorithm pays for its
 real work: backward passes, second models, proxy sets, the knowledge pass. `dual` schedules, which chooses devices by
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kfl.paper.setting import DATASETS, NAMES, TITLES, Dataset, Figure, Line, Panel, as_set, base
+from kfl.paper.setting import DATASETS, NAMES, TITLES, Dataset, Figure, Line, Models, Panel, as_set, base, line_of
 from kfl.plots import Axis
 from kfl.scheduling import Dual, Lyapunov, Scheduler, Uniform
 from kfl.wireless import PRESETS, CellConfig
@@ -103,6 +106,29 @@ def sharing() -> Figure:
         panels.append(Panel(condition.name, tuple(lines)))
     return Figure(
         "sharing", "What sharing adds: KFL minus algorithms that upload nothing", tuple(panels), 1, "difference"
+    )
+
+
+PROTOTYPES = ("kfl", "local", "fedproto", "self-knowledge", "fixed-knowledge")
+
+
+def prototypes() -> Figure:
+    """Accuracy over rounds: a column for each dataset, rows for mixed and equal models, as set and after the search."""
+    rows: tuple[tuple[Models, bool], ...] = (("mixed", False), ("equal", False), ("equal", True))
+    panels = [
+        Panel(
+            f"{TITLES[dataset]}, {models} models, {'after an equal search' if search else 'as set'}",
+            tuple(line_of(dataset, 2, models, name, Uniform(10), search=search) for name in PROTOTYPES),
+        )
+        for models, search in rows
+        for dataset in DATASETS
+    ]
+    return Figure(
+        name="prototypes",
+        title="A target for the features: shared, own or random",
+        panels=tuple(panels),
+        columns=len(DATASETS),
+        full_only=tuple(line.key for panel in panels[len(DATASETS) :] for line in panel.lines),
     )
 
 

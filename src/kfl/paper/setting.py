@@ -20,6 +20,7 @@ from kfl.plots import Axis
 from kfl.scheduling import Scheduler, Uniform
 
 Dataset = Literal["mnist", "cifar10"]
+Models = Literal["equal", "mixed"]
 DATASETS: tuple[Dataset, ...] = ("mnist", "cifar10")
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 EQUAL_WIDTH = {"mnist": 256, "cifar10": 128}
@@ -35,6 +36,7 @@ NAMES = {
     "apfl": "APFL",
     "fedrep-equal-work": "FedRep, equal work",
     "fedkd": "FedKD",
+    "fedproto": "FedProto",
     "self-knowledge": "self-knowledge",
     "fixed-knowledge": "fixed knowledge",
 }
@@ -111,7 +113,7 @@ class Figure:
         return [line for key, line in found.items() if not (scale.quick and key in self.full_only)]
 
 
-def base(dataset: Dataset, classes: int, models: Literal["equal", "mixed"], algorithm: Algorithm) -> Experiment:
+def base(dataset: Dataset, classes: int, models: Models, algorithm: Algorithm) -> Experiment:
     """The paper's setting without limits on energy or band, as in its sections V-A and V-B."""
     return Experiment(
         dataset=dataset,
@@ -165,7 +167,7 @@ def as_set(name: str) -> Algorithm:
 
 
 def line_of(
-    dataset: Dataset, classes: int, models: Literal["equal", "mixed"], name: str, scheduler: Scheduler, *, search: bool
+    dataset: Dataset, classes: int, models: Models, name: str, scheduler: Scheduler, *, search: bool
 ) -> Line:
     """A line of the learning comparisons."""
     algorithm = tuned(name, dataset) if search else as_set(name)
