@@ -166,9 +166,7 @@ def as_set(name: str) -> Algorithm:
     return FedRep(head_steps=4, body_steps=4) if name == EQUAL_WORK else ALGORITHMS[name]()
 
 
-def line_of(
-    dataset: Dataset, classes: int, models: Models, name: str, scheduler: Scheduler, *, search: bool
-) -> Line:
+def line_of(dataset: Dataset, classes: int, models: Models, name: str, scheduler: Scheduler, *, search: bool) -> Line:
     """A line of the learning comparisons."""
     algorithm = tuned(name, dataset) if search else as_set(name)
     who = f"{scheduler.name}{getattr(scheduler, 'count', '')}"
