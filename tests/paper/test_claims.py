@@ -8,6 +8,7 @@ import numpy as np
 
 from kfl.paper import FIGURES, FULL, QUICK, Claim, Store, claims, judge
 from kfl.paper.judging import Question, questions
+from kfl.paper.results import identical
 from kfl.paper.setting import run_key
 from kfl.paper.tables import claims_table
 
@@ -29,6 +30,7 @@ def row(key: str, seed: int, advantage: float, early: float, share: float) -> di
         "budget_j": 100.0,
         "devices": 100,
         "devices_over_budget": int(share > 1),
+        "devices_per_round": 10.0,
         "devices_never_chosen": 0,
         "largest_use_of_budget": share,
         "curve": {"rounds": ROUNDS, "accuracy": curve, **spent},
@@ -115,6 +117,18 @@ def test_the_fair_reading_stands_beside_what_is_early_by_construction() -> None:
     assert all("with half of the budget spent: " in line for line in schedulers)
 
 
+def test_every_device_in_every_round_is_the_same_run_whatever_the_last_digits() -> None:
+    one = {
+        "algorithm": "kfl", "settings": {"rate": 0.05}, "dataset": "mnist", "widths": [8], "devices": 100,
+        "devices_per_round": 100.0, "accuracy": 0.9, "curve": {"rounds": [5.0], "accuracy": [0.9], "bits": [1.0]},
+    }  # fmt: skip
+    other = {**one, "accuracy": 0.9001}
+    rows = {"a": one, "b": other, "c": {**other, "devices_per_round": 99.0}, "d": {**other, "algorithm": "fedkd"}}
+    store = Store(Path(), rows={f"{name} seed{seed}": row for name, row in rows.items() for seed in FULL.seeds})
+    assert identical(store, FULL, "a", "b")
+    assert not identical(store, FULL, "a", "c") and not identical(store, FULL, "a", "d")
+
+
 def test_identical_runs_are_no_test_and_no_member_of_the_family() -> None:
     store, everything = made_up(0.05), claims()
     before = questions([claim for claim in everything if not claim.own], store, FULL)
@@ -160,7 +174,7 @@ def test_our_questions_are_another_family_and_counted_apart() -> None:
     apart = [made[0], *(replace(claim, own=True) for claim in made[1:])]
     assert judge(apart, store, FULL)[0].verdict == "holds"
     table = claims_table(apart, store, FULL)
-    assert table.startswith("Claims of the paper, 1: 1 holds;") and "Questions of our own, 200: 0 holds;" in table
+    assert table.startswith("Claims of the paper, 1: 1 hold;") and "Questions of our own, 200: 0 hold;" in table
 
 
 def test_a_question_asked_twice_is_one_question() -> None:

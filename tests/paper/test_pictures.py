@@ -39,6 +39,7 @@ def spending() -> Store:
                 "time_s": 400.0,
                 "bits_up": 200 * bits,
                 "devices_per_round": 10.0,
+                "devices": 100,
                 "devices_never_chosen": seed,
                 "devices_over_budget": 0,
                 "largest_use_of_budget": 0.99,

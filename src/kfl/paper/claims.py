@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from kfl.paper.judging import Claim
 from kfl.paper.learning_claims import (
-    Models,
     equal_work_questions,
     learning_m2,
     learning_m3,
@@ -17,6 +16,7 @@ from kfl.paper.learning_claims import (
     pattern_claims,
 )
 from kfl.paper.scheduler_claims import scheduler_claims, trade_off_claims
+from kfl.paper.setting import Models
 from kfl.paper.upload_claims import upload_claims
 
 

@@ -138,15 +138,21 @@ def gap(store: Store, scale: Scale, ours: str, theirs: str | None, measure: Meas
 
 
 def identical(store: Store, scale: Scale, ours: str, theirs: str | None) -> bool:
-    """Whether two lines are the same runs: the same uploads and the same accuracy in all rounds, for every seed."""
+    """Whether two lines are the same runs for every seed: the same uploads and the same accuracy in all rounds, or
+    the same algorithm with every device in every round (arithmetic may then differ between versions and machines).
+    """
     if theirs is None:
         return False
     one, other = store.seeds(ours, scale), store.seeds(theirs, scale)
     seeds = set(one) & set(other)
-    return bool(seeds) and all(
-        one[seed]["accuracy"] == other[seed]["accuracy"]
-        and all(one[seed]["curve"][name] == other[seed]["curve"][name] for name in ("rounds", "accuracy", "bits"))
-        for seed in seeds
+    return bool(seeds) and all(_the_same(one[seed], other[seed]) for seed in seeds)
+
+
+def _the_same(one: Record, other: Record) -> bool:
+    if all(row["devices_per_round"] == row["devices"] for row in (one, other)):
+        return all(one[name] == other[name] for name in ("algorithm", "settings", "dataset", "widths"))
+    return one["accuracy"] == other["accuracy"] and all(
+        one["curve"][name] == other["curve"][name] for name in ("rounds", "accuracy", "bits")
     )
 
 

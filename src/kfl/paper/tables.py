@@ -14,7 +14,14 @@ from kfl.paper.setting import Figure, Line, Panel, Scale
 from kfl.paper.verdict import FEWEST_SEEDS, Verdict
 from kfl.simulation.records import Record
 
-VERDICTS: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be judged", "identical runs")
+COUNTED: dict[Verdict, str] = {
+    "holds": "hold",
+    "holds in part": "hold in part",
+    "does not hold": "do not hold",
+    "cannot be judged": "cannot be judged",
+    "identical runs": "compare identical runs",
+}
+"""Verdicts as several claims have them."""
 
 COUNTS_EXPLAINED = (
     "Never chosen, over budget: how many of the devices, fewest to most over the seeds. Worst device: the largest part "
@@ -99,7 +106,7 @@ def _counts(family: Sequence[tuple[Claim, Finding]], asked: int, whose: str) -> 
     alone = Counter(found.alone for _, found in family)
 
     def told_of(count: Counter[Verdict]) -> str:
-        return "; ".join(f"{count[verdict]} {verdict}" for verdict in VERDICTS)
+        return "; ".join(f"{count[verdict]} {words}" for verdict, words in COUNTED.items())
 
     return [
         f"{whose}, {len(family)}: {told_of(corrected)}.",

@@ -27,8 +27,9 @@ where the plain one would have given another verdict. A question that two claims
 interval can take a verdict back, never improve it.
 
 **Identical runs.** Where nothing limits anybody, different schedulers choose the same devices in every round, and the
-difference is exactly 0 for every seed. That is no test of anything: such a pair is said to be identical, has no part in
-a verdict and none in the family. A claim of which all pairs are identical is neither held nor refuted.
+difference is 0 but for the arithmetic of another machine. That is no test of anything: such a pair is said to be
+identical, has no part in a verdict and none in the family. A claim of which all pairs are identical is neither
+held nor refuted.
 
 **Several questions.** A claim about several pairs holds if it holds for all, does not hold if it holds for none, not
 even in part, and holds in part otherwise; it cannot be judged if no pair can. A claim about the best of several rivals
