@@ -134,7 +134,7 @@ def prototypes() -> Figure:
 
 ENERGY_ALGORITHMS = ("kfl", "local", "fedavg", "fedrep", "apfl", "fedkd")
 ACROSS: tuple[Axis, ...] = ("joules", "seconds", "bits")
-CELLS = {"the paper's cell": "paper", "small cell, where the uplink matters": "small-cell"}
+CELLS = {"the paper's cell": "paper", "small cell": "small-cell"}
 FLOPS_PER_CYCLE = 16.0
 ENERGY_SCHEDULERS: dict[str, Scheduler] = {"dual": Dual(), "Algorithm 3": Lyapunov()}
 
