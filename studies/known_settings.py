@@ -116,7 +116,7 @@ def pfllib() -> Iterator[Setting]:
             shown,
             "MNIST, 2 shards, CNN 32–64–512, 1 pass, rate 0.01",
             {**FLEET, **EQUAL, **network("plain_cnn", 512), **sgd(name, 1, 0.01, **own), "rounds": 20},
-            PFLLIB_RUNS.get(shown, {10: (), 20: ()}),
+            PFLLIB_RUNS[shown],
             "PFLlib d832e76, run by us: same split, same devices in each round",
             differs,
             seeds=(100, 101, 102),

@@ -10,9 +10,9 @@ model a device would use, chosen or not. An algorithm whose devices share nothin
 
 Work is charged by one rule for all. As printed, a round costs a device the forward passes of its τ local steps, τ D C
 operations, whatever else the algorithm does. With `real_work` it costs everything the algorithm computes on a device:
-forward passes, backward passes (for the layers that are trained twice their forward pass, for layers that gradients
-only pass through once), further models, passes over proxy samples and those that read features or logits. Evaluation,
-compression and noise, and the server's work are charged to nobody.
+forward passes, backward passes (twice the forward pass of a layer that is trained, once that of a layer that gradients
+only pass through), further models, passes over proxy samples and those that read features or logits. Evaluation,
+compression, noise and the server's work are charged to nobody.
 """
 
 from __future__ import annotations

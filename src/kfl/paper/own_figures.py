@@ -16,8 +16,8 @@ what they need of the band too; a second row has the paper's Algorithm 3, which 
 Accuracy is drawn against joules, seconds and uploaded bits.
 
 Processors do 16 operations per cycle in this view, two 128-bit multiply-adds as current phone cores do. With the 4 of
-the paper's cells and backward passes counted, all but the fastest devices miss the paper's deadlines, and no device
-meets them with FedRep, APFL or FedKD.
+the paper's cells and backward passes counted, all but the fastest devices miss the paper's deadlines; with FedRep, APFL
+or FedKD, and on MNIST with KFL, every device does.
 """
 
 from __future__ import annotations

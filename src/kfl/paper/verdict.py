@@ -20,8 +20,8 @@ for when devices take part, 5 per cent of a run's training.
 
 **Many questions.** One interval of 95 % in twenty is wrong by chance, and there are hundreds. So the level of the
 interval follows from Holm's correction: all questions of the paper's own claims are one family, all questions of ours a
-second one. Each question has the two-sided p-value of the edge of the margin that is nearest to what was measured.
-Holm orders them and grants each a level such that, with 95 % probability, no edge in the whole family is crossed by
+second one. Each question has the two-sided p-value of its edge: +margin where it asks for better, where it asks for
+equal the one of ± the margin that is nearer to what was measured. Holm orders them and grants each a level such that, with 95 % probability, no edge in the whole family is crossed by
 mistake. The verdict is read off the interval at the level granted; the table prints the plain 95 % interval, and says
 where the plain one would have given another verdict. A question that two claims ask is one question. Widening an
 interval can take a verdict back, never improve it.
@@ -100,7 +100,7 @@ def equal(difference: Difference | None, margin: float, level: float = LEVEL) ->
 
 
 def chance(difference: Difference, margin: float, asks: Asks) -> float:
-    """The p-value of a question: of the edge of its margin that is nearest to what was measured.
+    """The p-value of a question: of +margin, or for "equal" of the edge that is nearer to what was measured.
 
     >>> round(chance(Difference(0.5, 0.2, 0.8, 5), 0.2, "above"), 3)
     0.05
