@@ -58,7 +58,7 @@ def test_a_table_tells_of_runs_once_however_many_panels_show_them() -> None:
     table = figure_table(FIGURES["energy"](), spending(), FULL)
     assert table.count("### ") == 8 and table.count("| KFL |") == 8
     assert table.count("| 25.0 % |") == 48
-    assert table.count("| 0 to 4 | 0 | 99.0 % |") == 48, "never chosen, over budget, worst device"
+    assert table.count("| 0 to 4 | 0 | 99.00 % |") == 48, "never chosen, over budget, worst device"
     assert "| 80.00 ± 0.00 % |" in table and "| 40.00 ± 0.00 % |" in table, "of the budget, in both cells"
 
 

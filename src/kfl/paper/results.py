@@ -185,7 +185,7 @@ def worst_use(rows: Iterable[Record]) -> str:
     """The largest part of its own budget that any device used in any of these runs; a dash where a run does not say."""
     uses: list[float | None] = [row.get("largest_use_of_budget") for row in rows]
     known = [use for use in uses if use is not None]
-    return percent(max(known) if known and len(known) == len(uses) else None, 1)
+    return percent(max(known) if known and len(known) == len(uses) else None)
 
 
 def beyond(difference: Difference | None, claimed: float) -> str:
