@@ -104,7 +104,9 @@ def test_budgets_are_per_device() -> None:
         if name.endswith("seed3"):
             found |= {"devices_over_budget": 1, "largest_use_of_budget": 1.116}
     assert verdicts(store, "within every device") == {"does not hold"}
-    assert "0 to 1 of 100 devices over budget; the worst uses 111.60 % of its own" in claims_table(claims(), store, FULL)
+    assert "0 to 1 of 100 devices over budget; the worst uses 111.60 % of its own" in claims_table(
+        claims(), store, FULL
+    )
 
 
 def test_the_fair_reading_stands_beside_what_is_early_by_construction() -> None:
