@@ -21,10 +21,10 @@ for when devices take part, 5 per cent of a run's training.
 **Many questions.** One interval of 95 % in twenty is wrong by chance, and there are hundreds. So the level of the
 interval follows from Holm's correction: all questions of the paper's own claims are one family, all questions of ours a
 second one. Each question has the two-sided p-value of its edge: +margin where it asks for better, where it asks for
-equal the one of ± the margin that is nearer to what was measured. Holm orders them and grants each a level such that, with 95 % probability, no edge in the whole family is crossed by
-mistake. The verdict is read off the interval at the level granted; the table prints the plain 95 % interval, and says
-where the plain one would have given another verdict. A question that two claims ask is one question. Widening an
-interval can take a verdict back, never improve it.
+equal the one of ± the margin that is nearer to what was measured. Holm orders them and grants each a level such that,
+with 95 % probability, no edge in the whole family is crossed by mistake. The verdict is read off the interval at the
+level granted; the table prints the plain 95 % interval, and says where the plain one would have given another verdict.
+A question that two claims ask is one question. Widening an interval can take a verdict back, never improve it.
 
 **Identical runs.** Where nothing limits anybody, different schedulers choose the same devices in every round, and the
 difference is 0 but for the arithmetic of another machine. That is no test of anything: such a pair is said to be
