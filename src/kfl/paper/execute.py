@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kfl.core.errors import ConfigError
 from kfl.experiment import Experiment
-from kfl.paper.figures import coefficients
+from kfl.paper.figures import ROUND_ROBIN
 from kfl.paper.results import Store
 from kfl.paper.setting import DATASETS, Dataset, Figure, Scale, as_set, base, runs
 from kfl.simulation.many import Progress, run_many, run_paths
@@ -154,8 +154,6 @@ def _short(row: Record) -> Record:
 
 RELATIVE_WORK = {"apfl": 2.0, "fedkd": 1.6, "fedrep": 1.25}
 """Training relative to KFL's: APFL trains two models, FedKD on the proxy set too, FedRep its two parts in turn."""
-DEVICES_PAID = {0: 100.0, 1: 25.0, 2: 6.0}
-"""About how many devices a round has in Fig. 4 for the three values of κ."""
 TYPICAL_SAMPLES = 500
 """Samples on a device, roughly, by default."""
 WITHOUT_SAMPLES = 0.06
@@ -202,6 +200,6 @@ def devices_of(experiment: Experiment) -> float:
     count = getattr(experiment.scheduler, "count", None)
     if count is not None:
         return float(count)
-    kappas = coefficients("mnist" if experiment.dataset == "mnist" else "cifar10")
+    paid = ROUND_ROBIN["mnist" if experiment.dataset == "mnist" else "cifar10"]
     kappa = 1e-27 if experiment.cell_config is None else experiment.cell_config.power_coefficient
-    return DEVICES_PAID.get(kappas.index(kappa) if kappa in kappas else 1, 25.0)
+    return float(paid.get(kappa, paid[1e-27]))
