@@ -3,8 +3,7 @@
     python examples/own_scheduler.py
 
 `serve` does the rest for any scheduler: it leaves out who cannot finish in time or pay for it, and shares the band
-among the others with the least energy. One seed, and V is the best of three that were tried on it: this shows how to
-compare schedulers, not which is better.
+among the others with the least energy. One seed: this shows how to compare schedulers, not which is better.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SCHEDULERS[BestChannel.name] = BestChannel  # now its name works in files too, a
 def main() -> None:
     """Both schedulers with the same devices, data, channel and batteries."""
     print("scheduler      accuracy  worst tenth  never took part  of the budgets   energy")
-    for scheduler in (BestChannel(count=5), Lyapunov(v=1e-6)):
+    for scheduler in (BestChannel(count=5), Lyapunov()):
         experiment = kfl.Experiment(
             devices=20,
             rounds=25,

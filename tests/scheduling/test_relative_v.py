@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.experiment import Experiment
-from kfl.paper.figures import POLICIES, schedulers
+from kfl.paper.figures import schedulers
 from kfl.scheduling import Dual, Lyapunov, Observation, SchedulerState, Uplink, cell_problem, data_weight
 from kfl.scheduling.horizon import play
 from kfl.wireless import PRESETS
@@ -136,13 +136,14 @@ def test_values_that_cannot_work_are_refused(field, value):
 
 def test_runs_with_a_printed_v_are_found_by_the_digest_of_the_version_before():
     committed = {row["run"]: row["digest"] for row in map(json.loads, RESULTS.read_text().splitlines())}
-    for panel in schedulers("fig4a", "mnist", 2, "accuracy").panels:
-        for line in panel.lines:
-            if line.style in POLICIES and line.style.startswith("v"):
-                experiment = replace(line.experiment, seed=3)
-                assert committed[f"{line.key} seed3"] == experiment.digest()
-                other = replace(experiment.scheduler, relative_v=9.0, dearest_upload=2.0)
-                assert replace(experiment, scheduler=other).digest() == experiment.digest()
+    lines = [line for panel in schedulers("fig4a", "mnist", 2, "accuracy").panels for line in panel.lines]
+    printed = [line for line in lines if line.style in ("v0.01", "v0.1")]
+    assert len(printed) == 6
+    for line in printed:
+        experiment = replace(line.experiment, seed=3)
+        assert committed[f"{line.key} seed3"] == experiment.digest()
+        other = replace(experiment.scheduler, relative_v=9.0, dearest_upload=2.0)
+        assert replace(experiment, scheduler=other).digest() == experiment.digest()
 
 
 def test_the_relative_v_tells_runs_apart_where_it_decides():

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from kfl.core.text import duration, fine_percent, percent, quantity
+from kfl.core.text import duration, fine_percent, percent, quantity, several
 from kfl.runfolder import History, RoundLog
 from kfl.scheduling import dominant
 from kfl.simulation.many import Progress as ManyProgress
@@ -153,7 +153,7 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
     if summary["rejected_uploads"]:
         notes.append(f"{summary['rejected_uploads']} uploads were refused; rounds.jsonl says why.")
     if summary.get("missed_broadcasts"):
-        notes.append(f"{summary['missed_broadcasts']} times a chosen device was not reached by the broadcast.")
+        notes.append(f"{several(summary['missed_broadcasts'], 'time')} the broadcast did not reach a chosen device.")
     if summary["lost_uploads"]:
         notes.append(f"{summary['lost_uploads']} uploads were lost on the channel.")
     return notes

@@ -127,8 +127,7 @@ class FlowerFleet(Fleet):
     def exchange(self, state: RunState, conditions: Conditions, decision: Decision, message: Message) -> Replies:
         """Send the chosen devices their messages, wait for answers, and judge every one."""
         decided_s, sent_bytes = time.perf_counter(), self.courier.sent_bytes
-        missed = decision.chosen & ~self.broadcast(conditions, decision)[1].chosen
-        decision = replace(decision, chosen=decision.chosen & ~missed)
+        planned, (_, decision) = decision.chosen, self.broadcast(conditions, decision)
         contents = self._messages(state, conditions, decision, message)
         answers = self.courier.ask(contents, "train", str(state.round), self.settings.deadline_s)
         answered_s = time.perf_counter()
@@ -161,7 +160,7 @@ class FlowerFleet(Fleet):
             time_s=self.judged_s - self._started_s,
             sent=[device for device, answer in sorted(answers.items()) if isinstance(answer, Answer)],
             correct=correct,
-            missed=np.flatnonzero(missed).tolist(),
+            missed=np.flatnonzero(planned & ~decision.chosen).tolist(),
             lost=[device for device, verdict in verdicts.items() if verdict.lost],
             rejected=[
                 Rejection(device, verdict.refusal.code, verdict.refusal.facts).to_dict()

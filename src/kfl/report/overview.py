@@ -226,14 +226,16 @@ def _proposition2(run: RunData) -> str | None:
 
     Earlier versions evaluated it for every scheduler, and judged it by each device's dearest round.
     """
-    name, kind = run.scheduler, SCHEDULERS.get(run.scheduler)
-    if kind is not None:
+    bound = EnergyBound.from_summary(run.summary)
+    if bound is None or "v" not in run.summary["proposition2"]:
+        kind = SCHEDULERS.get(run.scheduler)
+        if kind is None:
+            return None
         hard = run.config.get("hard_budget") is True
-        reason = why_not_covered(name, minimises_drift=issubclass(kind, DriftScheduler), hard_budget=hard)
+        reason = why_not_covered(run.scheduler, minimises_drift=issubclass(kind, DriftScheduler), hard_budget=hard)
         if reason is not None:
             return f"{reason[0].upper()}{reason[1:]}."
-    bound = EnergyBound.from_summary(run.summary)
-    if bound is None or (kind is None and "v" not in run.summary["proposition2"]):
+    if bound is None:
         return None
     return f"{bound} kfl bound says whether that is vacuous."
 

@@ -164,7 +164,7 @@ class Decision:
     objective: float = float("nan")
     """Value of what the scheduler minimises; NaN where it minimises nothing."""
     lower_bound: float = float("nan")
-    """No decision can have an objective below this; NaN where the scheduler does not know."""
+    """No decision within the scheduler's limits has an objective below this; NaN where it does not know."""
     status: Status = field(default_factory=Status)
     """For example why fewer devices were chosen than asked for; `describe(status)` is the sentence."""
 

@@ -46,7 +46,7 @@ class DriftScheduler(Scheduler):
     """Weight of a joule that is within budget, as a fraction of the mean budget per round (of 1 J if there are no
     budgets): the band is shared to minimise Σ (q_k + ε) E_k. Queues move in steps of the budget per round, so this is
     far below any queue that matters: the round's Σ q E is at most ε Σ p_max T_U above its minimum, 1e-5 at the paper's
-    settings against 0.03 for one device's data in the last round. Without it, devices with q = 0 would send at full
+    settings against 0.01 for one device's data in the last round. Without it, devices with q = 0 would send at full
     power."""
 
     def __post_init__(self) -> None:
@@ -62,8 +62,8 @@ class DriftScheduler(Scheduler):
         """V of equation (22) in J² per sample: `v`, or `relative_v` in the units of this fleet and horizon.
 
         With e the mean budget per round, D the mean device's samples and γ the weight of the last round, it is
-        relative_v · e² / (γ D). A device that spends E takes part in the last round if its queue is below
-        relative_v · e² / E, whatever the cell, the horizon and γ.
+        relative_v · e² / (γ D). A device with D samples that spends E takes part in the last round if its
+        queue is below relative_v · e² / E, whatever the cell, the horizon and γ.
 
         >>> from kfl.scheduling import Lyapunov
         >>> scheduler = Lyapunov(relative_v=3.0)

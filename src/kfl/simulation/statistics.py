@@ -103,7 +103,7 @@ def paired_difference(
 
 
 def holm(p_values: Mapping[Name, float], alpha: float = 0.05) -> dict[Name, float]:
-    """Holm's correction: the level at which each of m tests may be read, so that all are right with 1 − α.
+    """Holm's correction: the level at which to read each of m tests, so that with 1 − α none is significant by chance.
 
     In the order of their p-values, the first test has the level α/m, the next α/(m − 1), and so on, up to the first
     that is not significant at its level. That one and all behind it keep its level.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from kfl.algorithms import Kfl
 from kfl.algorithms.base import BITS_PER_VALUE
 from kfl.core.errors import ConfigError, RunFolderError
+from kfl.core.text import several
 from kfl.runfolder import RunReader, load_run
 from kfl.scheduling import DriftScheduler, EnergyBound, why_not_covered
 from kfl.theory._bound import Bound, schedule_of, theorem1
@@ -225,12 +227,13 @@ def _proposition2(
     worse = sum(log.objective is not None and log.objective > 0 for log in history.rounds)
     if worse:
         notes.append(
-            f"In {worse} rounds the decision was worse than scheduling nobody, by whole resource blocks: for this run "
-            "the energy inequality is not proven."
+            f"In {several(worse, 'round')} the decision was worse than scheduling nobody: for this run the energy "
+            "inequality is not proven."
         )
-    if isinstance(asked.scheduler, DriftScheduler) and asked.scheduler.v is None:
+    scheduler = asked.scheduler
+    if isinstance(scheduler, DriftScheduler) and scheduler.v is None and math.isfinite(scheduler.dearest_upload):
         notes.append(
-            f"The scheduler lets uploads above {asked.scheduler.dearest_upload:g} budgets per round wait. "
+            f"The scheduler lets uploads above {scheduler.dearest_upload:g} budgets per round wait. "
             "Proposition 2 knows no such rule: its optimum may send them."
         )
     return energy, volume

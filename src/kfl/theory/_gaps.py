@@ -36,8 +36,8 @@ GAPS: tuple[Gap, ...] = (
         "the step that gives A₃",
         "‖∇F‖² ≤ 2L(F − F*) stands behind a negative coefficient, where a lower bound on ‖∇F‖² (a Polyak–Łojasiewicz "
         "condition) is needed.",
-        "The theorem is false: for log cosh, which meets all assumptions, gradient descent is more than twice above "
-        "the printed bound after 20 rounds.",
+        "The theorem is false: for log cosh, which meets all assumptions, after 20 rounds gradient descent is at "
+        "more than twice the printed bound.",
     ),
     Gap(
         "unscheduled devices",
@@ -93,7 +93,8 @@ GAPS: tuple[Gap, ...] = (
         "data inequality",
         "It assumes that each round is minimised exactly, which Algorithm 3 does not do. The energy inequality needs "
         "only that no round is worse than scheduling nobody.",
-        "Where the band is scarce, it misses the best set in more than a quarter of the rounds of a brute-force test.",
+        "Where the band is scarce, Algorithm 3 misses the best set in more than a quarter of the rounds of a "
+        "brute-force test.",
     ),
     Gap(
         "offline rounds",

@@ -126,20 +126,19 @@ class Cell:
         payload_bits: ArrayLike,
         previous: Fading | None = None,
         broadcast_bits: float = 0.0,
-        available: NDArray[np.bool_] | None = None,
     ) -> LinkState:
         """The radio's part of what a scheduler sees in one round.
 
         `flops` is the work of each device in the round (τ D C as printed) and `payload_bits` its upload. Where
-        the broadcast is counted, its time at the weakest available device is taken off the deadline before
+        the broadcast is counted, its time at the weakest device is taken off the deadline before
         anyone is chosen, so that the deadline holds whoever is; `broadcast` gives the real, shorter one.
         """
         config = self.config
         gains = self.gains(round_index, previous)
         work = np.broadcast_to(np.asarray(flops, dtype=np.float64), (self.devices,))
         compute_s = compute_time(work, self.cpu_hz, self.flops_per_cycle)
-        heard = np.ones(self.devices, dtype=bool) if available is None else available
-        reserved_s = self.broadcast_time(gains.known_gain, heard, broadcast_bits)
+        everybody = np.ones(self.devices, dtype=bool)
+        reserved_s = self.broadcast_time(gains.known_gain, everybody, broadcast_bits)
         return LinkState(
             compute_time_s=compute_s,
             compute_energy_j=compute_energy(work, self.cpu_hz, self.flops_per_cycle, self.power_coefficient),

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.report.playground._settings import Settings
-from kfl.scheduling import Dual, FloatArray, cell_problem, data_weight, drift_objective
+from kfl.scheduling import DriftScheduler, Dual, FloatArray, cell_problem, data_weight, drift_objective
 from kfl.scheduling.horizon import PlayedRound, play
-from kfl.scheduling.objective import DriftScheduler
 from kfl.wireless import Cell
 
 
@@ -25,7 +24,7 @@ class JudgedRound(PlayedRound):
     objective: float
     """Drift plus penalty (22) of this decision, by the relative V of the settings, whatever the scheduler minimises."""
     lower_bound: float
-    """No decision of this round has an objective below this; the dual scheduler's certificate."""
+    """No decision of this round within the scheduler's limits has an objective below this: `dual`'s certificate."""
 
     @property
     def gap(self) -> float:

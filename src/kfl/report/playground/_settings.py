@@ -9,8 +9,7 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling import SCHEDULERS, Scheduler
-from kfl.scheduling.objective import DriftScheduler
+from kfl.scheduling import SCHEDULERS, DriftScheduler, Scheduler
 from kfl.wireless import PRESETS, CellConfig
 
 PAPER_FLOPS = 5 * 600 * 550_346
