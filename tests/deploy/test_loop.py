@@ -16,6 +16,7 @@ from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Array, ConfigRecord, Message, RecordDict
 from kfl.deploy.server import FleetServer, serve
+from kfl.deploy.status import read_status
 from kfl.engine import Distillation, Supervised
 from kfl.runfolder import RunFolder
 from kfl.scheduling import SCHEDULERS
@@ -148,6 +149,9 @@ def test_a_fleet_does_what_the_simulator_does(loop, serve_fleet, small, tmp_path
         assert {k: v for k, v in ours.items() if k not in measured} == {
             k: v for k, v in other.items() if k not in measured
         }
+    missed, cell = sum(one.missed for one in read_status(folder).devices), config.experiment.radio
+    assert missed == history.summary["missed_broadcasts"]
+    assert bool(missed) == (isinstance(cell, CellConfig) and cell.downlink_power_dbm is not None)
     if config.experiment.radio is not None:
         assert runpy.run_path("studies/recompute_run.py")["main"](folder) == 0
 

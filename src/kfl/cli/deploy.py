@@ -234,8 +234,9 @@ def device_columns(devices: Sequence[DeviceStatus]) -> dict[str, list[str]]:
         "last round": [_or_dash(one.last_round) for one in devices],
         "answer, s": [DASH if one.answer_s is None else f"{one.answer_s:.1f}" for one in devices],
     }
-    if any(one.diverged for one in devices):
-        found["diverged"] = [str(one.diverged) for one in devices]
+    for name, counts in {"missed": [d.missed for d in devices], "diverged": [d.diverged for d in devices]}.items():
+        if any(counts):
+            found[name] = [str(count) for count in counts]
     return found
 
 

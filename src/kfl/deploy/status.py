@@ -32,7 +32,9 @@ class DeviceStatus:
     model: str | None
     meter: str | None
     chosen: int
-    """Rounds it was asked to take part in."""
+    """Rounds it was chosen for."""
+    missed: int
+    """Rounds it was not asked in, because the simulated broadcast did not reach it."""
     used: int
     """Answers that were used."""
     late: int
@@ -159,6 +161,7 @@ def _device(
         model=profile.get("model"),
         meter=profile.get("meter"),
         chosen=len(asked),
+        missed=sum(device in log.missed for log in asked),
         used=len(used),
         late=faults.count("late"),
         lost=sum(fault in NO_ANSWER and fault != "late" for fault in faults),
@@ -202,5 +205,6 @@ def _problems(logs: Sequence[RoundLog]) -> list[str]:
         found += [
             f"{where}, device {one['device']}, rejected: {Rejection.from_dict(one).describe()}" for one in log.rejected
         ]
+        found += [f"{where}, device {device}, not reached by the broadcast" for device in log.missed]
         found += [f"{where}, device {device}, its training diverged to infinity" for device in log.diverged]
     return [f"{sentence.rstrip('.')}." for sentence in found]
