@@ -133,9 +133,12 @@ def test_hard_budgets_are_not_what_it_is_about(tmp_path):
 
 
 def test_a_default_v_says_that_dear_uploads_wait(tmp_path):
-    kfl.run(replace(EXPERIMENT, rounds=2, scheduler=Lyapunov()), tmp_path / "run")
-    found = bound_of_run(tmp_path / "run", devices=1, iterations=1)
-    assert any("above 10 budgets per round wait" in note for note in found.notes)
+    for dearest, said in ((10.0, True), (float("inf"), False)):
+        folder = tmp_path / f"{dearest:g}"
+        kfl.run(replace(EXPERIMENT, rounds=2, scheduler=Lyapunov(dearest_upload=dearest)), folder)
+        found = bound_of_run(folder, devices=1, iterations=1)
+        assert any("above 10 budgets per round wait" in note for note in found.notes) == said
+        assert said or not any("budgets per round" in note for note in found.notes)
 
 
 def test_devices_that_cannot_take_part_cost_infinitely_much():
