@@ -96,4 +96,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])) if len(sys.argv) == 2 else __doc__)
+    sys.exit(main(Path(sys.argv[1])) if len(sys.argv) == 2 and Path(sys.argv[1], "summary.json").exists() else __doc__)

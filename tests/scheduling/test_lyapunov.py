@@ -219,7 +219,7 @@ def test_without_a_radio_computation_decides() -> None:
     assert decision.objective == pytest.approx(-3.0 + 0.1 * 14.9)
 
 
-def test_queues_follow_equation_20() -> None:
+def test_queues_follow_equation_21() -> None:
     scheduler = Lyapunov(v=0.01)
     before = scheduler.init(np.array([20.0, np.inf]), horizon=200)
     after = scheduler.update(before, Lyapunov(v=0.01).decide(before, _two()), np.array([0.3, 0.3]))

@@ -135,7 +135,7 @@ def _certificate(one: ScheduledRound) -> str:
     if math.isnan(one.lower_bound):
         return f"Objective {one.objective:.6g}; this scheduler knows no lower bound."
     if one.gap <= 1e-9 * abs(one.objective):
-        return f"Objective {one.objective:.6g}, certified: no schedule of this round is better."
+        return f"Objective {one.objective:.6g}, certified: no schedule within these limits is better."
     part = f" ({fine_percent(one.gap / abs(one.objective))})" if one.objective else ""
     return (
         f"Objective {one.objective:.6g}, lower bound {one.lower_bound:.6g}: certified to be within "
