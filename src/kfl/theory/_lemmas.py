@@ -90,8 +90,9 @@ def local_round(
     `knowledge` is Ω and which classes it covers; without it there is no knowledge loss.
 
     >>> from kfl.models import mlp
+    >>> _ = torch.manual_seed(0)
     >>> x, y = torch.rand(20, 1, 28, 28), torch.arange(20) % 10
-    >>> c = Constants(9.0, 9.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.001, 0.001, 5, 0.0, 2.3)
+    >>> c = Constants(50.0, 50.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.001, 0.001, 5, 0.0, 2.3)
     >>> found = local_round(0, mlp(width=8), x, y, c)
     >>> found.change < 0, found.holds
     (True, (True, True))
