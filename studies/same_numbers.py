@@ -133,8 +133,8 @@ def compare(before: Table, after: Table) -> int:
     for name in sorted({*before, *after}):
         if name not in before or name not in after:
             print(f"{name}: only in one file")
-        elif before[name] != after[name]:
-            print(f"{name}: {first_difference(before[name], after[name])}")
+        elif found := first_difference(before[name], after[name]):
+            print(f"{name}: {found}")
         else:
             continue
         different += 1
@@ -143,15 +143,15 @@ def compare(before: Table, after: Table) -> int:
 
 
 def first_difference(before: Any, after: Any, where: str = "") -> str:
-    """The first place in which two nested values differ."""
+    """The first place in which two nested values differ, or nothing. What only one version records is no difference."""
     if isinstance(before, dict) and isinstance(after, dict):
-        pairs = [(name, before.get(name), after.get(name)) for name in {**before, **after}]
+        pairs = [(name, before[name], after[name]) for name in before if name in after]
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         pairs = [(str(index), *pair) for index, pair in enumerate(zip(before, after, strict=True))]
     else:
-        return f"{where.strip()} is {before!r} and {after!r}"
-    name, one, other = next(pair for pair in pairs if pair[1] != pair[2])
-    return first_difference(one, other, f"{where} {name}")
+        return "" if before == after else f"{where.strip()} is {before!r} and {after!r}"
+    found = (first_difference(one, other, f"{where} {name}") for name, one, other in pairs)
+    return next((place for place in found if place), "")
 
 
 def main() -> int:
