@@ -171,16 +171,6 @@ class Fleet(ABC):
 def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> Observation:
     """What the server knows when a round starts."""
     table, experiment = fleet.table, fleet.experiment
-    uplink = None
-    if link is not None:
-        uplink = Uplink(
-            bandwidth_hz=link.bandwidth_hz,
-            noise_w_per_hz=link.noise_w_per_hz,
-            gain=link.gain,
-            payload_bits=link.payload_bits,
-            upload_time_s=link.upload_time_s,
-            max_power_w=link.max_power_w,
-        )
     return Observation(
         round=state.round,
         seed=experiment.seed,
@@ -190,7 +180,19 @@ def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> O
         compute_energy_j=np.zeros(table.size) if link is None else link.compute_energy_j,
         battery_j=table.budget_j - state.compute_energy_j - state.upload_energy_j,
         hard_budget=experiment.hard_budget,
-        uplink=uplink,
+        uplink=None if link is None else known_uplink(link),
+    )
+
+
+def known_uplink(link: LinkState) -> Uplink:
+    """The uplink as the server knows it: without the true gains."""
+    return Uplink(
+        bandwidth_hz=link.bandwidth_hz,
+        noise_w_per_hz=link.noise_w_per_hz,
+        gain=link.gain,
+        payload_bits=link.payload_bits,
+        upload_time_s=link.upload_time_s,
+        max_power_w=link.max_power_w,
     )
 
 

@@ -20,11 +20,11 @@ from kfl.scheduling import (
     EnergyAccount,
     EnergyBound,
     Observation,
-    Uplink,
     proposition2_energy,
     round_energy,
     serve,
 )
+from kfl.simulation.fleet import known_uplink
 from kfl.simulation.summary import MOST_ENTRIES, energy_account
 from kfl.theory._bound import schedule_of
 
@@ -152,14 +152,7 @@ def observed_rounds(world: World, rounds: int) -> Iterator[Observation]:
             compute_energy_j=link.compute_energy_j,
             battery_j=np.full(world.devices, np.inf),
             hard_budget=False,
-            uplink=Uplink(
-                bandwidth_hz=link.bandwidth_hz,
-                noise_w_per_hz=link.noise_w_per_hz,
-                gain=link.gain,
-                payload_bits=link.payload_bits,
-                upload_time_s=link.upload_time_s,
-                max_power_w=link.max_power_w,
-            ),
+            uplink=known_uplink(link),
         )
 
 
