@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 from zlib import crc32
 
 from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
-from kfl.core.errors import ConfigError, ModelError
+from kfl.core.errors import ConfigError, KflError, ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -177,7 +177,7 @@ class Algorithm(ABC):
     def bits(self, profile: DeviceProfile) -> tuple[float, float]:
         """Bits that a device sends and receives in a round: none where devices send nothing."""
         if self.sends():
-            raise NotImplementedError(f"{type(self).__name__} has uploads: its bits() must say how large they are.")
+            raise KflError(f"{type(self).__name__} has uploads, so its bits() must say how large they are.")
         return 0, 0
 
     def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
