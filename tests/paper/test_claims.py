@@ -121,7 +121,7 @@ def test_the_fair_reading_stands_beside_what_is_early_by_construction() -> None:
 
 def test_every_device_in_every_round_is_the_same_run_whatever_the_last_digits() -> None:
     one = {
-        "algorithm": "kfl", "settings": {"rate": 0.05}, "dataset": "mnist", "widths": [8], "devices": 100,
+        "algorithm": "kfl", "settings": {"rate": 0.05}, "dataset": "mnist", "widths": [8], "rounds": 5, "devices": 100,
         "devices_per_round": 100.0, "accuracy": 0.9, "curve": {"rounds": [5.0], "accuracy": [0.9], "bits": [1.0]},
     }  # fmt: skip
     other = {**one, "accuracy": 0.9001}

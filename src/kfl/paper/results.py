@@ -150,7 +150,7 @@ def identical(store: Store, scale: Scale, ours: str, theirs: str | None) -> bool
 
 def _the_same(one: Record, other: Record) -> bool:
     if all(row["devices_per_round"] == row["devices"] for row in (one, other)):
-        return all(one[name] == other[name] for name in ("algorithm", "settings", "dataset", "widths"))
+        return all(one[name] == other[name] for name in ("algorithm", "settings", "dataset", "widths", "rounds"))
     return one["accuracy"] == other["accuracy"] and all(
         one["curve"][name] == other["curve"][name] for name in ("rounds", "accuracy", "bits")
     )

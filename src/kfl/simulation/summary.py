@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.runfolder import RoundLog, totals
-from kfl.scheduling import EnergyAccount, proposition2_energy
+from kfl.scheduling import EnergyAccount, proposition2_energy, why_not_covered
 
 if TYPE_CHECKING:
     from kfl.runfolder import RunState
@@ -80,7 +80,11 @@ def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
     }
     asked, samples = fleet.experiment, fleet.table.samples
     weights = asked.scheduler.drift_weights(budget_j, asked.rounds, samples)
-    if weights is not None and np.isfinite(budget_j).all() and not asked.hard_budget:
+    covered = (
+        why_not_covered(asked.scheduler.name, minimises_drift=weights is not None, hard_budget=asked.hard_budget)
+        is None
+    )
+    if weights is not None and covered and np.isfinite(budget_j).all():
         v, gamma = weights
         facts["proposition2"] = {**asdict(proposition2_energy(account, samples, v, gamma[: len(logs)])), "v": v}
     return facts
