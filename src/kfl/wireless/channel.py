@@ -11,14 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.config import from_table, to_table
-from kfl.core.errors import ConfigError
-from kfl.core.lazy import import_object
+from kfl.core.named import Named
 from kfl.core.randomness import stream
 from kfl.core.units import db_to_linear
 
@@ -54,39 +52,15 @@ class Gains:
 
 
 @dataclass(frozen=True)
-class Channel(ABC):
+class Channel(Named, ABC):
     """A channel model. Only `fading` must be written."""
 
-    name: ClassVar[str]
-    """The word that selects it."""
-
-    def to_plain(self) -> str | dict[str, Any]:
-        """As a configuration holds it: the model's name, or a table of its name and its fields where it has any."""
+    @classmethod
+    def registry(cls) -> Mapping[str, type[Channel]]:
+        """`CHANNELS`."""
         from kfl.wireless.channels import CHANNELS
 
-        kind = type(self)
-        name = self.name if CHANNELS.get(self.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
-        own = to_table(self)
-        return {"name": name, **own} if own else name
-
-    @staticmethod
-    def from_plain(value: Any, where: str) -> Channel:
-        """Read what `to_plain` gave; also a bare name, and package.module:Class for a model that is not registered."""
-        from kfl.wireless.channels import CHANNELS
-
-        expected = f"one of {', '.join(CHANNELS)}, or package.module:Class for your own"
-        table = dict(value) if isinstance(value, Mapping) else {"name": value}
-        name = table.pop("name", "rayleigh")
-        kind: Any = CHANNELS.get(name) if isinstance(name, str) else None
-        if kind is None:
-            try:
-                kind = import_object(str(name))
-            except ImportError as problem:
-                raise ConfigError(where, name, expected) from problem
-            if not (isinstance(kind, type) and issubclass(kind, Channel)):
-                raise ConfigError(where, name, "a class that derives from Channel")
-        found: Channel = from_table(kind, table, f"{where}.")
-        return found
+        return CHANNELS
 
     def check(self, cell: CellConfig) -> None:
         """Raise ConfigError for a value of the model's own fields, or of the cell's, that cannot work with it."""

@@ -1,0 +1,51 @@
+"""Models that a word selects: in a configuration each is its name, or a table of its name and its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from kfl.core.config import from_table, to_table
+from kfl.core.errors import ConfigError
+from kfl.core.lazy import import_object
+
+
+class Named:
+    """A frozen dataclass of one kind (channels, harvests, …), found by its name in the registry of its kind."""
+
+    name: ClassVar[str]
+    """The word that selects it."""
+
+    @classmethod
+    def registry(cls) -> Mapping[str, type[Self]]:
+        """All registered models of this kind by name; the first is the default."""
+        raise NotImplementedError
+
+    def to_plain(self) -> str | dict[str, Any]:
+        """As a configuration holds it: the model's name, or a table of its name and its fields where it has any."""
+        kind = type(self)
+        name = self.name if kind.registry().get(self.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
+        own = to_table(self)
+        return {"name": name, **own} if own else name
+
+    @classmethod
+    def from_plain(cls, value: Any, where: str) -> Self:
+        """Read what `to_plain` gave; also a bare name, and package.module:Class for a model that is not registered."""
+        registry = cls.registry()
+        table = dict(value) if isinstance(value, Mapping) else {"name": value}
+        name = table.pop("name", next(iter(registry)))
+        kind: Any = registry.get(name) if isinstance(name, str) else None
+        if kind is None:
+            try:
+                kind = import_object(str(name))
+            except ImportError as problem:
+                raise ConfigError(where, name, cls.expected()) from problem
+            if not (isinstance(kind, type) and issubclass(kind, cls)):
+                raise ConfigError(where, name, f"a class that derives from {cls.__name__}")
+        found: Self = from_table(kind, table, f"{where}.")
+        return found
+
+    @classmethod
+    def expected(cls) -> str:
+        """What selects a model of this kind, in words."""
+        return f"one of {', '.join(cls.registry())}, or package.module:Class for your own"
