@@ -9,6 +9,8 @@ from kfl.scheduling import (
     AllDevices,
     Ascend,
     Descend,
+    FixedSet,
+    GreedyEnergy,
     Myopic,
     Observation,
     RoundRobin,
@@ -190,7 +192,82 @@ def test_myopic_keeps_the_cheapest_when_the_band_is_narrow() -> None:
     assert "band" in str(decision.status)
 
 
-@pytest.mark.parametrize("scheduler", [Uniform, Ascend, Descend, RoundRobin])
+@pytest.mark.parametrize("scheduler", [Uniform, Ascend, Descend, RoundRobin, GreedyEnergy, FixedSet])
 def test_a_count_below_one_is_refused(scheduler: type[Uniform]) -> None:
     with pytest.raises(ConfigError, match="count is 0"):
         scheduler(count=0)
+
+
+# ── By joules ────────────────────────────────────────────────────────────────
+
+
+def test_greedy_takes_the_cheapest() -> None:
+    """In the paper's cell the processor decides what a round costs."""
+    observation = _observation()
+    decision = GreedyEnergy(count=6).decide(_state(GreedyEnergy()), observation)
+    spent = observation.compute_energy_j + decision.upload_energy_j
+    assert decision.chosen.sum() == 6 and decision.status.ok
+    assert spent[decision.chosen].max() <= observation.compute_energy_j[~decision.chosen].min() * (1 + 1e-6)
+
+
+def test_greedy_looks_at_the_channel_where_uploads_cost() -> None:
+    seen = _observation()
+    assert seen.uplink is not None
+    alike = replace(seen, compute_energy_j=np.full(20, 0.1))
+    heavy = replace(alike, uplink=replace(seen.uplink, payload_bits=np.full(20, 2e6), upload_time_s=np.full(20, 0.4)))
+    decision = GreedyEnergy(count=5).decide(_state(GreedyEnergy()), heavy)
+    assert set(np.flatnonzero(decision.chosen)) == set(np.argsort(-seen.uplink.gain)[:5])
+
+
+def test_greedy_without_a_count_spends_what_the_fleet_may_in_a_round() -> None:
+    scheduler, observation = GreedyEnergy(), _observation()
+    for budget_j in (20.0, 40.0, 100.0, 1000.0):
+        decision = scheduler.decide(scheduler.init(np.full(20, budget_j), 200), observation)
+        spent = np.where(decision.chosen, observation.compute_energy_j + decision.upload_energy_j, 0.0)
+        assert spent.sum() <= 20 * budget_j / 200
+        if not decision.chosen.all():
+            following = observation.compute_energy_j[~decision.chosen].min()
+            assert spent.sum() + following > 20 * budget_j / 200
+    assert decision.chosen.all()
+    nobody = scheduler.decide(scheduler.init(np.full(20, 0.1), 200), observation)
+    assert str(nobody.status) == "No device can pay for this round out of its allowance."
+
+
+def test_greedy_empties_cheap_batteries_first_and_overdraws_none() -> None:
+    scheduler, battery = GreedyEnergy(count=4), np.full(20, 1.0)
+    state, turns = scheduler.init(battery, 200), np.zeros(20)
+    for t in range(30):
+        observation = replace(_observation(t), battery_j=battery)
+        decision = scheduler.decide(state, observation)
+        spent = np.where(decision.chosen, observation.compute_energy_j + decision.upload_energy_j, 0.0)
+        battery, turns = battery - spent, turns + decision.chosen
+        state = scheduler.update(state, decision, spent)
+        assert (battery >= 0).all()
+    cost = observation.compute_energy_j
+    assert (turns == np.floor(1.0 / cost)).all()  # in the end everybody has spent what it had
+    assert not decision.chosen.any() and not decision.status.ok
+
+
+def test_a_fixed_set_is_the_same_in_every_round() -> None:
+    scheduler = FixedSet(count=6)
+    state = _state(scheduler)
+    first = scheduler.decide(state, _observation(0)).chosen
+    assert first.sum() == 6
+    assert all((scheduler.decide(state, _observation(t)).chosen == first).all() for t in (1, 50, 199))
+    assert (scheduler.decide(state, _observation(0, seed=1)).chosen != first).any()
+
+
+def test_nobody_stands_in_for_a_device_of_a_fixed_set() -> None:
+    scheduler = FixedSet(count=6)
+    state, seen = _state(scheduler), _observation()
+    everyone = scheduler.decide(state, seen).chosen
+    gone = int(np.flatnonzero(everyone)[2])
+    decision = scheduler.decide(state, replace(seen, available=np.arange(20) != gone))
+    assert decision.chosen.sum() == 5 and (decision.chosen <= everyone).all()
+    assert decision.status.devices == {"unavailable": (gone,)}
+
+
+def test_a_fixed_set_as_large_as_the_fleet_is_everybody() -> None:
+    state, seen = _state(FixedSet()), _observation()
+    fixed, everybody = FixedSet(count=20).decide(state, seen), AllDevices().decide(state, seen)
+    assert fixed.chosen.all() and fixed.share == pytest.approx(everybody.share)

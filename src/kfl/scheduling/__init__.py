@@ -18,7 +18,7 @@ from kfl.scheduling.account import (
 )
 from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState, Uplink
-from kfl.scheduling.baselines import AllDevices, Ascend, Descend, Myopic, RoundRobin, Uniform
+from kfl.scheduling.baselines import AllDevices, Ascend, Descend, FixedSet, GreedyEnergy, Myopic, RoundRobin, Uniform
 from kfl.scheduling.blocks import BlockSplit, in_blocks, round_to_blocks
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, UploadCurve
 from kfl.scheduling.dual import Dual
@@ -32,7 +32,7 @@ from kfl.scheduling.status import OUTCOMES, Status, describe
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
     scheduler.name: scheduler
-    for scheduler in (Lyapunov, Dual, RoundRobin, Myopic, Uniform, Ascend, Descend, AllDevices)
+    for scheduler in (Lyapunov, Dual, RoundRobin, Myopic, Uniform, Ascend, Descend, AllDevices, GreedyEnergy, FixedSet)
 }
 """Every scheduler by the word that selects it. Random-k is "uniform" with its `count`."""
 
@@ -52,7 +52,9 @@ __all__ = [
     "Dual",
     "EnergyAccount",
     "EnergyBound",
+    "FixedSet",
     "FloatArray",
+    "GreedyEnergy",
     "Horizon",
     "Lyapunov",
     "Myopic",

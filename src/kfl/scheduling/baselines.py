@@ -1,7 +1,8 @@
-"""The schedulers that others are compared with: fixed patterns, round robin, and the adaptive myopic policy.
+"""The schedulers that others are compared with: fixed patterns, round robin, myopic, and two that look at joules.
 
 The paper's section V compares temporal patterns (uniform, ascend, descend) and, in V-C, round robin and myopic.
-It does not say how these share the band; here each minimises the total energy of the devices it chose.
+It does not say how these share the band; here each minimises the total energy of the devices it chose. The two
+at the end of this module, the cheapest devices and a fixed set, are what work on wireless learning compares with.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
@@ -77,9 +79,7 @@ class RandomDevices(Scheduler):
         wanted = self.size(observation.round, state.horizon)
         ticket = stream(observation.seed, "schedule", observation.round).random(len(able))
         winners = np.argsort(np.where(able, ticket, np.inf), kind="stable")[:wanted]
-        chosen = np.zeros(len(able), dtype=bool)
-        chosen[winners] = True
-        chosen &= able
+        chosen = _mask(winners, len(able)) & able
         decision = _serve_all(observation, chosen)
         if decision.status.ok and int(chosen.sum()) < wanted:
             return replace(decision, status=Status("too_few", facts={"able": int(chosen.sum()), "wanted": wanted}))
@@ -185,9 +185,7 @@ class RoundRobin(Scheduler):
         able, floor = reachable(observation)
         able = able & (self._estimated_energy(observation, floor) <= observation.battery_j)
         turn = np.roll(np.arange(len(able)), -int(state.memory["next"][0]))
-        chosen = np.zeros(len(able), dtype=bool)
-        chosen[turn[able[turn]][: self.count]] = True
-        return _serve_all(observation, chosen)
+        return _serve_all(observation, _mask(turn[able[turn]][: self.count], len(able)))
 
     def _estimated_energy(self, observation: Observation, floor: FloatArray) -> FloatArray:
         share = np.maximum(np.where(np.isfinite(floor), floor, 1.0), 1.0 / self.count)
@@ -235,3 +233,100 @@ class Myopic(Scheduler):
         if decision.status.code == "nobody_able" and reachable(observation)[0].any():
             return replace(decision, status=replace(decision.status, code="nobody_affords"))
         return decision
+
+
+@dataclass(frozen=True)
+class GreedyEnergy(Scheduler):
+    """The devices for which the round costs the fewest joules, whatever their data and their past.
+
+    Devices are sorted by what the round would cost each with an equal part of the band. A device that has not enough
+    left of its budget is passed over, so cheap devices empty their batteries first and the others follow.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.GreedyEnergy(count=4)))
+    >>> [len(entry.devices) for entry in history.rounds]
+    [4, 3, 0]
+    """
+
+    name: ClassVar[str] = "greedy-energy"
+
+    count: int | None = None
+    """Devices per round; none: as many as the fleet's budget per round, Σ E_k/T, pays for."""
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            _check_count(self.count)
+
+    def limited(self, state: SchedulerState, observation: Observation) -> Observation:
+        """Nobody spends more than is left of its budget, whether budgets are hard or not."""
+        return replace(observation, hard_budget=True)
+
+    def decide(self, state: SchedulerState, observation: Observation) -> Decision:
+        """The cheapest devices, as many as `count` or the fleet's budget per round allows."""
+        seen = self.limited(state, observation)
+        order = self._cheapest_first(seen)
+        if self.count is not None:
+            return _serve_all(seen, _mask(order[: self.count], seen.size))
+        limit_j = float(np.sum(state.allowance_j))
+        # The least energy of the n cheapest devices grows with n: bisect for the longest run within the limit.
+        few, many = 0, len(order) + 1
+        while many - few > 1:
+            middle = (few + many) // 2
+            decision = _serve_all(seen, _mask(order[:middle], seen.size))
+            spent_j = np.where(decision.chosen, seen.compute_energy_j + decision.upload_energy_j, 0.0)
+            few, many = (middle, many) if float(np.sum(spent_j)) <= limit_j else (few, middle)
+        decision = _serve_all(seen, _mask(order[:few], seen.size))
+        if not few and len(order):
+            return replace(decision, status=Status("nobody_affords"))
+        return decision
+
+    def _cheapest_first(self, observation: Observation) -> NDArray[np.intp]:
+        """The devices that can take part, by what an equal part of the band, or their least share, costs them."""
+        able, floor = reachable(observation)
+        members = np.flatnonzero(able)
+        equal = 1.0 / (self.count or max(len(members), 1))
+        share = np.maximum(floor[members], equal)
+        curve = observation.curve.take(members)
+        cost_j = observation.compute_energy_j[members] + curve.energy_j(share)
+        # Where the estimate overflows, its logarithm decides.
+        return members[np.lexsort((curve.log_energy_j(share), cost_j))]
+
+
+@dataclass(frozen=True)
+class FixedSet(Scheduler):
+    """The same devices in every round, drawn once, with the least total energy over band, power and clock.
+
+    Yang, Chen, Saad, Hong and Shikh-Bahaei, "Energy efficient federated learning over wireless communication
+    networks", IEEE Trans. Wireless Commun. 20(3), 2021 (arXiv 1911.02417): every user takes part in every round, and
+    transmission time, bandwidth, power and clock are chosen for the least total energy within a completion time.
+    Theirs is the problem. They alternate between closed forms for some of the variables and also choose how exactly
+    users solve their local problem; here the local work is given and the cost curves' optimum is exact. Clocks are
+    free where the cell's are (`min_cpu_hz`). With at least as many as there are devices it is `all`.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=3, widths=(8,), scheduler=kfl.FixedSet(count=4)))
+    >>> [entry.devices for entry in history.rounds]
+    [(2, 5, 7, 8), (2, 5, 7, 8), (2, 5, 7, 8)]
+    """
+
+    name: ClassVar[str] = "fixed-set"
+    order_matters: ClassVar[bool] = True
+
+    count: int = 10
+    """Devices in the set."""
+
+    def __post_init__(self) -> None:
+        _check_count(self.count)
+
+    def decide(self, state: SchedulerState, observation: Observation) -> Decision:
+        """Those of the set that can take part; nobody stands in for the others."""
+        ticket = stream(observation.seed, "fixed-set").random(observation.size)
+        members = np.argsort(ticket, kind="stable")[: self.count]
+        chosen = _mask(members, observation.size)
+        return serve(observation, chosen, np.ones(observation.size))
+
+
+def _mask(members: NDArray[np.intp], size: int) -> BoolArray:
+    chosen = np.zeros(size, dtype=bool)
+    chosen[members] = True
+    return chosen
