@@ -38,6 +38,15 @@ def test_infinite_budget_means_none() -> None:
         ("cpu_frequencies_hz", (1e9, NAN)),
         ("fading", "no-such-model"),
         ("resource_blocks", 0),
+        *[
+            (f, bad)
+            for f in ("static_power_w", "circuit_power_w", "receive_power_w", "tail_power_w", "tail_s")
+            for bad in (-0.1, NAN, INF, 2e6)
+        ],
+        *[("connect_energy_j", bad) for bad in (-1.0, NAN, INF)],
+        *[("amplifier_efficiency", bad) for bad in (0.0, -0.3, 1.1, 35.0, NAN)],
+        *[("min_cpu_hz", bad) for bad in (0.0, -1e9, 0.9e9, NAN, INF)],
+        *[("min_power_dbm", bad) for bad in (30.0, 31.0, -500.0, NAN)],
     ],
 )
 def test_a_bad_value_is_named(field: str, value: object) -> None:
@@ -53,3 +62,22 @@ def test_a_bad_value_is_named(field: str, value: object) -> None:
 def test_no_fading_has_no_fading_options() -> None:
     with pytest.raises(ConfigError, match="fading_correlation"):
         CellConfig(fading="none", fading_correlation=0.5).validate()
+
+
+def test_a_cell_is_printed_until_one_field_of_the_whole_device_is_set() -> None:
+    assert CellConfig().printed_model and PRESETS["paper-cifar10"].printed_model
+    whole = {
+        "min_cpu_hz": 1e8,
+        "static_power_w": 0.1,
+        "amplifier_efficiency": 0.4,
+        "circuit_power_w": 0.2,
+        "min_power_dbm": -40.0,
+        "connect_energy_j": 0.1,
+        "receive_power_w": 0.2,
+        "tail_power_w": 0.5,
+        "tail_s": 10.0,
+    }
+    for name, value in whole.items():
+        config = dataclasses.replace(CellConfig(), **{name: value})
+        config.validate()
+        assert not config.printed_model

@@ -27,8 +27,22 @@ from kfl.wireless import PRESETS, CellConfig
 PAPER_WIDTHS = (128, 192, 256, 320, 384)
 """The widths the paper draws from for devices with different models."""
 
-ADDED_LATER = {"tested_devices": "none"}
-"""Settings that earlier versions did not have, with the value that means the same as their absence."""
+ADDED_LATER: Table = {
+    "tested_devices": "none",
+    "radio": {
+        "min_cpu_hz": "none",
+        "static_power_w": 0.0,
+        "amplifier_efficiency": 1.0,
+        "circuit_power_w": 0.0,
+        "min_power_dbm": "none",
+        "connect_energy_j": 0.0,
+        "receive_power_w": 0.0,
+        "tail_power_w": 0.0,
+        "tail_s": 0.0,
+    },
+}
+"""Settings that earlier versions did not have, with the value that means the same as their absence; of a table, those
+of its fields."""
 
 UNITLESS = ("relative_v", "dearest_upload")
 """Settings that a scheduler with the printed V does not look at."""
@@ -43,11 +57,25 @@ def identity_fields(table: Table) -> Table:
     ({'rounds': 3}, {'tested_devices': 5})
     >>> identity_fields({"scheduler": {"v": 0.01, "relative_v": 1.0}})
     {'scheduler': {'v': 0.01}}
+    >>> identity_fields({"radio": {"deadline_s": 2.0, "circuit_power_w": 0.0, "tail_s": 10.0}})
+    {'radio': {'deadline_s': 2.0, 'tail_s': 10.0}}
     """
-    kept = {name: value for name, value in table.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
+    kept = _without(table, ADDED_LATER)
     scheduler = kept.get("scheduler")
     if isinstance(scheduler, Mapping) and scheduler.get("v", "none") != "none":
         kept["scheduler"] = {name: value for name, value in scheduler.items() if name not in UNITLESS}
+    return kept
+
+
+def _without(table: Mapping[str, Any], absent: Mapping[str, Any]) -> Table:
+    """A table without the fields that have these values, and so in the tables within it."""
+    kept = {}
+    for name, value in table.items():
+        inner = absent.get(name)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            kept[name] = _without(value, inner)
+        elif name not in absent or value != inner:
+            kept[name] = value
     return kept
 
 

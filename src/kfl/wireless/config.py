@@ -16,6 +16,7 @@ from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
 from kfl.wireless.channel import Channel
 from kfl.wireless.channels import CHANNELS
+from kfl.wireless.device import check_device, is_printed
 from kfl.wireless.rayleigh import Rayleigh
 
 LARGEST = 1e12
@@ -62,6 +63,24 @@ class CellConfig:
     """Transmit power of the server. Given, the broadcast takes time; without, it is instant as in the paper."""
     resource_blocks: int | None = None
     """Shares of the band come in multiples of 1/this; without, they are real numbers as in the paper."""
+    min_cpu_hz: float | None = None
+    """Slowest clock of a device, which may then slow down to save energy; none: its clock is fixed, as in the paper."""
+    static_power_w: float = 0.0
+    """Power p_s that a processor draws while it computes, besides κ f³."""
+    amplifier_efficiency: float = 1.0
+    """Radiated power over what the amplifier draws for it, η in (0, 1]."""
+    circuit_power_w: float = 0.0
+    """Power p_c that the radio draws while it sends, besides the amplifier."""
+    min_power_dbm: float | None = None
+    """Least radiated power while sending; none: any power, as in the paper."""
+    connect_energy_j: float = 0.0
+    """Energy to open the connection, once per round in which a device takes part and sends."""
+    receive_power_w: float = 0.0
+    """Power that the radio draws during the time reserved for the broadcast."""
+    tail_power_w: float = 0.0
+    """Power that the radio draws after its last packet, while it stays connected."""
+    tail_s: float = 0.0
+    """How long the radio stays connected after its last packet; the deadline does not wait for it."""
 
     def __post_init__(self) -> None:
         if isinstance(self.fading, str) and self.fading in CHANNELS:
@@ -73,6 +92,15 @@ class CellConfig:
         if isinstance(self.fading, Channel):
             return self.fading
         raise ConfigError("fading", self.fading, f"one of {', '.join(CHANNELS)}, or a Channel")
+
+    @property
+    def printed_model(self) -> bool:
+        """Whether the energy model is the paper's: a fixed clock, and the radiated power alone.
+
+        >>> CellConfig().printed_model, CellConfig(circuit_power_w=0.5).printed_model
+        (True, False)
+        """
+        return is_printed(self)
 
     @property
     def noise_w_per_hz(self) -> float:
@@ -90,6 +118,7 @@ class CellConfig:
         self._validate_channel()
         if not self.cpu_frequencies_hz or not all(1 / LARGEST <= f <= LARGEST for f in self.cpu_frequencies_hz):
             raise ConfigError("cpu_frequencies_hz", self.cpu_frequencies_hz, "one or more positive frequencies")
+        check_device(self)
         if self.resource_blocks is not None and not 1 <= self.resource_blocks <= 10**9:
             raise ConfigError("resource_blocks", self.resource_blocks, "at least 1 and at most a billion, or left out")
 
