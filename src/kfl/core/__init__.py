@@ -7,6 +7,7 @@ from kfl.core.errors import (
     MissingExtraError,
     ModelError,
     RunFolderError,
+    TraceError,
 )
 from kfl.core.randomness import key, stream, torch_seed, torch_stream
 
@@ -17,6 +18,7 @@ __all__ = [
     "MissingExtraError",
     "ModelError",
     "RunFolderError",
+    "TraceError",
     "key",
     "stream",
     "torch_seed",

@@ -33,6 +33,10 @@ class DataError(KflError):
     """A dataset is missing, damaged or does not fit the experiment."""
 
 
+class TraceError(KflError):
+    """A trace of gains, harvest or availability is missing, wrong in a line, or does not fit the fleet."""
+
+
 class ModelError(KflError):
     """A model does not have the parts or the sizes that are needed."""
 
