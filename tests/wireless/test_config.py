@@ -18,6 +18,10 @@ def test_infinite_budget_means_none() -> None:
     CellConfig(budget_j_per_round=INF).validate()
 
 
+def test_rounds_follow_each_other_at_the_deadline_unless_a_period_is_given() -> None:
+    assert CellConfig(deadline_s=2.0).period_s == 2.0 and CellConfig(round_period_s=600.0).period_s == 600.0
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -29,6 +33,7 @@ def test_infinite_budget_means_none() -> None:
         *[(f, bad) for f in ("noise_dbm_per_hz", "max_power_dbm", "reference_gain_db") for bad in (NAN, INF, 1e4)],
         *[(f, bad) for f in ("path_loss_exponent", "power_coefficient", "channel_margin_db") for bad in (-1.0, NAN)],
         *[(f, bad) for f in ("fading_correlation", "channel_error") for bad in (-0.1, 1.0, NAN)],
+        *[("round_period_s", bad) for bad in (0.0, 0.9, NAN, INF)],
         ("budget_j_per_round", 0.0),
         ("budget_j_per_round", NAN),
         ("downlink_power_dbm", NAN),

@@ -39,6 +39,7 @@ ADDED_LATER: Table = {
         "receive_power_w": 0.0,
         "tail_power_w": 0.0,
         "tail_s": 0.0,
+        "round_period_s": "none",
     },
 }
 """Settings that earlier versions did not have, with the value that means the same as their absence; of a table, those

@@ -81,6 +81,8 @@ class CellConfig:
     """Power that the radio draws after its last packet, while it stays connected."""
     tail_s: float = 0.0
     """How long the radio stays connected after its last packet; the deadline does not wait for it."""
+    round_period_s: float | None = None
+    """Seconds from the start of a round to the start of the next; none: deadline_s."""
 
     def __post_init__(self) -> None:
         if isinstance(self.fading, str) and self.fading in CHANNELS:
@@ -101,6 +103,11 @@ class CellConfig:
         (True, False)
         """
         return is_printed(self)
+
+    @property
+    def period_s(self) -> float:
+        """Seconds from the start of a round to the start of the next: round t starts at t times this."""
+        return self.deadline_s if self.round_period_s is None else self.round_period_s
 
     @property
     def noise_w_per_hz(self) -> float:
@@ -148,6 +155,8 @@ class CellConfig:
                 raise ConfigError(name, value, "zero or a positive number")
             if value > 400:
                 raise ConfigError(name, value, "at most 400")
+        if self.round_period_s is not None and not self.deadline_s <= self.round_period_s <= LARGEST:
+            raise ConfigError("round_period_s", self.round_period_s, f"at least deadline_s, {self.deadline_s} s")
         if not self.budget_j_per_round > 0:
             raise ConfigError("budget_j_per_round", self.budget_j_per_round, "a positive number of joules")
         if self.min_distance_m > self.radius_m:
