@@ -187,7 +187,7 @@ def _residual(
     """Stationarity, complementary slackness and Σ θ = 1, each relative; the largest violation."""
     live = curve.priced(log_weight) & np.isfinite(floor) & (share > 0)
     with np.errstate(invalid="ignore", over="ignore"):
-        excess = np.expm1(curve.log_saving(share, log_weight) - log_price[:, None])  # a w G(b/θ)/μ − 1
+        excess = np.expm1(curve.mismatch(share, log_price[:, None], log_weight))  # a w G(b/θ)/μ − 1
     violation = np.where(share > floor, np.abs(excess), np.maximum(excess, 0.0))
     stationarity = np.where(live, violation, 0.0).max(-1, initial=0.0)
     total = share.sum(-1)

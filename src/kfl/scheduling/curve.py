@@ -117,6 +117,10 @@ class CostCurve(ABC):
     def only(self, members: BoolArray) -> CostCurve:
         """A batch with one row per row of `members`, in which all others send nothing."""
 
+    def mismatch(self, share: ArrayLike, log_price: ArrayLike, log_weight: FloatArray) -> FloatArray:
+        """How far ln μ is from what a little more band is worth at a share; 0 at a kink whose slopes enclose it."""
+        return np.asarray(self.log_saving(share, log_weight) - np.asarray(log_price, float))
+
     # Some implementations have these for less than the two calls.
 
     def demand(self, log_price: ArrayLike, log_weight: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -436,7 +440,7 @@ def min_share(snr: ArrayLike, exponent: ArrayLike) -> FloatArray:
     s, b = np.broadcast_arrays(np.asarray(snr, float), np.asarray(exponent, float))
     possible = (b > 0) & np.isfinite(b) & (np.log1p(np.maximum(s, 0.0)) >= b)
     result = np.where(b > 0, np.inf, 0.0)
-    x = _inverse_growth(s[possible], b[possible])
+    x = inverse_growth(s[possible], b[possible])
     result[possible] = np.minimum(b[possible] / x, 1.0)
     return result
 
@@ -453,7 +457,7 @@ def share_for_energy(scale_j: ArrayLike, exponent: ArrayLike, energy_j: ArrayLik
     return min_share(np.where(np.isnan(ratio), 0.0, ratio), exponent)
 
 
-def _inverse_growth(s: FloatArray, b: FloatArray) -> FloatArray:
+def inverse_growth(s: FloatArray, b: FloatArray) -> FloatArray:
     """x > 0 with (eˣ − 1)/x = s/b, for s > b: Newton on Ψ(x) = ln((eˣ − 1)/x), whose slope is within (½, 1)."""
     with np.errstate(over="ignore"):
         # Near s = b the difference s − b is exact, and ln(s/b) is not.
