@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Literal
 
 from kfl.cli.main import COMMANDS, serve
-from kfl.cli.options import ALGORITHM_NAMES, CHANNEL_NAMES, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
+from kfl.cli.options import ALGORITHM_NAMES, MODELS, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
 from kfl.core.errors import KflError
 from kfl.data import DATASETS
 from kfl.report.trackers import TRACKERS
@@ -59,7 +59,7 @@ _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "--reference": ("words", ALGORITHM_NAMES),
     "--scheduler": ("words", SCHEDULER_NAMES),
     "--radio": ("words", RADIO_NAMES),
-    "--radio.fading": ("words", CHANNEL_NAMES),
+    **{f"--radio.{field}": ("words", tuple(kind.registry())) for field, kind in MODELS.items()},
     "--preset": ("words", RADIO_NAMES[2:]),
     "--dataset": ("words", tuple(DATASETS)),
     "--track": ("list", tuple(TRACKERS)),

@@ -150,6 +150,8 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
     if "devices_over_budget" in summary:
         decides = dominant(summary["compute_energy_j"], summary["upload_energy_j"])
         notes.append(f"{decides} {budgets(summary, experiment.devices)}")
+    if "batteries" in summary:
+        notes.append(charges(summary["batteries"], summary["energy_j"]))
     if summary["rejected_uploads"]:
         notes.append(f"{summary['rejected_uploads']} uploads were refused; rounds.jsonl says why.")
     if summary.get("missed_broadcasts"):
@@ -167,6 +169,18 @@ def budgets(summary: dict[str, Any], devices: int) -> str:
     if over == 0:
         return f"Every device stayed within its budget; on average they used {percent(mean, 0)} of it."
     return f"{over} of {devices} devices are over their energy budget, the most with {percent(most, 1)} of it."
+
+
+def charges(batteries: dict[str, Any], spent_j: float) -> str:
+    """How the batteries fared."""
+    told = f"Devices harvested {quantity(batteries['harvested_j'], 'J')}, spent {quantity(spent_j, 'J')}"
+    told += f" and could not store {quantity(batteries['wasted_j'], 'J')}."
+    if batteries["devices_ever_empty"]:
+        who, rounds = several(batteries["devices_ever_empty"], "device"), several(batteries["empty_rounds"], "round")
+        told += f" {who} lacked the charge to take part, {rounds} in all."
+    if batteries["ran_dry"]:
+        told += f" {several(batteries['ran_dry'], 'time')} a device ran dry before the end of its round."
+    return told
 
 
 class ManyDisplay(_LiveBar):

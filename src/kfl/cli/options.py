@@ -1,7 +1,8 @@
 """Command-line options from dataclasses: every field of an experiment is an option with help and a default.
 
-Four words choose what further options there are: `--algorithm`, `--scheduler`, `--radio` and `--radio.fading`. They,
-and a config file, are read first; then every field is offered with the values so far as defaults: flags override them.
+Some words choose what further options there are: `--algorithm`, `--scheduler`, `--radio`, and the models of a cell
+such as `--radio.fading`. They, and a config file, are read first; then every field is offered with the values so far as
+defaults: flags override them.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import tyro
 
 from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import ConfigError
+from kfl.core.named import Named
 from kfl.data import DATASETS
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.wireless import CHANNELS, PRESETS, CellConfig, Channel, Rayleigh
+from kfl.wireless import CHANNELS, HARVESTS, PRESETS, CellConfig, Channel, Harvest
 
 T = TypeVar("T")
 
@@ -53,6 +55,9 @@ RadioName = Annotated[
 FadingName = Annotated[
     str,
     tyro.conf.arg(name="radio.fading", metavar="NAME", help="Channel model: how gains vary from round to round."),
+]
+HarvestName = Annotated[
+    str, tyro.conf.arg(name="radio.harvest", metavar="NAME", help="What fills the batteries of devices.")
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"],
@@ -116,19 +121,22 @@ def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Exper
         flag = next((word for word in arguments if word.startswith("--radio.")), None)
         if flag is not None:
             raise ConfigError("radio", "none", f"the name of a cell ({', '.join(PRESETS)}) to use {flag}")
-    cell, fading = cell or CellConfig(), peek(arguments, "radio.fading")
-    if fading is not None:
-        cell = replace(cell, fading=Channel.from_plain(fading, "radio.fading"))
+    cell = cell or CellConfig()
+    for field, kind in MODELS.items():
+        name = peek(arguments, f"radio.{field}")
+        if name is not None:
+            chosen: dict[str, Any] = {field: kind.from_plain(name, f"radio.{field}")}
+            cell = replace(cell, **chosen)
     return replace(experiment, radio=cell)
 
 
 def names_of(start: Experiment, shown: Experiment) -> dict[str, Any]:
-    """What --scheduler, --radio and --radio.fading show: of the experiment, and with its radio spelled out."""
-    radio, cell = start.radio, shown.cell_config
+    """What --scheduler, --radio and the models of a cell show: of the experiment, and with its radio spelled out."""
+    radio, cell = start.radio, shown.cell_config or CellConfig()
     return {
         "scheduler_name": start.scheduler.name,
         "radio_name": radio if isinstance(radio, str) else ("none" if radio is None else "from file"),
-        "fading_name": Rayleigh.name if cell is None else cell.channel.name,
+        **{f"{field}_name": getattr(cell, field).name for field in MODELS},
     }
 
 
@@ -146,7 +154,8 @@ def peek(arguments: Sequence[str], name: str) -> str | None:
 ALGORITHM_NAMES = tuple(ALGORITHMS)
 SCHEDULER_NAMES = tuple(SCHEDULERS)
 RADIO_NAMES = ("auto", "none", *PRESETS)
-CHANNEL_NAMES = tuple(CHANNELS)
+MODELS: dict[str, type[Named]] = {"fading": Channel, "harvest": Harvest}
+"""Fields of a cell whose value is a model with fields of its own."""
 
 
 LONGEST_RANGE = 100_000
@@ -229,7 +238,8 @@ def with_choices(description: str) -> str:
         "Algorithms": ALGORITHM_NAMES,
         "Schedulers": SCHEDULER_NAMES,
         "Radios": RADIO_NAMES,
-        "Channels": CHANNEL_NAMES,
+        "Channels": tuple(CHANNELS),
+        "Harvests": tuple(HARVESTS),
         "Datasets": tuple(DATASETS),
     }
     return description + "\n\n" + "\n".join(f"{word}: {', '.join(names)}." for word, names in lists.items())

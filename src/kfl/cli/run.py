@@ -17,6 +17,7 @@ from kfl.cli.options import (
     DataDir,
     Device,
     FadingName,
+    HarvestName,
     Precision,
     RadioName,
     SchedulerName,
@@ -60,6 +61,7 @@ class RunOptions:
     scheduler_name: SchedulerName = "uniform"
     radio_name: RadioName = "auto"
     fading_name: FadingName = "rayleigh"
+    harvest_name: HarvestName = "none"
     device: Device = "cpu"
     precision: Precision = "float32"
     deterministic: bool = False

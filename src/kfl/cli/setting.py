@@ -22,6 +22,7 @@ from kfl.cli.options import (
     DataDir,
     Device,
     FadingName,
+    HarvestName,
     Precision,
     RadioName,
     RayAddress,
@@ -59,6 +60,7 @@ class Setting:
     scheduler_name: SchedulerName = "uniform"
     radio_name: RadioName = "auto"
     fading_name: FadingName = "rayleigh"
+    harvest_name: HarvestName = "none"
     device: Device = "cpu"
     precision: Precision = "float32"
     workers: int | None = None

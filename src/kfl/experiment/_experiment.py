@@ -40,6 +40,9 @@ ADDED_LATER: Table = {
         "tail_power_w": 0.0,
         "tail_s": 0.0,
         "round_period_s": "none",
+        "battery_capacity_j": "none",
+        "initial_charge": 1.0,
+        "harvest": "none",
     },
 }
 """Settings that earlier versions did not have, with the value that means the same as their absence; of a table, those

@@ -46,6 +46,8 @@ LASTING = ("join", "leave", "poisoned")
 KINDS = (*IN_ROUND, *LASTING)
 UPLOAD_LOST = ("drop_after", "late", "outage")
 NOT_TRAINED = ("drop_before", "battery_empty")
+RAN_DRY = "ran_dry"
+"""Not drawn but what happens where batteries are modelled: a chosen device's charge did not last for its round."""
 Poison = Literal["flip", "scale", "noise"]
 FORM = "fault:rounds:devices, such as late:12:3,7 or outage:20-29:all"
 
@@ -252,7 +254,7 @@ def poisoned(upload: Upload, way: Poison, seed: int, round_index: int) -> Upload
 
 
 def tally(struck: Mapping[int, str], spent: Mapping[int, float]) -> tuple[dict[str, object], ...]:
-    """Faults as a round's log holds them, with the part of its work a device had done when its battery died.
+    """Faults as a round's log holds them, with the part of its joules a device had spent when its battery died.
 
     >>> tally({3: "late", 1: "battery_empty"}, {1: 0.25})
     ({'device': 1, 'fault': 'battery_empty', 'spent_fraction': 0.25}, {'device': 3, 'fault': 'late'})

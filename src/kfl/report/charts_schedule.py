@@ -21,7 +21,7 @@ STATES = ("", "took part", "upload lost", "upload refused", "did not train")
 STATE_COLOURS = ("@c1", "@c5", "@ink", "@faint")
 """Apart in lightness too, for a print in grey."""
 DID_NOT_TRAIN = ("missed", "drop_before", "battery_empty", "diverged")
-LOST = ("drop_after", "late", "outage")
+LOST = ("drop_after", "late", "outage", "ran_dry")
 
 
 def schedule_chart(run: RunData, prefix: str) -> Chart | None:
@@ -166,6 +166,7 @@ WORDS = {
     "missed": "not reached by the broadcast",
     "drop_before": "silent before training",
     "battery_empty": "battery empty",
+    "ran_dry": "ran dry before the end",
     "drop_after": "silent after training",
     "late": "too late",
     "outage": "lost on the channel",
@@ -175,8 +176,8 @@ WORDS = {
     "diverged": "training diverged",
 }
 """Kinds of incident, in the order in which a chart stacks them."""
-INKS = ("@muted", "@c6", "@c4", "@c3", "@c5", "@c1", "@c7", "@c8", "@c2", "@ink")
-PATTERNS = ("|", "", "/", "", ".", "", "x", "\\", "", "-")
+INKS = ("@muted", "@c6", "@c4", "@c2", "@c3", "@c5", "@c1", "@c7", "@c8", "@c2", "@ink")
+PATTERNS = ("|", "", "/", "+", "", ".", "", "x", "\\", "", "-")
 """Hatching, so that the bars can be told apart without colours."""
 
 

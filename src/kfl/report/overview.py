@@ -232,7 +232,9 @@ def _proposition2(run: RunData) -> str | None:
         if kind is None:
             return None
         hard = run.config.get("hard_budget") is True
-        reason = why_not_covered(run.scheduler, minimises_drift=issubclass(kind, DriftScheduler), hard_budget=hard)
+        drift = issubclass(kind, DriftScheduler)
+        batteries = run.cell is not None and run.cell.config.battery_capacity_j is not None
+        reason = why_not_covered(run.scheduler, minimises_drift=drift, hard_budget=hard, batteries=batteries)
         if reason is not None:
             return f"{reason[0].upper()}{reason[1:]}."
     if bound is None:

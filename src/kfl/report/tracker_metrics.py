@@ -27,7 +27,8 @@ class RunningMetrics:
 
     def __init__(self, experiment: Experiment) -> None:
         cell = experiment.cell_config
-        self._allowance_j = float("inf") if cell is None else cell.budget_j_per_round
+        budgeted = cell is not None and not cell.source.fills
+        self._allowance_j = cell.budget_j_per_round if cell is not None and budgeted else float("inf")
         self._budget_j = self._allowance_j * experiment.rounds
         self._spent_j = np.zeros(experiment.devices)
         self._queue_j = np.zeros(experiment.devices)

@@ -145,7 +145,9 @@ class RunData:
     @property
     def budget_j(self) -> float:
         """Energy budget of a device for the whole run; infinite where there is none."""
-        return math.inf if self.cell is None else self.cell.config.budget_j_per_round * self.planned
+        if self.cell is None or self.cell.config.source.fills:
+            return math.inf
+        return self.cell.config.budget_j_per_round * self.planned
 
     @property
     def tested(self) -> str:

@@ -1,7 +1,7 @@
 """Checkpoints: the state of a run on disk, written whole or not at all and read back without trusting it.
 
     state/rows-000042.safetensors    device states that changed since the previous checkpoint
-    state/rest-000042.npz            server, scheduler, batteries, accuracy counts, channel
+    state/rest-000042.npz            server, scheduler, energies, batteries, accuracy counts, channel
     state/point-000042.json          the checkpoint: which file holds each device's row, with checksums
 
 A checkpoint exists once its `point` file does, which is written last. The two newest are kept with the files they
@@ -21,7 +21,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json, read_json
 from kfl.runfolder._tensors import read_rows, rows_sum, write_rows
 from kfl.scheduling import SchedulerState
-from kfl.wireless import Fading
+from kfl.wireless import Batteries, Fading
 
 if TYPE_CHECKING:
     from kfl.models import State
@@ -73,6 +73,8 @@ class RunState:
     fading: Fading | None
     untested: frozenset[int] = frozenset()
     """Devices whose model changed since they were last tested."""
+    batteries: Batteries | None = None
+    """None where devices have no batteries but only a budget."""
 
 
 @dataclass
@@ -280,6 +282,8 @@ def _pack_rest(state: RunState) -> bytes:
     if state.fading is not None:
         arrays |= {"fading.round": np.array(state.fading.round), "fading.coefficient": state.fading.coefficient}
         arrays |= {f"fading.memory.{name}": value for name, value in state.fading.memory.items()}
+    if state.batteries is not None:
+        arrays |= {f"batteries.{one.name}": np.asarray(getattr(state.batteries, one.name)) for one in fields(Batteries)}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy types its keyword arguments as a flag
     return buffer.getvalue()
@@ -293,7 +297,7 @@ def _unpack_rest(data: bytes, number: int, devices: dict[int, State]) -> RunStat
     def part(prefix: str) -> dict[str, Any]:
         return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
 
-    fading = part("fading.")
+    fading, batteries = part("fading."), part("batteries.")
     return RunState(
         round=number,
         server={name: torch.from_numpy(value) for name, value in part("server.").items()},
@@ -311,4 +315,5 @@ def _unpack_rest(data: bytes, number: int, devices: dict[int, State]) -> RunStat
         # Checkpoints of versions that tested all devices every time do not say; then all are tested once more.
         untested=frozenset(arrays.get("untested", np.arange(len(arrays["correct"]))).tolist()),
         fading=Fading(int(fading["round"]), fading["coefficient"], part("fading.memory.")) if fading else None,
+        batteries=Batteries(**{**batteries, "capacity_j": float(batteries["capacity_j"])}) if batteries else None,
     )

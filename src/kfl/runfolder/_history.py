@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PER_DEVICE = ("share", "power_w", "compute_energy_j", "upload_energy_j")
 RADIO = ("gain", "true_gain", "compute_time_s", "upload_time_s", "queue_j")
 """Per device too; empty without a radio and in runs of earlier versions."""
+BATTERY = ("charge_j", "empty", "harvest_j")
+"""Written only where there is something to write."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,12 @@ class RoundLog:
     """Seconds of the broadcast; None in a real fleet, which does not measure it."""
     missed: tuple[int, ...] = ()
     """Devices that the broadcast did not reach: they did nothing and spent nothing."""
+    charge_j: tuple[float, ...] = ()
+    """Charge of the battery before the round. This and what follows is empty where devices have no batteries."""
+    empty: tuple[int, ...] = ()
+    """Devices that were there without the charge to take part."""
+    harvest_j: tuple[float, ...] = ()
+    """What every device of the fleet harvested, whether or not it took part; empty where nothing is harvested."""
 
     @property
     def energy_j(self) -> float:
@@ -121,7 +129,8 @@ class RoundLog:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON line."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {**values, "status": self.status.to_dict()}
+        kept = {name: value for name, value in values.items() if name not in BATTERY or value}
+        return {**kept, "status": self.status.to_dict()}
 
     @staticmethod
     def from_dict(values: Any, devices: int | None = None) -> RoundLog:
@@ -134,11 +143,14 @@ class RoundLog:
             raise ValueError("it is not a round")
         chosen = _devices(values, "devices", devices)
         read: dict[str, Any] = {name: _numbers(values, name, len(chosen)) for name in PER_DEVICE}
-        read |= {name: _numbers(values, name, len(chosen)) for name in RADIO if values.get(name)}
+        read |= {name: _numbers(values, name, len(chosen)) for name in (*RADIO, "charge_j") if values.get(name)}
+        if values.get("harvest_j"):
+            fleet = len(values["harvest_j"]) if devices is None else devices
+            read["harvest_j"] = _numbers(values, "harvest_j", fleet)
         read |= {name: _number(values.get(name)) for name in ("time_s", "bits_up", "bits_down")}
         perhaps = ("accuracy", "objective", "lower_bound", "reserved_s", "broadcast_s")
         read |= {name: _number_or_none(values.get(name)) for name in perhaps}
-        read |= {name: _devices(values, name, devices) for name in ("missed", "lost", "diverged")}
+        read |= {name: _devices(values, name, devices) for name in ("missed", "lost", "diverged", "empty")}
         read |= {name: _entries(values, name, devices) for name in ("rejected", "faults")}
         status = values.get("status", "ok")
         if not isinstance(status, dict | str):

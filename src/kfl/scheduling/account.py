@@ -59,6 +59,10 @@ class EnergyAccount:
     upload_j: FloatArray
     budget_j: FloatArray
     """Each device's budget for the whole run, E_k; infinite where there is none."""
+    income_j: FloatArray | None = None
+    """What each device harvested in each round, in place of E_k / T; (T, K). None where nothing is harvested."""
+    queue_before_j: FloatArray | float = 0.0
+    """Queues before the first round: with a harvest, what the batteries lack to be full."""
 
     def __post_init__(self) -> None:
         shape = np.shape(self.compute_j)
@@ -85,9 +89,11 @@ class EnergyAccount:
     def queue_j(self) -> FloatArray:
         """Virtual queues before each round and after the last, (T + 1, K), by equation (21)."""
         queues = np.zeros((self.rounds + 1, len(self.budget_j)))
+        queues[0] = self.queue_before_j
         allowance_j = self.budget_j / max(self.rounds, 1)
         for t, spent_j in enumerate(self.energy_j):
-            queues[t + 1] = np.maximum(queues[t] + spent_j - allowance_j, 0.0)
+            income_j = allowance_j if self.income_j is None else self.income_j[t]
+            queues[t + 1] = np.maximum(queues[t] + spent_j - income_j, 0.0)
         return queues
 
     def dominant(self) -> str:
@@ -154,7 +160,7 @@ class EnergyBound:
         )
 
 
-def why_not_covered(scheduler: str, *, minimises_drift: bool, hard_budget: bool) -> str | None:
+def why_not_covered(scheduler: str, *, minimises_drift: bool, hard_budget: bool, batteries: bool = False) -> str | None:
     """Why Proposition 2 does not apply to a run, in words; None where it does.
 
     >>> why_not_covered("uniform", minimises_drift=False, hard_budget=False)
@@ -163,6 +169,8 @@ def why_not_covered(scheduler: str, *, minimises_drift: bool, hard_budget: bool)
     if not minimises_drift:
         about = "it is about schedulers that minimise the drift-plus-penalty in every round"
         return f"does not apply: {about}, and {scheduler} does not"
+    if batteries:
+        return "does not apply: it is about budgets of so much per round, and here devices live on batteries"
     if hard_budget:
         return "does not apply: it is about budgets that a round may exceed, and here they are hard"
     return None

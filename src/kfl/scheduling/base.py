@@ -128,11 +128,18 @@ class Observation:
     """True: no device may spend more than `battery_j`. False: the budget is only a long-term target."""
     uplink: Uplink | None
     """None when the run has no radio: then uploads are free and instant."""
+    empty: BoolArray | None = None
+    """Devices that are there without the charge to take part, and so not available; None where nobody is."""
 
     @property
     def size(self) -> int:
         """The number of devices K."""
         return len(self.samples)
+
+    @property
+    def present(self) -> BoolArray:
+        """Devices that are there, with or without charge."""
+        return self.available if self.empty is None else self.available | self.empty
 
     @property
     def curve(self) -> CostCurve:
@@ -148,7 +155,8 @@ class Observation:
         """The same observation of some of the devices."""
         per_device = ("samples", "available", "compute_time_s", "compute_energy_j", "battery_j")
         arrays = {name: getattr(self, name)[index] for name in per_device}
-        return replace(self, **arrays, uplink=None if self.uplink is None else self.uplink.take(index))
+        empty = None if self.empty is None else self.empty[index]
+        return replace(self, **arrays, empty=empty, uplink=None if self.uplink is None else self.uplink.take(index))
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +194,8 @@ class SchedulerState:
     """Virtual energy queues q_k: how far each device is ahead of its allowance."""
     memory: Mapping[str, FloatArray] = field(default_factory=dict)
     """Anything else one scheduler needs, by name."""
+    income_j: FloatArray | None = None
+    """What each device harvested in the round that `update` is about; None: its allowance."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +256,8 @@ class Scheduler(ABC):
     def update(self, state: SchedulerState, decision: Decision, spent_j: FloatArray) -> SchedulerState:
         """The state after a round in which device k really spent `spent_j[k]` (0 where it sat out).
 
-        Equation (21): q_k(t+1) = max(q_k(t) + α_k E_k(t) − E_k/T, 0).
+        Equation (21): q_k(t+1) = max(q_k(t) + α_k E_k(t) − E_k/T, 0), with the round's harvest in place of E_k/T
+        where there is one.
         """
-        queue = np.maximum(state.queue_j + spent_j - state.allowance_j, 0.0)
-        return SchedulerState(state.horizon, state.allowance_j, queue, state.memory)
+        income_j = state.allowance_j if state.income_j is None else state.income_j
+        return replace(state, queue_j=np.maximum(state.queue_j + spent_j - income_j, 0.0), income_j=None)

@@ -20,7 +20,7 @@ from kfl.scheduling._repair import repair
 from kfl.scheduling.base import Decision, Observation, SchedulerState
 from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight
-from kfl.scheduling.serve import by_reason, decision_for, share_floor, standing
+from kfl.scheduling.serve import by_reason, decision_for, nobody_there, share_floor, standing
 from kfl.scheduling.status import Status
 
 
@@ -45,7 +45,8 @@ class Dual(DriftScheduler):
         worth = self.worth(state, observation)
         members = np.flatnonzero(observation.available & (worth > 0))
         if not len(members):
-            return _nobody(size, Status("nobody_worth" if observation.available.any() else "nobody_available"))
+            there = observation.available.any()
+            return _nobody(size, Status("nobody_worth") if there else nobody_there(observation))
         seen = self.limited(state, observation)
         only = seen.take(members)
         floor = share_floor(only)

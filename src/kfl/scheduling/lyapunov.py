@@ -35,7 +35,7 @@ from kfl.scheduling.as_printed import printed_rule
 from kfl.scheduling.base import Decision, Observation, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight
-from kfl.scheduling.serve import by_reason, reachable, serve, standing
+from kfl.scheduling.serve import by_reason, nobody_there, reachable, serve, standing
 from kfl.scheduling.status import Status
 
 
@@ -112,9 +112,9 @@ def _status(observation: Observation, decision: Decision) -> Status:
     """Devices that are there but could not be in play are worth saying, and so is an empty round."""
     if not decision.status.ok:
         return decision.status
-    devices = by_reason(standing(observation), observation.available)
-    if devices:
+    devices = by_reason(standing(observation), observation.present)
+    if devices and observation.available.any():
         return Status("unschedulable", devices, {"devices": observation.size})
     if not decision.chosen.any():
-        return Status("nobody_worth" if observation.available.any() else "nobody_available")
+        return Status("nobody_worth") if observation.available.any() else nobody_there(observation)
     return Status()

@@ -128,7 +128,9 @@ def standing(observation: Observation) -> NDArray[np.int8]:
     result[~np.isfinite(observation.power_floor)] = _CODES.index("out_of_reach")
     if observation.uplink is not None:
         result[~(observation.uplink.upload_time_s > 0)] = _CODES.index("past_deadline")
-    result[~observation.available] = _CODES.index("unavailable")
+    if observation.empty is not None:
+        result[observation.empty] = _CODES.index("empty")
+    result[~observation.present] = _CODES.index("unavailable")
     return result
 
 
@@ -148,6 +150,12 @@ def by_reason(outcome: NDArray[np.int8], among: BoolArray) -> dict[str, tuple[in
         if len(who):
             found[_CODES[position]] = tuple(who.tolist())
     return found
+
+
+def nobody_there(observation: Observation) -> Status:
+    """What to say of a round in which no device is available: nobody is there, or nobody who is has any charge."""
+    empty = by_reason(standing(observation), observation.present)
+    return Status("nobody_charged", empty) if empty else Status("nobody_available")
 
 
 def _left_out(observation: Observation, chosen: BoolArray, crowded: BoolArray) -> Status:

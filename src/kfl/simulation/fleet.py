@@ -117,6 +117,11 @@ class Fleet(ABC):
     stops_on_divergence: bool = False
     """Whether a run in which most devices diverge ends with an error, or goes on with a warning."""
 
+    @property
+    def harvests(self) -> bool:
+        """Whether anything fills the batteries of the devices."""
+        return self.cell is not None and self.cell.config.source.fills
+
     def assemble(self) -> None:
         """Wait for the devices, before the first round."""
 
@@ -170,17 +175,25 @@ class Fleet(ABC):
 
 def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> Observation:
     """What the server knows when a round starts."""
-    table, experiment = fleet.table, fleet.experiment
+    table, experiment, available = fleet.table, fleet.experiment, fleet.available(state, link)
+    battery_j, empty = table.budget_j - state.compute_energy_j - state.upload_energy_j, None
+    if state.batteries is not None and link is not None:
+        charge_j = state.batteries.charge_j
+        # A budget that nothing fills up again still ends; a harvest has no other end than the charge.
+        battery_j = charge_j if fleet.harvests else np.minimum(charge_j, battery_j)
+        empty = available & (charge_j < link.compute_energy_j)
+        available = available & ~empty
     return Observation(
         round=state.round,
         seed=experiment.seed,
         samples=table.samples,
-        available=fleet.available(state, link),
+        available=available,
         compute_time_s=np.zeros(table.size) if link is None else link.compute_time_s,
         compute_energy_j=np.zeros(table.size) if link is None else link.compute_energy_j,
-        battery_j=table.budget_j - state.compute_energy_j - state.upload_energy_j,
+        battery_j=battery_j,
         hard_budget=experiment.hard_budget,
         uplink=None if link is None else known_uplink(link),
+        empty=empty,
     )
 
 

@@ -19,6 +19,7 @@ from kfl.simulation.fleet import Conditions, Fleet, FloatArray, IntArray, Replie
 
 if TYPE_CHECKING:
     from kfl.models import State
+    from kfl.wireless import Batteries
 
 log = logging.getLogger("kfl.phases")
 """Logs at debug level which phase a run is in; the tests that kill runs read it."""
@@ -27,16 +28,21 @@ log = logging.getLogger("kfl.phases")
 def begin(fleet: Fleet) -> RunState:
     """The state before round 0: every device's starting model is evaluated once, none is stored."""
     experiment, table = fleet.experiment, fleet.table
+    batteries = None if fleet.cell is None else fleet.cell.batteries()
+    scheduler = experiment.scheduler.init(table.budget_j, experiment.rounds)
+    if batteries is not None and fleet.harvests:
+        scheduler = replace(scheduler, queue_j=batteries.capacity_j - batteries.charge_j)
     state = RunState(
         round=0,
         server=experiment.algorithm.server_init(fleet.engine, experiment.seed),
         devices={},
-        scheduler=experiment.scheduler.init(table.budget_j, experiment.rounds),
+        scheduler=scheduler,
         compute_energy_j=np.zeros(table.size),
         upload_energy_j=np.zeros(table.size),
         taken=np.zeros(table.size, dtype=np.int64),
         correct=np.zeros(table.size, dtype=np.int64),
         fading=None,
+        batteries=batteries,
     )
     return evaluate(fleet, state, range(table.size))
 
@@ -56,23 +62,27 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     log.debug("phase aggregation, round %d", state.round)
     server, rejected, status = aggregate(fleet, state, decision, replies)
 
+    spent_j = replies.compute_energy_j + replies.upload_energy_j
+    harvest_j = fleet.cell.harvest_j(state.round) if fleet.cell is not None and fleet.harvests else None
     following = replace(
         state,
         round=state.round + 1,
         server=server,
         devices={**state.devices, **replies.states},
-        scheduler=scheduler.update(state.scheduler, decision, replies.compute_energy_j + replies.upload_energy_j),
+        scheduler=scheduler.update(replace(state.scheduler, income_j=harvest_j), decision, spent_j),
         compute_energy_j=state.compute_energy_j + replies.compute_energy_j,
         upload_energy_j=state.upload_energy_j + replies.upload_energy_j,
         taken=state.taken + decision.chosen,
         correct=_with_reported(state, replies),
         fading=None if conditions.link is None else conditions.link.fading,
+        batteries=_filled(state, conditions, spent_j, harvest_j),
     )
     log.debug("phase evaluation, round %d", state.round)
     everybody = range(fleet.table.size)
     following = evaluate(fleet, following, replies.states if algorithm.predicts_alone else everybody)
     entry = round_log(fleet, following, replace(decision, status=status), replies, rejected)
-    return following, replace(entry, **radio_facts(state, conditions, decision))
+    facts = radio_facts(state, conditions, decision) | battery_facts(state, conditions, decision, harvest_j)
+    return following, replace(entry, **facts)
 
 
 def aggregate(
@@ -159,6 +169,32 @@ def radio_facts(state: RunState, conditions: Conditions, decision: Decision) -> 
         "queue_j": _of(state.scheduler.queue_j, chosen),
         "reserved_s": link.reserved_s,
     }
+
+
+def battery_facts(
+    state: RunState, conditions: Conditions, decision: Decision, harvest_j: FloatArray | None
+) -> dict[str, Any]:
+    """Charges, empty devices and what everybody harvested, for the round's log; nothing without batteries."""
+    if state.batteries is None:
+        return {}
+    empty = conditions.observation.empty
+    return {
+        "charge_j": _of(state.batteries.charge_j, np.flatnonzero(decision.chosen).tolist()),
+        "empty": () if empty is None else tuple(np.flatnonzero(empty).tolist()),
+        "harvest_j": () if harvest_j is None else tuple(harvest_j.tolist()),
+    }
+
+
+def _filled(
+    state: RunState, conditions: Conditions, spent_j: FloatArray, harvest_j: FloatArray | None
+) -> Batteries | None:
+    """The batteries after a round; None where there are none."""
+    if state.batteries is None:
+        return None
+    nobody, empty = np.zeros(len(spent_j)), conditions.observation.empty
+    return state.batteries.after(
+        spent_j, nobody if harvest_j is None else harvest_j, nobody > 0 if empty is None else empty
+    )
 
 
 def _is_evaluated(fleet: Fleet, state: RunState) -> bool:

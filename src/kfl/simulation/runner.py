@@ -226,7 +226,7 @@ class Runner:
     def finish(self) -> History:
         """The whole history, written as the end of the run folder."""
         phases.debug("phase end, round %d", self.state.round)
-        summary = summarise(self.fleet, self.logs, time.perf_counter() - self._began)
+        summary = summarise(self.fleet, self.state, self.logs, time.perf_counter() - self._began)
         where = None if self.folder is None else str(self.folder.path)
         history = History(tuple(self.logs), summary, device_records(self.fleet, self.state), where)
         if self.folder is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfl.engine import RoundKey
-from kfl.experiment.faults import NOT_TRAINED, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
+from kfl.experiment.faults import NOT_TRAINED, RAN_DRY, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies, finite
 
 if TYPE_CHECKING:
@@ -59,13 +59,17 @@ class SimulatedFleet(Fleet):
         broadcast_s, reached = self.broadcast(conditions, decision)
         asked = np.flatnonzero(reached.chosen).tolist()
         struck = experiment.faults.strike(experiment.seed, state.round, asked, self.table.size)
-        trained, uploads, diverged = self._train(state, [d for d in asked if struck.get(d) not in NOT_TRAINED], message)
-        outage = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
-        lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST}
-        arrived = [self._as_received(state, u, struck.get(u.device)) for u in uploads if u.device not in lost]
         seed = experiment.seed
         spent = {d: spent_fraction(seed, state.round, d) for d, kind in struck.items() if kind == "battery_empty"}
+        dry = _running_dry(state, conditions, reached, struck, spent)
+        struck, spent = struck | dict.fromkeys(dry, RAN_DRY), spent | dry
         compute_j, upload_j = _spent(conditions, reached, struck, spent)
+        unlearned = {d for d in dry if compute_j[d] < conditions.observation.compute_energy_j[d]}
+        learning = [d for d in asked if struck.get(d) not in NOT_TRAINED and d not in unlearned]
+        trained, uploads, diverged = self._train(state, learning, message)
+        outage = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
+        lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST} | set(dry)
+        arrived = [self._as_received(state, u, struck.get(u.device)) for u in uploads if u.device not in lost]
         return Replies(
             uploads=arrived,
             usable=len(set(trained) - lost),
@@ -73,7 +77,7 @@ class SimulatedFleet(Fleet):
             upload_energy_j=upload_j,
             time_s=broadcast_s + _busy_s(conditions, decision),
             broadcast_s=broadcast_s,
-            sent=[device for device in asked if struck.get(device) not in (*NOT_TRAINED, "drop_after")],
+            sent=[device for device in asked if struck.get(device) not in (*NOT_TRAINED, RAN_DRY, "drop_after")],
             states=trained,
             missed=np.flatnonzero(decision.chosen & ~reached.chosen).tolist(),
             lost=lost,
@@ -142,6 +146,18 @@ def _busy_s(conditions: Conditions, decision: Decision) -> float:
     return float(busy_s[decision.chosen].max())
 
 
+def _running_dry(
+    state: RunState, conditions: Conditions, decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]
+) -> dict[int, float]:
+    """The devices whose charge does not last for what they were asked to do, and for which part of it it lasts."""
+    if state.batteries is None:
+        return {}
+    compute_j, upload_j = _spent(conditions, decision, struck, part)
+    dry = np.flatnonzero(state.batteries.running_dry(compute_j + upload_j)).tolist()
+    planned_j = conditions.observation.compute_energy_j + decision.upload_energy_j
+    return {device: float(state.batteries.charge_j[device] / planned_j[device]) for device in dry}
+
+
 def _spent(
     conditions: Conditions, decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]
 ) -> tuple[FloatArray, FloatArray]:
@@ -153,7 +169,7 @@ def _spent(
             compute_j[device] = upload_j[device] = 0.0
         elif kind == "drop_after":
             upload_j[device] = 0.0
-        elif kind == "battery_empty":
+        elif kind in ("battery_empty", RAN_DRY):
             spent = part[device] * (compute_j[device] + upload_j[device])
             compute_j[device], upload_j[device] = min(spent, compute_j[device]), max(spent - compute_j[device], 0.0)
     return compute_j, upload_j

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.experiment.faults import RAN_DRY
 from kfl.runfolder import RoundLog, totals
 from kfl.scheduling import EnergyAccount, proposition2_energy, why_not_covered
 
 if TYPE_CHECKING:
     from kfl.runfolder import RunState
     from kfl.simulation.fleet import Fleet
+    from kfl.wireless import Batteries
 
 FloatArray = NDArray[np.float64]
 MOST_ENTRIES = 20_000_000
 """Rounds × devices up to which every joule is laid out in one array; larger runs skip Proposition 2."""
 
 
-def summarise(fleet: Fleet, logs: Sequence[RoundLog], wall_s: float) -> dict[str, Any]:
+def summarise(fleet: Fleet, state: RunState, logs: Sequence[RoundLog], wall_s: float) -> dict[str, Any]:
     """Totals of a run, and what FedAvg would have uploaded with the same devices in the same rounds."""
     accuracies = [log.accuracy for log in logs if log.accuracy is not None]
     return {
@@ -37,6 +39,7 @@ def summarise(fleet: Fleet, logs: Sequence[RoundLog], wall_s: float) -> dict[str
         "faults": sum(len(log.faults) for log in logs),
         "diverged": sum(len(log.diverged) for log in logs),
         **energy_facts(fleet, logs),
+        **battery_facts(state, logs),
         "wall_s": round(wall_s, 3),
     }
 
@@ -59,6 +62,7 @@ def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
                 "upload_energy_j": float(state.upload_energy_j[device]),
                 "budget_j": float(table.budget_j[device]),
                 "queue_j": float(state.scheduler.queue_j[device]),
+                **battery_record(state.batteries, device),
                 "accuracy": int(state.correct[device]) / tests if tests else None,
                 "test_samples": tests,
             }
@@ -67,9 +71,9 @@ def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
 
 
 def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
-    """Who is over budget, and what Proposition 2 says of a run that it covers; empty without a radio."""
+    """Who is over budget, and what Proposition 2 says of a run that it covers; empty without a radio or a budget."""
     budget_j = fleet.table.budget_j
-    if fleet.cell is None or len(logs) * len(budget_j) > MOST_ENTRIES:
+    if fleet.cell is None or fleet.harvests or len(logs) * len(budget_j) > MOST_ENTRIES:
         return {}
     account = energy_account(logs, budget_j)
     used = account.energy_j.sum(axis=0) / budget_j
@@ -80,14 +84,46 @@ def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
     }
     asked, samples = fleet.experiment, fleet.table.samples
     weights = asked.scheduler.drift_weights(budget_j, asked.rounds, samples)
-    covered = (
-        why_not_covered(asked.scheduler.name, minimises_drift=weights is not None, hard_budget=asked.hard_budget)
-        is None
+    reason = why_not_covered(
+        asked.scheduler.name,
+        minimises_drift=weights is not None,
+        hard_budget=asked.hard_budget,
+        batteries=fleet.cell.config.battery_capacity_j is not None,
     )
-    if weights is not None and covered and np.isfinite(budget_j).all():
+    if weights is not None and reason is None and np.isfinite(budget_j).all():
         v, gamma = weights
         facts["proposition2"] = {**asdict(proposition2_energy(account, samples, v, gamma[: len(logs)])), "v": v}
     return facts
+
+
+def battery_facts(state: RunState, logs: Sequence[RoundLog]) -> dict[str, Any]:
+    """What all devices harvested and wasted, and who was without charge; empty without batteries."""
+    batteries = state.batteries
+    if batteries is None:
+        return {}
+    faults = [entry for log in logs for entry in log.faults]
+    return {
+        "batteries": {
+            "charge_j": float(batteries.charge_j.sum()),
+            "harvested_j": float(batteries.harvested_j.sum()),
+            "wasted_j": float(batteries.wasted_j.sum()),
+            "empty_rounds": int(batteries.empty_rounds.sum()),
+            "devices_ever_empty": int((batteries.empty_rounds > 0).sum()),
+            "ran_dry": sum(entry.get("fault") == RAN_DRY for entry in faults),
+        }
+    }
+
+
+def battery_record(batteries: Batteries | None, device: int) -> dict[str, Any]:
+    """The battery of one device at the end; empty without one."""
+    if batteries is None:
+        return {}
+    return {
+        "charge_j": float(batteries.charge_j[device]),
+        "harvested_j": float(batteries.harvested_j[device]),
+        "wasted_j": float(batteries.wasted_j[device]),
+        "empty_rounds": int(batteries.empty_rounds[device]),
+    }
 
 
 def energy_account(logs: Sequence[RoundLog], budget_j: FloatArray) -> EnergyAccount:
@@ -96,4 +132,5 @@ def energy_account(logs: Sequence[RoundLog], budget_j: FloatArray) -> EnergyAcco
     for row, log in enumerate(logs):
         compute_j[row, list(log.devices)] = log.compute_energy_j
         upload_j[row, list(log.devices)] = log.upload_energy_j
-    return EnergyAccount(compute_j, upload_j, budget_j)
+    income_j = np.array([log.harvest_j for log in logs]) if logs and all(log.harvest_j for log in logs) else None
+    return EnergyAccount(compute_j, upload_j, budget_j, income_j)

@@ -215,7 +215,12 @@ def _proposition2(
 
     asked, table = world.experiment, world.table
     weights = asked.scheduler.drift_weights(table.budget_j, asked.rounds, table.samples)
-    reason = why_not_covered(asked.scheduler.name, minimises_drift=weights is not None, hard_budget=asked.hard_budget)
+    reason = why_not_covered(
+        asked.scheduler.name,
+        minimises_drift=weights is not None,
+        hard_budget=asked.hard_budget,
+        batteries=world.cell is not None and world.cell.config.battery_capacity_j is not None,
+    )
     if reason is not None and world.cell is not None:
         notes.append(f"Proposition 2 {reason}.")
         return None, None

@@ -7,6 +7,7 @@
 True
 """
 
+from kfl.wireless.battery import Batteries
 from kfl.wireless.cell import (
     Cell,
     LinkState,
@@ -22,20 +23,28 @@ from kfl.wireless.cell import (
 from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, path_gain, place_devices
 from kfl.wireless.channels import CHANNELS
 from kfl.wireless.config import CellConfig
+from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, Sun
 from kfl.wireless.presets import PRESETS
 from kfl.wireless.rayleigh import NoFading, Rayleigh
 
 __all__ = [
     "CHANNELS",
+    "HARVESTS",
     "PRESETS",
+    "Batteries",
     "Cell",
     "CellConfig",
     "Channel",
+    "ConstantHarvest",
     "Fading",
     "Gains",
+    "Harvest",
+    "HarvestTrace",
     "LinkState",
     "NoFading",
+    "NoHarvest",
     "Rayleigh",
+    "Sun",
     "broadcast_time",
     "circular_normal",
     "compute_energy",

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kfl.core.randomness import stream
 from kfl.core.units import dbm_to_watt
+from kfl.wireless.battery import Batteries
 from kfl.wireless.channel import Fading, FloatArray, Gains, place_devices
 from kfl.wireless.config import CellConfig
 
@@ -102,8 +103,22 @@ class Cell:
         return np.asarray(np.hypot(self.position_m[:, 0], self.position_m[:, 1]))
 
     def budget_j(self, horizon: int) -> FloatArray:
-        """Each device's energy budget for `horizon` rounds, E_k."""
+        """Each device's energy budget for `horizon` rounds, E_k; with a harvest, what it can expect of that."""
+        config = self.config
+        if config.source.fills:
+            return np.asarray(config.source.mean_j(config, self.seed, horizon, self.devices) * horizon)
         return np.full(self.devices, self.config.budget_j_per_round * horizon)
+
+    def batteries(self) -> Batteries | None:
+        """The batteries before the first round; None where there is only a budget."""
+        config = self.config
+        if config.battery_capacity_j is None:
+            return None
+        return Batteries.charged(config.battery_capacity_j, config.initial_charge, self.devices)
+
+    def harvest_j(self, round_index: int) -> FloatArray:
+        """Joules that each device harvests in a round."""
+        return self.config.source.energy_j(self.config, self.seed, round_index, self.devices)
 
     def hardware(self, device: int) -> dict[str, float | list[float]]:
         """Where a device starts, its processor and its transmitter: what its costs are computed from."""

@@ -1,4 +1,4 @@
-"""One cell's configuration: band, noise, path loss, fading, powers, processors, budget, deadline.
+"""One cell's configuration: band, noise, path loss, fading, powers, processors, budget, batteries, deadline.
 
 >>> CellConfig(bandwidth_hz=1e6).validate()
 >>> CellConfig(deadline_s=0.0).validate()
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
+from kfl.wireless.battery import check_battery
 from kfl.wireless.channel import Channel
 from kfl.wireless.channels import CHANNELS
 from kfl.wireless.device import check_device, is_printed
+from kfl.wireless.harvest import HARVESTS, Harvest, NoHarvest
 from kfl.wireless.rayleigh import Rayleigh
 
 LARGEST = 1e12
@@ -83,10 +85,18 @@ class CellConfig:
     """How long the radio stays connected after its last packet; the deadline does not wait for it."""
     round_period_s: float | None = None
     """Seconds from the start of a round to the start of the next; none: deadline_s."""
+    battery_capacity_j: float | None = None
+    """What the battery of a device holds; none: there is only a budget, as in the paper."""
+    initial_charge: float = 1.0
+    """Charge of the batteries at the start, as a fraction of their capacity."""
+    harvest: Harvest | str = NoHarvest()
+    """What fills the batteries. Their mean harvest then is the budget. The name of a registered source selects it."""
 
     def __post_init__(self) -> None:
         if isinstance(self.fading, str) and self.fading in CHANNELS:
             object.__setattr__(self, "fading", CHANNELS[self.fading]())
+        if isinstance(self.harvest, str) and self.harvest in HARVESTS:
+            object.__setattr__(self, "harvest", HARVESTS[self.harvest]())
 
     @property
     def channel(self) -> Channel:
@@ -94,6 +104,13 @@ class CellConfig:
         if isinstance(self.fading, Channel):
             return self.fading
         raise ConfigError("fading", self.fading, f"one of {', '.join(CHANNELS)}, or a Channel")
+
+    @property
+    def source(self) -> Harvest:
+        """The source of energy that `harvest` selects."""
+        if isinstance(self.harvest, Harvest):
+            return self.harvest
+        raise ConfigError("harvest", self.harvest, f"one of {', '.join(HARVESTS)}, or a Harvest")
 
     @property
     def printed_model(self) -> bool:
@@ -126,6 +143,7 @@ class CellConfig:
         if not self.cpu_frequencies_hz or not all(1 / LARGEST <= f <= LARGEST for f in self.cpu_frequencies_hz):
             raise ConfigError("cpu_frequencies_hz", self.cpu_frequencies_hz, "one or more positive frequencies")
         check_device(self)
+        check_battery(self)
         if self.resource_blocks is not None and not 1 <= self.resource_blocks <= 10**9:
             raise ConfigError("resource_blocks", self.resource_blocks, "at least 1 and at most a billion, or left out")
 
