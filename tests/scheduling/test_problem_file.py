@@ -348,17 +348,16 @@ def test_every_device_has_an_outcome_with_its_reason():
         {"id": "away", "available": False},
         {"id": "slow", "compute_time_s": 1.0, "compute_energy_j": 0.0},
         {"id": "faint", "gain": 1e-20},
-        {"id": "empty", "compute_time_s": 0.1, "compute_energy_j": 3.0, "budget_j": 2.0},
+        {"id": "poor", "compute_time_s": 0.1, "compute_energy_j": 3.0, "budget_j": 2.0},
         {"id": "deaf", "gain": 0.0},
         {"id": "dear", "queue_j": 1e9, "compute_time_s": 0.1, "compute_energy_j": 1.0},
     ]
     rows = [{"gain": 1e-9, "payload_bits": 1e5, **row} for row in rows]
     result = schedule(read_problem(json.dumps({"hard_budget": True, "devices": rows})))
     said = {row["id"]: result.reason(k) for k, row in enumerate(rows)}
-    order = ("fine", "dear", "away", "slow", "faint", "empty", "squeezed out")
-    words = dict(zip(order, OUTCOMES.values(), strict=True))
-    del words["squeezed out"]
-    assert said == {**words, "deaf": said["faint"]}
+    codes = {"fine": "scheduled", "dear": "not_chosen", "away": "unavailable", "slow": "past_deadline"}
+    codes |= {"faint": "out_of_reach", "deaf": "out_of_reach", "poor": "no_energy"}
+    assert said == {name: OUTCOMES[code] for name, code in codes.items()}
 
 
 def test_sentences_of_a_scheduler_name_devices_as_the_user_does():
