@@ -25,7 +25,18 @@ from kfl.core.named import Named
 from kfl.data import DATASETS
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.wireless import CHANNELS, HARVESTS, PRESETS, CellConfig, Channel, Harvest
+from kfl.wireless import (
+    CHANNELS,
+    HARVESTS,
+    MOBILITIES,
+    PRESETS,
+    CellConfig,
+    Channel,
+    GainTrace,
+    Harvest,
+    HarvestTrace,
+    Mobility,
+)
 
 T = TypeVar("T")
 
@@ -58,6 +69,23 @@ FadingName = Annotated[
 ]
 HarvestName = Annotated[
     str, tyro.conf.arg(name="radio.harvest", metavar="NAME", help="What fills the batteries of devices.")
+]
+MobilityName = Annotated[str, tyro.conf.arg(name="radio.mobility", metavar="NAME", help="How devices move.")]
+GainTraceFile = Annotated[
+    Path | None,
+    tyro.conf.arg(
+        metavar="FILE",
+        help="CSV file of channel gains over time: time_s or round, device, and gain_db, gain or rsrp_dbm.",
+        help_behavior_hint="",
+    ),
+]
+HarvestTraceFile = Annotated[
+    Path | None,
+    tyro.conf.arg(
+        metavar="FILE",
+        help="CSV file of harvested power over time: time_s or round, device, and watts.",
+        help_behavior_hint="",
+    ),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"],
@@ -118,20 +146,29 @@ def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Exper
     """The experiment with its radio spelled out, so that each field of it can be an option."""
     cell = experiment.cell_config
     if cell is None:
-        flag = next((word for word in arguments if word.startswith("--radio.")), None)
+        about_radio = ("--radio.", *(f"--{option}" for option in TRACES))
+        flag = next((word for word in arguments if word.startswith(about_radio)), None)
         if flag is not None:
             raise ConfigError("radio", "none", f"the name of a cell ({', '.join(PRESETS)}) to use {flag}")
     cell = cell or CellConfig()
+    models: dict[str, Any] = {}
     for field, kind in MODELS.items():
-        name = peek(arguments, f"radio.{field}")
-        if name is not None:
-            chosen: dict[str, Any] = {field: kind.from_plain(name, f"radio.{field}")}
-            cell = replace(cell, **chosen)
-    return replace(experiment, radio=cell)
+        word = peek(arguments, f"radio.{field}")
+        if word is not None:
+            models[field] = kind.from_plain(word, f"radio.{field}")
+    for option, (field, trace) in TRACES.items():
+        path = peek(arguments, option) or peek(arguments, option.replace("-", "_"))
+        if path is None:
+            continue
+        named, before = models.get(field), getattr(cell, field)
+        if named is not None and not isinstance(named, trace):
+            raise ConfigError(f"radio.{field}", named.name, f"left out, or {trace.name}, with --{option}")
+        models[field] = replace(before if isinstance(before, trace) else trace(), path=path)
+    return replace(experiment, radio=replace(cell, **models))
 
 
 def names_of(start: Experiment, shown: Experiment) -> dict[str, Any]:
-    """What --scheduler, --radio and the models of a cell show: of the experiment, and with its radio spelled out."""
+    """What --scheduler, --radio and the models of the radio show: of the experiment, and with its radio spelled out."""
     radio, cell = start.radio, shown.cell_config or CellConfig()
     return {
         "scheduler_name": start.scheduler.name,
@@ -154,8 +191,13 @@ def peek(arguments: Sequence[str], name: str) -> str | None:
 ALGORITHM_NAMES = tuple(ALGORITHMS)
 SCHEDULER_NAMES = tuple(SCHEDULERS)
 RADIO_NAMES = ("auto", "none", *PRESETS)
-MODELS: dict[str, type[Named]] = {"fading": Channel, "harvest": Harvest}
+MODELS: dict[str, type[Named]] = {"fading": Channel, "mobility": Mobility, "harvest": Harvest}
 """Fields of a cell whose value is a model with fields of its own."""
+TRACES: dict[str, tuple[str, type[GainTrace] | type[HarvestTrace]]] = {
+    "gain-trace": ("fading", GainTrace),
+    "harvest-trace": ("harvest", HarvestTrace),
+}
+"""Options that name a file, with the field and the model of the cell that they are short for."""
 
 
 LONGEST_RANGE = 100_000
@@ -239,6 +281,7 @@ def with_choices(description: str) -> str:
         "Schedulers": SCHEDULER_NAMES,
         "Radios": RADIO_NAMES,
         "Channels": tuple(CHANNELS),
+        "Mobilities": tuple(MOBILITIES),
         "Harvests": tuple(HARVESTS),
         "Datasets": tuple(DATASETS),
     }

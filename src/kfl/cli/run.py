@@ -17,7 +17,10 @@ from kfl.cli.options import (
     DataDir,
     Device,
     FadingName,
+    GainTraceFile,
     HarvestName,
+    HarvestTraceFile,
+    MobilityName,
     Precision,
     RadioName,
     SchedulerName,
@@ -62,6 +65,9 @@ class RunOptions:
     radio_name: RadioName = "auto"
     fading_name: FadingName = "rayleigh"
     harvest_name: HarvestName = "none"
+    mobility_name: MobilityName = "none"
+    gain_trace: GainTraceFile = None
+    harvest_trace: HarvestTraceFile = None
     device: Device = "cpu"
     precision: Precision = "float32"
     deterministic: bool = False

@@ -22,7 +22,10 @@ from kfl.cli.options import (
     DataDir,
     Device,
     FadingName,
+    GainTraceFile,
     HarvestName,
+    HarvestTraceFile,
+    MobilityName,
     Precision,
     RadioName,
     RayAddress,
@@ -61,6 +64,9 @@ class Setting:
     radio_name: RadioName = "auto"
     fading_name: FadingName = "rayleigh"
     harvest_name: HarvestName = "none"
+    mobility_name: MobilityName = "none"
+    gain_trace: GainTraceFile = None
+    harvest_trace: HarvestTraceFile = None
     device: Device = "cpu"
     precision: Precision = "float32"
     workers: int | None = None

@@ -25,7 +25,7 @@ from typing import BinaryIO, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import TraceError
+from kfl.core.errors import ConfigError, TraceError
 
 FloatArray = NDArray[np.float64]
 
@@ -314,6 +314,15 @@ class Trace:
 
     def _refuse(self, what: str) -> NoReturn:
         raise TraceError(f"Line {self._line} of the trace {self.path} cannot be used: {what}.")
+
+
+def check_trace(where: str, path: str, repeat_s: float | None, max_gap_s: float | None) -> None:
+    """Refuse settings of a trace that cannot work; `where` is the configuration's field that they belong to."""
+    if not path:
+        raise ConfigError(f"{where}.path", path, "the name of a CSV file")
+    for name, value in (("repeat_s", repeat_s), ("max_gap_s", max_gap_s)):
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{where}.{name}", value, "a positive number of seconds, or none")
 
 
 def open_trace(

@@ -43,6 +43,9 @@ ADDED_LATER: Table = {
         "battery_capacity_j": "none",
         "initial_charge": 1.0,
         "harvest": "none",
+        "shadowing_db": 0.0,
+        "shadowing_distance_m": 50.0,
+        "mobility": "none",
     },
 }
 """Settings that earlier versions did not have, with the value that means the same as their absence; of a table, those

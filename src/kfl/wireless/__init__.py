@@ -20,16 +20,21 @@ from kfl.wireless.cell import (
     upload_energy,
     upload_time,
 )
-from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, path_gain, place_devices
-from kfl.wireless.channels import CHANNELS
+from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, gauss_markov, path_gain
+from kfl.wireless.channels import CHANNELS, MOBILITIES
 from kfl.wireless.config import CellConfig
+from kfl.wireless.gain_trace import GainTrace
 from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, Sun
+from kfl.wireless.mobility import Mobility, Motion, NoMobility, place_devices, points_in_cell
 from kfl.wireless.presets import PRESETS
 from kfl.wireless.rayleigh import NoFading, Rayleigh
+from kfl.wireless.rician import Rician
+from kfl.wireless.waypoint import Waypoint
 
 __all__ = [
     "CHANNELS",
     "HARVESTS",
+    "MOBILITIES",
     "PRESETS",
     "Batteries",
     "Cell",
@@ -37,21 +42,29 @@ __all__ = [
     "Channel",
     "ConstantHarvest",
     "Fading",
+    "GainTrace",
     "Gains",
     "Harvest",
     "HarvestTrace",
     "LinkState",
+    "Mobility",
+    "Motion",
     "NoFading",
     "NoHarvest",
+    "NoMobility",
     "Rayleigh",
+    "Rician",
     "Sun",
+    "Waypoint",
     "broadcast_time",
     "circular_normal",
     "compute_energy",
     "compute_time",
+    "gauss_markov",
     "in_outage",
     "path_gain",
     "place_devices",
+    "points_in_cell",
     "transmit_power",
     "uplink_rate",
     "upload_energy",

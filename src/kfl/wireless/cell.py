@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from kfl.core.randomness import stream
 from kfl.core.units import dbm_to_watt
 from kfl.wireless.battery import Batteries
-from kfl.wireless.channel import Fading, FloatArray, Gains, place_devices
+from kfl.wireless.channel import Fading, FloatArray, Gains
 from kfl.wireless.config import CellConfig
+from kfl.wireless.mobility import place_devices
 
 
 @dataclass(frozen=True, eq=False)

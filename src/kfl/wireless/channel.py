@@ -1,6 +1,7 @@
-"""How well the server hears its devices: h_k = h_0 |g_k(t)|² (d_0 / d_k)^v, d_0 = 1 m.
+"""How well the server hears its devices: h_k = h_0 |g_k(t)|² (d_0 / d_k)^v, d_0 = 1 m, times shadowing.
 
-Path loss follows from the distance; fading, the complex coefficient g_k of a round, is what channel models differ in.
+Path loss follows from the distance (`kfl.wireless.mobility`), shadowing from the place (`kfl.wireless.shadowing`);
+fading, the complex coefficient g_k of a round, is what channel models differ in.
 A model is a frozen dataclass that derives from `Channel`; its fields are options of `--radio.fading`. The draws of a
 round are a function of its address (seed, purpose, round) alone; the state of the round before is passed along only to
 save a recursion.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from kfl.core.named import Named
 from kfl.core.randomness import stream
 from kfl.core.units import db_to_linear
+from kfl.wireless.shadowing import Surroundings, surroundings
 
 if TYPE_CHECKING:
     from kfl.wireless.config import CellConfig
@@ -71,12 +73,6 @@ class Channel(Named, ABC):
     ) -> Fading:
         """The fading of one round. `previous` is that of an earlier round; without it the result is the same."""
 
-    def positions(
-        self, cell: CellConfig, seed: int, round_index: int, start_m: FloatArray, previous: Fading | None = None
-    ) -> FloatArray:
-        """Where devices that started at `start_m` are in a round: rows (x, y) in metres. By default they stay."""
-        return start_m
-
     def known_power(self, cell: CellConfig, seed: int, round_index: int, coefficient: ComplexArray) -> FloatArray:
         """What the server takes |g|² for: the mean given what it knows.
 
@@ -94,28 +90,19 @@ class Channel(Named, ABC):
         self, cell: CellConfig, seed: int, round_index: int, start_m: FloatArray, previous: Fading | None = None
     ) -> Gains:
         """The channel gains of one round, and what the server knows of them, lowered by the margin."""
-        position_m = self.positions(cell, seed, round_index, start_m, previous)
+        before = None if previous is None else Surroundings.read(previous.round, previous.memory)
+        around = surroundings(cell, seed, round_index, start_m, before)
+        position_m = around.motion.position_m
         fading = self.fading(cell, seed, round_index, len(start_m), previous)
+        if not cell.movement.stays:
+            fading = replace(fading, memory={**fading.memory, **around.memory()})
         mean = path_gain(cell, np.hypot(position_m[:, 0], position_m[:, 1]))
+        if cell.shadowing_db > 0:
+            mean = mean * 10 ** (around.shadow_db / 10)
         power = np.abs(fading.coefficient) ** 2
         known = self.known_power(cell, seed, round_index, fading.coefficient)
         margin = db_to_linear(-cell.channel_margin_db)
         return Gains(mean * power, mean * known * margin, fading, position_m)
-
-
-def place_devices(cell: CellConfig, seed: int, devices: int) -> FloatArray:
-    """Points (x, y) in metres, uniform over the disc around the server, outside its innermost metre(s).
-
-    >>> from kfl.wireless import CellConfig
-    >>> start_m = place_devices(CellConfig(), seed=0, devices=3)
-    >>> bool((np.hypot(*start_m.T) <= 500).all())
-    True
-    """
-    draw = stream(seed, "positions").random((devices, 2))
-    inner, outer = cell.min_distance_m**2, cell.radius_m**2
-    distance = np.sqrt(inner + (outer - inner) * draw[:, 0])
-    angle = 2 * np.pi * draw[:, 1]
-    return np.stack([distance * np.cos(angle), distance * np.sin(angle)], axis=1)
 
 
 def path_gain(cell: CellConfig, distance_m: FloatArray) -> FloatArray:
@@ -132,3 +119,26 @@ def circular_normal(seed: int, purpose: str, round_index: int, devices: int) -> 
     """CN(0, 1) for each device; device k's draw does not depend on how many devices there are."""
     parts = stream(seed, purpose, round_index).standard_normal((devices, 2)) / np.sqrt(2.0)
     return np.asarray(parts[:, 0] + 1j * parts[:, 1])
+
+
+def gauss_markov(
+    cell: CellConfig, seed: int, round_index: int, devices: int, previous: Fading | None, state: str | None = None
+) -> ComplexArray:
+    """CN(0, 1) in every round, with the cell's `fading_correlation` ρ from one round to the next.
+
+        s_t = ρ s_{t−1} + √(1 − ρ²) w_t,    w_t ~ CN(0, 1) drawn from `stream(seed, "fading", t)`
+
+    One step where an earlier round is at hand, else the whole recursion: the same. The state is in the memory of
+    `previous` under this name; without a name it is the coefficient itself.
+    """
+    rho = cell.fading_correlation
+    if rho == 0:
+        return circular_normal(seed, "fading", round_index, devices)
+    at, value = 0, None
+    if previous is not None and previous.round <= round_index:
+        at, value = previous.round, previous.coefficient if state is None else previous.memory.get(state)
+    if value is None:
+        at, value = 0, circular_normal(seed, "fading", 0, devices)
+    for t in range(at + 1, round_index + 1):
+        value = rho * value + np.sqrt(1 - rho**2) * circular_normal(seed, "fading", t, devices)
+    return value

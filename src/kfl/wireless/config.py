@@ -16,9 +16,10 @@ from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
 from kfl.wireless.battery import check_battery
 from kfl.wireless.channel import Channel
-from kfl.wireless.channels import CHANNELS
+from kfl.wireless.channels import CHANNELS, MOBILITIES
 from kfl.wireless.device import check_device, is_printed
 from kfl.wireless.harvest import HARVESTS, Harvest, NoHarvest
+from kfl.wireless.mobility import Mobility, NoMobility
 from kfl.wireless.rayleigh import Rayleigh
 
 LARGEST = 1e12
@@ -91,12 +92,20 @@ class CellConfig:
     """Charge of the batteries at the start, as a fraction of their capacity."""
     harvest: Harvest | str = NoHarvest()
     """What fills the batteries. Their mean harvest then is the budget. The name of a registered source selects it."""
+    shadowing_db: float = 0.0
+    """Standard deviation of log-normal shadowing; 0 for none, as in the paper."""
+    shadowing_distance_m: float = 50.0
+    """Shadowing of a device that moves by this much keeps a correlation of 1/e."""
+    mobility: Mobility | str = NoMobility()
+    """How devices move. The name of a registered model selects it."""
 
     def __post_init__(self) -> None:
         if isinstance(self.fading, str) and self.fading in CHANNELS:
             object.__setattr__(self, "fading", CHANNELS[self.fading]())
         if isinstance(self.harvest, str) and self.harvest in HARVESTS:
             object.__setattr__(self, "harvest", HARVESTS[self.harvest]())
+        if isinstance(self.mobility, str) and self.mobility in MOBILITIES:
+            object.__setattr__(self, "mobility", MOBILITIES[self.mobility]())
 
     @property
     def channel(self) -> Channel:
@@ -111,6 +120,13 @@ class CellConfig:
         if isinstance(self.harvest, Harvest):
             return self.harvest
         raise ConfigError("harvest", self.harvest, f"one of {', '.join(HARVESTS)}, or a Harvest")
+
+    @property
+    def movement(self) -> Mobility:
+        """The model of movement that `mobility` selects."""
+        if isinstance(self.mobility, Mobility):
+            return self.mobility
+        raise ConfigError("mobility", self.mobility, f"one of {', '.join(MOBILITIES)}, or a Mobility")
 
     @property
     def printed_model(self) -> bool:
@@ -153,6 +169,7 @@ class CellConfig:
             "radius_m": "metres",
             "min_distance_m": "metres",
             "deadline_s": "seconds",
+            "shadowing_distance_m": "metres",
             "flops_per_cycle": "operations",
         }
         for name, unit in positive.items():
@@ -185,4 +202,7 @@ class CellConfig:
             value = getattr(self, name)
             if not 0 <= value < 1:
                 raise ConfigError(name, value, "at least 0 and less than 1")
+        if not 0 <= self.shadowing_db <= 100:
+            raise ConfigError("shadowing_db", self.shadowing_db, "a number of decibels between 0 and 100")
+        self.movement.check(self)
         self.channel.check(self)

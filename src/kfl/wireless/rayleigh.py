@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from kfl.core.errors import ConfigError
-from kfl.wireless.channel import Channel, Fading, circular_normal
+from kfl.wireless.channel import Channel, Fading, gauss_markov
 
 if TYPE_CHECKING:
     from kfl.wireless.config import CellConfig
@@ -39,16 +39,7 @@ class Rayleigh(Channel):
         self, cell: CellConfig, seed: int, round_index: int, devices: int, previous: Fading | None = None
     ) -> Fading:
         """One step where an earlier round is at hand, else the whole recursion: the same."""
-        rho = cell.fading_correlation
-        if rho == 0:
-            return Fading(round_index, circular_normal(seed, "fading", round_index, devices))
-        if previous is not None and previous.round <= round_index:
-            at, coefficient = previous.round, previous.coefficient
-        else:
-            at, coefficient = 0, circular_normal(seed, "fading", 0, devices)
-        for t in range(at + 1, round_index + 1):
-            coefficient = rho * coefficient + np.sqrt(1 - rho**2) * circular_normal(seed, "fading", t, devices)
-        return Fading(round_index, coefficient)
+        return Fading(round_index, gauss_markov(cell, seed, round_index, devices, previous))
 
 
 @dataclass(frozen=True)

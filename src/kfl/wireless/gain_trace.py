@@ -1,0 +1,104 @@
+"""Channel gains from a trace: what was measured, or what another simulator computed.
+
+    time_s,device,gain_db            or  gain       linear
+    0,*,-95.0                        or  rsrp_dbm   received power per resource element, with `reference_power_dbm`
+    30,0,-97.2
+
+See `kfl.core.trace` for the format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from kfl.core.errors import ConfigError
+from kfl.core.trace import Quantity, Trace, check_trace, open_trace
+from kfl.core.units import db_to_linear
+from kfl.wireless.channel import Channel, Fading, FloatArray, Gains
+
+if TYPE_CHECKING:
+    from kfl.wireless.config import CellConfig
+
+GAIN_DB = Quantity(
+    "gain_db", "a gain in dB between -300 and 0: a channel does not amplify, and dBm are not dB", -300.0, 0.0
+)
+GAIN = Quantity("gain", "a linear gain between 0 and 1; decibels belong in a column gain_db", 0.0, 1.0)
+WEAKEST_DBM = -200.0
+
+
+@dataclass(frozen=True)
+class GainTrace(Channel):
+    """Gains from a CSV file with the columns time_s (or round), device and gain_db, gain or rsrp_dbm."""
+
+    name: ClassVar[str] = "trace"
+
+    path: str = ""
+    """The file. A row holds until the next one of its device."""
+    reference_power_dbm: float | None = None
+    """Power of the base station per resource element, for files with rsrp_dbm: the gain is rsrp_dbm less this."""
+    repeat_s: float | None = None
+    """Start over after this many seconds; none: the last values hold for ever."""
+    max_gap_s: float | None = None
+    """Refuse a file in which a device has no row for longer than this."""
+
+    def check(self, cell: CellConfig) -> None:
+        """All about the gain is in the file; what is in it is checked with the fleet that it is for."""
+        check_trace("fading", self.path, self.repeat_s, self.max_gap_s)
+        reference = self.reference_power_dbm
+        if reference is not None and not WEAKEST_DBM <= reference <= 100:
+            raise ConfigError("fading.reference_power_dbm", reference, f"between {WEAKEST_DBM:g} and 100 dBm")
+        for name in ("fading_correlation", "channel_error", "shadowing_db"):
+            if getattr(cell, name) > 0:
+                raise ConfigError(name, getattr(cell, name), "0 when gains come from a trace")
+        if not cell.movement.stays:
+            raise ConfigError("mobility", cell.movement.name, "none when gains come from a trace")
+
+    def trace(self, cell: CellConfig, devices: int) -> Trace:
+        """The file, opened for a fleet."""
+        reference = self.reference_power_dbm
+        highest = 0.0 if reference is None else min(0.0, reference)
+        rsrp = Quantity(
+            "rsrp_dbm",
+            f"a received power between {WEAKEST_DBM:g} and {highest:g} dBm per resource element",
+            WEAKEST_DBM,
+            highest,
+        )
+        found = open_trace(
+            self.path,
+            (GAIN_DB, GAIN, rsrp),
+            devices,
+            cell.period_s,
+            repeat_s=self.repeat_s,
+            max_gap_s=self.max_gap_s,
+        )
+        if found.quantity.column == "rsrp_dbm" and reference is None:
+            raise ConfigError(
+                "fading.reference_power_dbm",
+                reference,
+                f"the base station's power per resource element in dBm, because {self.path} has rsrp_dbm",
+            )
+        if found.quantity.column != "rsrp_dbm" and reference is not None:
+            raise ConfigError(
+                "fading.reference_power_dbm", reference, f"left out, because {self.path} has {found.quantity.column}"
+            )
+        return found
+
+    def fading(
+        self, cell: CellConfig, seed: int, round_index: int, devices: int, previous: Fading | None = None
+    ) -> Fading:
+        """1 for every device: whatever fading there was is in the trace."""
+        return Fading(round_index, np.ones(devices, dtype=np.complex128))
+
+    def gains(
+        self, cell: CellConfig, seed: int, round_index: int, start_m: FloatArray, previous: Fading | None = None
+    ) -> Gains:
+        """The trace's values when the round starts. The server knows them, less its margin."""
+        trace = self.trace(cell, len(start_m))
+        values = trace.at(round_index * cell.period_s)
+        if trace.quantity is not GAIN:
+            values = 10.0 ** ((values - (self.reference_power_dbm or 0.0)) / 10)
+        fading = self.fading(cell, seed, round_index, len(start_m))
+        return Gains(values, values * db_to_linear(-cell.channel_margin_db), fading, start_m)
