@@ -47,7 +47,7 @@ def round_of(devices: int, kind: str, seed: int = 0) -> tuple[Dual, SchedulerSta
         samples=samples,
         available=np.ones(devices, dtype=bool),
         compute_time_s=link.compute_time_s,
-        compute_energy_j=link.compute_energy_j,
+        base_energy_j=link.compute_energy_j,
         battery_j=budget_j,
         hard_budget=False,
         uplink=Uplink(

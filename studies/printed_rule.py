@@ -39,7 +39,7 @@ def run(as_printed: bool, coefficient: float, seed: int, rounds: int) -> FloatAr
     for t in range(rounds):
         seen = paper_round(DEVICES, seed, t, radio)
         decision = scheduler.decide(state, seen)
-        compute = np.where(decision.chosen, seen.compute_energy_j, 0.0)
+        compute = np.where(decision.chosen, decision.compute_energy_j, 0.0)
         state = scheduler.update(state, decision, compute + decision.upload_energy_j)
         rows.append([decision.chosen.sum(), decision.upload_energy_j.sum(), compute.sum()])
     return np.array(rows, float)

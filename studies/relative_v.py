@@ -65,7 +65,7 @@ def play(fleet: SimulatedFleet, scheduler: Scheduler) -> tuple[EnergyAccount, np
     for t in range(rounds):
         conditions = fleet.observe(state)
         decision = scheduler.decide(state.scheduler, conditions.observation)
-        compute_j[t], upload_j[t] = round_energy(conditions.observation, decision)
+        compute_j[t], upload_j[t] = round_energy(decision)
         chosen[t] = decision.chosen
         state = replace(
             state,

@@ -67,7 +67,7 @@ def instance(seed: int, *, hard_budget: bool = False) -> Instance:
         samples=samples,
         available=np.ones(devices, dtype=bool),
         compute_time_s=compute_time,
-        compute_energy_j=draw.uniform(0.02, 0.3, devices),
+        base_energy_j=draw.uniform(0.02, 0.3, devices),
         battery_j=draw.uniform(0.1, 1.0, devices) if hard_budget else np.full(devices, 20.0),
         hard_budget=hard_budget,
         uplink=Uplink(
@@ -102,7 +102,7 @@ def _all_sets(state: SchedulerState, observation: Observation) -> tuple[NDArray[
             included=sets,
         )
     )
-    worth = V * observation.samples - state.queue_j * observation.compute_energy_j
+    worth = V * observation.samples - state.queue_j * observation.base_energy_j
     return sets, np.where(solved.feasible, solved.objective, np.inf) - sets @ worth
 
 

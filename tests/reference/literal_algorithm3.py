@@ -43,7 +43,7 @@ def literal_best_prefix(candidates: Candidates) -> tuple[int, int]:
         curve = head.curve
         assert isinstance(curve, UploadCurve)
         share = literal_shares(curve.log_scale + head.log_weight, curve.exponent, head.floor)
-        energy = head.compute_energy_j + upload_energy(curve.scale_j, curve.exponent, share)
+        energy = head.base_energy_j + upload_energy(curve.scale_j, curve.exponent, share)
         cost = np.where(head.queue_j > 0, head.queue_j * energy, 0.0)
         if cost[-1] - head.value[-1] > 0:
             return best, count

@@ -35,7 +35,7 @@ def paper_round(
         samples=np.full(devices, SAMPLES),
         available=np.ones(devices, bool),
         compute_time_s=link.compute_time_s,
-        compute_energy_j=link.compute_energy_j,
+        base_energy_j=link.compute_energy_j,
         battery_j=np.full(devices, np.inf),
         hard_budget=False,
         uplink=Uplink(
@@ -74,7 +74,7 @@ def crowded(observation: Observation, rng: np.random.Generator) -> tuple[Observa
     payload = exponent * uplink.bandwidth_hz * time / np.log(2) * rng.uniform(0.9, 1.1, devices)
     link = replace(uplink, gain=gain, payload_bits=payload, max_power_w=np.full(devices, 1e4))
     value = scale_j * exponent * float(np.exp(5.0))
-    return replace(observation, uplink=link, compute_energy_j=np.full(devices, 0.01 * value)), value
+    return replace(observation, uplink=link, base_energy_j=np.full(devices, 0.01 * value)), value
 
 
 def instance(kind: str, devices: int, seed: int) -> tuple[Lyapunov, SchedulerState, Observation]:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -5,7 +7,7 @@ from kfl.core.errors import ConfigError
 from kfl.scheduling import (
     Decision,
     EnergyAccount,
-    Observation,
+    Status,
     Uniform,
     dominant,
     proposition2_energy,
@@ -14,10 +16,9 @@ from kfl.scheduling import (
 
 
 def test_round_energy_charges_only_who_took_part() -> None:
-    nothing = np.zeros(3)
-    seen = Observation(0, 0, np.ones(3), np.ones(3, bool), nothing, np.array([1.0, 2, 3]), nothing + 9, False, None)
-    decision = Decision(np.array([True, False, True]), nothing, nothing, np.array([0.1, 0.2, 0.3]), nothing)
-    compute, upload = round_energy(seen, decision)
+    spent = {"compute_energy_j": np.array([1.0, 2, 3]), "upload_energy_j": np.array([0.1, 0.2, 0.3])}
+    decision = replace(Decision.nobody(3, Status()), chosen=np.array([True, False, True]), **spent)
+    compute, upload = round_energy(decision)
     assert compute.tolist() == [1, 0, 3] and upload.tolist() == [0.1, 0, 0.3]
 
 
@@ -26,7 +27,7 @@ def test_queues_are_those_of_the_schedulers() -> None:
     account = EnergyAccount(spent, np.zeros_like(spent), np.array([2.0, 4.0, 8.0, np.inf]))
     scheduler = Uniform()
     state = scheduler.init(account.budget_j, 30)
-    nobody = Decision(np.zeros(4, bool), *(np.zeros(4) for _ in range(4)))
+    nobody = Decision.nobody(4, Status())
     for t in range(30):
         assert account.queue_j[t] == pytest.approx(state.queue_j)
         state = scheduler.update(state, nobody, spent[t])

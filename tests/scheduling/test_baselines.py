@@ -32,7 +32,7 @@ def _observation(round_index: int = 0, devices: int = 20, battery_j: float = np.
         samples=np.full(devices, 600.0),
         available=np.ones(devices, dtype=bool),
         compute_time_s=link.compute_time_s,
-        compute_energy_j=link.compute_energy_j,
+        base_energy_j=link.compute_energy_j,
         battery_j=np.full(devices, battery_j),
         hard_budget=False,
         uplink=Uplink(
@@ -144,7 +144,7 @@ def test_round_robin_skips_devices_without_the_energy() -> None:
     state = _state(scheduler)
     observation = _observation(battery_j=10.0)
     battery = observation.battery_j.copy()
-    battery[[0, 2]] = observation.compute_energy_j[[0, 2]]  # enough to compute, nothing to send with
+    battery[[0, 2]] = observation.base_energy_j[[0, 2]]  # enough to compute, nothing to send with
     decision = scheduler.decide(state, replace(observation, battery_j=battery))
     assert np.flatnonzero(decision.chosen).tolist() == [1, 3, 4]
     following = scheduler.update(state, decision, np.zeros(20))
@@ -164,10 +164,10 @@ def test_myopic_spends_no_more_than_its_allowance() -> None:
         observation = _observation(t, battery_j=battery)
         decision = scheduler.decide(state, observation)
         allowance = battery / (200 - t)
-        spent = observation.compute_energy_j + decision.upload_energy_j
+        spent = observation.base_energy_j + decision.upload_energy_j
         assert (spent[decision.chosen] <= allowance).all()
         # In the paper's cell uploads are nearly free: whoever can compute within the allowance takes part.
-        assert (decision.chosen == (observation.compute_energy_j < allowance * (1 - 1e-6))).all()
+        assert (decision.chosen == (observation.base_energy_j < allowance * (1 - 1e-6))).all()
     assert decision.chosen.any() and not decision.chosen.all()
 
 
@@ -187,7 +187,7 @@ def test_myopic_keeps_the_cheapest_when_the_band_is_narrow() -> None:
     narrow = replace(observation, uplink=replace(observation.uplink, bandwidth_hz=2e4))
     decision = scheduler.decide(_state(scheduler), narrow)
     assert 0 < decision.chosen.sum() < 20
-    spent = narrow.compute_energy_j + decision.upload_energy_j
+    spent = narrow.base_energy_j + decision.upload_energy_j
     assert (spent[decision.chosen] <= 0.75).all()
     assert "band" in str(decision.status)
 
@@ -205,15 +205,15 @@ def test_greedy_takes_the_cheapest() -> None:
     """In the paper's cell the processor decides what a round costs."""
     observation = _observation()
     decision = GreedyEnergy(count=6).decide(_state(GreedyEnergy()), observation)
-    spent = observation.compute_energy_j + decision.upload_energy_j
+    spent = observation.base_energy_j + decision.upload_energy_j
     assert decision.chosen.sum() == 6 and decision.status.ok
-    assert spent[decision.chosen].max() <= observation.compute_energy_j[~decision.chosen].min() * (1 + 1e-6)
+    assert spent[decision.chosen].max() <= observation.base_energy_j[~decision.chosen].min() * (1 + 1e-6)
 
 
 def test_greedy_looks_at_the_channel_where_uploads_cost() -> None:
     seen = _observation()
     assert seen.uplink is not None
-    alike = replace(seen, compute_energy_j=np.full(20, 0.1))
+    alike = replace(seen, base_energy_j=np.full(20, 0.1))
     heavy = replace(alike, uplink=replace(seen.uplink, payload_bits=np.full(20, 2e6), upload_time_s=np.full(20, 0.4)))
     decision = GreedyEnergy(count=5).decide(_state(GreedyEnergy()), heavy)
     assert set(np.flatnonzero(decision.chosen)) == set(np.argsort(-seen.uplink.gain)[:5])
@@ -223,10 +223,10 @@ def test_greedy_without_a_count_spends_what_the_fleet_may_in_a_round() -> None:
     scheduler, observation = GreedyEnergy(), _observation()
     for budget_j in (20.0, 40.0, 100.0, 1000.0):
         decision = scheduler.decide(scheduler.init(np.full(20, budget_j), 200), observation)
-        spent = np.where(decision.chosen, observation.compute_energy_j + decision.upload_energy_j, 0.0)
+        spent = np.where(decision.chosen, observation.base_energy_j + decision.upload_energy_j, 0.0)
         assert spent.sum() <= 20 * budget_j / 200
         if not decision.chosen.all():
-            following = observation.compute_energy_j[~decision.chosen].min()
+            following = observation.base_energy_j[~decision.chosen].min()
             assert spent.sum() + following > 20 * budget_j / 200
     assert decision.chosen.all()
     nobody = scheduler.decide(scheduler.init(np.full(20, 0.1), 200), observation)
@@ -239,11 +239,11 @@ def test_greedy_empties_cheap_batteries_first_and_overdraws_none() -> None:
     for t in range(30):
         observation = replace(_observation(t), battery_j=battery)
         decision = scheduler.decide(state, observation)
-        spent = np.where(decision.chosen, observation.compute_energy_j + decision.upload_energy_j, 0.0)
+        spent = np.where(decision.chosen, observation.base_energy_j + decision.upload_energy_j, 0.0)
         battery, turns = battery - spent, turns + decision.chosen
         state = scheduler.update(state, decision, spent)
         assert (battery >= 0).all()
-    cost = observation.compute_energy_j
+    cost = observation.base_energy_j
     assert (turns == np.floor(1.0 / cost)).all()  # in the end everybody has spent what it had
     assert not decision.chosen.any() and not decision.status.ok
 

@@ -113,7 +113,7 @@ def _round(seed: int, devices: int = 6) -> tuple[SchedulerState, Observation]:
         samples=draw.uniform(100, 900, devices),
         available=np.ones(devices, dtype=bool),
         compute_time_s=np.zeros(devices),
-        compute_energy_j=draw.uniform(0.01, 0.1, devices),
+        base_energy_j=draw.uniform(0.01, 0.1, devices),
         battery_j=np.full(devices, np.inf),
         hard_budget=False,
         uplink=Uplink(B, N0, **_case(seed, devices)),
@@ -130,7 +130,7 @@ def test_the_queues_that_shared_the_band_share_the_blocks(scheduler) -> None:
         before = scheduler.decide(state, seen)
         after = in_blocks(before, scheduler, state, seen, 8)
         assert after.lower_bound == before.lower_bound or np.isnan(before.lower_bound)
-        energy = seen.compute_energy_j + after.upload_energy_j
+        energy = seen.base_energy_j + after.upload_energy_j
         worth = scheduler.printed_v(state, seen.samples) / 4 * seen.samples
         charged = np.where(state.queue_j > 0, state.queue_j * energy, 0.0)
         assert after.objective == pytest.approx(np.sum((charged - worth)[after.chosen]), rel=1e-9, abs=1e-15)

@@ -227,7 +227,7 @@ def test_no_set_is_better_than_the_dual_bound_and_every_scheduler_decides(kind: 
         samples=draw.uniform(1, 5, count) * (1e-3 if kind == "printed" else 1e-2),
         available=np.ones(count, bool),
         compute_time_s=np.zeros(count),
-        compute_energy_j=draw.uniform(0, 1e-4, count),
+        base_energy_j=draw.uniform(0, 1e-4, count),
         battery_j=np.full(count, np.inf),
         hard_budget=False,
         uplink=uplink(kind, count, seed),
@@ -239,7 +239,7 @@ def test_no_set_is_better_than_the_dual_bound_and_every_scheduler_decides(kind: 
         index = np.flatnonzero(members)
         if len(index) and floor[index].sum() <= 1:
             split = share_band(observation.uplink.take(index), state.queue_j[index], floor[index])
-            energy = observation.compute_energy_j.copy()
+            energy = observation.base_energy_j.copy()
             energy[index] += split.energy_j
             values.append(drift_objective(1.0, 1.0, observation.samples, state.queue_j, np.asarray(members), energy))
     best = min(values)

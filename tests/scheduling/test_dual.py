@@ -38,7 +38,7 @@ def _round(
         samples=draw.uniform(200, 1000, devices),
         available=draw.random(devices) > 0.1,
         compute_time_s=compute_time,
-        compute_energy_j=draw.uniform(0.02, 0.3, devices),
+        base_energy_j=draw.uniform(0.02, 0.3, devices),
         battery_j=draw.uniform(0.1, 1.0, devices) if hard_budget else np.full(devices, np.inf),
         hard_budget=hard_budget,
         uplink=Uplink(
@@ -150,7 +150,7 @@ def test_the_gap_is_at_most_one_devices_worth(devices: int, empty: float) -> Non
         if devices >= 10_000:
             assert decision.gap < 0.1 * worth.min()
             out = observation.available & ~decision.chosen
-            assert (out & (worth > state.queue_j * observation.compute_energy_j)).sum() > devices / 20
+            assert (out & (worth > state.queue_j * observation.base_energy_j)).sum() > devices / 20
 
 
 @settings(deadline=None, max_examples=150)
@@ -168,7 +168,7 @@ def test_random_rounds_keep_the_certificate(
     decision = Dual(v=0.01).decide(state, observation)
     assert decision.lower_bound <= decision.objective <= 0
     assert decision.gap <= 0.01 * observation.samples.max()
-    energy = observation.compute_energy_j + decision.upload_energy_j
+    energy = observation.base_energy_j + decision.upload_energy_j
     value = np.where(decision.chosen, state.queue_j * energy - 0.01 * observation.samples, 0).sum()
     assert decision.objective == pytest.approx(value, abs=1e-12)
 
@@ -202,7 +202,7 @@ def test_identical_devices() -> None:
     for devices in (12, 500, 40_000):
         state, observation = _round(devices, 0, empty=0.0)
         assert observation.uplink is not None
-        same = {name: np.full(devices, 0.5) for name in ("compute_time_s", "compute_energy_j")}
+        same = {name: np.full(devices, 0.5) for name in ("compute_time_s", "base_energy_j")}
         uplink = replace(
             observation.uplink,
             gain=np.full(devices, 1e-9),
@@ -247,7 +247,7 @@ def test_free_uploads() -> None:
     assert observation.uplink is not None
     silent = replace(observation, uplink=replace(observation.uplink, payload_bits=np.zeros(6)))
     without = replace(observation, uplink=None)
-    worthy = observation.available & (0.01 * observation.samples > state.queue_j * observation.compute_energy_j)
+    worthy = observation.available & (0.01 * observation.samples > state.queue_j * observation.base_energy_j)
     for case in (silent, without):
         decision = Dual().decide(state, case)
         assert (decision.chosen == worthy).all()

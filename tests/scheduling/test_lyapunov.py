@@ -29,7 +29,7 @@ def observe(**changes: object) -> Observation:
         samples=np.full(n, 100.0),
         available=np.ones(n, bool),
         compute_time_s=np.full(n, 0.5),
-        compute_energy_j=np.full(n, 0.1),
+        base_energy_j=np.full(n, 0.1),
         battery_j=np.full(n, np.inf),
         hard_budget=False,
         uplink=Uplink(
@@ -106,7 +106,7 @@ def test_rounds_of_the_benchmark_have_the_literal_decision(kind: str) -> None:
     assert set(np.flatnonzero(decision.chosen)) == set(order[:count])
     assert count > 0
     # The value is the true drift-plus-penalty, and no prefix or empty set is better.
-    energy = seen.compute_energy_j + decision.upload_energy_j
+    energy = seen.base_energy_j + decision.upload_energy_j
     gain = scheduler.v / (seen.round + 1) * seen.samples[decision.chosen].sum()
     assert decision.objective == pytest.approx(float((before.queue_j * energy)[decision.chosen].sum()) - gain)
     assert decision.objective < 0
@@ -333,7 +333,7 @@ def test_a_hard_budget_is_never_overspent(seed: int) -> None:
         samples=100 * one,
         available=rng.random(n) < 0.9,
         compute_time_s=0.5 * one,
-        compute_energy_j=rng.uniform(0, 0.2, n),
+        base_energy_j=rng.uniform(0, 0.2, n),
         battery_j=10.0 ** rng.uniform(-4, 1, n),
         hard_budget=True,
         uplink=Uplink(
@@ -345,7 +345,7 @@ def test_a_hard_budget_is_never_overspent(seed: int) -> None:
         Lyapunov().decide(state(np.zeros(n)), seen),
         Lyapunov(v=0.01, as_printed=True).decide(state(np.zeros(n)), seen),
     ):
-        spent = np.where(decision.chosen, seen.compute_energy_j + decision.upload_energy_j, 0.0)
+        spent = np.where(decision.chosen, seen.base_energy_j + decision.upload_energy_j, 0.0)
         assert (spent <= seen.battery_j).all()
         assert decision.share.sum() <= 1 + 1e-12
         assert (decision.power_w <= seen.uplink.max_power_w * (1 + 1e-9)).all()

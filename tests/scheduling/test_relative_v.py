@@ -34,7 +34,7 @@ def some_round(seed: int, joule: float = 1.0, sample: float = 1.0) -> tuple[Sche
         samples=sample * draw.uniform(100, 1000, devices),
         available=np.ones(devices, dtype=bool),
         compute_time_s=compute_s,
-        compute_energy_j=joule * draw.uniform(0.02, 0.3, devices),
+        base_energy_j=joule * draw.uniform(0.02, 0.3, devices),
         battery_j=np.full(devices, np.inf),
         hard_budget=False,
         uplink=Uplink(
@@ -77,7 +77,7 @@ def test_what_a_device_is_worth_in_the_last_round(kind, gamma, horizon):
             some_round(0)[1].take(np.arange(devices)),
             round=horizon - 1,
             samples=np.full(devices, 700.0),
-            compute_energy_j=np.full(devices, 0.2),
+            base_energy_j=np.full(devices, 0.2),
             uplink=None,
         )
         assert kind(gamma=gamma).decide(state, observation).chosen.all() == taken

@@ -98,7 +98,7 @@ def test_a_margin_saves_uploads() -> None:
         power = transmit_power(
             share, link.payload_bits, link.upload_time_s, link.gain, link.bandwidth_hz, link.noise_w_per_hz
         )
-        lost.append(link.outage(share, power).mean())
+        lost.append(link.outage(share, power, link.upload_time_s).mean())
     assert lost[0] > 0.3 > lost[1] > lost[2]
     perfect = Cell.build(CellConfig(), 500, 0).link_state(0, 1e9, 20480)
     share = np.full(500, 1 / 500)
@@ -110,4 +110,4 @@ def test_a_margin_saves_uploads() -> None:
         perfect.bandwidth_hz,
         perfect.noise_w_per_hz,
     )
-    assert not perfect.outage(share, power).any()
+    assert not perfect.outage(share, power, perfect.upload_time_s).any()

@@ -24,6 +24,7 @@ from kfl.deploy.inventory import Inventory, server_engine
 from kfl.deploy.protocol import to_record
 from kfl.deploy.roster import Member, Roster
 from kfl.deploy.validation import Question, Verdict, energy_limits, judge
+from kfl.scheduling import round_energy
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
 
 if TYPE_CHECKING:
@@ -128,10 +129,10 @@ class FlowerFleet(Fleet):
         """Send the chosen devices their messages, wait for answers, and judge every one."""
         decided_s, sent_bytes = time.perf_counter(), self.courier.sent_bytes
         planned, (_, decision) = decision.chosen, self.broadcast(conditions, decision)
-        contents = self._messages(state, conditions, decision, message)
+        contents = self._messages(state, decision, message)
         answers = self.courier.ask(contents, "train", str(state.round), self.settings.deadline_s)
         answered_s = time.perf_counter()
-        questions = self._questions(state, conditions, decision)
+        questions = self._questions(state, decision)
         verdicts = {device: judge(questions[device], answer) for device, answer in sorted(answers.items())}
         verdicts = self._lose_in_outage(verdicts, conditions, decision)
         for device, verdict in verdicts.items():
@@ -140,7 +141,7 @@ class FlowerFleet(Fleet):
             if verdict.gain is not None:
                 self._reported[device] = verdict.gain
         correct = {device: verdict.correct for device, verdict in verdicts.items() if verdict.correct is not None}
-        compute_j, upload_j = _spent(conditions, decision, verdicts, answers)
+        compute_j, upload_j = _spent(decision, verdicts, answers)
         self.judged_s = time.perf_counter()
         self.round_facts = {
             "round": state.round,
@@ -212,9 +213,7 @@ class FlowerFleet(Fleet):
             gains[device] = np.nan if gain is None else gain
         return gains
 
-    def _messages(
-        self, state: RunState, conditions: Conditions, decision: Decision, message: Message
-    ) -> dict[int, tuple[int, Any]]:
+    def _messages(self, state: RunState, decision: Decision, message: Message) -> dict[int, tuple[int, Any]]:
         """For each chosen device its node and its message: what all get, and advice of its own."""
         deadline_s = self.settings.deadline_s
         question = self.roster.question("round", deadline_s)
@@ -225,14 +224,14 @@ class FlowerFleet(Fleet):
                 share=float(decision.share[device]),
                 power_w=float(decision.power_w[device]),
                 upload_time_s=float(decision.upload_time_s[device]),
-                compute_energy_j=float(conditions.observation.compute_energy_j[device]),
+                compute_energy_j=float(decision.compute_energy_j[device]),
                 upload_energy_j=float(decision.upload_energy_j[device]),
                 deadline_s=deadline_s,
             )
             contents[device] = (self.present[device].node, to_record({**question, **asdict(advice)}, message))
         return contents
 
-    def _questions(self, state: RunState, conditions: Conditions, decision: Decision) -> dict[int, Question]:
+    def _questions(self, state: RunState, decision: Decision) -> dict[int, Question]:
         """What each chosen device was asked, for the judgement of its answer."""
         formats = self.experiment.algorithm.upload_format(state.server)
         return {
@@ -245,7 +244,7 @@ class FlowerFleet(Fleet):
                     self.settings.max_compute_power_w,
                     self._max_power_w(device),
                     self.settings.deadline_s,
-                    float(conditions.observation.compute_energy_j[device]),
+                    float(decision.compute_energy_j[device]),
                     float(decision.upload_energy_j[device]),
                 ),
             )
@@ -265,20 +264,19 @@ class FlowerFleet(Fleet):
         """Lose uploads as the simulator does, where the channel is simulated and not known exactly."""
         if conditions.link is None or self.settings.channel != "simulated":
             return dict(verdicts)
-        outage = conditions.link.outage(decision.share, decision.power_w)
+        outage = conditions.link.outage(decision.share, decision.power_w, decision.upload_time_s)
         return {d: v.lost_in_outage(d) if v.usable and outage[d] else v for d, v in verdicts.items()}
 
 
 def _spent(
-    conditions: Conditions, decision: Decision, verdicts: Mapping[int, Verdict], answers: Mapping[int, Answer | NoReply]
+    decision: Decision, verdicts: Mapping[int, Verdict], answers: Mapping[int, Answer | NoReply]
 ) -> tuple[FloatArray, FloatArray]:
     """Joules of each device: what it reported, or the plan where nothing believable came.
 
     A device that is silent may have worked and sent; it is charged as planned, so that queues never underestimate.
     Only one whose message never left the server has spent nothing.
     """
-    compute_j = np.where(decision.chosen, conditions.observation.compute_energy_j, 0.0)
-    upload_j = np.where(decision.chosen, decision.upload_energy_j, 0.0)
+    compute_j, upload_j = round_energy(decision)
     for device, verdict in verdicts.items():
         answer = answers[device]
         if verdict.energy_j is not None:

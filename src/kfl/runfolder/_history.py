@@ -23,6 +23,7 @@ from kfl.algorithms import Rejection
 from kfl.core.parse import parse_json
 from kfl.experiment.faults import NOT_TRAINED
 from kfl.scheduling import Status
+from kfl.wireless import ENERGY_PARTS
 
 if TYPE_CHECKING:
     from kfl.algorithms import Algorithm
@@ -34,6 +35,8 @@ RADIO = ("gain", "true_gain", "compute_time_s", "upload_time_s", "queue_j")
 """Per device too; empty without a radio and in runs of earlier versions."""
 BATTERY = ("charge_j", "empty", "harvest_j")
 """Written only where there is something to write."""
+WHOLE_DEVICE = ("clock_hz", "static_j", "circuits_j", "tail_j", "receiving_j")
+"""Per device too; empty, and not written, where the energy model is the printed one."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,33 @@ class RoundLog:
     """Devices that were there without the charge to take part."""
     harvest_j: tuple[float, ...] = ()
     """What every device of the fleet harvested, whether or not it took part; empty where nothing is harvested."""
+    clock_hz: tuple[float, ...] = ()
+    """Clock of each processor. This and what follows is empty where the energy model is the printed one."""
+    static_j: tuple[float, ...] = ()
+    """Static power while computing; the rest of `compute_energy_j` is the work itself."""
+    circuits_j: tuple[float, ...] = ()
+    """The radio's circuits while sending."""
+    tail_j: tuple[float, ...] = ()
+    """Opening the connection, and keeping it after the last packet."""
+    receiving_j: tuple[float, ...] = ()
+    """Listening to the broadcast; the rest of `upload_energy_j` is radiating."""
+
+    def parts_j(self) -> dict[str, tuple[float, ...]]:
+        """Where each device's joules went, by the words of `kfl.wireless.ENERGY_PARTS`.
+
+        In the printed model all that the processor spends is computing, and all that the radio spends is radiating.
+        """
+        nothing = (0.0,) * len(self.devices)
+        static, circuits, tail, receiving = (getattr(self, name) or nothing for name in WHOLE_DEVICE[1:])
+        others = zip(self.upload_energy_j, circuits, tail, receiving, strict=True)
+        return {
+            "computing": tuple(all_j - one for all_j, one in zip(self.compute_energy_j, static, strict=True)),
+            "static": static,
+            "radiating": tuple(max(all_j - one - two - three, 0.0) for all_j, one, two, three in others),
+            "circuits": circuits,
+            "tail": tail,
+            "receiving": receiving,
+        }
 
     @property
     def energy_j(self) -> float:
@@ -129,7 +159,7 @@ class RoundLog:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON line."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        kept = {name: value for name, value in values.items() if name not in BATTERY or value}
+        kept = {name: value for name, value in values.items() if value or name not in (*BATTERY, *WHOLE_DEVICE)}
         return {**kept, "status": self.status.to_dict()}
 
     @staticmethod
@@ -143,7 +173,11 @@ class RoundLog:
             raise ValueError("it is not a round")
         chosen = _devices(values, "devices", devices)
         read: dict[str, Any] = {name: _numbers(values, name, len(chosen)) for name in PER_DEVICE}
-        read |= {name: _numbers(values, name, len(chosen)) for name in (*RADIO, "charge_j") if values.get(name)}
+        read |= {
+            name: _numbers(values, name, len(chosen))
+            for name in (*RADIO, *WHOLE_DEVICE, "charge_j")
+            if values.get(name)
+        }
         if values.get("harvest_j"):
             fleet = len(values["harvest_j"]) if devices is None else devices
             read["harvest_j"] = _numbers(values, "harvest_j", fleet)
@@ -248,8 +282,9 @@ class History:
         return [r for r, _ in tested], [a for _, a in tested]
 
 
-def totals(rounds: Sequence[RoundLog]) -> dict[str, float]:
-    """Sums over all rounds."""
+def totals(rounds: Sequence[RoundLog]) -> dict[str, Any]:
+    """Sums over all rounds; where the energy model is not the printed one, also where the joules went."""
+    whole = any(log.clock_hz for log in rounds)
     return {
         "energy_j": sum(log.energy_j for log in rounds),
         "compute_energy_j": sum(sum(log.compute_energy_j) for log in rounds),
@@ -258,7 +293,14 @@ def totals(rounds: Sequence[RoundLog]) -> dict[str, float]:
         "bits_up": sum(log.bits_up for log in rounds),
         "bits_down": sum(log.bits_down for log in rounds),
         "uploads": sum(len(log.devices) for log in rounds),
+        **({"energy_by_part_j": energy_by_part_j(rounds)} if whole else {}),
     }
+
+
+def energy_by_part_j(rounds: Sequence[RoundLog]) -> dict[str, float]:
+    """Where the joules of all devices went over all rounds."""
+    parts = [log.parts_j() for log in rounds]
+    return {name: sum(sum(one[name]) for one in parts) for name in ENERGY_PARTS}
 
 
 # ── Snapshots ────────────────────────────────────────────────────────────────

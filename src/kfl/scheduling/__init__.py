@@ -12,12 +12,13 @@ from kfl.scheduling.account import (
     EnergyAccount,
     EnergyBound,
     dominant,
+    energy_parts,
     proposition2_energy,
     round_energy,
     why_not_covered,
 )
 from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
-from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState, Uplink
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, FixedSet, GreedyEnergy, Myopic, RoundRobin, Uniform
 from kfl.scheduling.blocks import BlockSplit, in_blocks, round_to_blocks
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, UploadCurve
@@ -29,6 +30,7 @@ from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
 from kfl.scheduling.serve import reachable, serve, share_floor, standing
 from kfl.scheduling.status import OUTCOMES, Status, describe
+from kfl.scheduling.uplink import DeviceUplink, Uplink, of_device
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
     scheduler.name: scheduler
@@ -48,6 +50,7 @@ __all__ = [
     "CostCurve",
     "Decision",
     "Descend",
+    "DeviceUplink",
     "DriftScheduler",
     "Dual",
     "EnergyAccount",
@@ -75,7 +78,9 @@ __all__ = [
     "describe",
     "dominant",
     "drift_objective",
+    "energy_parts",
     "in_blocks",
+    "of_device",
     "proposition2_energy",
     "reachable",
     "read_problem",

@@ -40,7 +40,7 @@ class Candidates:
     """ln(q_k + ε): the price of a joule where the band is shared; −∞ where joules are free."""
     extra: float = 0.0
     """ε."""
-    compute_energy_j: FloatArray | float = 0.0
+    base_energy_j: FloatArray | float = 0.0
     """E_L,k; 0 where it is taken off the value already."""
 
     @staticmethod
@@ -49,11 +49,11 @@ class Candidates:
         floor: FloatArray,
         queue_j: FloatArray,
         value: FloatArray,
-        compute_energy_j: FloatArray | float = 0.0,
+        base_energy_j: FloatArray | float = 0.0,
         extra: float = 0.0,
     ) -> Candidates:
         """Candidates with the logarithms of their prices."""
-        return Candidates(curve, floor, queue_j, value, _log(queue_j + extra), extra, compute_energy_j)
+        return Candidates(curve, floor, queue_j, value, _log(queue_j + extra), extra, base_energy_j)
 
     def __len__(self) -> int:
         return len(self.value)
@@ -72,7 +72,7 @@ class Candidates:
             self.value[index],
             self.log_weight[index],
             self.extra,
-            self.compute_energy_j[index] if isinstance(self.compute_energy_j, np.ndarray) else self.compute_energy_j,
+            self.base_energy_j[index] if isinstance(self.base_energy_j, np.ndarray) else self.base_energy_j,
         )
 
     def first(self, count: int) -> Candidates:

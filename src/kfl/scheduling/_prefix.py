@@ -49,7 +49,7 @@ def best_prefix(candidates: Candidates) -> int:
     >>> from kfl.scheduling.curve import UploadCurve
     >>> one = np.ones(3)
     >>> easy = Candidates.of(UploadCurve.of(1e-9 * one, 0.01 * one), floor=1e-4 * one,
-    ...                      queue_j=np.array([0.0, 0.5, 2.0]), value=one, compute_energy_j=one, extra=1e-6)
+    ...                      queue_j=np.array([0.0, 0.5, 2.0]), value=one, base_energy_j=one, extra=1e-6)
     >>> best_prefix(easy)
     2
     """
@@ -102,7 +102,7 @@ def exact_values(candidates: Candidates, prefixes: NDArray[np.intp]) -> list[tup
         solved, log_weight = curve.take(live), np.broadcast_to(head.log_weight, member.shape)[live]
         log_price = log_prices(solved, log_weight, floor[live])
         share[live] = np.maximum(solved.share_at_price(log_price[:, None], log_weight), floor[live])
-    energy = head.compute_energy_j + curve.energy_j(share)
+    energy = head.base_energy_j + curve.energy_j(share)
     cost = np.where(member & (head.queue_j > 0), head.queue_j * energy, 0.0)
     value = np.where(member, head.value, 0.0)
     last = np.arange(len(prefixes)), prefixes
@@ -145,7 +145,7 @@ class Enclosure:
         self._candidates = candidates
         self._floor_energy = candidates.curve.energy_j(candidates.floor)
         # Without an upload: the newest device's part of Y, and the sums of parts and of their magnitudes.
-        compute = candidates.queue_j * candidates.compute_energy_j
+        compute = candidates.queue_j * candidates.base_energy_j
         self._own = compute - candidates.value
         self._own_size = compute + candidates.value
         self._base = np.cumsum(self._own)

@@ -23,12 +23,32 @@ from kfl.core.errors import ConfigError
 from kfl.core.text import percent
 from kfl.scheduling.base import Decision, Observation
 from kfl.scheduling.curve import FloatArray
+from kfl.scheduling.uplink import DeviceUplink
+from kfl.wireless import ENERGY_PARTS
 
 
-def round_energy(observation: Observation, decision: Decision) -> tuple[FloatArray, FloatArray]:
-    """What one round costs each device, in joules: computation E_L and upload E_U; 0 for devices that sit out."""
-    compute_j = np.where(decision.chosen, observation.compute_energy_j, 0.0)
+def round_energy(decision: Decision) -> tuple[FloatArray, FloatArray]:
+    """What one round costs each device, in joules: its processor and its radio; 0 for devices that sit out."""
+    compute_j = np.where(decision.chosen, decision.compute_energy_j, 0.0)
     return compute_j, np.where(decision.chosen, decision.upload_energy_j, 0.0)
+
+
+def energy_parts(observation: Observation, decision: Decision) -> dict[str, FloatArray]:
+    """Where the joules of a round go, for each device, by the words of `kfl.wireless.ENERGY_PARTS`.
+
+    The first two are the decision's `compute_energy_j`, the others its `upload_energy_j`. The printed model knows
+    computing and radiating alone.
+    """
+    compute_j, upload_j = round_energy(decision)
+    if not isinstance(observation.uplink, DeviceUplink):
+        nothing = np.zeros(len(compute_j))
+        return {**dict.fromkeys(ENERGY_PARTS, nothing), "computing": compute_j, "radiating": upload_j}
+    members = np.flatnonzero(decision.chosen)
+    run = (decision.compute_time_s[members], decision.upload_time_s[members], decision.power_w[members])
+    parts = {name: np.zeros(len(compute_j)) for name in ENERGY_PARTS}
+    for name, energy_j in observation.uplink.take(members).parts_j(*run).items():
+        parts[name][members] = energy_j
+    return parts
 
 
 def dominant(compute_j: ArrayLike, upload_j: ArrayLike) -> str:

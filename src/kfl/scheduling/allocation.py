@@ -31,9 +31,9 @@ from numpy.typing import ArrayLike
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling._band import log_prices
-from kfl.scheduling.base import Uplink
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray
 from kfl.scheduling.status import Status
+from kfl.scheduling.uplink import Uplink
 
 SHARE_TOLERANCE = 1e-12
 """How far rounding may push Σ θ above 1."""

@@ -12,9 +12,9 @@ import numpy as np
 from scipy.special import lambertw
 
 from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, AllocationProblem, share_band
-from kfl.scheduling.base import Uplink
 from kfl.scheduling.curve import FloatArray, UploadCurve
 from kfl.scheduling.status import Status
+from kfl.scheduling.uplink import Uplink
 
 
 def printed_rule(uplink: Uplink, weight: FloatArray, floor: FloatArray) -> Allocation:
@@ -28,14 +28,14 @@ def printed_rule(uplink: Uplink, weight: FloatArray, floor: FloatArray) -> Alloc
     if not solved.feasible or ((weight > 0) & uplink.curve.sends).any():
         return solved
     energy = uplink.curve.energy_j(floor)
-    power, time_s = uplink.transmission(floor, energy)
+    run = uplink.operation(floor, energy)
     nothing = np.zeros(())
     return replace(
         solved,
         share=floor,
-        power_w=power,
+        power_w=run.power_w,
         energy_j=energy,
-        upload_time_s=time_s,
+        upload_time_s=run.upload_time_s,
         multiplier=nothing,
         residual=nothing,
     )

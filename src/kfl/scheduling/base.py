@@ -14,100 +14,15 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from kfl.scheduling.curve import (
-    BoolArray,
-    CostCurve,
-    FloatArray,
-    Index,
-    UploadCurve,
-    energy_scale,
-    min_share,
-    required_exponent,
-)
+from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, Index, UploadCurve
 from kfl.scheduling.status import Status
-from kfl.wireless import transmit_power
-
-
-@dataclass(frozen=True, eq=False)
-class Uplink:
-    """The shared band in one round, one entry per device: what the radio says, the least shares, the cost curves.
-
-    >>> link = Uplink(bandwidth_hz=1e6, noise_w_per_hz=4e-21, gain=np.array([1e-9, 1e-11]),
-    ...               payload_bits=np.full(2, 1e6), upload_time_s=np.ones(2), max_power_w=np.ones(2))
-    >>> link.curve.energy_j(np.array([0.2, 0.8])).round(6)
-    array([2.50e-05, 4.41e-04])
-    >>> link.power_floor().round(4)
-    array([0.0446, 0.0657])
-    """
-
-    bandwidth_hz: float | FloatArray
-    noise_w_per_hz: float | FloatArray
-    gain: FloatArray
-    """Channel power gain h_k, linear."""
-    payload_bits: FloatArray
-    upload_time_s: FloatArray
-    """Time left for the upload, T_max − T_L. Zero or less: the device computes past the deadline."""
-    max_power_w: FloatArray
-
-    @cached_property
-    def curve(self) -> CostCurve:
-        """The energy of each device's upload over its share."""
-        time_s = np.maximum(self.upload_time_s, 0.0)
-        heard = np.where(self.gain > 0, self.gain, 1.0)  # a device that is not heard has no share that is enough
-        return UploadCurve.of(
-            energy_scale(self.bandwidth_hz, self.noise_w_per_hz, time_s, heard), self._required_exponent
-        )
-
-    @cached_property
-    def _required_exponent(self) -> FloatArray:
-        return required_exponent(self.payload_bits, self.bandwidth_hz, self.upload_time_s)
-
-    @property
-    def snr(self) -> FloatArray:
-        """s = p_max h / (B N₀): signal over noise at full power with the whole band."""
-        with np.errstate(over="ignore"):
-            return np.asarray(self.max_power_w * self.gain / (self.bandwidth_hz * self.noise_w_per_hz))
-
-    def power_floor(self) -> FloatArray:
-        """θ^min from the power limit, constraint (25a); infinite where no share is enough, or no time is left."""
-        return min_share(self.snr, self._required_exponent)
-
-    def power_w(self, share: ArrayLike) -> FloatArray:
-        """Equation (24): the power with which an upload ends exactly in time; infinite where none does."""
-        return transmit_power(
-            share, self.payload_bits, self.upload_time_s, self.gain, self.bandwidth_hz, self.noise_w_per_hz
-        )
-
-    def most_energy_j(self) -> FloatArray:
-        """Nobody can spend more on an upload: full power for all the time left."""
-        return np.asarray(self.max_power_w * self.upload_time_s)
-
-    def transmission(self, share: FloatArray, energy_j: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Power in watts and duration in seconds of an upload with these shares, which costs these joules.
-
-        By Proposition 1 an upload takes all the time left.
-        """
-        time_s = np.where(self.upload_time_s > 0, self.upload_time_s, 1.0)
-        return np.asarray(energy_j / time_s), np.where(share > 0, self.upload_time_s, 0.0)
-
-    def take(self, index: Index) -> Self:
-        """Some of the devices."""
-        return replace(self, **{name: values[index] for name, values in self._arrays().items()})
-
-    def rows(self) -> Self:
-        """The same problems as a plain batch: arrays (..., n) become (m, n)."""
-        return replace(self, **{name: values.reshape(-1, values.shape[-1]) for name, values in self._arrays().items()})
-
-    def _arrays(self) -> dict[str, FloatArray]:
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: values for name, values in arrays.items() if np.ndim(values)}
+from kfl.scheduling.uplink import Uplink
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +36,10 @@ class Observation:
     samples: FloatArray
     available: BoolArray
     compute_time_s: FloatArray
-    compute_energy_j: FloatArray
+    """Seconds of local work, at the fastest clock where a device can choose."""
+    base_energy_j: FloatArray
+    """Joules of taking part that no share of the band changes: E_L in the printed model; else the cheapest
+    computation, and what a round costs once. What a share costs beyond them is the `curve`."""
     battery_j: FloatArray
     """Budget left; infinite where there is none."""
     hard_budget: bool
@@ -153,7 +71,7 @@ class Observation:
 
     def take(self, index: Index) -> Observation:
         """The same observation of some of the devices."""
-        per_device = ("samples", "available", "compute_time_s", "compute_energy_j", "battery_j")
+        per_device = ("samples", "available", "compute_time_s", "base_energy_j", "battery_j")
         arrays = {name: getattr(self, name)[index] for name in per_device}
         empty = None if self.empty is None else self.empty[index]
         return replace(self, **arrays, empty=empty, uplink=None if self.uplink is None else self.uplink.take(index))
@@ -161,14 +79,25 @@ class Observation:
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """Who takes part in a round, with which share of the band and which power, and what that will cost."""
+    """Who takes part in a round, with which share of the band, power and clock, and what that will cost.
+
+    Joules and seconds are 0 for devices that are not chosen. For the others `compute_energy_j + upload_energy_j` is
+    the observation's `base_energy_j` and what its `curve` says of the share.
+    """
 
     chosen: BoolArray
     share: FloatArray
     """Fraction of the band; 0 for devices that are not chosen. Sums to at most 1."""
     power_w: FloatArray
+    """Radiated while sending."""
     upload_energy_j: FloatArray
+    """All that the radio spends."""
     upload_time_s: FloatArray
+    compute_energy_j: FloatArray
+    """All that the processor spends."""
+    compute_time_s: FloatArray
+    clock_hz: FloatArray | None = None
+    """Clock of each processor; None where the model leaves no choice."""
     objective: float = float("nan")
     """Value of what the scheduler minimises; NaN where it minimises nothing."""
     lower_bound: float = float("nan")
@@ -180,6 +109,25 @@ class Decision:
     def gap(self) -> float:
         """Certified distance to the best possible decision, objective − lower bound."""
         return self.objective - self.lower_bound
+
+    @staticmethod
+    def nobody(
+        size: int, status: Status, objective: float = float("nan"), lower_bound: float = float("nan")
+    ) -> Decision:
+        """A round in which none of so many devices takes part."""
+        nothing = np.zeros(size)
+        return Decision(
+            chosen=np.zeros(size, bool),
+            share=nothing,
+            power_w=nothing,
+            upload_energy_j=nothing,
+            upload_time_s=nothing,
+            compute_energy_j=nothing,
+            compute_time_s=nothing,
+            objective=objective,
+            lower_bound=lower_bound,
+            status=status,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,9 +25,8 @@ from kfl.scheduling.status import Status
 def _serve_all(observation: Observation, chosen: BoolArray) -> Decision:
     """Share the band among the chosen devices with the least total energy; the status says where there is nobody."""
     if not chosen.any():
-        nothing = np.zeros(len(chosen))
         unable = by_reason(standing(observation), np.ones_like(chosen))
-        return Decision(chosen, nothing, nothing, nothing, nothing, status=Status("nobody_able", unable))
+        return Decision.nobody(len(chosen), Status("nobody_able", unable))
     return serve(observation, chosen, np.ones(len(chosen)))
 
 
@@ -189,7 +188,7 @@ class RoundRobin(Scheduler):
 
     def _estimated_energy(self, observation: Observation, floor: FloatArray) -> FloatArray:
         share = np.maximum(np.where(np.isfinite(floor), floor, 1.0), 1.0 / self.count)
-        return observation.compute_energy_j + observation.curve.energy_j(share)
+        return observation.base_energy_j + observation.curve.energy_j(share)
 
     def update(self, state: SchedulerState, decision: Decision, spent_j: FloatArray) -> SchedulerState:
         """Equation (21) for the queues; the turn goes on behind the last device that was chosen."""
@@ -273,7 +272,7 @@ class GreedyEnergy(Scheduler):
         while many - few > 1:
             middle = (few + many) // 2
             decision = _serve_all(seen, _mask(order[:middle], seen.size))
-            spent_j = np.where(decision.chosen, seen.compute_energy_j + decision.upload_energy_j, 0.0)
+            spent_j = np.where(decision.chosen, decision.compute_energy_j + decision.upload_energy_j, 0.0)
             few, many = (middle, many) if float(np.sum(spent_j)) <= limit_j else (few, middle)
         decision = _serve_all(seen, _mask(order[:few], seen.size))
         if not few and len(order):
@@ -287,7 +286,7 @@ class GreedyEnergy(Scheduler):
         equal = 1.0 / (self.count or max(len(members), 1))
         share = np.maximum(floor[members], equal)
         curve = observation.curve.take(members)
-        cost_j = observation.compute_energy_j[members] + curve.energy_j(share)
+        cost_j = observation.base_energy_j[members] + curve.energy_j(share)
         # Where the estimate overflows, its logarithm decides.
         return members[np.lexsort((curve.log_energy_j(share), cost_j))]
 

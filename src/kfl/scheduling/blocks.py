@@ -1,6 +1,6 @@
 """Shares in whole resource blocks: the band is cut into n equal blocks and every device gets some of them.
 
-For a device with m blocks the upload energy E(m/n) is convex and falling in m. So the split of n blocks that
+For a device with m blocks the energy E(m/n) is convex and falling in m. So the split of n blocks that
 minimises Σ w_k E_k is found by giving one block at a time to the device that saves most by it, starting from the
 fewest blocks with which each device can send at all. The weights w_k are those the scheduler shared the band with.
 
@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState, Uplink
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray, Index
+from kfl.scheduling.serve import decision_for
 from kfl.scheduling.status import Status
+from kfl.scheduling.uplink import Uplink
 
 BlockEnergy = Callable[[Index, NDArray[np.int64]], FloatArray]
 
@@ -38,28 +40,18 @@ def in_blocks(
         uplink,
         weight=scheduler.energy_weight(state, observation),
         worth=scheduler.worth(state, observation),
-        energy_limit_j=seen.battery_j - seen.compute_energy_j if seen.hard_budget else None,
+        energy_limit_j=seen.battery_j - seen.base_energy_j if seen.hard_budget else None,
     )
-    sending = split.share > 0
-    power_w = np.zeros(len(sending))
-    power_w[sending] = uplink.take(sending).power_w(split.share[sending])
-    upload_time_s = np.where(sending, uplink.upload_time_s, 0.0)
     status = decision.status
     if split.dropped.any():
         status = Status(
             "too_few_blocks", {"crowded": tuple(np.flatnonzero(split.dropped).tolist())}, {"blocks": blocks}
         )
-    rounded = replace(
-        decision,
-        chosen=decision.chosen & ~split.dropped,
-        share=split.share,
-        power_w=power_w,
-        upload_energy_j=power_w * upload_time_s,
-        upload_time_s=upload_time_s,
-        status=status,
-    )
+    kept = np.flatnonzero(decision.chosen & ~split.dropped)
+    rounded = decision_for(observation, kept, split.share[kept], status=status)
     # The bound was for shares that are real numbers; whole blocks can only be worse, so it still holds.
-    return replace(rounded, objective=scheduler.objective(state, observation, rounded))
+    objective = scheduler.objective(state, observation, rounded)
+    return replace(rounded, objective=objective, lower_bound=decision.lower_bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +89,10 @@ def round_to_blocks(
     values = np.full(len(share), np.inf) if worth is None else worth
 
     def energy(index: Index, count: NDArray[np.int64]) -> FloatArray:
-        """Upload energy with this many blocks; infinite where power or energy limit forbid it."""
-        power_w = uplink.take(index).power_w(count / blocks)
-        energy_j = np.where(power_w < np.inf, power_w * uplink.upload_time_s[index], np.inf)
+        """What this many blocks cost; infinite where power or energy limit forbid it."""
+        energy_j = uplink.take(index).energy_within_limits(count / blocks)
         # A relative 1e-9: a share exactly at the limit must not fail by a rounding error.
-        kept = (power_w <= uplink.max_power_w[index] * (1 + 1e-9)) & (energy_j <= limit_j[index] * (1 + 1e-9))
-        return np.where(kept, energy_j, np.inf)
+        return np.where(energy_j <= limit_j[index] * (1 + 1e-9), energy_j, np.inf)
 
     need = _fewest_blocks(energy, active, blocks)
     able = active[need <= blocks]

@@ -62,7 +62,7 @@ class Dual(DriftScheduler):
             share = energy = np.zeros(len(members))
         else:
             devices = Candidates.of(only.curve, floor, queue, worth[members])
-            magnitude = float(np.sum(v * gamma * only.samples + queue * only.compute_energy_j))
+            magnitude = float(np.sum(v * gamma * only.samples + queue * only.base_energy_j))
             positions, bound = _best_set(devices, magnitude)
             most_j = only.uplink.most_energy_j()[positions]
             tiny = self._tiny_price(state.allowance_j, only.samples[positions], most_j, v, gamma)
@@ -113,5 +113,4 @@ def _best_set(devices: Candidates, magnitude: float) -> tuple[NDArray[np.intp], 
 
 
 def _nobody(size: int, status: Status) -> Decision:
-    nothing = np.zeros(size)
-    return Decision(nothing.astype(bool), nothing, nothing, nothing, nothing, 0.0, 0.0, status)
+    return Decision.nobody(size, status, objective=0.0, lower_bound=0.0)

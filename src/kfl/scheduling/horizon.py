@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
 from kfl.scheduling.account import round_energy
-from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState, Uplink
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.serve import outcomes
 from kfl.scheduling.status import OUTCOMES, Status
-from kfl.wireless import Cell, CellConfig
+from kfl.scheduling.uplink import Uplink, of_device
+from kfl.wireless import Cell, CellConfig, DeviceCosts
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,9 @@ class Problem:
     deadline_s: FloatArray
     max_power_w: FloatArray
     compute_time_s: FloatArray
+    """At the fastest clock, where a device can choose."""
     compute_energy_j: FloatArray
+    """At that clock."""
     budget_j: FloatArray
     """For all rounds together; infinite where there is none."""
     spent_j: FloatArray
@@ -67,6 +70,8 @@ class Problem:
     """What the scheduler remembers besides the queues."""
     notes: tuple[str, ...] = ()
     """What a reader of the file should know: a sentence each."""
+    device: DeviceCosts | None = None
+    """What else whole devices spend; None for the printed model."""
 
     @property
     def size(self) -> int:
@@ -85,23 +90,26 @@ class Problem:
 
     def observation(self, index: int, spent_j: FloatArray) -> Observation:
         """What a scheduler sees in the `index`-th round described here, when devices have spent `spent_j` so far."""
+        uplink = Uplink(
+            bandwidth_hz=self.bandwidth_hz,
+            noise_w_per_hz=dbm_to_watt(self.noise_dbm_per_hz),
+            gain=self.gain[index],
+            payload_bits=self.payload_bits,
+            upload_time_s=self.deadline_s - self.compute_time_s,
+            max_power_w=self.max_power_w,
+        )
+        if self.device is not None:
+            uplink = of_device(uplink, self.compute_time_s, self.device)
         return Observation(
             round=self.round + index,
             seed=self.seed,
             samples=self.samples,
             available=self.available[index],
             compute_time_s=self.compute_time_s,
-            compute_energy_j=self.compute_energy_j,
+            base_energy_j=uplink.base_energy_j(self.compute_energy_j),
             battery_j=self.budget_j - spent_j,
             hard_budget=self.hard_budget,
-            uplink=Uplink(
-                bandwidth_hz=self.bandwidth_hz,
-                noise_w_per_hz=dbm_to_watt(self.noise_dbm_per_hz),
-                gain=self.gain[index],
-                payload_bits=self.payload_bits,
-                upload_time_s=self.deadline_s - self.compute_time_s,
-                max_power_w=self.max_power_w,
-            ),
+            uplink=uplink,
         )
 
     def after(self, state: SchedulerState, spent_j: FloatArray) -> Problem:
@@ -159,6 +167,7 @@ def cell_problem(
         budget_j=cell.budget_j(rounds),
         spent_j=np.zeros(devices),
         queue_j=np.zeros(devices),
+        device=first.device,
     )
 
 
@@ -184,6 +193,8 @@ class ScheduledRound:
     status: Status
     counts: tuple[int, ...]
     """How many devices met each of `OUTCOMES`."""
+    clock_hz: FloatArray | None = None
+    """None where the model leaves no choice."""
 
     @property
     def energy_j(self) -> float:
@@ -263,7 +274,7 @@ def play(problem: Problem, scheduler: Scheduler) -> Iterator[PlayedRound]:
         observation, before = problem.observation(index, spent_j), state
         with np.errstate(invalid="ignore"):  # a gain of 0 and no time left: 0/0 among devices nobody can choose
             decision = scheduler.decide(before, observation)
-        compute_j, upload_j = round_energy(observation, decision)
+        compute_j, upload_j = round_energy(decision)
         state = scheduler.update(before, decision, compute_j + upload_j)
         spent_j = spent_j + (compute_j + upload_j)
         outcome = outcomes(observation, decision)
@@ -289,13 +300,14 @@ def _record(played: PlayedRound) -> ScheduledRound:
         devices=chosen,
         share=decision.share[chosen],
         power_w=decision.power_w[chosen],
-        compute_energy_j=observation.compute_energy_j[chosen],
+        compute_energy_j=decision.compute_energy_j[chosen],
         upload_energy_j=decision.upload_energy_j[chosen],
-        compute_time_s=observation.compute_time_s[chosen],
+        compute_time_s=decision.compute_time_s[chosen],
         upload_time_s=decision.upload_time_s[chosen],
         queue_j=played.after.queue_j[chosen],
         objective=decision.objective,
         lower_bound=decision.lower_bound,
         status=decision.status,
         counts=tuple(np.bincount(played.outcome, minlength=len(OUTCOMES)).tolist()),
+        clock_hz=None if decision.clock_hz is None else decision.clock_hz[chosen],
     )

@@ -28,6 +28,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.errors import ConfigError
 from kfl.scheduling._band import Candidates
 from kfl.scheduling._prefix import best_prefix
 from kfl.scheduling.allocation import share_band
@@ -37,6 +38,7 @@ from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight
 from kfl.scheduling.serve import by_reason, nobody_there, reachable, serve, standing
 from kfl.scheduling.status import Status
+from kfl.scheduling.uplink import DeviceUplink
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Lyapunov(DriftScheduler):
     >>> scheduler, ones = Lyapunov(v=0.01), np.ones(2)
     >>> state = scheduler.init(budget_j=20 * ones, horizon=200)
     >>> seen = Observation(round=0, seed=0, samples=600 * ones, available=ones > 0, compute_time_s=0.5 * ones,
-    ...                    compute_energy_j=0.05 * ones, battery_j=20 * ones, hard_budget=False, uplink=None)
+    ...                    base_energy_j=0.05 * ones, battery_j=20 * ones, hard_budget=False, uplink=None)
     >>> decision = scheduler.decide(state, seen)
     >>> decision.chosen, decision.objective
     (array([ True,  True]), -12.0)
@@ -59,6 +61,9 @@ class Lyapunov(DriftScheduler):
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """Algorithm 3 for one round."""
+        if self.as_printed and isinstance(observation.uplink, DeviceUplink):
+            right = "false in a cell with whole devices: the printed rule is about the printed energy model"
+            raise ConfigError("scheduler.as_printed", True, right)
         seen = self.limited(state, observation)
         data_value = self.printed_v(state, observation.samples) * data_weight(self.gamma, observation.round)
         candidates, order = line_up(data_value, self.small_price(state.allowance_j), state.queue_j, seen)
@@ -86,7 +91,7 @@ def line_up(
         floor[order],
         queue_j[order],
         value[order],
-        observation.compute_energy_j[order],
+        observation.base_energy_j[order],
         extra,
     )
     return candidates, order
@@ -100,7 +105,7 @@ def _order(
     log_upload = observation.curve.log_energy_j(1.0 / len(value))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         log_queue = np.log(queue_j)
-        cost = np.where(busy, queue_j * observation.compute_energy_j + np.exp(log_queue + log_upload), 0.0)
+        cost = np.where(busy, queue_j * observation.base_energy_j + np.exp(log_queue + log_upload), 0.0)
         # Where the estimate overflows, its logarithm decides.
         overflow = np.where(np.isinf(cost), log_queue + log_upload, 0.0)
     members = np.flatnonzero(possible)

@@ -89,7 +89,7 @@ class DriftScheduler(Scheduler):
         """
         if self.v is not None or observation.uplink is None or self.dearest_upload == np.inf:
             return observation
-        most_j = observation.compute_energy_j + self.dearest_upload * state.allowance_j
+        most_j = observation.base_energy_j + self.dearest_upload * state.allowance_j
         left_j = observation.battery_j if observation.hard_budget else np.inf
         return replace(observation, hard_budget=True, battery_j=np.minimum(left_j, most_j))
 
@@ -98,14 +98,14 @@ class DriftScheduler(Scheduler):
         return state.queue_j + self.small_price(state.allowance_j)
 
     def worth(self, state: SchedulerState, observation: Observation) -> FloatArray:
-        """V γ_t D_k − q_k E_L."""
+        """V γ_t D_k − q_k E_L, with E_L the energy that no share changes."""
         value = self.printed_v(state, observation.samples) * data_weight(self.gamma, observation.round)
-        return np.asarray(value * observation.samples - state.queue_j * observation.compute_energy_j)
+        return np.asarray(value * observation.samples - state.queue_j * observation.base_energy_j)
 
     def objective(self, state: SchedulerState, observation: Observation, decision: Decision) -> float:
         """Equation (22), with the true queues."""
         v, gamma = self.printed_v(state, observation.samples), data_weight(self.gamma, observation.round)
-        energy_j = observation.compute_energy_j + decision.upload_energy_j
+        energy_j = decision.compute_energy_j + decision.upload_energy_j
         return drift_objective(v, gamma, observation.samples, state.queue_j, decision.chosen, energy_j)
 
     def small_price(self, allowance_j: FloatArray) -> float:

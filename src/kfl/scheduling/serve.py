@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, share_band
-from kfl.scheduling.base import Decision, Observation, Uplink
+from kfl.scheduling.base import Decision, Observation
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.status import OUTCOMES, Status
+from kfl.scheduling.uplink import Operation, Uplink
 
 Allocator = Callable[[Uplink, FloatArray, FloatArray], Allocation]
 """Shares the band among devices, given the price of each one's joule and its least share."""
@@ -29,7 +30,7 @@ def share_floor(observation: Observation) -> FloatArray:
     """The least share of each device, with nobody else in the band; infinite where no share is enough.
 
     The floor is the larger of θ^min, from the power limit (25a), and, with hard budgets, the share from which
-    on the battery pays for the upload: E_U(θ) ≤ battery − E_L.
+    on the battery pays for the round: what the share costs ≤ battery − base.
     """
     floor = observation.power_floor
     return np.maximum(floor, _budget_floor(observation)) if observation.hard_budget else floor
@@ -42,7 +43,7 @@ def reachable(observation: Observation) -> tuple[BoolArray, FloatArray]:
 
 
 def _budget_floor(observation: Observation) -> FloatArray:
-    left = observation.battery_j * (1.0 - _BUDGET_MARGIN) - observation.compute_energy_j
+    left = observation.battery_j * (1.0 - _BUDGET_MARGIN) - observation.base_energy_j
     broke = ~(left >= 0)
     floor = observation.curve.share_for_energy(np.where(broke, 0.0, left) * (1.0 - _BUDGET_MARGIN))
     return np.where(broke, np.inf, floor)
@@ -62,8 +63,7 @@ def serve(
     status = _left_out(observation, chosen, chosen & possible & ~fitting)
     members = np.flatnonzero(fitting)
     if observation.uplink is None or not len(members):
-        nothing = np.zeros(len(chosen))
-        return Decision(fitting, nothing, nothing, nothing, nothing, status=status)
+        return decision_for(observation, members, np.zeros(len(members)), status=status)
     _check_weights(weight, members)
     solution = allocator(observation.uplink.take(members), weight[members], floor[members])
     return decision_for(observation, members, solution.share, solution.energy_j, status)
@@ -73,18 +73,32 @@ def decision_for(
     observation: Observation,
     members: NDArray[np.intp],
     share: FloatArray,
-    energy_j: FloatArray,
+    energy_j: FloatArray | None = None,
     status: Status | None = None,
 ) -> Decision:
-    """A decision with these devices, their shares and what their uploads cost, without objective."""
-    size = observation.size
+    """A decision with these devices and their shares, without objective.
+
+    `energy_j` is what the shares cost by the curve, where that is known already.
+    """
+    size, silent = observation.size, np.zeros(len(members))
+    run = Operation(silent, silent, silent)
+    if observation.uplink is not None and len(members):
+        run = observation.uplink.take(members).operation(share, energy_j)
+    compute_s = observation.compute_time_s[members] if run.compute_time_s is None else run.compute_time_s
+    compute_j = observation.base_energy_j[members] if run.compute_energy_j is None else run.compute_energy_j
     chosen = np.zeros(size, bool)
     chosen[members] = True
-    shares, upload_j = _spread(share, members, size), _spread(energy_j, members, size)
-    power_w, time_s = np.zeros(size), np.zeros(size)
-    if observation.uplink is not None:
-        power_w, time_s = observation.uplink.transmission(shares, upload_j)
-    return Decision(chosen, shares, power_w, upload_j, time_s, status=Status() if status is None else status)
+    return Decision(
+        chosen=chosen,
+        share=_spread(share, members, size),
+        power_w=_spread(run.power_w, members, size),
+        upload_energy_j=_spread(run.upload_energy_j, members, size),
+        upload_time_s=_spread(run.upload_time_s, members, size),
+        compute_energy_j=_spread(compute_j, members, size),
+        compute_time_s=_spread(compute_s, members, size),
+        clock_hz=None if run.clock_hz is None else _spread(run.clock_hz, members, size),
+        status=Status() if status is None else status,
+    )
 
 
 def _check_weights(weight: FloatArray, members: NDArray[np.intp]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling import Decision, Observation, Uplink
+from kfl.scheduling import Decision, Observation, Uplink, of_device
 
 if TYPE_CHECKING:
     from kfl.algorithms import Upload
@@ -176,30 +176,32 @@ class Fleet(ABC):
 def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> Observation:
     """What the server knows when a round starts."""
     table, experiment, available = fleet.table, fleet.experiment, fleet.available(state, link)
+    uplink, nothing = None if link is None else known_uplink(link), np.zeros(table.size)
+    base_j = nothing if link is None or uplink is None else uplink.base_energy_j(link.compute_energy_j)
     battery_j, empty = table.budget_j - state.compute_energy_j - state.upload_energy_j, None
     if state.batteries is not None and link is not None:
         charge_j = state.batteries.charge_j
         # A budget that nothing fills up again still ends; a harvest has no other end than the charge.
         battery_j = charge_j if fleet.harvests else np.minimum(charge_j, battery_j)
-        empty = available & (charge_j < link.compute_energy_j)
+        empty = available & (charge_j < base_j)
         available = available & ~empty
     return Observation(
         round=state.round,
         seed=experiment.seed,
         samples=table.samples,
         available=available,
-        compute_time_s=np.zeros(table.size) if link is None else link.compute_time_s,
-        compute_energy_j=np.zeros(table.size) if link is None else link.compute_energy_j,
+        compute_time_s=nothing if link is None else link.compute_time_s,
+        base_energy_j=base_j,
         battery_j=battery_j,
         hard_budget=experiment.hard_budget,
-        uplink=None if link is None else known_uplink(link),
+        uplink=uplink,
         empty=empty,
     )
 
 
 def known_uplink(link: LinkState) -> Uplink:
     """The uplink as the server knows it: without the true gains."""
-    return Uplink(
+    uplink = Uplink(
         bandwidth_hz=link.bandwidth_hz,
         noise_w_per_hz=link.noise_w_per_hz,
         gain=link.gain,
@@ -207,6 +209,9 @@ def known_uplink(link: LinkState) -> Uplink:
         upload_time_s=link.upload_time_s,
         max_power_w=link.max_power_w,
     )
+    if link.device is None:
+        return uplink
+    return of_device(uplink, link.compute_time_s, link.device, link.reserved_s)
 
 
 def finite(states: Sequence[State]) -> list[bool]:

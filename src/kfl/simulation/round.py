@@ -14,7 +14,7 @@ import numpy as np
 
 from kfl.engine import RoundKey
 from kfl.runfolder import RoundLog, RunState
-from kfl.scheduling import Decision, Status, in_blocks
+from kfl.scheduling import Decision, DeviceUplink, Status, energy_parts, in_blocks, round_energy
 from kfl.simulation.fleet import Conditions, Fleet, FloatArray, IntArray, Replies
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     everybody = range(fleet.table.size)
     following = evaluate(fleet, following, replies.states if algorithm.predicts_alone else everybody)
     entry = round_log(fleet, following, replace(decision, status=status), replies, rejected)
-    facts = radio_facts(state, conditions, decision) | battery_facts(state, conditions, decision, harvest_j)
+    facts = radio_facts(state, conditions, decision, replies)
+    facts |= battery_facts(state, conditions, decision, harvest_j)
     return following, replace(entry, **facts)
 
 
@@ -155,7 +156,7 @@ def round_log(
     )
 
 
-def radio_facts(state: RunState, conditions: Conditions, decision: Decision) -> dict[str, Any]:
+def radio_facts(state: RunState, conditions: Conditions, decision: Decision, replies: Replies) -> dict[str, Any]:
     """What the costs of the chosen devices follow from, for the round's log; nothing without a radio."""
     link, chosen = conditions.link, np.flatnonzero(decision.chosen).tolist()
     if link is None:
@@ -164,11 +165,33 @@ def radio_facts(state: RunState, conditions: Conditions, decision: Decision) -> 
     return {
         "gain": gain,
         "true_gain": () if true_gain == gain else true_gain,
-        "compute_time_s": _of(conditions.observation.compute_time_s, chosen),
+        "compute_time_s": _of(decision.compute_time_s, chosen),
         "upload_time_s": _of(decision.upload_time_s, chosen),
         "queue_j": _of(state.scheduler.queue_j, chosen),
         "reserved_s": link.reserved_s,
+        **_whole_device(conditions, decision, replies, chosen),
     }
+
+
+def _whole_device(
+    conditions: Conditions, decision: Decision, replies: Replies, chosen: list[int]
+) -> dict[str, tuple[float, ...]]:
+    """Clocks, and where the joules that devices really spent went; nothing in the printed model.
+
+    A device that spent less than planned, or more, did so in all parts alike.
+    """
+    if not isinstance(conditions.observation.uplink, DeviceUplink) or decision.clock_hz is None:
+        return {}
+    planned = energy_parts(conditions.observation, decision)
+    compute_j, upload_j = round_energy(decision)
+    computed, sent = _ratio(replies.compute_energy_j, compute_j), _ratio(replies.upload_energy_j, upload_j)
+    spent = {"static_j": planned["static"] * computed}
+    spent |= {f"{name}_j": planned[name] * sent for name in ("circuits", "tail", "receiving")}
+    return {"clock_hz": _of(decision.clock_hz, chosen)} | {name: _of(spent[name], chosen) for name in spent}
+
+
+def _ratio(spent_j: FloatArray, planned_j: FloatArray) -> FloatArray:
+    return np.divide(spent_j, planned_j, out=np.zeros_like(spent_j), where=planned_j > 0)
 
 
 def battery_facts(

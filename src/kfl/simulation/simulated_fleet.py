@@ -10,6 +10,7 @@ import numpy as np
 
 from kfl.engine import RoundKey
 from kfl.experiment.faults import NOT_TRAINED, RAN_DRY, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
+from kfl.scheduling import round_energy
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies, finite
 
 if TYPE_CHECKING:
@@ -61,13 +62,14 @@ class SimulatedFleet(Fleet):
         struck = experiment.faults.strike(experiment.seed, state.round, asked, self.table.size)
         seed = experiment.seed
         spent = {d: spent_fraction(seed, state.round, d) for d, kind in struck.items() if kind == "battery_empty"}
-        dry = _running_dry(state, conditions, reached, struck, spent)
+        dry = _running_dry(state, reached, struck, spent)
         struck, spent = struck | dict.fromkeys(dry, RAN_DRY), spent | dry
-        compute_j, upload_j = _spent(conditions, reached, struck, spent)
-        unlearned = {d for d in dry if compute_j[d] < conditions.observation.compute_energy_j[d]}
+        compute_j, upload_j = _spent(reached, struck, spent)
+        unlearned = {d for d in dry if compute_j[d] < decision.compute_energy_j[d]}
         learning = [d for d in asked if struck.get(d) not in NOT_TRAINED and d not in unlearned]
         trained, uploads, diverged = self._train(state, learning, message)
-        outage = set() if link is None else set(np.flatnonzero(link.outage(decision.share, decision.power_w)).tolist())
+        plan = (decision.share, decision.power_w, decision.upload_time_s)
+        outage = set() if link is None else set(np.flatnonzero(link.outage(*plan)).tolist())
         lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST} | set(dry)
         arrived = [self._as_received(state, u, struck.get(u.device)) for u in uploads if u.device not in lost]
         return Replies(
@@ -142,28 +144,25 @@ def _busy_s(conditions: Conditions, decision: Decision) -> float:
     """Simulated seconds of the slowest chosen device's computation and upload."""
     if conditions.link is None or not decision.chosen.any():
         return 0.0
-    busy_s = conditions.observation.compute_time_s + decision.upload_time_s
+    busy_s = decision.compute_time_s + decision.upload_time_s
     return float(busy_s[decision.chosen].max())
 
 
 def _running_dry(
-    state: RunState, conditions: Conditions, decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]
+    state: RunState, decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]
 ) -> dict[int, float]:
     """The devices whose charge does not last for what they were asked to do, and for which part of it it lasts."""
     if state.batteries is None:
         return {}
-    compute_j, upload_j = _spent(conditions, decision, struck, part)
+    compute_j, upload_j = _spent(decision, struck, part)
     dry = np.flatnonzero(state.batteries.running_dry(compute_j + upload_j)).tolist()
-    planned_j = conditions.observation.compute_energy_j + decision.upload_energy_j
+    planned_j = decision.compute_energy_j + decision.upload_energy_j
     return {device: float(state.batteries.charge_j[device] / planned_j[device]) for device in dry}
 
 
-def _spent(
-    conditions: Conditions, decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]
-) -> tuple[FloatArray, FloatArray]:
+def _spent(decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]) -> tuple[FloatArray, FloatArray]:
     """Joules each device really spent on computing and on its upload; `part` is of those whose battery died."""
-    compute_j = np.where(decision.chosen, conditions.observation.compute_energy_j, 0.0)
-    upload_j = np.where(decision.chosen, decision.upload_energy_j, 0.0)
+    compute_j, upload_j = round_energy(decision)
     for device, kind in struck.items():
         if kind == "drop_before":
             compute_j[device] = upload_j[device] = 0.0

@@ -142,17 +142,17 @@ def observed_rounds(world: World, rounds: int) -> Iterator[Observation]:
     bits = float(table.bits_down.max(initial=0.0))
     for t in range(rounds):
         link = world.cell.link_state(t, table.flops, table.bits_up, fading, broadcast_bits=bits)
-        fading = link.fading
+        fading, uplink = link.fading, known_uplink(link)
         yield Observation(
             round=t,
             seed=asked.seed,
             samples=table.samples,
             available=asked.faults.present(asked.seed, t, world.devices, asked.rounds),
             compute_time_s=link.compute_time_s,
-            compute_energy_j=link.compute_energy_j,
+            base_energy_j=uplink.base_energy_j(link.compute_energy_j),
             battery_j=np.full(world.devices, np.inf),
             hard_budget=False,
-            uplink=known_uplink(link),
+            uplink=uplink,
         )
 
 
@@ -165,7 +165,7 @@ def least_round_energy(world: World, rounds: int) -> FloatArray:
     for t, seen in enumerate(observed_rounds(world, rounds)):
         able = np.flatnonzero(seen.available & np.isfinite(seen.power_floor))
         only = seen.take(able)
-        least[t, able] = only.compute_energy_j + only.curve.energy_j(np.ones(len(able)))
+        least[t, able] = only.base_energy_j + only.curve.energy_j(np.ones(len(able)))
     return least
 
 
@@ -178,7 +178,7 @@ def everybody_energy(world: World, rounds: int) -> float:
     """
     total = 0.0
     for seen in observed_rounds(world, rounds):
-        compute_j, upload_j = round_energy(seen, serve(seen, seen.available, np.ones(seen.size)))
+        compute_j, upload_j = round_energy(serve(seen, seen.available, np.ones(seen.size)))
         total += float(compute_j.sum() + upload_j.sum())
     return total
 

@@ -23,6 +23,7 @@ from kfl.wireless.cell import (
 from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, gauss_markov, path_gain
 from kfl.wireless.channels import CHANNELS, MOBILITIES
 from kfl.wireless.config import CellConfig
+from kfl.wireless.device import ENERGY_PARTS, DeviceCosts
 from kfl.wireless.gain_trace import GainTrace
 from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, Sun
 from kfl.wireless.mobility import Mobility, Motion, NoMobility, place_devices, points_in_cell
@@ -33,6 +34,7 @@ from kfl.wireless.waypoint import Waypoint
 
 __all__ = [
     "CHANNELS",
+    "ENERGY_PARTS",
     "HARVESTS",
     "MOBILITIES",
     "PRESETS",
@@ -41,6 +43,7 @@ __all__ = [
     "CellConfig",
     "Channel",
     "ConstantHarvest",
+    "DeviceCosts",
     "Fading",
     "GainTrace",
     "Gains",

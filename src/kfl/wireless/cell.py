@@ -19,6 +19,7 @@ from kfl.core.units import dbm_to_watt
 from kfl.wireless.battery import Batteries
 from kfl.wireless.channel import Fading, FloatArray, Gains
 from kfl.wireless.config import CellConfig
+from kfl.wireless.device import DeviceCosts, min_power_w
 from kfl.wireless.mobility import place_devices
 
 
@@ -27,7 +28,9 @@ class LinkState:
     """Everything the radio says about one round, one entry per device."""
 
     compute_time_s: FloatArray
+    """Of the work at each device's own clock, the fastest where it can choose."""
     compute_energy_j: FloatArray
+    """κ τ D C f² / n at that clock."""
     gain: FloatArray
     """Channel gain the server plans with."""
     true_gain: FloatArray
@@ -42,14 +45,13 @@ class LinkState:
     """Time that was taken off the deadline for the broadcast; 0 where it is instant."""
     fading: Fading
     """The state of the channel; pass it on to the next round's `link_state`."""
+    device: DeviceCosts | None = None
+    """What else a whole device spends; None in the printed model."""
 
-    def outage(
-        self, share: FloatArray, power_w: FloatArray, upload_time_s: FloatArray | None = None
-    ) -> NDArray[np.bool_]:
+    def outage(self, share: FloatArray, power_w: FloatArray, upload_time_s: FloatArray) -> NDArray[np.bool_]:
         """Which of the devices with a share lose their upload, because the true channel is too weak."""
-        time_s = self.upload_time_s if upload_time_s is None else upload_time_s
         lost = in_outage(
-            share, power_w, self.payload_bits, time_s, self.true_gain, self.bandwidth_hz, self.noise_w_per_hz
+            share, power_w, self.payload_bits, upload_time_s, self.true_gain, self.bandwidth_hz, self.noise_w_per_hz
         )
         return np.asarray(lost & (share > 0))
 
@@ -69,13 +71,27 @@ class Cell:
     position_m: FloatArray
     """Where the devices start: one row (x, y) per device; the server is at (0, 0)."""
     cpu_hz: FloatArray
-    """Clock of each device, f_k."""
+    """Clock of each device, f_k; the fastest where it can choose."""
     flops_per_cycle: FloatArray
     """n_k."""
     power_coefficient: FloatArray
     """κ of each device's chip."""
     max_power_w: FloatArray
     """Largest transmit power of each device."""
+    min_cpu_hz: FloatArray
+    """Slowest clock; infinite where the clock is fixed at `cpu_hz`."""
+    static_power_w: FloatArray
+    """Drawn while the processor computes."""
+    circuit_power_w: FloatArray
+    """Drawn while the radio sends."""
+    amplifier_efficiency: FloatArray
+    """Radiated over drawn power."""
+    min_power_w: FloatArray
+    """Least radiated power while sending."""
+    tail_j: FloatArray
+    """Opening a connection, and keeping it after the last packet."""
+    receive_power_w: FloatArray
+    """Drawn during the time reserved for the broadcast."""
 
     @staticmethod
     def build(config: CellConfig, devices: int, seed: int) -> Cell:
@@ -91,6 +107,13 @@ class Cell:
             flops_per_cycle=np.full(devices, config.flops_per_cycle),
             power_coefficient=np.full(devices, config.power_coefficient),
             max_power_w=np.full(devices, config.max_power_w),
+            min_cpu_hz=np.full(devices, np.inf if config.min_cpu_hz is None else config.min_cpu_hz),
+            static_power_w=np.full(devices, config.static_power_w),
+            circuit_power_w=np.full(devices, config.circuit_power_w),
+            amplifier_efficiency=np.full(devices, config.amplifier_efficiency),
+            min_power_w=np.full(devices, min_power_w(config)),
+            tail_j=np.full(devices, config.connect_energy_j + config.tail_power_w * config.tail_s),
+            receive_power_w=np.full(devices, config.receive_power_w),
         )
 
     @property
@@ -102,6 +125,18 @@ class Cell:
     def distance_m(self) -> FloatArray:
         """Each device's distance to the server at the start."""
         return np.asarray(np.hypot(self.position_m[:, 0], self.position_m[:, 1]))
+
+    @property
+    def slowest_hz(self) -> FloatArray:
+        """Slowest clock of each device; its only one where that is fixed."""
+        return np.minimum(self.min_cpu_hz, self.cpu_hz)
+
+    @property
+    def printed_model(self) -> bool:
+        """Whether the energy model is the paper's for every device."""
+        drawn = (self.static_power_w, self.circuit_power_w, self.min_power_w, self.tail_j, self.receive_power_w)
+        fixed = (self.slowest_hz == self.cpu_hz).all() and (self.amplifier_efficiency == 1).all()
+        return bool(fixed) and not any(power.any() for power in drawn)
 
     def budget_j(self, horizon: int) -> FloatArray:
         """Each device's energy budget for `horizon` rounds, E_k; with a harvest, what it can expect of that."""
@@ -123,12 +158,21 @@ class Cell:
 
     def hardware(self, device: int) -> dict[str, float | list[float]]:
         """Where a device starts, its processor and its transmitter: what its costs are computed from."""
-        return {
+        facts: dict[str, float | list[float]] = {
             "position_m": self.position_m[device].tolist(),
             "cpu_hz": float(self.cpu_hz[device]),
             "flops_per_cycle": float(self.flops_per_cycle[device]),
             "power_coefficient": float(self.power_coefficient[device]),
             "max_power_w": float(self.max_power_w[device]),
+        }
+        if self.printed_model:
+            return facts
+        whole = ("static_power_w", "circuit_power_w", "amplifier_efficiency", "tail_j", "receive_power_w")
+        return {
+            **facts,
+            "min_cpu_hz": float(self.slowest_hz[device]),
+            "min_power_w": float(min(self.min_power_w[device], self.max_power_w[device])),
+            **{name: float(getattr(self, name)[device]) for name in whole},
         }
 
     def gains(self, round_index: int, previous: Fading | None = None) -> Gains:
@@ -155,18 +199,37 @@ class Cell:
         compute_s = compute_time(work, self.cpu_hz, self.flops_per_cycle)
         everybody = np.ones(self.devices, dtype=bool)
         reserved_s = self.broadcast_time(gains.known_gain, everybody, broadcast_bits)
+        bits = np.broadcast_to(np.asarray(payload_bits, dtype=np.float64), (self.devices,)).copy()
         return LinkState(
             compute_time_s=compute_s,
             compute_energy_j=compute_energy(work, self.cpu_hz, self.flops_per_cycle, self.power_coefficient),
             gain=gains.known_gain,
             true_gain=gains.true_gain,
-            payload_bits=np.broadcast_to(np.asarray(payload_bits, dtype=np.float64), (self.devices,)).copy(),
+            payload_bits=bits,
             upload_time_s=config.deadline_s - reserved_s - compute_s,
             max_power_w=self.max_power_w,
             bandwidth_hz=config.bandwidth_hz,
             noise_w_per_hz=config.noise_w_per_hz,
             reserved_s=reserved_s,
             fading=gains.fading,
+            device=None if self.printed_model else self._costs(work, bits),
+        )
+
+    def _costs(self, flops: FloatArray, payload_bits: FloatArray) -> DeviceCosts:
+        """What whole devices with this work and these uploads spend besides the printed model."""
+        with np.errstate(over="ignore"):
+            cycles = flops / self.flops_per_cycle
+            work_j_s2 = self.power_coefficient * cycles**3
+        return DeviceCosts(
+            cpu_hz=self.cpu_hz,
+            slowest_s=compute_time(flops, self.slowest_hz, self.flops_per_cycle),
+            work_j_s2=work_j_s2,
+            static_power_w=self.static_power_w,
+            circuit_power_w=self.circuit_power_w,
+            amplifier_efficiency=self.amplifier_efficiency,
+            min_power_w=np.minimum(self.min_power_w, self.max_power_w),
+            tail_j=np.where(payload_bits > 0, self.tail_j, 0.0),
+            receive_power_w=self.receive_power_w,
         )
 
     def broadcast(self, link: LinkState, chosen: NDArray[np.bool_], bits: float) -> tuple[float, NDArray[np.bool_]]:

@@ -86,7 +86,7 @@ class Play:
             observation.samples,
             one.before.queue_j,
             decision.chosen,
-            observation.compute_energy_j + decision.upload_energy_j,
+            decision.compute_energy_j + decision.upload_energy_j,
         )
         return JudgedRound(**vars(one), objective=objective, lower_bound=min(bound, objective))
 
