@@ -1,0 +1,323 @@
+"""Where devices operate best: with a share of the band, at a price for it, or where taking part just pays.
+
+With π(t) = p_c + D'(t), what a second more of the upload costs in watts (`kfl.scheduling.device`), the best split of
+the time with a share θ, and the best share at a price μ of the band and w of the joule, are where
+
+    π(t) = a θ G(x),        μ = w a t G(x),        x = c / (θ t).
+
+With the circuits alone, π = p_c, either equation is one in x. With a free clock π gives t_c, and t + t_c = T is the
+equation. Then come the limits: all the time left, all that the slowest clock leaves (where π jumps), and the powers,
+with which θ = s / (eˣ − 1) and t = c (eˣ − 1) / (s x), s = p / (η a).
+
+Arrays are flat here, one entry per device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kfl.scheduling._rising import (
+    Terms,
+    entries,
+    guess_saving,
+    guess_squared,
+    limit_slope_slope,
+    limit_time,
+    log_limit_slope,
+    log_saving,
+    saving,
+    solve,
+    time_terms,
+)
+from kfl.scheduling.curve import BoolArray, FloatArray, Index, inverse_marginal_saving
+from kfl.scheduling.device import CORNER, FREE, FULL, LEAST, PINNED, Devices, Kinds, Point
+
+_ALL = slice(None)
+
+
+def at_share(devices: Devices, share: FloatArray) -> Point:
+    """The best split of the time for these shares."""
+    wanted = devices.airtime_s / share  # c/θ = x t
+    upload_s = np.broadcast_to(devices.end_s, share.shape).copy()
+    kind = np.zeros(share.shape, np.int8)
+    # Many need all the time, as everybody with the least share does: that is quickly told.
+    at_end = wanted / devices.end_s
+    log_scale = devices.log_noise + np.log(share)
+    early = log_scale + log_saving(at_end)[0] < np.log(devices.time_price(devices.end_s)[0])
+    early &= np.isfinite(wanted) & (wanted > 0)
+    if early.any():
+        some = _index(early)
+        upload_s[some], kind[some] = _early_times(devices.take(some), wanted[some], log_scale[some])
+    shortest = wanted / np.log1p(devices.full_w / devices.noise_w / share)
+    full = upload_s < shortest  # with less than the least share no power is enough: all the time, then
+    if full.any():
+        upload_s = np.where(full, np.minimum(shortest, devices.end_s), upload_s)
+        kind[full] = np.where(shortest < devices.end_s, FULL, PINNED)[full]
+    if np.any(devices.least_w > 0):
+        longest = wanted / np.log1p(devices.least_w / devices.noise_w / share)
+        least = upload_s > longest
+        upload_s = np.where(least, longest, upload_s)
+        kind[least] = LEAST
+    return Point(share, np.where(devices.airtime_s > 0, wanted / upload_s, 0.0), upload_s, kind)
+
+
+def _early_times(devices: Devices, wanted: FloatArray, log_scale: FloatArray) -> tuple[FloatArray, Kinds]:
+    """Seconds of uploads with these c/θ and ln(a θ), without power limits, and what decides them."""
+
+    def alone(some: Index) -> FloatArray:
+        """a θ G(x) = p_c."""
+        log_y = np.log(entries(devices.circuit_power_w, some)) - log_scale[some]
+        return np.asarray(wanted[some] / inverse_marginal_saving(log_y))
+
+    def together(some: Index) -> FloatArray:
+        """t = c/(θ x), and t_c from π = a θ G(x)."""
+        part, own, scale = devices.take(some), wanted[some], np.exp(log_scale[some])
+        clock = _Clock(part)
+
+        def terms(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            inner, rate = saving(x)
+            return clock.terms(own[index] / x, 1.0 / x, scale[index] * np.exp(x) * inner, rate, index)
+
+        return np.asarray(own / solve(guess_saving(np.log(part.short_price()) - log_scale[some]), terms))
+
+    return _within_time(devices, wanted.shape, alone, together)
+
+
+def at_price(devices: Devices, log_ratio: FloatArray) -> Point:
+    """The best share and split of the time at these ln(μ/w)."""
+    log_time = log_ratio - devices.log_noise  # ln(t G(x))
+    sends = np.broadcast_to(devices.airtime_s > 0, log_ratio.shape)
+    moves = ((devices.circuit_power_w > 0) | (devices.calm_s < devices.end_s)) & (devices.end_s > 0)
+    upload_s = np.broadcast_to(devices.end_s, log_ratio.shape).copy()
+    kind, x = np.zeros(log_ratio.shape, np.int8), np.zeros(log_ratio.shape)
+    early = sends & np.isfinite(log_time) & moves
+    if early.any():
+        some = _index(early)
+        x[some], upload_s[some], kind[some] = _early_at_price(devices.take(some), log_time[some])
+    pinned = kind == PINNED
+    if pinned.any():
+        x[pinned] = inverse_marginal_saving(log_time[pinned] - np.log(upload_s[pinned]))
+    share = np.where(sends, devices.airtime_s / (x * upload_s), 0.0)
+
+    def on_limit(part: Devices, amplifier_w: FloatArray, mask: BoolArray) -> Terms:
+        """ln(−dE/dθ along the limit) − ln(μ/w)."""
+        snr = amplifier_w / part.noise_w
+        target = log_ratio[mask] + 2.0 * np.log(snr) - np.log(part.airtime_s)
+
+        def terms(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            one = part.take(index)
+            time, stretch = limit_time(x, one.airtime_s, snr[index])
+            price, rise = one.time_price(time)
+            watts = amplifier_w[index] + price
+            return (
+                np.log(watts) + log_limit_slope(x) - target[index],
+                rise * stretch / watts + limit_slope_slope(x),
+            )
+
+        return terms
+
+    return _within_power(devices, Point(share, x, upload_s, kind), sends, on_limit)
+
+
+def _early_at_price(devices: Devices, log_time: FloatArray) -> tuple[FloatArray, FloatArray, Kinds]:
+    """x and t with π x t = a c G(x) and t G(x) = e^log_time, and what decides t; where it is pinned, x is open."""
+    log_energy = devices.log_noise + np.log(devices.airtime_s)
+    exponent = np.empty(log_time.shape)
+
+    def alone(some: Index) -> FloatArray:
+        """π = p_c: G(x)²/x is known."""
+        own = log_time[some]
+        log_y = own + np.log(entries(devices.circuit_power_w, some)) - log_energy[some]
+
+        def terms(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            inner, rate = saving(x)
+            return 2.0 * x + np.log(inner * inner / x) - log_y[index], 2.0 * rate - 1.0 / x
+
+        exponent[some] = x = solve(guess_squared(log_y), terms)
+        return np.asarray(np.exp(own - x) / saving(x)[0])
+
+    def together(some: Index) -> FloatArray:
+        """t = e^log_time / G(x), and t_c from π = a c G(x)/(x t)."""
+        part, own = devices.take(some), log_time[some]
+        clock, unit = _Clock(part), np.exp(log_energy[some] + own)
+
+        def terms(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            inner, rate = saving(x)
+            upload_s = np.exp(own[index] - x) / inner
+            return clock.terms(upload_s, rate, unit[index] / (x * upload_s * upload_s), 2.0 * rate - 1.0 / x, index)
+
+        exponent[some] = x = solve(guess_squared(own + np.log(part.short_price()) - log_energy[some]), terms)
+        return np.asarray(np.exp(own - x) / saving(x)[0])
+
+    upload_s, kind = _within_time(devices, log_time.shape, alone, together)
+    return exponent, upload_s, kind
+
+
+def at_break_even(devices: Devices, log_worth: FloatArray) -> Point:
+    """The point whose tangent meets the vertical axis at this worth in joules: D(t) + p_c t + a c eˣ = worth."""
+    devices = devices.spread(log_worth.shape)
+    log_energy = np.asarray(devices.log_noise + np.log(devices.airtime_s))
+    worth, unit = np.exp(log_worth), np.exp(log_energy)
+    end_cost = devices.penalty(devices.end_s) + devices.circuit_power_w * devices.end_s
+    x = np.where(worth == np.inf, log_worth - log_energy, np.log((worth - end_cost) / unit))
+    upload_s, kind = devices.end_s.copy(), np.zeros(worth.shape, np.int8)
+    usable = np.isfinite(log_worth) & (devices.airtime_s > 0) & (devices.end_s > 0) & (worth > unit)
+    price, _ = devices.time_price(devices.end_s)
+    too_late = np.log(price * devices.end_s * x) - log_energy > log_saving(np.maximum(x, 0.0))[0]
+    early = usable & (price > 0) & (too_late | ~(x > 0))
+    if early.any():
+        some = _index(early)
+        x[some], upload_s[some], kind[some] = _early_break_even(devices.take(some), worth[some], unit[some])
+    x = np.where(x > 0, x, 0.0)
+    share = np.where(x == np.inf, 0.0, np.where(x > 0, devices.airtime_s / (x * upload_s), np.inf))
+
+    def on_limit(part: Devices, amplifier_w: FloatArray, mask: BoolArray) -> Terms:
+        """ln(P t + D(t) + θ μ/w) − ln(worth)."""
+        snr, target = amplifier_w / part.noise_w, log_worth[mask]
+
+        def terms(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            one = part.take(index)
+            time, stretch = limit_time(x, one.airtime_s, snr[index])
+            price, rise = one.time_price(time)
+            watts = amplifier_w[index] + price
+            spent = (amplifier_w[index] + one.circuit_power_w) * time + one.penalty(time)
+            band = watts * stretch * -np.expm1(-x)
+            band_rises = band * (rise * stretch / watts + saving(x)[1] - 2.0 / x + 1.0 / np.expm1(x))
+            return np.log(spent + band) - target[index], (watts * stretch + band_rises) / (spent + band)
+
+        return terms
+
+    return _within_power(devices, Point(share, x, upload_s, kind), usable & (x > 0), on_limit)
+
+
+def _early_break_even(devices: Devices, worth: FloatArray, unit: FloatArray) -> tuple[FloatArray, FloatArray, Kinds]:
+    """Break-even points of uploads that end before the deadline; `unit` is a c."""
+    exponent = np.empty(worth.shape)
+
+    def alone(some: Index) -> FloatArray:
+        """p_c t = a c G(x)/x, so the worth is a c (eˣ + G(x)/x)."""
+        ratio = np.log(worth[some] / unit[some])
+
+        def terms(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            inner, rate = saving(x)
+            part = inner / x
+            return x + np.log1p(part) - ratio[index], (1.0 + part * (rate - 1.0 / x)) / (1.0 + part)
+
+        exponent[some] = x = solve(ratio, terms, 0.0, ratio)
+        return np.asarray(unit[some] * np.exp(log_saving(x)[0]) / (x * devices.circuit_power_w[some]))
+
+    def together(some: Index) -> FloatArray:
+        """ln(π t) = ln(a c G(x)/x), with x from the worth; over t − (T − t_m)."""
+        part, own, scale = devices.take(some), worth[some], unit[some]
+        widest = part.end_s - part.calm_s
+
+        def terms(late: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            one = part.take(index)
+            time = one.calm_s + late
+            left = own[index] - one.penalty(time) - one.circuit_power_w * time
+            x = np.log(left / scale[index])
+            inside = x > 0
+            x = np.where(inside, x, 1.0)
+            value, rate = log_saving(x)
+            price, rise = one.clock_price(time)
+            residual = np.log(price * time * x / scale[index]) - value
+            rises = 1.0 / time + rise / price + (rate - 1.0 / x) * price / left
+            return np.where(inside, residual, np.inf), np.where(inside, rises, 1.0)
+
+        # Where even at T − t_m a second is worth less than it costs, the solution lies below.
+        at_calm = np.log((own - part.circuit_power_w * part.calm_s) / scale)
+        first, _ = part.clock_price(part.calm_s)
+        below = np.log(first * part.calm_s * at_calm / scale) >= log_saving(np.maximum(at_calm, 0.0))[0]
+        below |= ~(at_calm > 0)
+        x = np.log(own / scale)
+        guess = np.exp(np.minimum(np.log(scale) + log_saving(x)[0], 600.0)) / (x * part.short_price())
+        late = solve(np.clip(guess - part.calm_s, 1e-6 * widest, 0.5 * widest), terms, 0.0, widest)
+        time = part.calm_s + late
+        exponent[some] = np.log((own - part.penalty(time) - part.circuit_power_w * time) / scale)
+        return np.where(below, -1.0, time)
+
+    upload_s, kind = _within_time(devices, worth.shape, alone, together)
+    pinned = kind == PINNED
+    if pinned.any():
+        left = worth - devices.penalty(upload_s) - devices.circuit_power_w * upload_s
+        exponent = np.where(pinned, np.log(left / unit), exponent)
+    return exponent, upload_s, kind
+
+
+# ── Limits ───────────────────────────────────────────────────────────────────
+
+
+class _Clock:
+    """The equation t + t_c = T of devices with a free clock, with t_c from π = p_c − p_s + 2 κW³ / t_c³."""
+
+    def __init__(self, devices: Devices) -> None:
+        self._clock = devices.clock_j_s2
+        self._spare_w = devices.circuit_power_w - devices.static_power_w
+        self._whole_s = devices.slow_s + devices.calm_s
+
+    def terms(
+        self, upload_s: FloatArray, upload_falls: FloatArray, price_w: FloatArray, price_rises: FloatArray, index: Index
+    ) -> tuple[FloatArray, FloatArray]:
+        """ln T − ln(t + t_c), for these entries."""
+        constants = (entries(values, index) for values in (self._clock, self._spare_w, self._whole_s))
+        return time_terms(upload_s, upload_falls, price_w, price_rises, *constants)
+
+
+def _within_time(
+    devices: Devices,
+    shape: tuple[int, ...],
+    alone: Callable[[Index], FloatArray],
+    together: Callable[[Index], FloatArray],
+) -> tuple[FloatArray, Kinds]:
+    """Times of uploads and what decides them, from solutions with the circuits alone and with the clock.
+
+    With the clock, D' is continued beyond its limits, so that a solution exists, and where it lies tells which limit
+    binds. One below T − t_m means that the circuits alone decide, or that t is T − t_m, where π jumps.
+    """
+    free = np.broadcast_to(devices.calm_s < devices.end_s, shape)
+    upload_s = np.full(shape, np.inf)
+    if free.any():
+        some = _index(free)
+        upload_s[some] = together(some)
+    below = free & (upload_s < devices.calm_s)
+    calm = (~free | below) & (devices.circuit_power_w > 0)
+    if calm.any():
+        some = _index(calm)
+        upload_s[some] = alone(some)
+    stuck = below & ((upload_s >= devices.calm_s) | ~calm)
+    kind = np.where(stuck | (upload_s >= devices.end_s), PINNED, FREE).astype(np.int8)
+    return np.where(stuck, devices.calm_s, np.minimum(upload_s, devices.end_s)), kind
+
+
+def _within_power(
+    devices: Devices,
+    point: Point,
+    sends: BoolArray,
+    on_limit: Callable[[Devices, FloatArray, BoolArray], Terms],
+) -> Point:
+    """The point with powers between the limits; `on_limit` gives the equation along one."""
+    drawn_w = devices.noise_w * point.share * np.expm1(point.exponent)
+    full = sends & (drawn_w > devices.full_w) & (point.upload_s < devices.end_s)
+    least = sends & (drawn_w < devices.least_w)
+    share, x, upload_s, kind = point.share, point.exponent, point.upload_s, point.kind
+    for mask, code, limit_w in ((full, FULL, devices.full_w), (least, LEAST, devices.least_w)):
+        if mask.any():
+            part = devices.spread(mask.shape).take(mask)
+            amplifier_w = np.broadcast_to(limit_w, mask.shape)[mask]
+            terms, edge = on_limit(part, amplifier_w, mask), part.corner_exponent(amplifier_w)
+            corner = (edge > 0) & (terms(np.where(edge > 0, edge, 1.0))[0] <= 0)
+            top = np.where(edge > 0, edge, np.inf)
+            start = np.where(corner, top, np.minimum(np.where(edge > 0, 0.5 * edge, 1.0), top))
+            own = np.where(corner, edge, solve(start, terms, np.where(corner, top, 0.0), top))
+            time, _ = limit_time(own, part.airtime_s, amplifier_w / part.noise_w)
+            x[mask], upload_s[mask] = own, np.where(corner, part.end_s, time)
+            kind[mask] = np.where(corner, CORNER, code)
+            share[mask] = part.airtime_s / (x[mask] * upload_s[mask])
+    return Point(share, x, upload_s, kind)
+
+
+def _index(mask: BoolArray) -> Index:
+    """A mask as an index; all of them without a copy."""
+    return _ALL if mask.all() else mask

@@ -1,0 +1,151 @@
+"""Equations with one rising side, solved for a whole array at once, and the functions of x that they are made of.
+
+G is the marginal saving of `kfl.scheduling.curve`, in a form that does not branch: quicker by half, good to 1e-14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.scheduling.curve import FloatArray, Index
+
+_LN2 = float(np.log(2.0))
+_PLAIN_STEPS = 5  # over everybody
+_MAX_STEPS = 200  # of the few that have not arrived by then
+_NEWTON_STEPS = 40  # after these every other step is a bisection, so that the bracket must shrink
+_CLOSE = 1e-9  # relative size of the last step: the next one would be a rounding error
+
+Terms = Callable[..., tuple[FloatArray, FloatArray]]
+"""Value and slope at x, for all entries, or with a second argument for these entries."""
+
+
+def solve(
+    start: FloatArray, terms: Terms, low: FloatArray | float = 0.0, high: FloatArray | float = np.inf
+) -> FloatArray:
+    """The root of a rising function for each entry, by Newton's method; all entries are positive.
+
+    `terms(x, index)` gives value and slope for the entries `index`. A step down is taken as x²/(x + step), which is
+    the same to first order and never reaches 0: the functions are logarithms near 0. Nearly all arrive in a few steps;
+    the others go on in a bracket.
+    """
+    x = np.asarray(start, float)
+    for _ in range(_PLAIN_STEPS):
+        value, slope = terms(x)
+        relative = value / slope
+        relative /= -x
+        moved = x * (1.0 + np.maximum(relative, 0.0)) / (1.0 - np.minimum(relative, 0.0))
+        x = np.minimum(np.maximum(moved, low), high) if np.ndim(low) or np.ndim(high) else moved
+        if np.abs(relative).max(initial=0.0) <= _CLOSE:
+            return x
+    open_ = np.flatnonzero(~(np.abs(relative) <= _CLOSE))
+    x[open_] = _in_bracket(start[open_], terms, open_, entries(low, open_), entries(high, open_))
+    return x
+
+
+def entries(values: FloatArray | float, index: Index) -> FloatArray:
+    """Some entries of an array; a number stays one."""
+    return np.asarray(values, float)[index] if np.ndim(values) else np.asarray(values, float)
+
+
+def _in_bracket(x: FloatArray, terms: Terms, index: NDArray[np.intp], low: FloatArray, high: FloatArray) -> FloatArray:
+    """`solve` for a few entries: a step that leaves the bracket becomes a bisection."""
+    result, places = x.copy(), np.arange(len(x))
+    low, high = np.broadcast_to(low, x.shape), np.broadcast_to(high, x.shape)
+    for count in range(_MAX_STEPS):
+        value, slope = terms(x, index)
+        low = np.where(value <= 0, x, low)
+        high = np.where(value >= 0, x, high)
+        step = -value / slope
+        moved = np.where(step < 0, x * x / (x - step), x + step)
+        outside = ~((moved >= low) & (moved <= high)) | (count >= _NEWTON_STEPS and count % 2 == 1)
+        middle = np.where(high < np.inf, np.where(low > 0, np.sqrt(low * high), 0.5 * high), 2.0 * x)
+        moved = np.where(outside, middle, moved)
+        arrived = (np.abs(moved - x) <= _CLOSE * x) & ~outside | (high - low <= 4e-16 * x) | (low >= high)
+        result[places] = moved
+        going = ~arrived
+        if not going.any():
+            break
+        places, index = places[going], index[going]
+        x, low, high = moved[going], low[going], high[going]
+    return result
+
+
+# ── Functions of x ───────────────────────────────────────────────────────────
+
+
+def saving(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """G(x) e⁻ˣ = x − 1 + e⁻ˣ, and d ln G/dx = x eˣ / G(x): good to 1e-14, and quick since it does not branch."""
+    inner = np.expm1(-x)
+    inner += x
+    small = x < 0.03
+    if small.any():
+        y = x[small]
+        inner[small] = y * y * (1 / 2 - y * (1 / 6 - y * (1 / 24 - y * (1 / 120 - y * (1 / 720 - y / 5040)))))
+    return inner, x / inner
+
+
+def log_saving(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """ln G(x) and its derivative."""
+    inner, rate = saving(x)
+    return x + np.log(inner), rate
+
+
+def time_terms(
+    upload_s: FloatArray,
+    upload_falls: FloatArray,
+    price_w: FloatArray,
+    price_rises: FloatArray,
+    clock: FloatArray,
+    spare_w: FloatArray,
+    whole_s: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """ln T − ln(t + t_c) and its slope, with t_c from π = p_c − p_s + 2 κW³ / t_c³.
+
+    t and t_c fall nearly as exponentials of x, so this is nearly a straight line. `upload_falls` is −d ln t/dx and
+    `price_rises` d ln π/dx.
+    """
+    dynamic = np.maximum(price_w - spare_w, 1e-6 * price_w)
+    compute_s = np.cbrt(clock / dynamic)
+    total_s = upload_s + compute_s
+    slope = (upload_s * upload_falls + compute_s * price_w * price_rises / (3.0 * dynamic)) / total_s
+    return np.log(whole_s / total_s), slope
+
+
+def limit_time(x: FloatArray, airtime_s: FloatArray, snr: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """t = c (eˣ − 1) / (s x) of an upload at a fixed power, and dt/dx = c G(x) / (s x²)."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        unit = airtime_s / snr
+        return unit * np.expm1(x) / x, unit * np.exp(log_saving(x)[0] - 2.0 * np.log(x))
+
+
+def log_limit_slope(x: FloatArray) -> FloatArray:
+    """ln(G(x) (eˣ − 1)² / (x² eˣ)): −dt/dθ of an upload at a fixed power, in units of c / s²."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        growth = x + np.log(-np.expm1(-x))  # ln(eˣ − 1)
+        return np.asarray(log_saving(x)[0] - 2.0 * np.log(x) + 2.0 * growth - x)
+
+
+def limit_slope_slope(x: FloatArray) -> FloatArray:
+    """The derivative of `log_limit_slope`."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        _, slope = log_saving(x)
+        return np.asarray(slope - 2.0 / x - 2.0 / np.expm1(-x) - 1.0)
+
+
+def guess_squared(log_y: FloatArray) -> FloatArray:
+    """The x with G(x)²/x = y within 4 %, from its expansions at 0 and at infinity."""
+    p = np.exp(np.minimum(log_y, 12.0) / 3.0 + 2.0 / 3.0 * _LN2)
+    half = np.maximum(0.5 * log_y, 3.0)
+    first = half - 0.5 * np.log(half)
+    return np.where(log_y < 10.0, 1.2 * np.log1p(p / 1.2), half - 0.5 * np.log(first) + 1.0 / first)
+
+
+def guess_saving(log_y: FloatArray) -> FloatArray:
+    """The x with G(x) = y within some percent, likewise."""
+    p = np.exp(0.5 * np.minimum(log_y, 12.0) + 0.5 * _LN2)
+    above = np.maximum(log_y, 3.0)
+    first = above - np.log(above)
+    return np.where(log_y < 6.0, 1.5 * np.log1p(p / 1.5), above - np.log(first - 1.0 + 1.0 / first))
