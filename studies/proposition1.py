@@ -69,14 +69,14 @@ def _least_w(config: CellConfig) -> float:
     return 0.0 if config.min_power_dbm is None else dbm_to_watt(config.min_power_dbm)
 
 
-def longest_gain(config: CellConfig, share: FloatArray, bits: float, left_s: float) -> FloatArray:
+def longest_gain(config: CellConfig, share: FloatArray, bits: float, left_s: FloatArray | float) -> FloatArray:
     """h*: in weaker channels an upload should use all the time left, in stronger ones end earlier."""
     x = bits * np.log(2.0) / (config.bandwidth_hz * share * left_s)
     noise_w = config.bandwidth_hz * share * config.noise_w_per_hz
     return np.asarray(noise_w * marginal_saving(x) / (config.amplifier_efficiency * config.circuit_power_w))
 
 
-def least_gain(config: CellConfig, share: FloatArray, bits: float, left_s: float) -> FloatArray:
+def least_gain(config: CellConfig, share: FloatArray, bits: float, left_s: FloatArray | float) -> FloatArray:
     """In weaker channels full power for all the time left does not carry the payload."""
     unit = transmit_power(share, bits, left_s, 1.0, config.bandwidth_hz, config.noise_w_per_hz)
     return np.asarray(unit / config.max_power_w)

@@ -27,12 +27,11 @@ def _upload_over_computation(preset: str, bits: int, devices: int = 10) -> tuple
 
 
 def test_regimes() -> None:
-    """Computation decides everything in the paper's cell; the uplink matters in ours."""
+    """Computation decides everything in the paper's cell; in a small one, whole models cost as much."""
     for preset in ("paper-mnist", "paper-cifar10"):
         ratio, able = _upload_over_computation(preset, KNOWLEDGE)
         assert ratio < 1e-6 and able == 1.0
-    ratio, able = _upload_over_computation("nb-iot", KNOWLEDGE)
-    assert ratio > 1 and able > 0.9
+    assert _upload_over_computation("nb-iot", KNOWLEDGE)[1] > 0.9
     assert _upload_over_computation("nb-iot", MODEL)[1] == 0.0  # a whole model never gets through
     assert _upload_over_computation("small-cell", KNOWLEDGE)[0] < 1e-3
     ratio, able = _upload_over_computation("small-cell", MODEL)

@@ -86,8 +86,12 @@ class Settings:
 
     @property
     def radio(self) -> CellConfig:
-        """The preset with what was moved put on top."""
-        return replace(PRESETS[self.cell], **self.moved())
+        """The preset with what was moved on top; with the largest power moved below the least, there is no least."""
+        preset = PRESETS[self.cell]
+        least = preset.min_power_dbm
+        if least is not None and least >= self.max_power_dbm:
+            preset = replace(preset, min_power_dbm=None)
+        return replace(preset, **self.moved())
 
     def moved(self) -> dict[str, Any]:
         """The fields of the radio that a control sets."""
