@@ -61,6 +61,7 @@ _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "--radio": ("words", RADIO_NAMES),
     **{f"--radio.{field}": ("words", tuple(kind.registry())) for field, kind in MODELS.items()},
     "--preset": ("words", RADIO_NAMES[2:]),
+    "--availability-trace": ("file", ()),
     "--dataset": ("words", tuple(DATASETS)),
     "--track": ("list", tuple(TRACKERS)),
 }

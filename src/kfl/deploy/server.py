@@ -30,6 +30,7 @@ from kfl.deploy.roster import Roster
 from kfl.deploy.settings import ServerConfig
 from kfl.runfolder import RoundLog, RunFolder, RunReader, describe_environment
 from kfl.simulation.runner import Runner, RunOptions
+from kfl.simulation.world import trace_facts
 
 log = logging.getLogger("kfl")
 app = ServerApp()
@@ -51,10 +52,12 @@ def serve(grid: Grid, config: ServerConfig, folder: Path) -> None:
     config.validate()
     target = RunFolder(folder)
     with target.locked():
-        if target.prepare(config.experiment) == "finished":
+        finished, facts = target.prepare(config.experiment) == "finished", _environment(config)
+        target.refuse_other_traces(facts)
+        if finished:
             log.info("The run in %s is finished.", folder.name)
             return
-        target.write_environment(_environment(config))
+        target.write_environment(facts)
         server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
         server.runner.start()
         server.runner.play()
@@ -120,6 +123,7 @@ def _environment(config: ServerConfig) -> dict[str, Any]:
         "dataset": {"name": "fleet", "note": "Each device of a real fleet has its own data."},
         "given_as_objects": ["dataset", "models"],  # by the devices
         "fleet": config.to_table()["fleet"],
+        **trace_facts(config.experiment),
     }
 
 

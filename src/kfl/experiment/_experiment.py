@@ -21,6 +21,7 @@ from kfl.core.lazy import import_object
 from kfl.core.randomness import stream
 from kfl.data import DATASETS, Dataset, Partition, add_new_class, limit_samples, limit_tested, partition
 from kfl.experiment.faults import Faults
+from kfl.experiment.traces import check_availability, open_traces
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
 from kfl.wireless import PRESETS, CellConfig
 
@@ -29,6 +30,8 @@ PAPER_WIDTHS = (128, 192, 256, 320, 384)
 
 ADDED_LATER: Table = {
     "tested_devices": "none",
+    "availability_trace": "none",
+    "availability_repeat_s": "none",
     "radio": {
         "min_cpu_hz": "none",
         "static_power_w": 0.0,
@@ -177,6 +180,10 @@ class Experiment(DataSettings):
     """Charge every pass an algorithm computes, backward ones too; else τ forward passes for each, as printed."""
     evaluate_every: int = 1
     """Evaluate every N rounds, and after the last."""
+    availability_trace: str | None = None
+    """CSV file that says when devices can be asked: time_s or round, device, available. None: always."""
+    availability_repeat_s: float | None = None
+    """Start that file over after this many seconds. None: its last rows hold for ever."""
 
     @property
     def cell_config(self) -> CellConfig | None:
@@ -221,6 +228,13 @@ class Experiment(DataSettings):
         self.faults.validate(self.devices)
         if self.cell_config is not None:
             self.cell_config.validate()
+        check_availability(self.availability_trace, self.availability_repeat_s)
+        open_traces(self)
+
+    @property
+    def period_s(self) -> float:
+        """Seconds from the start of a round to the start of the next; without a radio, a round counts as one second."""
+        return 1.0 if self.cell_config is None else self.cell_config.period_s
 
     def to_table(self) -> Table:
         """The configuration as plain values, with names for the algorithm and the scheduler."""

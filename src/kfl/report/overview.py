@@ -210,6 +210,10 @@ def facts(run: RunData) -> dict[str, str]:
         found["Data"] = f"{data.get('name', '?')}, fingerprint {data.get('fingerprint', '?')}"
         if data.get("note"):
             found["Note on the data"] = str(data["note"])
+    traces = environment.get("traces")
+    for name, trace in traces.items() if isinstance(traces, dict) else ():
+        if isinstance(trace, dict):
+            found[f"Trace of {name}"] = f"{trace.get('path', '?')}, fingerprint {trace.get('fingerprint', '?')}"
     if run.finished and run.cell is not None:
         found["What decides the energy"] = dominant(run.rounds.compute_energy_j, run.rounds.upload_energy_j)
         proposition = _proposition2(run)

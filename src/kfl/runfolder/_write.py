@@ -176,6 +176,18 @@ class RunFolder:
                 "choose another folder with --out."
             )
 
+    def refuse_other_traces(self, environment: Mapping[str, Any]) -> None:
+        """Refuse to go on, or to take a finished run for this one, with a trace that has changed since it began."""
+        before, now = (found.get("traces") for found in (RunReader(self.path).environment(), environment))
+        if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+            return
+        for name, trace in now.items():
+            if before.get(name, trace) != trace:
+                raise RunFolderError(
+                    f"The {name} trace {trace['path']} has changed since the run in {self.path} began; restore it, or "
+                    "start a new run in another folder with --out."
+                )
+
     def write_environment(self, environment: Mapping[str, Any]) -> None:
         """Record what the run runs on."""
         self._json(files.ENVIRONMENT, {"schema_version": SCHEMA_VERSION, **environment})

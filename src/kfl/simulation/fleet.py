@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.experiment.traces import can_be_asked
 from kfl.scheduling import Decision, Observation, Uplink, of_device
 
 if TYPE_CHECKING:
@@ -175,7 +176,8 @@ class Fleet(ABC):
 
 def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> Observation:
     """What the server knows when a round starts."""
-    table, experiment, available = fleet.table, fleet.experiment, fleet.available(state, link)
+    table, experiment = fleet.table, fleet.experiment
+    available = fleet.available(state, link) & can_be_asked(experiment, state.round)
     uplink, nothing = None if link is None else known_uplink(link), np.zeros(table.size)
     base_j = nothing if link is None or uplink is None else uplink.base_energy_j(link.compute_energy_j)
     battery_j, empty = table.budget_j - state.compute_energy_j - state.upload_energy_j, None

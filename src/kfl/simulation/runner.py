@@ -133,9 +133,11 @@ def run_world(
         require_safetensors()  # now, rather than after hours of training
     target = RunFolder(Path(folder))
     with target.locked():
-        if target.prepare(world.experiment) == "finished":
+        finished, facts = target.prepare(world.experiment) == "finished", world.describe()
+        target.refuse_other_traces(facts)
+        if finished:
             return load_run(target.path)[1]
-        target.write_environment({**describe_environment(), **world.describe(), "deterministic": deterministic})
+        target.write_environment({**describe_environment(), **facts, "deterministic": deterministic})
         return _play(world, Runner(fleet, options, target, world.identity(target.identity())))
 
 

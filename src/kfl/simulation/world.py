@@ -19,6 +19,7 @@ from kfl.engine import Engine, LocalData
 from kfl.engine.base import Plan
 from kfl.engine.factory import make_engine
 from kfl.experiment import Experiment
+from kfl.experiment.traces import open_traces
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
 from kfl.simulation.fleet import DeviceTable
 from kfl.wireless import Cell
@@ -71,6 +72,7 @@ class World:
             "given_as_objects": list(self.given_as_objects),
             "plan": self.engine.plan.table(),
             "sources": source_hashes(self.experiment),
+            **trace_facts(self.experiment),
         }
 
 
@@ -129,6 +131,13 @@ def _models(experiment: Experiment, data: Dataset, models: Models | None) -> Fle
     return fleet_from_name(
         experiment.model, experiment.widths, experiment.devices, data.input_shape, data.classes, experiment.seed
     )
+
+
+def trace_facts(experiment: Experiment) -> dict[str, Any]:
+    """The traces of a run with their hashes, for the run folder; empty without."""
+    traces = open_traces(experiment)
+    facts = {name: {"path": str(trace.path), "fingerprint": trace.fingerprint} for name, trace in traces.items()}
+    return {"traces": facts} if facts else {}
 
 
 def source_hashes(experiment: Experiment) -> dict[str, str]:
