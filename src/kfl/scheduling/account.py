@@ -79,10 +79,6 @@ class EnergyAccount:
     upload_j: FloatArray
     budget_j: FloatArray
     """Each device's budget for the whole run, E_k; infinite where there is none."""
-    income_j: FloatArray | None = None
-    """What each device harvested in each round, in place of E_k / T; (T, K). None where nothing is harvested."""
-    queue_before_j: FloatArray | float = 0.0
-    """Queues before the first round: with a harvest, what the batteries lack to be full."""
 
     def __post_init__(self) -> None:
         shape = np.shape(self.compute_j)
@@ -109,11 +105,9 @@ class EnergyAccount:
     def queue_j(self) -> FloatArray:
         """Virtual queues before each round and after the last, (T + 1, K), by equation (21)."""
         queues = np.zeros((self.rounds + 1, len(self.budget_j)))
-        queues[0] = self.queue_before_j
         allowance_j = self.budget_j / max(self.rounds, 1)
         for t, spent_j in enumerate(self.energy_j):
-            income_j = allowance_j if self.income_j is None else self.income_j[t]
-            queues[t + 1] = np.maximum(queues[t] + spent_j - income_j, 0.0)
+            queues[t + 1] = np.maximum(queues[t] + spent_j - allowance_j, 0.0)
         return queues
 
     def dominant(self) -> str:

@@ -142,8 +142,6 @@ class SchedulerState:
     """Virtual energy queues q_k: how far each device is ahead of its allowance."""
     memory: Mapping[str, FloatArray] = field(default_factory=dict)
     """Anything else one scheduler needs, by name."""
-    income_j: FloatArray | None = None
-    """What each device harvested in the round that `update` is about; None: its allowance."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +202,14 @@ class Scheduler(ABC):
     def update(self, state: SchedulerState, decision: Decision, spent_j: FloatArray) -> SchedulerState:
         """The state after a round in which device k really spent `spent_j[k]` (0 where it sat out).
 
-        Equation (21): q_k(t+1) = max(q_k(t) + α_k E_k(t) − E_k/T, 0), with the round's harvest in place of E_k/T
-        where there is one.
+        Equation (21): q_k(t+1) = max(q_k(t) + α_k E_k(t) − E_k/T, 0).
         """
-        income_j = state.allowance_j if state.income_j is None else state.income_j
-        return replace(state, queue_j=np.maximum(state.queue_j + spent_j - income_j, 0.0), income_j=None)
+        return replace(state, queue_j=np.maximum(state.queue_j + spent_j - state.allowance_j, 0.0))
+
+    def charged(self, state: SchedulerState, charge_j: FloatArray, capacity_j: float) -> SchedulerState:
+        """The state of a fleet whose batteries a harvest fills: its queues are what the batteries lack to be full.
+
+        This is equation (21) with the harvest of the round in place of E_k/T: the charge moves by what is harvested
+        less what is spent, and what a full battery cannot take is the max(…, 0).
+        """
+        return replace(state, queue_j=capacity_j - charge_j)

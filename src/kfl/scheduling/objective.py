@@ -40,6 +40,8 @@ class DriftScheduler(Scheduler):
     """V without a unit: what the mean device's data are worth in the last round, in squared mean budgets per round."""
     dearest_upload: float = 10.0
     """An upload that would cost a device more than this many of its budgets per round waits for a better channel."""
+    reserve: float = 0.5
+    """Where a harvest fills batteries: the part of each that is kept for bad days. Joules above it cost nothing."""
     gamma: str = "inverse"
     """γ_t, the weight of round t: "inverse" (1/(t+1)), "constant" (1), or "module:function" of the round."""
     epsilon: float = 1e-6
@@ -56,7 +58,17 @@ class DriftScheduler(Scheduler):
                 raise ConfigError(f"scheduler.{name}", value, f"a number from 0 to {LARGEST_WEIGHT:g}")
         if not self.dearest_upload > 0:
             raise ConfigError("scheduler.dearest_upload", self.dearest_upload, "above 0, in budgets per round")
+        if not 0 <= self.reserve <= 1:
+            raise ConfigError("scheduler.reserve", self.reserve, "between 0 and 1")
         data_weight(self.gamma, 0)
+
+    def charged(self, state: SchedulerState, charge_j: FloatArray, capacity_j: float) -> SchedulerState:
+        """Queues are what batteries lack to hold their reserve.
+
+        With 1 they are equation (21) with the harvest in place of the budget. But there an empty queue means a full
+        battery, which cannot take what comes next; on a budget it only means that nothing is overspent.
+        """
+        return replace(state, queue_j=np.maximum(self.reserve * capacity_j - charge_j, 0.0))
 
     def printed_v(self, state: SchedulerState, samples: FloatArray) -> float:
         """V of equation (22) in J² per sample: `v`, or `relative_v` in the units of this fleet and horizon.

@@ -31,7 +31,7 @@ def begin(fleet: Fleet) -> RunState:
     batteries = None if fleet.cell is None else fleet.cell.batteries()
     scheduler = experiment.scheduler.init(table.budget_j, experiment.rounds)
     if batteries is not None and fleet.harvests:
-        scheduler = replace(scheduler, queue_j=batteries.capacity_j - batteries.charge_j)
+        scheduler = experiment.scheduler.charged(scheduler, batteries.charge_j, batteries.capacity_j)
     state = RunState(
         round=0,
         server=experiment.algorithm.server_init(fleet.engine, experiment.seed),
@@ -63,19 +63,23 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     server, rejected, status = aggregate(fleet, state, decision, replies)
 
     spent_j = replies.compute_energy_j + replies.upload_energy_j
+    queues = scheduler.update(state.scheduler, decision, spent_j)
     harvest_j = fleet.cell.harvest_j(state.round) if fleet.cell is not None and fleet.harvests else None
+    batteries = _filled(state, conditions, spent_j, harvest_j)
+    if batteries is not None and fleet.harvests:
+        queues = scheduler.charged(queues, batteries.charge_j, batteries.capacity_j)
     following = replace(
         state,
         round=state.round + 1,
         server=server,
         devices={**state.devices, **replies.states},
-        scheduler=scheduler.update(replace(state.scheduler, income_j=harvest_j), decision, spent_j),
+        scheduler=queues,
         compute_energy_j=state.compute_energy_j + replies.compute_energy_j,
         upload_energy_j=state.upload_energy_j + replies.upload_energy_j,
         taken=state.taken + decision.chosen,
         correct=_with_reported(state, replies),
         fading=None if conditions.link is None else conditions.link.fading,
-        batteries=_filled(state, conditions, spent_j, harvest_j),
+        batteries=batteries,
     )
     log.debug("phase evaluation, round %d", state.round)
     everybody = range(fleet.table.size)

@@ -132,5 +132,4 @@ def energy_account(logs: Sequence[RoundLog], budget_j: FloatArray) -> EnergyAcco
     for row, log in enumerate(logs):
         compute_j[row, list(log.devices)] = log.compute_energy_j
         upload_j[row, list(log.devices)] = log.upload_energy_j
-    income_j = np.array([log.harvest_j for log in logs]) if logs and all(log.harvest_j for log in logs) else None
-    return EnergyAccount(compute_j, upload_j, budget_j, income_j)
+    return EnergyAccount(compute_j, upload_j, budget_j)
