@@ -39,7 +39,10 @@ def test_flowers_quickstart_as_a_device():
     assert torch.isfinite(feature).all()
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "coming-from.md"])
+CHOOSING = ("--algorithm", "--scheduler", "--radio", "--radio.fading", "--radio.mobility", "--gain-trace")
+
+
+@pytest.mark.parametrize("page", ["tutorial.md", "coming-from.md", "traces.md"])
 def test_the_options_of_a_page_exist(page, capsys):
     """Every option of a `kfl run` or `kfl compare` on the page is one that the command itself offers."""
     from kfl.cli.main import main
@@ -49,15 +52,38 @@ def test_the_options_of_a_page_exist(page, capsys):
     assert commands
     for command in commands:
         words = command.split("#")[0].split()
-        chosen = [
-            w
-            for flag in ("--algorithm", "--scheduler", "--radio")
-            if flag in words
-            for w in (flag, words[words.index(flag) + 1])
-        ]
+        chosen = [w for flag in CHOOSING if flag in words for w in (flag, words[words.index(flag) + 1])]
         with pytest.raises(SystemExit):
             main([words[0], *chosen, "--help"])
         offered = capsys.readouterr().out
         for word in words:
-            if word.startswith("--") and word not in ("--algorithm", "--scheduler", "--radio"):
+            if word.startswith("--") and word not in CHOOSING[:3]:
                 assert word in offered, (word, command)
+
+
+def test_the_channel_of_ones_own_is_a_channel(tmp_path, monkeypatch):
+    """As the page says: saved under its name and selected by it, with a mean power of 1."""
+    from kfl.wireless import CellConfig, Channel
+
+    (code,) = (block for block in blocks("own.md") if block.startswith("# my_channel.py"))
+    (tmp_path / "my_channel.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    channel = Channel.from_plain({"name": "my_channel:Blocked", "probability": 0.3}, "radio.fading")
+    cell = CellConfig(fading=channel)
+    cell.validate()
+    power = np.abs(channel.fading(cell, 0, 1, 50_000).coefficient) ** 2
+    assert power.mean() == pytest.approx(1.0, abs=0.02) and (power < 0.001).mean() == pytest.approx(0.3, abs=0.02)
+
+
+def test_the_settings_of_the_page_on_traces(tmp_path, monkeypatch):
+    from kfl.experiment import Experiment
+    from kfl.wireless import GainTrace, HarvestTrace
+
+    text = (DOCS / "traces.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    experiment = Experiment.from_toml(table)
+    assert experiment.cell_config.fading == GainTrace(path="gains.csv")
+    assert experiment.cell_config.harvest == HarvestTrace(path="harvest.csv", repeat_s=86400.0)
+    assert experiment.availability_trace == "availability.csv"
+    (example,) = re.findall(r"^```\n(# Gains .*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert (DOCS.parent / "examples" / "traces" / "gains.csv").read_text().startswith(example)
