@@ -158,16 +158,17 @@ def _first_overfull(devices: Candidates, log_price: FloatArray, capacity: float,
             trial, step = min(max(following, 0), stop - 1), 4 * step
             if low >= 0 and high < stop:
                 break
-    halve = math.isnan(high_excess)
+    last = 0
     while high - low > 1:
         width = high - low
-        fraction = 0.5 if halve else -low_excess / (high_excess - low_excess)
+        fraction = 0.5 if math.isnan(high_excess) else -low_excess / (high_excess - low_excess)
         trial = low + min(max(round(fraction * width), 1), width - 1)
         found = excess(trial)
+        side = 1 if found > 0 else -1
+        # The Illinois rule: an end that stays twice counts half, so that the next step reaches beyond the answer.
         if found <= 0:
-            low, low_excess = trial, found
+            low, low_excess, high_excess = trial, found, high_excess / (2 if last == side else 1)
         else:
-            high, high_excess = trial, found
-        # Interpolate while it at least halves the bracket, else bisect.
-        halve = (not halve and 2 * (high - low) > width) or math.isnan(high_excess)
+            high, high_excess, low_excess = trial, found, low_excess / (2 if last == side else 1)
+        last = side
     return high
