@@ -145,8 +145,14 @@ def _early_at_price(devices: Devices, log_time: FloatArray) -> tuple[FloatArray,
 
         def terms(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
             inner, rate = saving(x)
-            upload_s = np.exp(own[index] - x) / inner
-            return clock.terms(upload_s, rate, unit[index] / (x * upload_s * upload_s), 2.0 * rate - 1.0 / x, index)
+            upload_s = np.exp(own[index] - x)
+            upload_s /= inner
+            price = x * upload_s
+            price *= upload_s
+            np.divide(unit[index], price, out=price)
+            rises = rate + rate
+            rises -= 1.0 / x
+            return clock.terms(upload_s, rate, price, rises, index)
 
         exponent[some] = x = solve(guess_squared(own + np.log(part.short_price()) - log_energy[some]), terms)
         return np.asarray(np.exp(own - x) / saving(x)[0])

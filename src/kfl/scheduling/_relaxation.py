@@ -79,12 +79,12 @@ def reduced_values(devices: Candidates, log_price: float) -> FloatArray:
 def critical_log_prices(devices: Candidates) -> FloatArray:
     """ln μ_k of each device; −∞ where it is not worth scheduling even when the band is free."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        share, inside = devices.curve.break_even(np.log(np.maximum(devices.value, 0.0)), devices.log_weight)
-        left = devices.value - weighted_upload_energy(devices, devices.floor)
-        at_floor = np.log(np.maximum(left, 0.0)) - np.log(devices.floor)
-        at_one = np.log(np.maximum(devices.value - weighted_upload_energy(devices, np.ones_like(devices.floor)), 0.0))
-    log_price = np.where(share <= devices.floor, at_floor, inside)
-    log_price = np.where(share >= 1.0, at_one, log_price)
+        share, log_price = devices.curve.break_even(np.log(np.maximum(devices.value, 0.0)), devices.log_weight)
+        for bound, limit in ((share <= devices.floor, devices.floor), (share >= 1.0, np.ones_like(devices.floor))):
+            if bound.any():
+                some, least = devices.take(bound), limit[bound]
+                left = some.value - weighted_upload_energy(some, least)
+                log_price[bound] = np.log(np.maximum(left, 0.0)) - np.log(least)
     # Nothing to send: takes no band, so no price drives it out.
     log_price = np.where(devices.curve.sends, log_price, np.inf)
     return np.where(devices.value > 0, log_price, -np.inf)

@@ -16,7 +16,7 @@ _LN2 = float(np.log(2.0))
 _PLAIN_STEPS = 5  # over everybody
 _MAX_STEPS = 200  # of the few that have not arrived by then
 _NEWTON_STEPS = 40  # after these every other step is a bisection, so that the bracket must shrink
-_CLOSE = 1e-9  # relative size of the last step: the next one would be a rounding error
+_CLOSE = 1e-8  # size of the value before the last step: behind that step it is a rounding error
 
 Terms = Callable[..., tuple[FloatArray, FloatArray]]
 """Value and slope at x, for all entries, or with a second argument for these entries."""
@@ -27,20 +27,22 @@ def solve(
 ) -> FloatArray:
     """The root of a rising function for each entry, by Newton's method; all entries are positive.
 
-    `terms(x, index)` gives value and slope for the entries `index`. A step down is taken as x²/(x + step), which is
-    the same to first order and never reaches 0: the functions are logarithms near 0. Nearly all arrive in a few steps;
-    the others go on in a bracket.
+    `terms(x, index)` gives value and slope for the entries `index`; the value is a logarithm of what should be 1.
+    Nearly all arrive in a few steps; the others go on in a bracket.
     """
-    x = np.asarray(start, float)
+    x: FloatArray = np.asarray(start, float)
+    bounded = bool(np.ndim(high)) or bool(np.ndim(low))
+    value = x
     for _ in range(_PLAIN_STEPS):
         value, slope = terms(x)
-        relative = value / slope
-        relative /= -x
-        moved = x * (1.0 + np.maximum(relative, 0.0)) / (1.0 - np.minimum(relative, 0.0))
-        x = np.minimum(np.maximum(moved, low), high) if np.ndim(low) or np.ndim(high) else moved
-        if np.abs(relative).max(initial=0.0) <= _CLOSE:
+        arrived = float(np.abs(value).max(initial=0.0)) <= _CLOSE
+        step = np.divide(value, slope, out=slope)
+        x = np.maximum(x - step, 0.2 * x)
+        if bounded:
+            x = np.minimum(np.maximum(x, low), high)
+        if arrived:
             return x
-    open_ = np.flatnonzero(~(np.abs(relative) <= _CLOSE))
+    open_ = np.flatnonzero(~(np.abs(value) <= _CLOSE))
     x[open_] = _in_bracket(start[open_], terms, open_, entries(low, open_), entries(high, open_))
     return x
 
@@ -63,7 +65,7 @@ def _in_bracket(x: FloatArray, terms: Terms, index: NDArray[np.intp], low: Float
         outside = ~((moved >= low) & (moved <= high)) | (count >= _NEWTON_STEPS and count % 2 == 1)
         middle = np.where(high < np.inf, np.where(low > 0, np.sqrt(low * high), 0.5 * high), 2.0 * x)
         moved = np.where(outside, middle, moved)
-        arrived = (np.abs(moved - x) <= _CLOSE * x) & ~outside | (high - low <= 4e-16 * x) | (low >= high)
+        arrived = (np.abs(value) <= _CLOSE) & ~outside | (high - low <= 4e-16 * x) | (low >= high)
         result[places] = moved
         going = ~arrived
         if not going.any():
@@ -107,11 +109,16 @@ def time_terms(
     t and t_c fall nearly as exponentials of x, so this is nearly a straight line. `upload_falls` is −d ln t/dx and
     `price_rises` d ln π/dx.
     """
-    dynamic = np.maximum(price_w - spare_w, 1e-6 * price_w)
+    dynamic = np.maximum(price_w - spare_w, 1e-300)  # below 0 no t_c is long enough
     compute_s = np.cbrt(clock / dynamic)
     total_s = upload_s + compute_s
-    slope = (upload_s * upload_falls + compute_s * price_w * price_rises / (3.0 * dynamic)) / total_s
-    return np.log(whole_s / total_s), slope
+    price_rises = price_rises * price_w
+    price_rises /= dynamic
+    price_rises *= compute_s
+    price_rises *= 1 / 3
+    price_rises += upload_s * upload_falls
+    price_rises /= total_s
+    return np.log(whole_s / total_s), price_rises
 
 
 def limit_time(x: FloatArray, airtime_s: FloatArray, snr: FloatArray) -> tuple[FloatArray, FloatArray]:
