@@ -89,17 +89,17 @@ def at_price(devices: Devices, log_ratio: FloatArray) -> Point:
     """The best share and split of the time at these ln(μ/w)."""
     log_time = log_ratio - devices.log_noise  # ln(t G(x))
     sends = np.broadcast_to(devices.airtime_s > 0, log_ratio.shape)
-    moves = ((devices.circuit_power_w > 0) | (devices.calm_s < devices.end_s)) & (devices.end_s > 0)
     upload_s = np.broadcast_to(devices.end_s, log_ratio.shape).copy()
     kind, x = np.zeros(log_ratio.shape, np.int8), np.zeros(log_ratio.shape)
-    early = sends & np.isfinite(log_time) & moves
+    early = sends & ((devices.circuit_power_w > 0) | (devices.calm_s < devices.end_s)) & (devices.end_s > 0)
     if early.any():
         some = _index(early)
         x[some], upload_s[some], kind[some] = _early_at_price(devices.take(some), log_time[some])
     pinned = kind == PINNED
     if pinned.any():
         x[pinned] = inverse_marginal_saving(log_time[pinned] - np.log(upload_s[pinned]))
-    share = np.where(sends, devices.airtime_s / (x * upload_s), 0.0)
+    share = devices.airtime_s / (x * upload_s)
+    share[~sends] = 0.0
 
     def on_limit(part: Devices, amplifier_w: FloatArray, mask: BoolArray) -> Terms:
         """ln(−dE/dθ along the limit) − ln(μ/w)."""
@@ -125,6 +125,9 @@ def _early_at_price(devices: Devices, log_time: FloatArray) -> tuple[FloatArray,
     """x and t with π x t = a c G(x) and t G(x) = e^log_time, and what decides t; where it is pinned, x is open."""
     log_energy = devices.log_noise + np.log(devices.airtime_s)
     exponent = np.empty(log_time.shape)
+    # A price of 0 or of infinity, where joules are free: any number will do, for these are pinned.
+    priced = np.isfinite(log_time)
+    log_time = np.where(priced, log_time, np.log(devices.end_s))
 
     def alone(some: Index) -> FloatArray:
         """π = p_c: G(x)²/x is known."""
@@ -158,7 +161,7 @@ def _early_at_price(devices: Devices, log_time: FloatArray) -> tuple[FloatArray,
         return np.asarray(np.exp(own - x) / saving(x)[0])
 
     upload_s, kind = _within_time(devices, log_time.shape, alone, together)
-    return exponent, upload_s, kind
+    return exponent, np.where(priced, upload_s, devices.end_s), np.where(priced, kind, PINNED).astype(np.int8)
 
 
 def at_break_even(devices: Devices, log_worth: FloatArray) -> Point:
