@@ -282,20 +282,20 @@ def _within_time(
 ) -> tuple[FloatArray, Kinds]:
     """Times of uploads and what decides them, from solutions with the circuits alone and with the clock.
 
-    With the clock, D' is continued beyond its limits, so that a solution exists, and where it lies tells which limit
-    binds. One below T − t_m means that the circuits alone decide, or that t is T − t_m, where π jumps.
+    Up to T − t_m the circuits alone decide. With the clock, D' is continued beyond its limits, so that a solution
+    exists, and where it lies tells which limit binds: one below T − t_m, that t is T − t_m, where π jumps.
     """
-    free = np.broadcast_to(devices.calm_s < devices.end_s, shape)
     upload_s = np.full(shape, np.inf)
-    if free.any():
-        some = _index(free)
-        upload_s[some] = together(some)
-    below = free & (upload_s < devices.calm_s)
-    calm = (~free | below) & (devices.circuit_power_w > 0)
+    calm = np.broadcast_to((devices.calm_s > 0) & (devices.circuit_power_w > 0), shape)
     if calm.any():
         some = _index(calm)
         upload_s[some] = alone(some)
-    stuck = below & ((upload_s >= devices.calm_s) | ~calm)
+    late = (upload_s > devices.calm_s) & (devices.calm_s < devices.end_s)
+    stuck = np.zeros(shape, bool)
+    if late.any():
+        some = _index(late)
+        upload_s[some] = together(some)
+        stuck = late & (upload_s < devices.calm_s)
     kind = np.where(stuck | (upload_s >= devices.end_s), PINNED, FREE).astype(np.int8)
     return np.where(stuck, devices.calm_s, np.minimum(upload_s, devices.end_s)), kind
 
