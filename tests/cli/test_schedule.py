@@ -15,6 +15,7 @@ import pytest
 from kfl.cli.main import main
 from kfl.scheduling import SCHEDULERS
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, TRACES
+from kfl.wireless import ENERGY_PARTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -231,6 +232,91 @@ def test_next_as_csv_goes_on_as_next_as_json(call):
     assert call("n.json", *words)[1] == call("n.csv", *words)[1]
 
 
+# ── The whole device ─────────────────────────────────────────────────────────
+
+
+def phones(**top):
+    """Whole devices: a clock to slow, circuits, an amplifier, a tail."""
+    cell = small_cell(
+        cpu_hz=1e9, min_cpu_hz=2e8, static_power_w=0.01, circuit_power_w=0.5, amplifier_efficiency=0.3,
+        min_power_dbm=-40, tail_energy_j=0.004, receive_energy_j=0.001,
+    )  # fmt: skip
+    return {**cell, **top}
+
+
+def test_joules_by_part_add_up_in_csv_and_json(call):
+    table = strict_json(call(write("p.json", phones()), "--json", "--save", "r.csv", "--scheduler", "all")[1])
+    rows = list(csv.DictReader(io.StringIO(Path("r.csv").read_text())))
+    assert len(rows) == 6 == len(table["rounds"][0]["devices"])
+    for row in (*rows, *table["rounds"][0]["devices"], *table["devices"], table["rounds"][0]):
+        part = {name: float(row[f"{name}_j"]) for name in ENERGY_PARTS}
+        assert part["computing"] + part["static"] == pytest.approx(float(row["compute_energy_j"]), rel=1e-12)
+        radio = part["radiating"] + part["circuits"] + part["tail"] + part["receiving"]
+        assert radio == pytest.approx(float(row["upload_energy_j"]), rel=1e-12)
+        assert sum(part.values()) == pytest.approx(float(row["energy_j"]), rel=1e-12)
+    for row in map(_numbers, rows):
+        compute_s, upload_s = row["compute_time_s"], row["upload_time_s"]
+        assert compute_s == pytest.approx(0.2 * 1e9 / row["clock_hz"]) and 2e8 <= row["clock_hz"] <= 1e9
+        assert row["computing_j"] == pytest.approx(0.02 * (0.2 / compute_s) ** 2)
+        assert row["static_j"] == pytest.approx(0.01 * compute_s)
+        assert row["radiating_j"] == pytest.approx(row["power_w"] * upload_s / 0.3)
+        assert row["circuits_j"] == pytest.approx(0.5 * upload_s)
+        assert (row["tail_j"], row["receiving_j"]) == (pytest.approx(0.004), pytest.approx(0.001))
+        assert row["time_s"] == compute_s + upload_s <= 1.0 + 1e-12
+
+
+def _numbers(row):
+    return {
+        name: float(value) for name, value in row.items() if name not in ("id", "upload_decided_by", "clock_decided_by")
+    }
+
+
+def test_the_printed_model_has_no_columns_of_whole_devices(call):
+    call(write("p.json", small_cell()), "--save", "r.csv")
+    assert Path("r.csv").read_text().splitlines()[0].endswith("time_s,queue_j")
+    plain = call("p.json", "--json")[1]
+    assert "clock_hz" not in plain and "tail" not in plain
+    said = small_cell(static_power_w=0, amplifier_efficiency=1, circuit_power_w=0, min_power_w=0, tail_energy_j=0)
+    assert call(write("p.json", said), "--json")[1] == plain
+
+
+def test_what_decided_times_and_clocks_is_said(call):
+    out = call(write("p.json", call("--example", "modem")[1]))[1]
+    assert "tail 78.4 %" in out and "Proposition" not in out
+    table = strict_json(call("p.json", "--json")[1])
+    decided = {row["id"]: (row["upload_decided_by"], row["clock_decided_by"]) for row in table["rounds"][0]["devices"]}
+    assert decided == {
+        "kitchen": ("circuits", "static"),
+        "cellar": ("full_power", "static"),
+        "office": ("circuits", "static"),
+        "tablet": ("clock", "deadline"),
+        "camera": ("deadline", "fixed"),
+    }
+
+
+def test_whole_devices_round_after_round_are_the_whole_trace(call):
+    rounds, draw = 5, np.random.default_rng(2)
+    cell = phones(rounds=rounds)
+    for device in cell["devices"]:
+        del device["gain_db"]
+        device["gains"] = (10 ** draw.uniform(-14, -11, rounds)).tolist()
+    whole = strict_json(call(write("trace.json", cell), "--json")[1])
+    now = json.loads(json.dumps(cell))
+    for t in range(rounds):
+        for device, source in zip(now["devices"], cell["devices"], strict=True):
+            device.pop("gains", None)
+            device["gain"] = source["gains"][t]
+        kind = ("json", "csv")[t % 2]
+        table = strict_json(call(write("now.json", now), "--json", "--next", f"next.{kind}")[1])
+        assert table["rounds"][0] == whole["rounds"][t]
+        now = table["next"]
+        if t + 1 < rounds:
+            assert strict_json(call(f"next.{kind}", "--json")[1]) == strict_json(
+                call(write("n.json", now), "--json")[1]
+            )
+    assert table["next"] == whole["next"]
+
+
 # ── For people ───────────────────────────────────────────────────────────────
 
 
@@ -253,13 +339,15 @@ def test_a_device_slower_than_the_deadline_is_no_error(call):
     assert "1 more devices can never be scheduled" in out
 
 
-@pytest.mark.parametrize("columns", [40, 60, 100, 200])
-def test_tables_fit_the_terminal(call, monkeypatch, columns):
+@pytest.mark.parametrize("example", ["json", "modem"])
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])
+def test_tables_fit_the_terminal(call, monkeypatch, columns, example):
     monkeypatch.setenv("COLUMNS", str(columns))
-    out = call(write("p.json", call("--example")[1]))[1]
+    out = call(write("p.json", call("--example", example)[1]))[1]
     table = [line for line in out.splitlines() if line[:1] in "┏┃┡│└"]
-    assert len(table) == 11 and max(map(len, table)) <= columns
+    assert len(table) == (11 if example == "json" else 10) and max(map(len, table)) <= columns
     assert all("cellar" in out and name in out for name in ("share", "power"))
+    assert "…" not in out or columns == 40
 
 
 def test_a_large_fleet_is_a_screenful(call):
@@ -326,9 +414,11 @@ def test_the_files_and_the_program_in_the_guide_work(call):
     assert call("next.json")[0] == 0
 
 
-def test_the_output_in_the_guide_is_the_real_one(call):
-    shown = blocks("console")[0].split("problem.json\n")[-1]
-    real = call(write("problem.json", call("--example")[1]))[1]
+@pytest.mark.parametrize(("block", "example", "columns"), [(0, "json", 100), (1, "modem", 110)])
+def test_the_output_in_the_guide_is_the_real_one(call, monkeypatch, block, example, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = blocks("console")[block].split(".json\n")[-1]
+    real = call(write("problem.json", call("--example", example)[1]))[1]
     assert shown.split() == real.split()
 
 
@@ -340,7 +430,7 @@ def device(**fields):
 
 
 BAD = {
-    "negative gain": (device(gain=-1e-9), ["gain of device 'a' is -1e-09", "0 or more"]),
+    "negative gain": (device(gain=-1e-9), ["gain of device 'a' is -1e-09", "from 0 to 1"]),
     "negative gain in a trace": (
         {"payload_bits": 1, "devices": [{"id": "a", "gains": [1e-9, -1e-9]}]},
         ["gain of device 'a' in round 1 is -1e-09"],
@@ -387,6 +477,27 @@ BAD = {
         ["rounds is 1", "2 or more"],
     ),
     "empty": ("", ["is empty", "--example"]),
+    "gain of +30 dB": (
+        {"devices": [{"id": "a", "gain_db": 30, "payload_bits": 1}]},
+        ["gain_db of device 'a' is 30.0", "between -400 and 0", "does not amplify"],
+    ),
+    "gain above 1": (device(gain=2), ["gain of device 'a' is 2.0", "from 0 to 1"]),
+    "efficiency of zero": (device(amplifier_efficiency=0), ["amplifier_efficiency of device 'a' is 0.0", "above 0"]),
+    "efficiency above 1": ({"amplifier_efficiency": 35, **device()}, ["amplifier_efficiency is 35", "at most 1"]),
+    "negative static power": (device(static_power_w=-1), ["static_power_w of device 'a' is -1.0", "from 0 to 10,000"]),
+    "circuits in milliwatts": (device(circuit_power_w=5e4), ["circuit_power_w of device 'a' is 50000.0", "watts"]),
+    "negative tail": (device(tail_energy_j=-1), ["tail_energy_j of device 'a' is -1.0", "joules"]),
+    "slowest above fastest": (
+        device(flops=1e9, cpu_hz=1e9, min_cpu_hz=2e9),
+        ["min_cpu_hz of device 'a' is 2000000000.0", "at most its cpu_hz, 1e+09"],
+    ),
+    "slowest alone": (device(min_cpu_hz=2e9), ["Device 'a' has min_cpu_hz but no cpu_hz"]),
+    "least above largest": (
+        device(min_power_dbm=33),
+        ["min_power_w of device 'a' is 1.99", "below its max_power_w, 1"],
+    ),
+    "two least powers": (device(min_power_dbm=3, min_power_w=1), ["both min_power_w and min_power_dbm"]),
+    "clock alone": (device(cpu_hz=1e9), ["flops of device 'a' is missing", "beside cpu_hz"]),
 }
 
 

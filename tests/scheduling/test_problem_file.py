@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -45,6 +46,11 @@ def assert_same(one, other):
     assert {name: getattr(one, name) for name in SINGLE} == {name: getattr(other, name) for name in SINGLE}
     for name in ARRAYS:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    assert (one.device is None) == (other.device is None)
+    if one.device is not None:
+        for field in fields(one.device):
+            mine, theirs = getattr(one.device, field.name), getattr(other.device, field.name)
+            np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
     assert {k: v.tolist() for k, v in one.memory.items()} == {k: v.tolist() for k, v in other.memory.items()}
 
 
@@ -180,8 +186,14 @@ def test_spreadsheets_bom_line_ends_and_padding_are_understood(tmp_path):
 numbers = st.just(0.0) | st.floats(1e-45, 1e45)
 states = st.floats(0, 1e300)
 devices = st.fixed_dictionaries(
-    {"gain": numbers, "payload_bits": numbers},
+    {"gain": st.just(0.0) | st.floats(1e-45, 1.0), "payload_bits": numbers},
     optional={
+        "cpu_hz": st.floats(1e6, 1e10),
+        "static_power_w": st.floats(0.001, 1e4),
+        "amplifier_efficiency": st.floats(0.01, 1.0),
+        "circuit_power_w": st.floats(0.001, 1e4),
+        "tail_energy_j": st.floats(0.001, 1e6),
+        "receive_energy_j": st.floats(0.001, 1e6),
         "available": st.booleans(),
         "samples": numbers,
         "deadline_s": st.floats(1e-6, 1e9),
@@ -198,6 +210,9 @@ devices = st.fixed_dictionaries(
 def test_round_trip(tmp_path_factory, table, suffix, letters):
     safe = "".join(letter for letter in letters if letter.isprintable())
     rows = [{"id": f"{k}{safe},", **device} for k, device in enumerate(table)]
+    for row in rows:
+        if "cpu_hz" in row:
+            row |= {"flops": 3e9, "min_cpu_hz": 0.3 * row["cpu_hz"]}
     problem = read_problem(json.dumps({"seed": 5, "rounds": 9, "memory": {"next": [2.0]}, "devices": rows}))
     path = tmp_path_factory.mktemp("trip") / f"problem{suffix}"
     write_problem(problem, path)

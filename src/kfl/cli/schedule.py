@@ -62,8 +62,8 @@ class ScheduleOptions:
     """The horizon that budgets are for, in place of what the file says."""
     hard_budget: _Flag = False
     """Nobody may spend more than its battery holds, whatever the file says."""
-    example: Annotated[Literal["json", "csv"] | None, _option("{json,csv}")] = None
-    """Print a problem to start from, and stop."""
+    example: Annotated[Literal["json", "csv", "modem"] | None, _option("{json,csv,modem}")] = None
+    """Print a problem to start from, and stop; modem: one whose devices have a real modem and a clock to slow."""
     fields: _Flag = False
     """List every field of a problem file with its meaning and default, and stop."""
 
@@ -93,7 +93,7 @@ def _spelled_out(arguments: Sequence[str]) -> list[str]:
     words = list(arguments)
     if "--example" in words:
         following = words.index("--example") + 1
-        if words[following : following + 1] not in (["json"], ["csv"]):
+        if not set(words[following : following + 1]) & set(EXAMPLES):
             words.insert(following, "json")
     return words
 
@@ -212,5 +212,36 @@ yard,,500,160e6,,,,,,,,,,false
 tunnel,-121,600,80e6,,,,,,,,,,
 """
 
-EXAMPLES = {"json": _JSON, "csv": _CSV}
-"""What --example prints: the same seven meters in one narrow cell."""
+_MODEM = """{
+  "bandwidth_hz": 20e6,
+  "noise_dbm_per_hz": -169,
+  "deadline_s": 5,
+  "rounds": 100,
+  "round": 12,
+  "max_power_dbm": 23,
+  "min_power_dbm": -40,
+  "amplifier_efficiency": 0.23,
+  "circuit_power_w": 1.15,
+  "tail_energy_j": 5.93,
+  "payload_bits": 17611072,
+  "flops": 1.65e9,
+  "flops_per_cycle": 8,
+  "cpu_hz": 1.9008e9,
+  "min_cpu_hz": 652.8e6,
+  "power_coefficient": 5.3e-29,
+  "static_power_w": 0.18,
+  "budget_j": 140,
+  "devices": [
+    {"id": "street", "gain_db": -88, "samples": 600, "spent_j": 23.7, "queue_j": 7.4},
+    {"id": "kitchen", "gain_db": -101, "samples": 600, "cpu_hz": 2.208e9, "spent_j": 15.4, "queue_j": 1.1},
+    {"id": "cellar", "gain_db": -119, "samples": 600, "cpu_hz": 1.4784e9, "queue_j": 0.1},
+    {"id": "office", "gain_db": -101, "samples": 600, "payload_bits": 20480, "spent_j": 12.1, "queue_j": 0.4},
+    {"id": "tablet", "gain_db": -95, "samples": 600, "flops": 6e10, "queue_j": 0.1},
+    {"id": "camera", "gain_db": -80, "samples": 300, "min_cpu_hz": 1.9008e9, "static_power_w": 0,
+     "circuit_power_w": 0, "tail_energy_j": 0, "spent_j": 3.1, "queue_j": 0.3}
+  ]
+}
+"""
+
+EXAMPLES = {"json": _JSON, "csv": _CSV, "modem": _MODEM}
+"""What --example prints: the same seven meters in one narrow cell, twice; and phones, whole devices."""

@@ -7,20 +7,22 @@ and a line says how many there are besides.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kfl.cli.display import page, say
 from kfl.core.text import DASH, fine_percent, quantity, several
-from kfl.scheduling import OUTCOMES, describe, dominant
+from kfl.scheduling import OUTCOMES, FloatArray, by_part, describe, dominant
 from kfl.scheduling.horizon_table import never_schedulable
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, Field
+from kfl.scheduling.whole_device import CLOCK_BY, UPLOAD_BY
 
 if TYPE_CHECKING:
     from kfl.scheduling import Horizon, ScheduledRound
@@ -34,7 +36,8 @@ _FORMATS = (
     "CSV: lines '# name = value' above the header, then one row per device. A trace has a column round and one row "
     "per device and round.",
 )
-_NARROW = 72
+_NARROW, _MIDDLE, _WIDE = 72, 90, 106
+"""Characters from which on a table has more columns."""
 
 
 def print_horizon(horizon: Horizon, next_file: Path | None, saved: Path | None) -> None:
@@ -88,23 +91,35 @@ def _round_table(console: Console, horizon: Horizon, one: ScheduledRound) -> Tab
         shown = list(range(problem.size))
     else:
         shown = [int(k) for k in one.devices[np.argsort(-one.share, kind="stable")][:SHOWN]]
-    wide = console.width >= _NARROW
-    names = ["share", "power", "compute", "upload", "time", "next queue"] if wide else ["share", "power", "energy"]
-    table = _table(["device", *names])
+    columns = _round_columns(console.width, one)
+    queue_j = horizon.following.queue_j
+    table = _table(["device", *columns, *(["next queue"] if console.width >= _NARROW else [])])
     for device in shown:
-        row = rows.get(device)
-        queue = quantity(float(horizon.following.queue_j[device]), "J")
-        if row is None:
-            table.add_row(
-                _name(problem.ids[device]), *[DASH] * (len(names) - wide), *([queue] if wide else []), style="dim"
-            )
-            continue
-        compute_j, upload_j = float(one.compute_energy_j[row]), float(one.upload_energy_j[row])
-        energy = [quantity(compute_j, "J"), quantity(upload_j, "J")] if wide else [quantity(compute_j + upload_j, "J")]
-        time = [quantity(float(one.compute_time_s[row] + one.upload_time_s[row]), "s"), queue] if wide else []
-        share, power = fine_percent(float(one.share[row])), quantity(float(one.power_w[row]), "W")
-        table.add_row(_name(problem.ids[device]), share, power, *energy, *time)
+        row, queue = rows.get(device), [quantity(float(queue_j[device]), "J")] if console.width >= _NARROW else []
+        cells = [DASH if row is None else cell(row) for cell in columns.values()]
+        table.add_row(_name(problem.ids[device]), *cells, *queue, style="dim" if row is None else None)
     return table
+
+
+def _round_columns(width: int, one: ScheduledRound) -> dict[str, Callable[[int], str]]:
+    """What is shown of each scheduled device, as far as there is room: the heading, and the text of a row."""
+
+    def shown(values: FloatArray, unit: str) -> Callable[[int], str]:
+        return lambda row: quantity(float(values[row]), unit)
+
+    columns = {"share": lambda row: fine_percent(float(one.share[row])), "power": shown(one.power_w, "W")}
+    if width < _NARROW:
+        return {**columns, "energy": shown(one.compute_energy_j + one.upload_energy_j, "J")}
+    if one.clock_hz is not None and not np.isnan(one.clock_hz).all() and width >= _MIDDLE:
+        columns["clock"] = shown(one.clock_hz, "Hz")
+    columns |= {"compute": shown(one.compute_energy_j, "J"), "upload": shown(one.upload_energy_j, "J")}
+    if one.clock_hz is not None and width >= _WIDE:
+        return {
+            **columns,
+            "compute time": shown(one.compute_time_s, "s"),
+            "upload time": shown(one.upload_time_s, "s"),
+        }
+    return {**columns, "time": shown(one.compute_time_s + one.upload_time_s, "s")}
 
 
 def _round_sentences(horizon: Horizon, one: ScheduledRound) -> list[str]:
@@ -117,8 +132,9 @@ def _round_sentences(horizon: Horizon, one: ScheduledRound) -> list[str]:
         sentences.append(
             f"{count:,} of {several(problem.size, 'device')} scheduled, with {fine_percent(float(one.share.sum()))} "
             f"of the band; the round ends after {quantity(one.time_s, 's')} and costs {quantity(one.energy_j, 'J')}. "
-            f"{dominant(one.compute_energy_j, one.upload_energy_j)}"
+            f"{_where(one.parts_j, one.compute_energy_j, one.upload_energy_j)}"
         )
+        sentences += _decided(horizon, one)
     else:
         sentences.append(f"Nobody is scheduled. {note}".rstrip())
     sentences += [sentence for sentence in [_certificate(one)] if sentence]
@@ -126,6 +142,30 @@ def _round_sentences(horizon: Horizon, one: ScheduledRound) -> list[str]:
     if note and count:
         sentences.append(note)
     return sentences
+
+
+def _where(parts_j: Mapping[str, FloatArray] | None, compute_j: FloatArray, upload_j: FloatArray) -> str:
+    """Where the joules went: by part for whole devices."""
+    return dominant(compute_j, upload_j) if parts_j is None else by_part(parts_j)
+
+
+def _decided(horizon: Horizon, one: ScheduledRound) -> list[str]:
+    """What decided how long whole devices send, and at which clock they compute."""
+    if one.upload_by is None or one.clock_by is None:
+        return []
+    sentences = []
+    for what, codes, every in (("Upload time", one.upload_by, UPLOAD_BY), ("Clock", one.clock_by, CLOCK_BY)):
+        met = [(words, one.devices[codes == position]) for position, words in enumerate(every.values())]
+        told = [f"{words}: {_named(horizon, who)}" for words, who in met if len(who)]
+        sentences.append(f"{what} – {'; '.join(told)}.")
+    return sentences if (one.clock_by > 0).any() else sentences[:1]
+
+
+def _named(horizon: Horizon, devices: NDArray[np.intp]) -> str:
+    """Devices by name where they are few, else their number."""
+    if len(devices) > _NAMED:
+        return several(len(devices), "device")
+    return ", ".join(_name(horizon.problem.ids[k]).plain for k in devices)
 
 
 def _certificate(one: ScheduledRound) -> str:
@@ -150,11 +190,7 @@ def _left_out(horizon: Horizon, one: ScheduledRound) -> list[str]:
         count = one.counts[position]
         if code in ("scheduled", "past_deadline") or count == 0:
             continue  # who can never be scheduled has a sentence of its own
-        who = several(count, "device")
-        if count <= _NAMED:
-            names = [_name(horizon.problem.ids[k]).plain for k in np.flatnonzero(horizon.outcome == position)]
-            who = ", ".join(names)
-        sentences.append(f"{words}: {who}")
+        sentences.append(f"{words}: {_named(horizon, np.flatnonzero(horizon.outcome == position))}")
     return [f"Not scheduled – {'; '.join(sentences)}."] if sentences else []
 
 
@@ -182,7 +218,7 @@ def _print_rounds(console: Console, horizon: Horizon) -> None:
     compute_j, upload_j = horizon.compute_energy_j.sum(), horizon.upload_energy_j.sum()
     sentences = [
         f"{mean:.3g} devices per round on average; together {quantity(float(compute_j + upload_j), 'J')} in "
-        f"{quantity(sum(one.time_s for one in rounds), 's')}. {dominant(compute_j, upload_j)}"
+        f"{quantity(sum(one.time_s for one in rounds), 's')}. {_where(horizon.parts_j, compute_j, upload_j)}"
     ]
     if certified:
         worst = max(rounds, key=lambda one: -1.0 if math.isnan(one.gap) else one.gap)

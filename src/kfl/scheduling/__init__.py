@@ -11,6 +11,7 @@ True
 from kfl.scheduling.account import (
     EnergyAccount,
     EnergyBound,
+    by_part,
     dominant,
     energy_parts,
     proposition2_energy,
@@ -31,6 +32,7 @@ from kfl.scheduling.problem_file import read_problem, write_problem
 from kfl.scheduling.serve import reachable, serve, share_floor, standing
 from kfl.scheduling.status import OUTCOMES, Status, describe
 from kfl.scheduling.uplink import DeviceUplink, Uplink, of_device
+from kfl.scheduling.whole_device import WholeDevice
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
     scheduler.name: scheduler
@@ -72,7 +74,9 @@ __all__ = [
     "Uniform",
     "Uplink",
     "UploadCurve",
+    "WholeDevice",
     "allocate",
+    "by_part",
     "cell_problem",
     "data_weight",
     "describe",

@@ -16,20 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
-from kfl.scheduling.account import round_energy
+from kfl.scheduling.account import energy_parts, round_energy
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.serve import outcomes
 from kfl.scheduling.status import OUTCOMES, Status
-from kfl.scheduling.uplink import Uplink, of_device
-from kfl.wireless import Cell, CellConfig, DeviceCosts
+from kfl.scheduling.uplink import DeviceUplink, Uplink
+from kfl.scheduling.whole_device import WholeDevice, decided_by
+from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +72,8 @@ class Problem:
     """What the scheduler remembers besides the queues."""
     notes: tuple[str, ...] = ()
     """What a reader of the file should know: a sentence each."""
-    device: DeviceCosts | None = None
-    """What else whole devices spend; None for the printed model."""
+    device: WholeDevice | None = None
+    """What else whole devices draw; None for the printed model."""
 
     @property
     def size(self) -> int:
@@ -99,7 +101,7 @@ class Problem:
             max_power_w=self.max_power_w,
         )
         if self.device is not None:
-            uplink = of_device(uplink, self.compute_time_s, self.device)
+            uplink = self.device.uplink(uplink, self.compute_time_s, self.compute_energy_j)
         return Observation(
             round=self.round + index,
             seed=self.seed,
@@ -167,7 +169,7 @@ def cell_problem(
         budget_j=cell.budget_j(rounds),
         spent_j=np.zeros(devices),
         queue_j=np.zeros(devices),
-        device=first.device,
+        device=WholeDevice.of_cell(cell, first),
     )
 
 
@@ -194,7 +196,13 @@ class ScheduledRound:
     counts: tuple[int, ...]
     """How many devices met each of `OUTCOMES`."""
     clock_hz: FloatArray | None = None
-    """None where the model leaves no choice."""
+    """Clocks of whole devices, NaN where only times are known. This and what follows is None in the printed model."""
+    parts_j: Mapping[str, FloatArray] | None = None
+    """Where the joules went, by the words of `kfl.wireless.ENERGY_PARTS`."""
+    upload_by: NDArray[np.int8] | None = None
+    """What decided how long each upload takes, as positions in `kfl.scheduling.whole_device.UPLOAD_BY`."""
+    clock_by: NDArray[np.int8] | None = None
+    """What decided each clock, as positions in `kfl.scheduling.whole_device.CLOCK_BY`."""
 
     @property
     def energy_j(self) -> float:
@@ -228,6 +236,8 @@ class Horizon:
     """What became of each device in the last round, as positions in `OUTCOMES`."""
     following: Problem
     """The problem of the next round: queues and spent energy brought forward, the last gains repeated."""
+    parts_j: Mapping[str, FloatArray] | None = None
+    """Where the joules of each device went in these rounds; None in the printed model."""
 
     def reason(self, device: int) -> str:
         """What became of a device in the last round, in words."""
@@ -242,12 +252,16 @@ def schedule(problem: Problem, scheduler: Scheduler | None = None) -> Horizon:
     """
     scheduler = Dual() if scheduler is None else scheduler
     taken, compute_j, upload_j = np.zeros(problem.size, np.int64), np.zeros(problem.size), np.zeros(problem.size)
+    parts_j = None if problem.device is None else {name: np.zeros(problem.size) for name in ENERGY_PARTS}
     rounds = []
     for one in play(problem, scheduler):
         taken, compute_j, upload_j = taken + one.decision.chosen, compute_j + one.compute_j, upload_j + one.upload_j
         rounds.append(_record(one))
+        if parts_j is not None:
+            for name, energy_j in (rounds[-1].parts_j or {}).items():
+                parts_j[name][rounds[-1].devices] += energy_j
     following = problem.after(one.after, one.spent_j)
-    return Horizon(problem, scheduler, tuple(rounds), taken, compute_j, upload_j, one.outcome, following)
+    return Horizon(problem, scheduler, tuple(rounds), taken, compute_j, upload_j, one.outcome, following, parts_j)
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,5 +323,22 @@ def _record(played: PlayedRound) -> ScheduledRound:
         lower_bound=decision.lower_bound,
         status=decision.status,
         counts=tuple(np.bincount(played.outcome, minlength=len(OUTCOMES)).tolist()),
-        clock_hz=None if decision.clock_hz is None else decision.clock_hz[chosen],
+        **_whole_device(played, chosen),
     )
+
+
+def _whole_device(played: PlayedRound, chosen: NDArray[np.intp]) -> dict[str, Any]:
+    """Clocks, energy by part, and what decided times and clocks; nothing in the printed model."""
+    uplink, decision = played.observation.uplink, played.decision
+    if not isinstance(uplink, DeviceUplink):
+        return {}
+    clock_hz = np.full(len(chosen), np.nan) if decision.clock_hz is None else decision.clock_hz[chosen]
+    parts = energy_parts(played.observation, decision)
+    run = (decision.compute_time_s[chosen], decision.upload_time_s[chosen], decision.power_w[chosen])
+    upload_by, clock_by = decided_by(uplink.take(chosen), *run)
+    return {
+        "clock_hz": clock_hz,
+        "parts_j": {name: energy_j[chosen] for name, energy_j in parts.items()},
+        "upload_by": upload_by,
+        "clock_by": clock_by,
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from numpy.typing import NDArray
 
 from kfl.core.config import to_table
 from kfl.core.files import jsonable
+from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.horizon import Horizon, ScheduledRound
 from kfl.scheduling.problem_file import problem_table
 from kfl.scheduling.status import OUTCOMES, describe
+from kfl.scheduling.whole_device import CLOCK_BY, UPLOAD_BY
+from kfl.wireless import ENERGY_PARTS
 
 Row = dict[str, Any]
 
@@ -29,6 +33,9 @@ _SCHEDULED = (
     "queue_j",
 )
 _PLAIN = tuple(name for name in _SCHEDULED if name not in ("energy_j", "time_s"))
+_PARTS = tuple(f"{name}_j" for name in ENERGY_PARTS)
+_WHOLE_DEVICE = ("clock_hz", *_PARTS, "upload_decided_by", "clock_decided_by")
+"""Of whole devices besides; the first two parts add up to `compute_energy_j`, the others to `upload_energy_j`."""
 
 
 def horizon_table(horizon: Horizon) -> Row:
@@ -47,6 +54,7 @@ def horizon_table(horizon: Horizon) -> Row:
             compute_energy_j=horizon.compute_energy_j,
             upload_energy_j=horizon.upload_energy_j,
             energy_j=horizon.compute_energy_j + horizon.upload_energy_j,
+            **_parts(horizon.parts_j),
             battery_j=following.budget_j - following.spent_j,
             queue_j=following.queue_j,
             outcome=[codes[position] for position in horizon.outcome],
@@ -63,6 +71,7 @@ def _round_row(horizon: Horizon, one: ScheduledRound) -> Row:
         "compute_energy_j": float(one.compute_energy_j.sum()),
         "upload_energy_j": float(one.upload_energy_j.sum()),
         "energy_j": one.energy_j,
+        **{name: float(energy_j.sum()) for name, energy_j in _parts(one.parts_j).items()},
         "time_s": one.time_s,
         "objective": jsonable(one.objective),
         "lower_bound": jsonable(one.lower_bound),
@@ -78,7 +87,20 @@ def scheduled_rows(horizon: Horizon, one: ScheduledRound) -> list[Row]:
     columns = {name: np.asarray(getattr(one, name)) for name in _PLAIN}
     columns["energy_j"] = one.compute_energy_j + one.upload_energy_j
     columns["time_s"] = one.compute_time_s + one.upload_time_s
-    return _rows(id=[horizon.problem.ids[k] for k in one.devices], **{name: columns[name] for name in _SCHEDULED})
+    found: dict[str, NDArray[Any] | list[Any]] = {name: columns[name] for name in _SCHEDULED}
+    if one.clock_hz is not None and one.upload_by is not None and one.clock_by is not None:
+        found |= {
+            "clock_hz": one.clock_hz,
+            **_parts(one.parts_j),
+            "upload_decided_by": np.array(tuple(UPLOAD_BY))[one.upload_by],
+            "clock_decided_by": np.array(tuple(CLOCK_BY))[one.clock_by],
+        }
+    return _rows(id=[horizon.problem.ids[k] for k in one.devices], **found)
+
+
+def _parts(parts_j: Mapping[str, FloatArray] | None) -> dict[str, FloatArray]:
+    """Energy by part under the names of columns; nothing in the printed model."""
+    return {} if parts_j is None else {f"{name}_j": energy_j for name, energy_j in parts_j.items()}
 
 
 def never_schedulable(horizon: Horizon, named: int = 5) -> list[str]:
@@ -98,7 +120,8 @@ def never_schedulable(horizon: Horizon, named: int = 5) -> list[str]:
 def horizon_csv(horizon: Horizon) -> str:
     """The scheduled devices as CSV: one row for each device and round."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, ("round", "id", *_SCHEDULED), lineterminator="\n")
+    more = () if horizon.problem.device is None else _WHOLE_DEVICE
+    writer = csv.DictWriter(out, ("round", "id", *_SCHEDULED, *more), lineterminator="\n")
     writer.writeheader()
     for one in horizon.rounds:
         writer.writerows({"round": one.round, **row} for row in scheduled_rows(horizon, one))

@@ -16,6 +16,7 @@ import numpy as np
 from kfl.core.errors import ConfigError, KflError
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.wireless import CellConfig
+from kfl.wireless.device import MOST_POWER_W
 
 _CELL = CellConfig()
 
@@ -70,6 +71,9 @@ def absurd(values: FloatArray) -> BoolArray:
 
 _AT_LEAST_ZERO = "a finite number, 0 or more"
 _DECIBELS = "a number of decibels between -400 and 400"
+_WATTS = f"a number of watts from 0 to {MOST_POWER_W:,.0f}"
+_MOST_ONCE_J = 1e6
+_ONCE = f"a number of joules from 0 to {_MOST_ONCE_J:,.0f}"
 
 CELL_FIELDS = {
     field.name: field
@@ -121,8 +125,20 @@ DEVICE_FIELDS = {
     field.name: field
     for field in (
         Field("id", "the device's name; no two are the same", "a text or a whole number"),
-        Field("gain", "channel power gain h, linear", _AT_LEAST_ZERO),
-        Field("gain_db", "the same in decibels", _DECIBELS, -400.0, 400.0, shown_default="gain"),
+        Field(
+            "gain",
+            "channel power gain h, linear",
+            "a number from 0 to 1: a channel does not amplify",
+            most=1.0,
+        ),
+        Field(
+            "gain_db",
+            "the same in decibels",
+            "a number of decibels between -400 and 0: a channel does not amplify",
+            -400.0,
+            0.0,
+            shown_default="gain",
+        ),
         Field("payload_bits", "bits to upload in a round", _AT_LEAST_ZERO),
         Field(
             "available",
@@ -148,7 +164,7 @@ DEVICE_FIELDS = {
         ),
         Field(
             "cpu_hz",
-            "with flops: clock frequency f",
+            "with flops: clock frequency f; the fastest one, where there is min_cpu_hz",
             "a positive number of hertz",
             positive=True,
             shown_default="required with flops",
@@ -166,6 +182,45 @@ DEVICE_FIELDS = {
             _AT_LEAST_ZERO,
             default=_CELL.power_coefficient,
         ),
+        Field(
+            "min_cpu_hz",
+            "slowest clock of a device that may slow down to save energy",
+            "a positive number of hertz",
+            positive=True,
+            shown_default="cpu_hz: the clock is fixed",
+        ),
+        Field(
+            "static_power_w",
+            "drawn while the processor computes, besides κ f³",
+            _WATTS,
+            most=MOST_POWER_W,
+            default=_CELL.static_power_w,
+        ),
+        Field(
+            "amplifier_efficiency",
+            "radiated power over what the amplifier draws for it, η",
+            "above 0 and at most 1: radiated over drawn power",
+            most=1.0,
+            positive=True,
+            default=_CELL.amplifier_efficiency,
+        ),
+        Field(
+            "circuit_power_w",
+            "drawn by the radio while it sends, besides the amplifier",
+            _WATTS,
+            most=MOST_POWER_W,
+            default=_CELL.circuit_power_w,
+        ),
+        Field("min_power_w", "least radiated power while sending", _AT_LEAST_ZERO, default=0.0),
+        Field("min_power_dbm", "the same in dBm", _DECIBELS, -400.0, 400.0, shown_default="min_power_w"),
+        Field(
+            "tail_energy_j",
+            "to open the connection and keep it after the last packet, once per round in which the device sends",
+            _ONCE,
+            most=_MOST_ONCE_J,
+            default=0.0,
+        ),
+        Field("receive_energy_j", "to hear the broadcast of a round", _ONCE, most=_MOST_ONCE_J, default=0.0),
         Field(
             "budget_j",
             "energy budget for the whole horizon",

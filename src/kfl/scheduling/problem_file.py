@@ -6,7 +6,7 @@
 >>> read_problem('{"devices": [{"id": "a", "gain": -1, "payload_bits": 1}]}')
 Traceback (most recent call last):
 ...
-kfl.core.errors.ConfigError: gain of device 'a' is -1.0, but must be a finite number, 0 or more.
+kfl.core.errors.ConfigError: gain of device 'a' is -1.0, but must be a number from 0 to 1: a channel does not amplify.
 """
 
 from __future__ import annotations
@@ -35,7 +35,16 @@ from kfl.scheduling.problem_fields import (
     refuse_both,
     refuse_wrong,
 )
+from kfl.scheduling.whole_device import WholeDevice
 from kfl.wireless import compute_energy, compute_time
+
+_DRAWN = (
+    "static_power_w",
+    "amplifier_efficiency",
+    "circuit_power_w",
+    "tail_energy_j",
+    "receive_energy_j",
+)
 
 
 def read_problem(source: str | Path, **changes: object) -> Problem:
@@ -95,6 +104,7 @@ def _assemble(draft: Draft) -> Problem:
     rounds = _horizon(top, first, draft.described)
     available = _pick(draft, "available") > 0
     compute_s, compute_j = _computation(draft)
+    max_power_w = _power(draft, "max_power")
     budget_j, spent_j, notes = _energy(draft, top)
     return Problem(
         ids=tuple(draft.ids),
@@ -109,7 +119,7 @@ def _assemble(draft: Draft) -> Problem:
         samples=_pick(draft, "samples"),
         payload_bits=_pick(draft, "payload_bits"),
         deadline_s=_pick(draft, "deadline_s"),
-        max_power_w=_power(draft),
+        max_power_w=max_power_w,
         compute_time_s=compute_s,
         compute_energy_j=compute_j,
         budget_j=budget_j,
@@ -117,6 +127,7 @@ def _assemble(draft: Draft) -> Problem:
         queue_j=_pick(draft, "queue_j"),
         memory={name: np.array(values, float) for name, values in top.get("memory", {}).items()},
         notes=(*draft.notes, *notes),
+        device=_whole_device(draft, max_power_w),
     )
 
 
@@ -207,17 +218,22 @@ def _gain(draft: Draft, available: BoolArray) -> FloatArray:
     return np.where(decibels, 10.0 ** (_pick(draft, "gain_db", available & decibels) / 10.0), linear)
 
 
-def _power(draft: Draft) -> FloatArray:
-    decibels = _either(draft, ("max_power_w",), ("max_power_dbm",))[0]
-    from_dbm = 10.0 ** ((_pick(draft, "max_power_dbm", decibels) - 30.0) / 10.0)
-    return np.where(decibels, from_dbm, _pick(draft, "max_power_w"))
+def _power(draft: Draft, name: str) -> FloatArray:
+    """A radiated power in watts, given as such or in dBm."""
+    watts, dbm = f"{name}_w", f"{name}_dbm"
+    decibels = _either(draft, (watts,), (dbm,))[0]
+    from_dbm = 10.0 ** ((_pick(draft, dbm, decibels) - 30.0) / 10.0)
+    return np.where(decibels, from_dbm, _pick(draft, watts))
 
 
 def _computation(draft: Draft) -> tuple[FloatArray, FloatArray]:
     """Time and energy of the computation: as given, or by equations (10) and (11); 0 for devices that only send."""
     times = ("compute_time_s", "compute_energy_j")
-    derived = _either(draft, times, ("flops", "cpu_hz"))[0]
+    derived = _either(draft, times, ("flops",))[0]
     given = [_given(draft, name) | (name in draft.top) for name in times]
+    alone = ~derived & ~given[0] & ~given[1] & (_given(draft, "cpu_hz") | ("cpu_hz" in draft.top))
+    if alone.any():
+        _refuse_missing(draft, "flops", (int(alone.argmax()),))
     half = ~derived & (given[0] != given[1])
     if half.any():
         device = int(half.argmax())
@@ -232,6 +248,35 @@ def _computation(draft: Draft) -> tuple[FloatArray, FloatArray]:
     _refuse_derived(draft, time_s, "compute_time_s")
     _refuse_derived(draft, energy_j, "compute_energy_j")
     return np.where(derived, time_s, _pick(draft, times[0])), np.where(derived, energy_j, _pick(draft, times[1]))
+
+
+def _whole_device(draft: Draft, max_power_w: FloatArray) -> WholeDevice | None:
+    """What devices draw besides the printed model; None where they draw nothing else."""
+    clocked = _given(draft, "cpu_hz") | ("cpu_hz" in draft.top)
+    cpu_hz = np.where(clocked, _pick(draft, "cpu_hz", clocked), np.nan)
+    own = _given(draft, "min_cpu_hz")
+    if (own & ~clocked).any():
+        who = draft.ids[int((own & ~clocked).argmax())]
+        raise ProblemError(f"Device {who!r} has min_cpu_hz but no cpu_hz, the fastest clock; give both.")
+    slows = clocked & (own | ("min_cpu_hz" in draft.top))
+    min_cpu_hz = np.where(slows, _pick(draft, "min_cpu_hz", slows), cpu_hz)
+    _refuse_above(draft, "min_cpu_hz", min_cpu_hz, min_cpu_hz > cpu_hz, "at most its cpu_hz", cpu_hz)
+    min_power_w = _power(draft, "min_power")
+    above = (min_power_w > 0) & (min_power_w >= max_power_w)
+    _refuse_above(draft, "min_power_w", min_power_w, above, "below its max_power_w", max_power_w)
+    device = WholeDevice(
+        cpu_hz=cpu_hz,
+        min_cpu_hz=min_cpu_hz,
+        min_power_w=min_power_w,
+        **{name: _pick(draft, name) for name in _DRAWN},
+    )
+    return None if device.printed else device
+
+
+def _refuse_above(draft: Draft, name: str, values: FloatArray, above: BoolArray, right: str, limit: FloatArray) -> None:
+    if above.any():
+        k = int(above.argmax())
+        raise ConfigError(f"{name} of device {draft.ids[k]!r}", float(values[k]), f"{right}, {limit[k]:g}")
 
 
 def _refuse_derived(draft: Draft, values: FloatArray, name: str) -> None:
@@ -306,11 +351,16 @@ def problem_table(problem: Problem) -> tuple[dict[str, Any], list[dict[str, Any]
     fixed = ("samples", "payload_bits", "deadline_s", "max_power_w", "compute_time_s", "compute_energy_j")
     for name in (*fixed, "budget_j", "spent_j", "queue_j"):
         columns[name] = getattr(problem, name).tolist()
+    if problem.device is not None:
+        for name in ("cpu_hz", "min_cpu_hz", "min_power_w", *_DRAWN):
+            columns[name] = getattr(problem.device, name).tolist()
     names = list(columns)
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     for row in rows:
         if row["budget_j"] == np.inf:
             del row["budget_j"]
+        if np.isnan(row.get("cpu_hz", 0.0)):
+            del row["cpu_hz"], row["min_cpu_hz"]
     return top, rows
 
 
