@@ -1,26 +1,19 @@
 """Rounds small enough to try all 2^K sets of devices, and what a scheduler loses against the best of them.
 
-The optimum is the best of all sets, each with the shares that `allocate` finds for the true queues. A band is
+The optimum is the best of all sets, each with the shares that `share_band` finds for the true queues. A band is
 called scarce when the optimum leaves out a device that would be worth its energy if it had the band to itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.randomness import stream
-from kfl.scheduling import (
-    AllocationProblem,
-    Observation,
-    Scheduler,
-    SchedulerState,
-    Uplink,
-    allocate,
-    reachable,
-)
+from kfl.scheduling import DeviceUplink, Observation, Scheduler, SchedulerState, Uplink, reachable
+from kfl.scheduling.allocation import share_band
 
 V = 0.01
 
@@ -53,8 +46,12 @@ class Instance:
         return float(self.values[(self.sets == chosen).all(axis=1)][0])
 
 
-def instance(seed: int, *, hard_budget: bool = False) -> Instance:
-    """A random round: light or heavy payloads, empty or full queues, good or bad channels."""
+def instance(seed: int, *, hard_budget: bool = False, whole_device: bool = False) -> Instance:
+    """A random round: light or heavy payloads, empty or full queues, good or bad channels.
+
+    Whole devices have circuits that draw power, poor amplifiers, in two of three rounds clocks that may be slowed, and
+    in one of three a least power; their cheapest computation takes the place of the printed model's.
+    """
     draw = stream(seed, "brute-force")
     devices = int(draw.integers(4, 11))
     samples = draw.uniform(100, 1000, devices)
@@ -79,7 +76,30 @@ def instance(seed: int, *, hard_budget: bool = False) -> Instance:
             max_power_w=np.full(devices, 0.5),
         ),
     )
+    if whole_device:
+        assert observation.uplink is not None
+        uplink = _whole(observation.uplink, compute_time, draw)
+        base_j = uplink.curve.base_j + uplink.once_j
+        # Batteries and queues that matter for what these devices spend.
+        battery = base_j * draw.uniform(0.9, 4.0, devices) if hard_budget else observation.battery_j
+        observation = replace(observation, uplink=uplink, base_energy_j=base_j, battery_j=battery)
     return Instance(state, observation, *_all_sets(state, observation))
+
+
+def _whole(uplink: Uplink, fastest_s: NDArray[np.float64], draw: np.random.Generator) -> DeviceUplink:
+    size = len(fastest_s)
+    free, least = draw.random() < 2 / 3, draw.random() < 1 / 3
+    return DeviceUplink(
+        **{field.name: getattr(uplink, field.name) for field in fields(uplink)},
+        fastest_s=fastest_s,
+        slowest_s=fastest_s * (draw.uniform(1.0, 5.0, size) if free else 1.0),
+        work_j_s2=10 ** draw.uniform(-1.7, 0.3, size) * fastest_s**2,
+        static_power_w=draw.uniform(0.0, 0.5, size) * draw.integers(0, 2),
+        circuit_power_w=10 ** draw.uniform(-2, 0, size),
+        amplifier_efficiency=draw.uniform(0.2, 0.9, size),
+        min_power_w=10 ** draw.uniform(-5, -1, size) * least,
+        once_j=draw.uniform(0.0, 0.05, size),
+    )
 
 
 def _all_sets(state: SchedulerState, observation: Observation) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
@@ -89,19 +109,14 @@ def _all_sets(state: SchedulerState, observation: Observation) -> tuple[NDArray[
     numbers = np.arange(2 ** len(able))
     sets = (numbers[:, None] >> np.arange(len(able)) & 1).astype(bool)
     sets = sets[~(sets & ~able).any(axis=1)]
-    solved = allocate(
-        AllocationProblem(
-            bandwidth_hz=uplink.bandwidth_hz,
-            noise_w_per_hz=uplink.noise_w_per_hz,
-            gain=uplink.gain,
-            payload_bits=uplink.payload_bits,
-            upload_time_s=uplink.upload_time_s,
-            max_power_w=uplink.max_power_w,
-            weight=state.queue_j,
-            share_floor=np.where(able, floor, 0.0),
-            included=sets,
-        )
-    )
+    # One row per set, in which the others have nothing to send and all the time in the world.
+    arrays = {field.name: getattr(uplink, field.name) for field in fields(uplink)}
+    rows = {name: np.broadcast_to(values, sets.shape) for name, values in arrays.items() if np.ndim(values)}
+    rows["payload_bits"] = np.where(sets, uplink.payload_bits, 0.0)
+    rows["upload_time_s"] = np.where(sets, uplink.upload_time_s, 1.0)
+    batch = replace(uplink, **rows)
+    queues = np.broadcast_to(state.queue_j, sets.shape)
+    solved = share_band(batch, np.where(sets, queues, 0.0), np.where(sets, floor, 0.0))
     worth = V * observation.samples - state.queue_j * observation.base_energy_j
     return sets, np.where(solved.feasible, solved.objective, np.inf) - sets @ worth
 
