@@ -140,6 +140,26 @@ def test_every_mistake_has_one_sentence(tmp_path, text, options, sentence) -> No
     assert str(error.value).endswith(".") and "\n" not in str(error.value)
 
 
+ALMOST = st.lists(
+    st.sampled_from(
+        [b"time_s,device,watts\n", b"round,device,watts\n", b"0,*,1\n", b"5,0,2\n", b"9" * 400, b",", b"\n", b"#"]
+    )
+    | st.binary(max_size=12),
+    max_size=8,
+).map(b"".join)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=ALMOST)
+def test_whatever_a_file_holds_is_a_trace_or_one_sentence(tmp_path, content) -> None:
+    try:
+        trace = Trace(write(tmp_path, content), [WATTS], DEVICES, 1.0)
+    except TraceError as problem:
+        assert "\n" not in str(problem) and str(problem).endswith(".")
+    else:
+        assert (trace.at(3.0) >= 0).all()
+
+
 def test_units_that_cannot_be_right(tmp_path) -> None:
     with pytest.raises(TraceError, match=r"Line 2 .* gain_db is '30', but must be a gain in dB between -300 and 0"):
         opened(tmp_path, "time_s,device,gain_db\n0,*,30\n", [GAIN_DB])

@@ -14,6 +14,7 @@ back in time starts from the top. The values at a time are a function of the fil
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -55,15 +56,13 @@ def true_or_false(word: bytes) -> float:
     return {b"1": 1.0, b"true": 1.0, b"0": 0.0, b"false": 0.0}[word.strip().lower()]
 
 
-class _Row(NamedTuple):
-    time_s: float
-    device: int
-    value: float
+_Row = tuple[float, int, float]
+"""Time in seconds, device, value."""
 
 
-def _which(row: _Row) -> int | slice:
+def _which(device: int) -> int | slice:
     """The devices a row is about, as an index."""
-    return slice(None) if row.device == EVERYBODY else row.device
+    return slice(None) if device == EVERYBODY else device
 
 
 class _Columns(NamedTuple):
@@ -159,19 +158,19 @@ class Trace:
     def _at(self, time_s: float) -> FloatArray:
         if time_s < self._reached:
             self._rewind()
-        for row in self._until(time_s * (1 + SLACK)):
-            self._value[_which(row)] = row.value
+        for _, device, value in self._until(time_s * (1 + SLACK)):
+            self._value[_which(device)] = value
         self._reached = time_s
         return self._value
 
     def _integral(self, start_s: float, end_s: float) -> FloatArray:
         self._at(start_s)
         total, since = np.zeros(self.devices), np.full(self.devices, start_s)
-        for row in self._until(end_s):
-            which = _which(row)
-            total[which] += self._value[which] * (row.time_s - since[which])
-            since[which] = row.time_s
-            self._value[which] = row.value
+        for time_s, device, value in self._until(end_s):
+            which = _which(device)
+            total[which] += self._value[which] * (time_s - since[which])
+            since[which] = time_s
+            self._value[which] = value
         self._reached = end_s
         return np.asarray(total + self._value * (end_s - since))
 
@@ -190,17 +189,18 @@ class Trace:
 
     def _until(self, time_s: float) -> Iterator[_Row]:
         """The rows from where we are up to a time."""
-        if self._next is None or self._next.time_s > time_s:
+        if self._next is None or self._next[0] > time_s:
             return
         with self._file.open("rb") as file:
             file.seek(self._offset)
-            while self._next is not None and self._next.time_s <= time_s:
+            while self._next is not None and self._next[0] <= time_s:
                 yield self._next
                 self._next = self._row(file)
 
     def _row(self, file: BinaryIO, on_line: Callable[[bytes], object] | None = None) -> _Row | None:
         """The next row, checked; None at the end."""
-        columns = self._columns
+        time, device, value, in_rounds, quantity, _ = self._columns
+        parse, lowest, highest = quantity.parse, quantity.lowest, min(quantity.highest, sys.float_info.max)
         while line := file.readline():
             self._offset += len(line)
             self._line += 1
@@ -208,20 +208,33 @@ class Trace:
                 on_line(line)
             if not line.strip() or line.startswith(b"#"):
                 continue
-            words = line.replace(b'"', b"").split(b",")
-            if len(words) <= columns.last:
-                self._refuse(f"it has {len(words)} columns, but {columns.last + 1} are needed")
-            time_s = self._time(words[columns.time], in_rounds=columns.in_rounds)
-            if time_s < self._time_s:
-                self._refuse(f"its time is {time_s:g} s, before {self._time_s:g} s: rows must be sorted by time")
-            self._time_s = time_s
-            return _Row(time_s, self._device(words[columns.device]), self._number(words[columns.value]))
+            words = (line.replace(b'"', b"") if b'"' in line else line).split(b",")
+            try:  # what nearly every line is
+                time_s = int(words[time]) * self._round_s if in_rounds else float(words[time])
+                row = (time_s, int(words[device]), parse(words[value]))
+            except (ValueError, LookupError, OverflowError):
+                row = self._careful(words)
+            in_order, in_fleet = self._time_s <= row[0] < math.inf, 0 <= row[1] < self.devices
+            if not (in_order and in_fleet and lowest <= row[2] <= highest):
+                row = self._careful(words)
+            self._time_s = row[0]
+            return row
         return None
+
+    def _careful(self, words: Sequence[bytes]) -> _Row:
+        """A row with everything checked, one column after another; TraceError for the first that is wrong."""
+        columns = self._columns
+        if len(words) <= columns.last:
+            self._refuse(f"it has {len(words)} columns, but {columns.last + 1} are needed")
+        time_s = self._time(words[columns.time], in_rounds=columns.in_rounds)
+        if time_s < self._time_s:
+            self._refuse(f"its time is {time_s:g} s, before {self._time_s:g} s: rows must be sorted by time")
+        return time_s, self._device(words[columns.device]), self._number(words[columns.value])
 
     def _time(self, word: bytes, *, in_rounds: bool) -> float:
         try:
             time = int(word) * self._round_s if in_rounds else float(word)
-        except ValueError:
+        except (ValueError, OverflowError):
             time = math.nan
         if not 0 <= time < math.inf:
             right = "a whole number of rounds" if in_rounds else "a number of seconds"
@@ -283,25 +296,27 @@ class Trace:
         hashed = blake2b(self._top, digest_size=16)
         self._offset, self._time_s = self._start, 0.0
         while (row := self._row(file, hashed.update)) is not None:
-            if row.time_s > 0:
-                self._refuse_gap(row)
-            if self.repeat_s is not None and row.time_s >= self.repeat_s:
-                self._refuse(f"its time is {row.time_s:g} s, but the trace repeats after {self.repeat_s:g} s")
-            self._last_s[_which(row)] = row.time_s
+            time_s, device, _ = row
+            if time_s > 0:
+                self._refuse_gap(time_s, device)
+            if self.repeat_s is not None and time_s >= self.repeat_s:
+                self._refuse(f"its time is {time_s:g} s, but the trace repeats after {self.repeat_s:g} s")
+            self._last_s[_which(device)] = time_s
         self._refuse_without_start()
         if self.repeat_s is not None:
-            self._refuse_gap(_Row(self.repeat_s, EVERYBODY, 0.0))
+            self._refuse_gap(self.repeat_s, EVERYBODY)
         return hashed.hexdigest()
 
-    def _refuse_gap(self, row: _Row) -> None:
-        """A row later than time 0: its device has an earlier one, not too long ago."""
-        device = int(self._last_s.argmin()) if row.device == EVERYBODY else row.device
-        earliest = self._last_s[device]
-        if earliest < 0:
+    def _refuse_gap(self, time_s: float, device: int) -> None:
+        """At a time later than 0: the device, or every one, has an earlier row, not too long ago."""
+        if device == EVERYBODY:
+            device = int(self._last_s.argmin())
+        before_s = self._last_s[device]
+        if before_s < 0:
             self._refuse_without_start()
-        if self.max_gap_s is not None and row.time_s - earliest > self.max_gap_s:
+        if self.max_gap_s is not None and time_s - before_s > self.max_gap_s:
             raise TraceError(
-                f"The trace {self.path} has no row of device {device} between {earliest:g} s and {row.time_s:g} s: a "
+                f"The trace {self.path} has no row of device {device} between {before_s:g} s and {time_s:g} s: a "
                 f"longer gap than max_gap_s, {self.max_gap_s:g} s."
             )
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
+from kfl.experiment.traces import can_be_asked
 from kfl.scheduling import (
     EnergyAccount,
     EnergyBound,
@@ -147,7 +148,7 @@ def observed_rounds(world: World, rounds: int) -> Iterator[Observation]:
             round=t,
             seed=asked.seed,
             samples=table.samples,
-            available=asked.faults.present(asked.seed, t, world.devices, asked.rounds),
+            available=asked.faults.present(asked.seed, t, world.devices, asked.rounds) & can_be_asked(asked, t),
             compute_time_s=link.compute_time_s,
             base_energy_j=uplink.base_energy_j(link.compute_energy_j),
             battery_j=np.full(world.devices, np.inf),
