@@ -23,6 +23,17 @@ from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
 from kfl.wireless import CellConfig
 
+WHOLE = CellConfig(
+    bandwidth_hz=1e5,
+    min_cpu_hz=1e7,
+    static_power_w=0.01,
+    circuit_power_w=0.3,
+    amplifier_efficiency=0.4,
+    connect_energy_j=0.001,
+    tail_power_w=0.01,
+    tail_s=0.1,
+)
+
 
 def knowledge(folder):
     with np.load(folder / "server.npz") as found:
@@ -108,6 +119,7 @@ class Anchored(Algorithm):
         {"algorithm": Local(local_steps=2), "real_work": True},
         {"radio": CellConfig(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
         {"radio": CellConfig(channel_error=0.3, downlink_power_dbm=-20.0)},
+        {"radio": WHOLE},
         {"radio": None, "scheduler": SCHEDULERS["round-robin"](count=2)},
     ],
     ids=[
@@ -119,6 +131,7 @@ class Anchored(Algorithm):
         "local",
         "blocks and outages",
         "missed broadcasts",
+        "whole devices",
         "no radio",
     ],
 )
@@ -152,6 +165,7 @@ def test_a_fleet_does_what_the_simulator_does(loop, serve_fleet, small, tmp_path
     missed, cell = sum(one.missed for one in read_status(folder).devices), config.experiment.radio
     assert missed == history.summary["missed_broadcasts"]
     assert bool(missed) == (isinstance(cell, CellConfig) and cell.downlink_power_dbm is not None)
+    assert all(bool(log.clock_hz) == (cell == WHOLE) for log in history.rounds if log.devices)
     if config.experiment.radio is not None:
         assert runpy.run_path("studies/recompute_run.py")["main"](folder) == 0
 
@@ -421,6 +435,31 @@ def test_gains_and_hardware_that_devices_report_decide(loop, small, tmp_path):
             assert 640 * 32 / rate == pytest.approx(left_s, rel=1e-6), "the upload takes all the time that is left"
             assert power <= 0.5
     assert {device["budget_j"] for device in history.devices} == {4.0}
+
+
+def test_devices_say_what_their_hardware_draws_and_get_their_clock_as_advice(loop, small, tmp_path):
+    module = tmp_path / "frugal_device.py"
+    module.write_text(
+        "from dataclasses import replace\n"
+        "from pathlib import Path\n"
+        "from kfl.deploy import demo\n"
+        "def device(partition, config):\n"
+        "    own = dict(cpu_hz=1e9, min_cpu_hz=1e8, circuit_power_w=0.2, tail_j=0.001 * partition)\n"
+        f"    told = lambda advice: Path(r'{tmp_path}', f'{{partition}}.txt').write_text(str(advice.clock_hz))\n"
+        "    return replace(demo.device(partition, config), **own, prepare=told)\n"
+    )
+    grid, config = loop(small(rounds=1, widths=(16,), algorithm=Kfl(local_steps=1), scheduler=SCHEDULERS["all"]()))
+    grid.node_config = {device: {"device": "frugal_device:device"} for device in range(4)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        serve(grid, config, tmp_path / "run")
+    _, history = load_run(tmp_path / "run")
+    (log,) = history.rounds
+    assert log.devices == (0, 1, 2, 3) and log.tail_j == pytest.approx([0.0, 0.001, 0.002, 0.003], rel=1e-12)
+    assert min(log.clock_hz) >= 1e8 * (1 - 1e-12) and max(log.clock_hz) < 1e9, "slowed down"
+    assert [float((tmp_path / f"{device}.txt").read_text()) for device in range(4)] == list(log.clock_hz)
+    assert [device["circuit_power_w"] for device in history.devices] == [0.2] * 4
+    assert runpy.run_path("studies/recompute_run.py")["main"](tmp_path / "run") == 0
 
 
 def test_fleet_settings_can_change_between_restarts_but_the_experiment_cannot(loop, small, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -112,3 +113,13 @@ def test_the_digest_changes_with_the_data_but_not_with_learning():
     grown = Profile.read({**PROFILE.values(), "samples": 31, "samples_per_class": [11, 0, 20]})
     assert learned.digest() == PROFILE.digest()
     assert grown.digest() != PROFILE.digest()
+
+
+def test_a_device_that_does_not_say_what_it_draws_has_the_name_it_had_before_it_could():
+    """Else a device of the version before would seem to have changed in every round."""
+    plain = Profile(0, 2, 64, 1000, 900, 2000, 1900, (8,), 30, (10, 20), 5, 3)
+    assert plain.digest() == "5cc05539c5e051ae"
+    drawing = replace(plain, circuit_power_w=0.2, min_cpu_hz=1e8, amplifier_efficiency=0.3)
+    assert drawing.digest() != plain.digest() and Profile.read(drawing.values()) == drawing
+    with pytest.raises(RefusedError):
+        Profile.read({**plain.values(), "amplifier_efficiency": 1.5})

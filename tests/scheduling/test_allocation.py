@@ -344,6 +344,65 @@ def test_an_empty_list_of_devices_and_unequal_lengths_are_refused() -> None:
         allocate(problem(bandwidth_hz=np.array([1e6, 1e6])))
 
 
+# ── Whole devices ────────────────────────────────────────────────────────────
+
+WHOLE = {
+    "fastest_s": 0.2,
+    "slowest_s": 2.0,
+    "work_j_s2": 0.01,
+    "static_power_w": 0.02,
+    "circuit_power_w": 0.1,
+    "amplifier_efficiency": 0.4,
+    "min_power_w": 1e-4,
+}
+
+
+def test_no_other_split_of_band_and_time_is_cheaper_for_whole_devices() -> None:
+    """Against random shares and durations, each with the cheapest clock that still ends in time."""
+    stated, draw = problem(**WHOLE), np.random.default_rng(0)
+    best = allocate(stated)
+    assert best.feasible and best.residual < 1e-7 and best.share.sum() == pytest.approx(1.0)
+    whole_s = np.asarray(stated.upload_time_s) + 0.2
+    assert (best.compute_time_s + best.upload_time_s <= whole_s * (1 + 1e-12)).all()
+    slow_s = np.minimum(np.minimum(2.0, (2 * 0.01 / 0.02) ** (1 / 3)), whole_s)
+    base_j = 0.01 / slow_s**2 + 0.02 * slow_s
+    share = np.concatenate([best.share[None], draw.dirichlet(np.ones(3), 500)])[:, :, None]
+    send_s = np.append(np.geomspace(1e-3, 1.0, 200), 1.0) * np.asarray(stated.upload_time_s)[:, None]
+    work_s = np.minimum(slow_s[:, None], whole_s[:, None] - send_s)
+    with np.errstate(over="ignore"):
+        exponent = np.asarray(stated.payload_bits)[:, None] * np.log(2) / (share * 1e6 * send_s)
+        power_w = share * 1e6 * 4e-21 / np.asarray(stated.gain)[:, None] * np.expm1(exponent)
+        energy_j = (power_w / 0.4 + 0.1) * send_s + 0.01 / work_s**2 + 0.02 * work_s - base_j[:, None]
+    allowed = (power_w <= 1.0) & (power_w >= 1e-4)
+    cost = (np.asarray(stated.weight) * np.where(allowed, energy_j, np.inf).min(axis=-1)).sum(axis=-1)
+    assert best.objective <= cost.min() * (1 + 1e-9) and cost[0] <= best.objective * 1.01
+
+
+def test_a_batch_of_whole_devices_is_its_problems_one_by_one() -> None:
+    mask = np.array([[True] * 3, [True, False, True]])
+    both, alone = allocate(problem(**WHOLE, included=mask)), allocate(problem(**WHOLE))
+    np.testing.assert_allclose(both.share[0], alone.share, rtol=1e-9)
+    np.testing.assert_allclose(both.compute_time_s[0], alone.compute_time_s, rtol=1e-9)
+    assert both.feasible.all() and both.share[1, 1] == 0 and both.upload_time_s[1, 1] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "right"),
+    [
+        ("amplifier_efficiency", 0.0, "above 0 and at most 1"),
+        ("amplifier_efficiency", 1.5, "above 0 and at most 1"),
+        ("slowest_s", 0.1, "at least fastest_s"),
+        ("circuit_power_w", -0.1, "0 or more"),
+        ("static_power_w", np.nan, "0 or more"),
+        ("work_j_s2", -1.0, "0 or more"),
+        ("min_power_w", 2.0, "at most max_power_w"),
+    ],
+)
+def test_a_device_that_cannot_be_is_named(name: str, value: float, right: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} of device 0 is {value}, but must be .*{right}"):
+        allocate(problem(**{**WHOLE, name: value}))
+
+
 # ── The print ────────────────────────────────────────────────────────────────
 
 

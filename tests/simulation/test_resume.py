@@ -68,8 +68,13 @@ def equal(one: Path, other: Path) -> None:
         replace(SMALL, algorithm=kfl.algorithms.ALGORITHMS["fedavg"](), widths=(8,)),
         replace(SMALL, algorithm=kfl.algorithms.ALGORITHMS["apfl"](), widths=(8,), evaluate_every=4),
         replace(SMALL, evaluate_every=4),
+        replace(
+            SMALL,
+            scheduler=kfl.Dual(),
+            radio=kfl.CellConfig(min_cpu_hz=1e6, circuit_power_w=0.3, tail_power_w=0.1, tail_s=0.5, resource_blocks=20),
+        ),
     ],
-    ids=["kfl", "memory and fading", "queues", "faults", "fedavg", "apfl", "tests now and then"],
+    ids=["kfl", "memory and fading", "queues", "faults", "fedavg", "apfl", "tests now and then", "whole devices"],
 )
 def test_a_run_crashed_again_and_again_ends_as_if_nothing_had_happened(data, tmp_path, experiment):
     kfl.run(experiment, tmp_path / "whole", dataset=data)

@@ -42,15 +42,17 @@ class Advice:
     upload_time_s: float
     """Time the upload may take at that share and power."""
     compute_energy_j: float
-    """What the paper's formula says the local work costs this device: κ τ D C f² / n."""
+    """What the cell's formulas say the local work costs this device: κ τ D C f² / n as printed."""
     upload_energy_j: float
-    """What the upload costs: power × time."""
+    """What its radio spends: power × time as printed."""
     deadline_s: float
     """Seconds of real time until the server stops waiting."""
+    clock_hz: float = 0.0
+    """Clock to compute with; 0 where the cell's energy model leaves no choice."""
 
 
 Apply = Callable[[Advice], None]
-"""A device's own way to set its radio: called before the upload with share and power."""
+"""A device's own way to set its radio or its processor by the server's advice."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,6 +66,20 @@ class Hardware:
     """κ of the chip, joule · second² per cycle³."""
     max_power_w: float | None = None
     """Largest transmit power; None for the cell's."""
+    min_cpu_hz: float | None = None
+    """Slowest clock the device may be slowed to."""
+    static_power_w: float | None = None
+    """Drawn while the processor computes, besides κ f³."""
+    circuit_power_w: float | None = None
+    """Drawn while the radio sends, besides the amplifier."""
+    amplifier_efficiency: float | None = None
+    """Radiated over drawn power, above 0 and at most 1."""
+    min_power_w: float | None = None
+    """Least radiated power while sending."""
+    tail_j: float | None = None
+    """Joules of opening a connection and keeping it after the last packet, once per round."""
+    receive_power_w: float | None = None
+    """Drawn while the broadcast is on the air."""
     budget_j: float | None = None
     """Energy for the whole run; None for the cell's, infinity for none."""
     gain: float | None = None
@@ -103,6 +119,8 @@ class DeviceSetup(Hardware):
     std: tuple[float, ...] | None = None
     apply: Apply | None = None
     """Called with the server's advice before the upload, so that the radio can use its share and power."""
+    prepare: Apply | None = None
+    """Called with the server's advice before training, so that the processor can use its clock."""
     name: str = "device"
     """Of the data, for logs."""
     model_name: str | None = None
@@ -132,12 +150,19 @@ class DeviceSetup(Hardware):
 
     def validate(self) -> None:
         """Raise ConfigError for a number that hardware cannot have."""
-        for field in ("cpu_hz", "flops_per_cycle", "max_power_w", "gain"):
+        for field in ("cpu_hz", "flops_per_cycle", "max_power_w", "gain", "min_cpu_hz"):
             value = getattr(self, field)
             if value is not None and not (isfinite(value) and value > 0):
                 raise ConfigError(field, value, "a positive number, or none")
-        if self.power_coefficient is not None and not 0 <= self.power_coefficient < inf:
-            raise ConfigError("power_coefficient", self.power_coefficient, "0 or more, or none")
+        drawn = ("static_power_w", "circuit_power_w", "min_power_w", "tail_j", "receive_power_w")
+        for field in ("power_coefficient", *drawn):
+            value = getattr(self, field)
+            if value is not None and not 0 <= value < inf:
+                raise ConfigError(field, value, "0 or more, or none")
+        if self.amplifier_efficiency is not None and not 0 < self.amplifier_efficiency <= 1:
+            raise ConfigError("amplifier_efficiency", self.amplifier_efficiency, "above 0 and at most 1, or none")
+        if self.min_cpu_hz is not None and self.cpu_hz is not None and self.min_cpu_hz > self.cpu_hz:
+            raise ConfigError("min_cpu_hz", self.min_cpu_hz, f"at most cpu_hz, {self.cpu_hz:g}")
         if self.budget_j is not None and not self.budget_j > 0:
             raise ConfigError("budget_j", self.budget_j, "a positive number of joules, or none")
 

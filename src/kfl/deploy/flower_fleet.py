@@ -227,6 +227,7 @@ class FlowerFleet(Fleet):
                 compute_energy_j=float(decision.compute_energy_j[device]),
                 upload_energy_j=float(decision.upload_energy_j[device]),
                 deadline_s=deadline_s,
+                clock_hz=0.0 if decision.clock_hz is None else float(decision.clock_hz[device]),
             )
             contents[device] = (self.present[device].node, to_record({**question, **asdict(advice)}, message))
         return contents

@@ -60,6 +60,13 @@ class Inventory:
                 flops_per_cycle=known(lambda _, p: p.flops_per_cycle, cell.flops_per_cycle),
                 power_coefficient=known(lambda _, p: p.power_coefficient, cell.power_coefficient),
                 max_power_w=known(lambda _, p: p.max_power_w, cell.max_power_w),
+                min_cpu_hz=known(lambda _, p: p.min_cpu_hz, cell.min_cpu_hz),
+                static_power_w=known(lambda _, p: p.static_power_w, cell.static_power_w),
+                circuit_power_w=known(lambda _, p: p.circuit_power_w, cell.circuit_power_w),
+                amplifier_efficiency=known(lambda _, p: p.amplifier_efficiency, cell.amplifier_efficiency),
+                min_power_w=known(lambda _, p: p.min_power_w, cell.min_power_w),
+                tail_j=known(lambda _, p: p.tail_j, cell.tail_j),
+                receive_power_w=known(lambda _, p: p.receive_power_w, cell.receive_power_w),
             )
         return Inventory(
             cell=cell,

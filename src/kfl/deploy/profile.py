@@ -25,10 +25,22 @@ OPTIONAL = {
     "flops_per_cycle": (0.0, 1e12),
     "power_coefficient": (-1.0, 1.0),
     "max_power_w": (0.0, 1e6),
+    "min_cpu_hz": (0.0, 1e12),
+    "static_power_w": (-1.0, 1e4),
+    "circuit_power_w": (-1.0, 1e4),
+    "amplifier_efficiency": (0.0, 1.0),
+    "min_power_w": (-1.0, 1e4),
+    "tail_j": (-1.0, 1e6),
+    "receive_power_w": (-1.0, 1e4),
     "budget_j": (0.0, inf),
     "gain": (0.0, 1e6),
 }
 """Numbers a device may leave to the server's cell, each with what it must be above and at most."""
+WHOLE_DEVICE = (
+    *("min_cpu_hz", "static_power_w", "circuit_power_w", "amplifier_efficiency"),
+    *("min_power_w", "tail_j", "receive_power_w"),
+)
+"""Those that make a whole device; earlier versions knew none."""
 
 
 MODEL_SIZES = ("classes", "features", "parameters", "body_parameters", "flops", "body_flops")
@@ -75,7 +87,8 @@ class Profile(Hardware):
 
     def digest(self) -> str:
         """A short name for what a device has: it changes when its data, model or hardware do, not when it learns."""
-        lasting = {name: v for name, v in asdict(self).items() if name not in ("correct", "gain")}
+        unsaid = {name for name in WHOLE_DEVICE if getattr(self, name) is None}  # as an earlier version would not say
+        lasting = {name: v for name, v in asdict(self).items() if name not in {"correct", "gain", *unsaid}}
         return hashlib.blake2b(json.dumps(lasting, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def for_engine(self) -> DeviceProfile:

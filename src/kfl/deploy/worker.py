@@ -96,6 +96,8 @@ class Worker:
             if kept is not None and kept.round > advice.round:
                 raise RefusedError("round_done", round=kept.round)
             if kept is None or kept.round < advice.round:
+                if self.setup.prepare is not None:
+                    self.setup.prepare(advice)
                 kept = self._train(values, arrays, advice, algorithm, kept)
                 memory.save(kept)
         if self.setup.apply is not None:
@@ -208,5 +210,6 @@ def _algorithm(values: Mapping[str, Any]) -> Algorithm:
 
 
 def _advice(values: Mapping[str, Any]) -> Advice:
+    values = {"clock_hz": 0.0, **values}  # a server of an earlier version does not say it
     numbers = {one.name: number(values, one.name) for one in fields(Advice) if one.name != "round"}
     return Advice(round=whole(values, "round", 0, MOST_SAMPLES), **numbers)

@@ -24,6 +24,7 @@ absolute. `kfl.scheduling.as_printed` keeps it for comparison.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ from kfl.core.errors import ConfigError
 from kfl.scheduling._band import log_prices
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray
 from kfl.scheduling.status import Status
-from kfl.scheduling.uplink import Uplink
+from kfl.scheduling.uplink import DeviceUplink, Uplink
 
 SHARE_TOLERANCE = 1e-12
 """How far rounding may push Σ θ above 1."""
@@ -55,6 +56,13 @@ class AllocationProblem:
     ... )
     >>> allocate(problem).share
     array([0.5, 0.5])
+
+    Of whole devices, which may slow their clocks and whose radios draw more than they radiate:
+
+    >>> from dataclasses import replace
+    >>> whole = allocate(replace(problem, fastest_s=0.5, slowest_s=5.0, work_j_s2=0.025, circuit_power_w=0.2))
+    >>> whole.compute_time_s.round(2), whole.upload_time_s.round(2), bool((whole.power_w > 1e-4).all())
+    (array([1.48, 1.48]), array([0.02, 0.02]), True)
     """
 
     bandwidth_hz: ArrayLike
@@ -65,7 +73,8 @@ class AllocationProblem:
     """Channel power gains h_k, linear, (..., n). Zero: the device cannot be heard."""
     payload_bits: ArrayLike
     upload_time_s: ArrayLike
-    """Time left for the upload, T_max − T_L; zero or less makes a problem infeasible, not wrong."""
+    """Time left for the upload, T_max − T_L, after computing at the fastest clock; zero or less makes a problem
+    infeasible, not wrong."""
     max_power_w: ArrayLike
     weight: ArrayLike
     """Price w_k ≥ 0 of a joule of device k. If all are zero, the total energy is minimised."""
@@ -73,6 +82,27 @@ class AllocationProblem:
     """A lower limit on each share, beyond the one from the power limit."""
     included: ArrayLike | None = None
     """Mask (..., n) for batches of problems with different numbers of devices; None: all take part."""
+    fastest_s: ArrayLike = 0.0
+    """Seconds of computing at the fastest clock. This and what follows describes whole devices; its defaults mean the
+    printed model."""
+    slowest_s: ArrayLike | None = None
+    """Seconds of computing at the slowest clock; None: the clock is fixed."""
+    work_j_s2: ArrayLike = 0.0
+    """κ W³: computing for t seconds takes this over t² joules."""
+    static_power_w: ArrayLike = 0.0
+    """Drawn while the processor computes."""
+    circuit_power_w: ArrayLike = 0.0
+    """Drawn while the radio sends."""
+    amplifier_efficiency: ArrayLike = 1.0
+    """Radiated over drawn power, in (0, 1]."""
+    min_power_w: ArrayLike = 0.0
+    """Least radiated power while sending."""
+
+    @property
+    def printed_model(self) -> bool:
+        """Whether the energy model is the paper's: a fixed clock, and the radiated power alone."""
+        drawn = np.any(self.circuit_power_w) or np.any(self.min_power_w) or np.any(self.static_power_w)
+        return self.slowest_s is None and not drawn and bool(np.all(np.asarray(self.amplifier_efficiency) == 1))
 
     def checked(self) -> tuple[Uplink, FloatArray, FloatArray, BoolArray]:
         """The problem as arrays of one shape (..., n): the uplink, weights, floors, and who is included.
@@ -88,6 +118,9 @@ class AllocationProblem:
             upload_time_s=arrays["upload_time_s"],
             max_power_w=arrays["max_power_w"],
         )
+        if not self.printed_model:
+            whole = {name: arrays[name] for name in _DEVICE_RULES}
+            uplink = DeviceUplink(**vars(uplink), **whole, once_j=np.zeros_like(arrays["gain"]))
         floor = np.maximum(uplink.power_floor(), arrays["share_floor"])
         return uplink, arrays["weight"], floor, included
 
@@ -100,7 +133,7 @@ class Allocation:
     """θ_k, (..., n)."""
     power_w: FloatArray
     energy_j: FloatArray
-    """Energy of the upload, E_U."""
+    """What the share costs: the energy of the upload, E_U; of whole devices, all beyond their cheapest computation."""
     upload_time_s: FloatArray
     """Duration of the upload; 0 for a device without a share."""
     multiplier: FloatArray
@@ -112,6 +145,8 @@ class Allocation:
     feasible: BoolArray
     status: Status | tuple[Status, ...]
     """Why no allocation exists, if so; a tuple with one entry per problem of a batch."""
+    compute_time_s: FloatArray | None = None
+    """Seconds of computing, which say the clock; None in the printed model, where they are given."""
 
 
 def allocate(problem: AllocationProblem) -> Allocation:
@@ -148,20 +183,21 @@ def share_band(uplink: Uplink, weight: FloatArray, floor: FloatArray, included: 
         log_price[live] = log_prices(*solved)
         share[live] = _shares(log_price[live], *solved)
     energy = np.where(feasible[:, None], curve.energy_j(share), 0.0)
-    power, time_s = rows.transmission(share, energy)
+    run = rows.operation(share, energy)
     true_cost = np.where(energy > 0, weights, 0.0) * energy
     residual = _residual(log_price, share, curve, log_weight, floors)
     reasons = [Status() if good else _why(rows, floors, members, row) for row, good in enumerate(feasible)]
     return Allocation(
         share=share.reshape(weight.shape),
-        power_w=power.reshape(weight.shape),
+        power_w=run.power_w.reshape(weight.shape),
         energy_j=energy.reshape(weight.shape),
-        upload_time_s=time_s.reshape(weight.shape),
+        upload_time_s=run.upload_time_s.reshape(weight.shape),
         multiplier=np.where(feasible, np.exp(log_price), np.nan).reshape(batch),
         residual=np.where(feasible, residual, np.nan).reshape(batch),
         objective=np.where(feasible, true_cost.sum(-1), np.inf).reshape(batch),
         feasible=feasible.reshape(batch),
         status=tuple(reasons) if batch else reasons[0],
+        compute_time_s=None if run.compute_time_s is None else run.compute_time_s.reshape(weight.shape),
     )
 
 
@@ -233,13 +269,27 @@ _RULES: dict[str, tuple[str, float]] = {
     "weight": ("a finite number, 0 or more", 0.0),
     "share_floor": ("a finite number, 0 or more", 0.0),
 }
+_DEVICE_RULES: dict[str, tuple[str, float]] = {
+    "fastest_s": ("a finite number of seconds, 0 or more", 0.0),
+    "slowest_s": ("a finite number of seconds, at least fastest_s", 0.0),
+    "work_j_s2": ("a finite number, 0 or more", 0.0),
+    "static_power_w": ("a finite number of watts, 0 or more", 0.0),
+    "circuit_power_w": ("a finite number of watts, 0 or more", 0.0),
+    "amplifier_efficiency": ("above 0 and at most 1", 0.0),
+    "min_power_w": ("a finite number of watts, 0 or more and at most max_power_w", 0.0),
+}
+_NEUTRAL = {"upload_time_s": 1.0, "amplifier_efficiency": 1.0}
 
 
 def _checked(
     problem: AllocationProblem,
 ) -> tuple[BoolArray, FloatArray, FloatArray, dict[str, FloatArray]]:
     """Every field as an array (..., n); the first bad entry is named with its device."""
-    raw = {name: np.asarray(getattr(problem, name), float) for name in _RULES}
+    rules = _RULES if problem.printed_model else {**_RULES, **_DEVICE_RULES}
+    given = {name: getattr(problem, name) for name in rules}
+    if given.get("slowest_s", 0.0) is None:
+        given["slowest_s"] = problem.fastest_s
+    raw = {name: np.asarray(value, float) for name, value in given.items()}
     mask = np.asarray(True if problem.included is None else problem.included, bool)
     try:
         shape = np.broadcast_shapes(*(array.shape for array in raw.values()), mask.shape)
@@ -250,17 +300,27 @@ def _checked(
         raise ConfigError("gain", [], "an array with one entry for each of at least one device")
     included = np.broadcast_to(mask, shape)
     arrays = {}
-    for name, (rule, least) in _RULES.items():
+    for name, (rule, least) in rules.items():
         array = np.broadcast_to(raw[name], shape)
-        bad = ~(np.isfinite(array) & (array >= least)) & included
+        bad = ~(np.isfinite(array) & (array >= least) & _beside(name, array, raw)) & included
         if bad.any():
             where = tuple(int(i) for i in np.argwhere(bad)[0])
             raise ConfigError(f"{name} of device {where[-1]}{_row(where)}", float(array[where]), rule)
-        neutral = 1.0 if name == "upload_time_s" else 0.0
-        arrays[name] = np.where(included, array, neutral)
+        arrays[name] = np.where(included, array, _NEUTRAL.get(name, 0.0))
     band = _positive("bandwidth_hz", problem.bandwidth_hz, shape)
     noise = _positive("noise_w_per_hz", problem.noise_w_per_hz, shape)
     return included, band, noise, arrays
+
+
+def _beside(name: str, array: FloatArray, raw: Mapping[str, FloatArray]) -> BoolArray:
+    """Whether values fit what is said of the same devices beside them."""
+    if name == "slowest_s":
+        return np.asarray(array >= raw["fastest_s"])
+    if name == "min_power_w":
+        return np.asarray(array <= raw["max_power_w"])
+    if name == "amplifier_efficiency":
+        return np.asarray((array > 0) & (array <= 1))
+    return np.ones_like(array, bool)
 
 
 def _positive(name: str, value: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
