@@ -64,10 +64,8 @@ def check_balance(experiment, fleet, states, logs) -> None:
         assert after.charge_j + spent + after.wasted_j == pytest.approx(first + harvested, rel=1e-9, abs=1e-12)
         assert after.harvested_j == pytest.approx(harvested)
         if fleet.harvests:
-            reserve = getattr(experiment.scheduler, "reserve", 1.0)
-            lacking = np.maximum(reserve * capacity - after.charge_j, 0.0)
-            assert state.scheduler.queue_j == pytest.approx(lacking, rel=1e-9, abs=1e-9)
-        if fleet.harvests and reserve == 1:  # equation (21) with the harvest in place of the budget
+            assert (state.scheduler.queue_j == capacity - after.charge_j).all()
+            # Equation (21) with the harvest in place of the budget.
             moved = np.maximum(before.scheduler.queue_j + now - np.array(log.harvest_j), 0.0)
             assert state.scheduler.queue_j == pytest.approx(moved, rel=1e-9, abs=1e-9)
 

@@ -32,7 +32,6 @@ ADDED_LATER: Table = {
     "tested_devices": "none",
     "availability_trace": "none",
     "availability_repeat_s": "none",
-    "scheduler": {"reserve": 0.5},
     "radio": {
         "min_cpu_hz": "none",
         "static_power_w": 0.0,

@@ -48,6 +48,8 @@ class Observation:
     """None when the run has no radio: then uploads are free and instant."""
     empty: BoolArray | None = None
     """Devices that are there without the charge to take part, and so not available; None where nobody is."""
+    capacity_j: float | None = None
+    """What the battery of a device holds, where a harvest fills it."""
 
     @property
     def size(self) -> int:

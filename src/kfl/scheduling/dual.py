@@ -41,7 +41,7 @@ class Dual(DriftScheduler):
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """A set close to the best one, its shares and powers, its objective and a bound on everybody's."""
         size = observation.size
-        v, gamma = self.printed_v(state, observation.samples), data_weight(self.gamma, observation.round)
+        v, gamma = self.round_v(state, observation), data_weight(self.gamma, observation.round)
         worth = self.worth(state, observation)
         members = np.flatnonzero(observation.available & (worth > 0))
         if not len(members):

@@ -65,7 +65,7 @@ class Lyapunov(DriftScheduler):
             right = "false in a cell with whole devices: the printed rule is about the printed energy model"
             raise ConfigError("scheduler.as_printed", True, right)
         seen = self.limited(state, observation)
-        data_value = self.printed_v(state, observation.samples) * data_weight(self.gamma, observation.round)
+        data_value = self.round_v(state, observation) * data_weight(self.gamma, observation.round)
         candidates, order = line_up(data_value, self.small_price(state.allowance_j), state.queue_j, seen)
         chosen = np.zeros(observation.size, bool)
         chosen[order[: best_prefix(candidates)]] = True

@@ -37,11 +37,11 @@ class DriftScheduler(Scheduler):
     v: float | None = None
     """V as the paper prints it, in J² per sample. Given, it decides alone; none: relative_v and dearest_upload do."""
     relative_v: float = 1.0
-    """V without a unit: what the mean device's data are worth in the last round, in squared mean budgets per round."""
+    """V without a unit: what the mean device's data are worth in the last round, in squared mean budgets per round.
+    Where a harvest fills batteries, in half a battery times the mean device's joules that no share changes."""
     dearest_upload: float = 10.0
-    """An upload that would cost a device more than this many of its budgets per round waits for a better channel."""
-    reserve: float = 0.5
-    """Where a harvest fills batteries: the part of each that is kept for bad days. Joules above it cost nothing."""
+    """An upload that would cost a device more than this many of its budgets per round waits for a better channel.
+    Where a harvest fills batteries, in joules that no share changes."""
     gamma: str = "inverse"
     """γ_t, the weight of round t: "inverse" (1/(t+1)), "constant" (1), or "module:function" of the round."""
     epsilon: float = 1e-6
@@ -58,17 +58,7 @@ class DriftScheduler(Scheduler):
                 raise ConfigError(f"scheduler.{name}", value, f"a number from 0 to {LARGEST_WEIGHT:g}")
         if not self.dearest_upload > 0:
             raise ConfigError("scheduler.dearest_upload", self.dearest_upload, "above 0, in budgets per round")
-        if not 0 <= self.reserve <= 1:
-            raise ConfigError("scheduler.reserve", self.reserve, "between 0 and 1")
         data_weight(self.gamma, 0)
-
-    def charged(self, state: SchedulerState, charge_j: FloatArray, capacity_j: float) -> SchedulerState:
-        """Queues are what batteries lack to hold their reserve.
-
-        With 1 they are equation (21) with the harvest in place of the budget. But there an empty queue means a full
-        battery, which cannot take what comes next; on a budget it only means that nothing is overspent.
-        """
-        return replace(state, queue_j=np.maximum(self.reserve * capacity_j - charge_j, 0.0))
 
     def printed_v(self, state: SchedulerState, samples: FloatArray) -> float:
         """V of equation (22) in J² per sample: `v`, or `relative_v` in the units of this fleet and horizon.
@@ -84,9 +74,27 @@ class DriftScheduler(Scheduler):
         """
         if self.v is not None:
             return self.v
+        value = self.relative_v * typical_allowance_j(state.allowance_j) ** 2
+        return min(value / self._last_data(state, samples), LARGEST_WEIGHT)
+
+    def round_v(self, state: SchedulerState, observation: Observation) -> float:
+        """V of one round: `printed_v`, and for batteries that a harvest fills in units of these.
+
+        A queue is what a battery lacks there, so that an empty one means a full battery, which cannot take what comes
+        next. In budgets per round V would let devices wait until theirs are full. With C the capacity and E the mean
+        device's energy that no share changes it is relative_v · (C / 2) E / (γ D): in the last round devices take part
+        down to about half a battery.
+        """
+        capacity_j = observation.capacity_j
+        if self.v is not None or capacity_j is None:
+            return self.printed_v(state, observation.samples)
+        value = self.relative_v * capacity_j / 2 * float(observation.base_energy_j.mean())
+        return min(value / self._last_data(state, observation.samples), LARGEST_WEIGHT)
+
+    def _last_data(self, state: SchedulerState, samples: FloatArray) -> float:
+        """γ D of the mean device in the last round."""
         held = samples[samples > 0]
-        scale = _last_weight(self.gamma, state.horizon) * (float(held.mean()) if len(held) else 1.0)
-        return min(self.relative_v * typical_allowance_j(state.allowance_j) ** 2 / scale, LARGEST_WEIGHT)
+        return _last_weight(self.gamma, state.horizon) * (float(held.mean()) if len(held) else 1.0)
 
     def drift_weights(self, budget_j: FloatArray, horizon: int, samples: FloatArray) -> tuple[float, FloatArray]:
         """V and γ_t."""
@@ -101,7 +109,8 @@ class DriftScheduler(Scheduler):
         """
         if self.v is not None or observation.uplink is None or self.dearest_upload == np.inf:
             return observation
-        most_j = observation.base_energy_j + self.dearest_upload * state.allowance_j
+        unit_j = state.allowance_j if observation.capacity_j is None else observation.base_energy_j
+        most_j = observation.base_energy_j + self.dearest_upload * unit_j
         left_j = observation.battery_j if observation.hard_budget else np.inf
         return replace(observation, hard_budget=True, battery_j=np.minimum(left_j, most_j))
 
@@ -111,12 +120,12 @@ class DriftScheduler(Scheduler):
 
     def worth(self, state: SchedulerState, observation: Observation) -> FloatArray:
         """V γ_t D_k − q_k E_L, with E_L the energy that no share changes."""
-        value = self.printed_v(state, observation.samples) * data_weight(self.gamma, observation.round)
+        value = self.round_v(state, observation) * data_weight(self.gamma, observation.round)
         return np.asarray(value * observation.samples - state.queue_j * observation.base_energy_j)
 
     def objective(self, state: SchedulerState, observation: Observation, decision: Decision) -> float:
         """Equation (22), with the true queues."""
-        v, gamma = self.printed_v(state, observation.samples), data_weight(self.gamma, observation.round)
+        v, gamma = self.round_v(state, observation), data_weight(self.gamma, observation.round)
         energy_j = decision.compute_energy_j + decision.upload_energy_j
         return drift_objective(v, gamma, observation.samples, state.queue_j, decision.chosen, energy_j)
 

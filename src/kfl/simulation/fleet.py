@@ -180,11 +180,12 @@ def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> O
     available = fleet.available(state, link) & can_be_asked(experiment, state.round)
     uplink, nothing = None if link is None else known_uplink(link), np.zeros(table.size)
     base_j = nothing if link is None or uplink is None else uplink.base_energy_j(link.compute_energy_j)
-    battery_j, empty = table.budget_j - state.compute_energy_j - state.upload_energy_j, None
+    battery_j, empty, capacity_j = table.budget_j - state.compute_energy_j - state.upload_energy_j, None, None
     if state.batteries is not None and link is not None:
         charge_j = state.batteries.charge_j
         # A budget that nothing fills up again still ends; a harvest has no other end than the charge.
         battery_j = charge_j if fleet.harvests else np.minimum(charge_j, battery_j)
+        capacity_j = state.batteries.capacity_j if fleet.harvests else None
         empty = available & (charge_j < base_j)
         available = available & ~empty
     return Observation(
@@ -198,6 +199,7 @@ def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> O
         hard_budget=experiment.hard_budget,
         uplink=uplink,
         empty=empty,
+        capacity_j=capacity_j,
     )
 
 
