@@ -185,7 +185,7 @@ class Trace:
         self._next: _Row | None = None
         with self._file.open("rb") as file:
             file.seek(self._offset)
-            self._next = self._row(file)
+            self._next = next(self._rows(file), None)
 
     def _until(self, time_s: float) -> Iterator[_Row]:
         """The rows from where we are up to a time."""
@@ -193,33 +193,36 @@ class Trace:
             return
         with self._file.open("rb") as file:
             file.seek(self._offset)
-            while self._next is not None and self._next[0] <= time_s:
-                yield self._next
-                self._next = self._row(file)
+            yield self._next
+            for row in self._rows(file):
+                if row[0] > time_s:
+                    self._next = row
+                    return
+                yield row
+        self._next = None
 
-    def _row(self, file: BinaryIO, on_line: Callable[[bytes], object] | None = None) -> _Row | None:
-        """The next row, checked; None at the end."""
+    def _rows(self, file: BinaryIO, on_line: Callable[[bytes], object] | None = None) -> Iterator[_Row]:
+        """The rows from here on, each checked; the place in the file follows them."""
         time, device, value, in_rounds, quantity, _ = self._columns
         parse, lowest, highest = quantity.parse, quantity.lowest, min(quantity.highest, sys.float_info.max)
-        while line := file.readline():
+        round_s, devices = self._round_s, self.devices
+        for line in file:
             self._offset += len(line)
             self._line += 1
             if on_line is not None:
                 on_line(line)
-            if not line.strip() or line.startswith(b"#"):
+            if line.startswith(b"#") or line.isspace():
                 continue
             words = (line.replace(b'"', b"") if b'"' in line else line).split(b",")
             try:  # what nearly every line is
-                time_s = int(words[time]) * self._round_s if in_rounds else float(words[time])
+                time_s = int(words[time]) * round_s if in_rounds else float(words[time])
                 row = (time_s, int(words[device]), parse(words[value]))
             except (ValueError, LookupError, OverflowError):
                 row = self._careful(words)
-            in_order, in_fleet = self._time_s <= row[0] < math.inf, 0 <= row[1] < self.devices
-            if not (in_order and in_fleet and lowest <= row[2] <= highest):
+            if not (self._time_s <= row[0] < math.inf and 0 <= row[1] < devices and lowest <= row[2] <= highest):
                 row = self._careful(words)
             self._time_s = row[0]
-            return row
-        return None
+            yield row
 
     def _careful(self, words: Sequence[bytes]) -> _Row:
         """A row with everything checked, one column after another; TraceError for the first that is wrong."""
@@ -295,8 +298,7 @@ class Trace:
         """Read the whole file once: every row is right, every device has a value at the start. The file's hash."""
         hashed = blake2b(self._top, digest_size=16)
         self._offset, self._time_s = self._start, 0.0
-        while (row := self._row(file, hashed.update)) is not None:
-            time_s, device, _ = row
+        for time_s, device, _ in self._rows(file, hashed.update):
             if time_s > 0:
                 self._refuse_gap(time_s, device)
             if self.repeat_s is not None and time_s >= self.repeat_s:
