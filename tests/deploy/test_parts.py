@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -183,10 +184,13 @@ def test_metrics_are_served_on_loopback_with_the_rounds_numbers():
         4, 0.75, (0, 1, 2), (), (), (1.0, 2.0, 4.0), (0.5, 0.5, 0.5), 3.0, 0, 0, None, None, "ok", (2,), refused, faults
     )
     metrics.round(entry)
+    whole = {"clock_hz": (1e9,) * 3, "static_j": (0.5,) * 3, "tail_j": (0.25,) * 3}
+    metrics.round(replace(entry, **whole))
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     for line in ("kfl_round 5.0", "kfl_devices_seen 4.0", "kfl_devices_available 3.0", "kfl_accuracy 0.75",
-                 "kfl_uploads_total 1.0", "kfl_late_total 1.0", "kfl_rejected_total 1.0",
-                 'kfl_energy_joules_total{device="2"} 4.5'):  # fmt: skip
+                 "kfl_uploads_total 2.0", "kfl_late_total 2.0", "kfl_rejected_total 2.0",
+                 'kfl_energy_joules_total{device="2"} 9.0', 'kfl_energy_by_part_joules_total{part="static"} 1.5',
+                 'kfl_energy_by_part_joules_total{part="computing"} 5.5'):  # fmt: skip
         assert line in text
     assert Metrics().serve(port) is None, "a port that is taken is no reason to stop"
 

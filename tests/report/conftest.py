@@ -8,6 +8,7 @@ import kfl
 from kfl.experiment import common_settings
 from kfl.experiment.faults import Faults
 from kfl.scheduling import Lyapunov
+from kfl.wireless import PRESETS, Sun
 from tests.reference.runs import SMALL, data
 
 EXPERIMENT = replace(
@@ -29,3 +30,20 @@ def runs(tmp_path_factory):
     kfl.run(replace(EXPERIMENT, algorithm=averaging, widths=(8,), seed=3), base / "fedavg", dataset=data())
     kfl.run(replace(SMALL, rounds=3, radio=None), base / "plain", dataset=data())
     return base
+
+
+@pytest.fixture(scope="session")
+def sunny(tmp_path_factory):
+    """A run of whole devices whose batteries fill by day and run empty by night."""
+    cell = replace(
+        PRESETS["wifi"],
+        receive_power_w=0.2,
+        downlink_power_dbm=20.0,
+        battery_capacity_j=0.15,
+        initial_charge=0.1,
+        round_period_s=3600.0,
+        harvest=Sun(peak_w=3e-5),
+    )
+    folder = tmp_path_factory.mktemp("sunny") / "run"
+    kfl.run(replace(SMALL, rounds=30, radio=cell, scheduler=Lyapunov()), folder, dataset=data())
+    return folder

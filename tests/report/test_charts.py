@@ -9,11 +9,12 @@ from hypothesis.extra.numpy import arrays
 import kfl
 from kfl.report.chart import ShownRun, numbers, thinned
 from kfl.report.charts_accuracy import accuracy_chart, distribution_chart, fairness_chart
-from kfl.report.charts_energy import budget_chart, pace_chart
+from kfl.report.charts_battery import battery_chart
+from kfl.report.charts_energy import budget_chart, pace_chart, parts_chart
 from kfl.report.charts_knowledge import flatten, knowledge_chart, motion_chart
 from kfl.report.charts_radio import cell_chart, shares_chart
 from kfl.report.charts_schedule import faults_chart, participants_chart, schedule_chart
-from kfl.report.measures import fairness
+from kfl.report.measures import battery_curves, fairness
 from kfl.runfolder import read_run
 from tests.reference.runs import made_up_run
 
@@ -131,6 +132,45 @@ def test_energy_of_each_device_against_its_budget(run, history):
     assert even["y"][-1] == pytest.approx(history.devices[0]["budget_j"], rel=1e-4)
 
 
+def test_joules_by_part_are_those_of_the_summary(sunny):
+    run, history = read_run(sunny), kfl.load_run(sunny)[1]
+    told = {name: joules for name, joules in history.summary["energy_by_part_j"].items() if joules > 0}
+    assert set(told) == {"computing", "static", "radiating", "circuits", "tail", "receiving"}
+    views = parts_chart([ShownRun(run, "sunny")]).views
+    for trace in views["So far"]["data"]:
+        assert trace["y"][-1] == pytest.approx(told[trace["name"]], rel=1e-4)
+    each = {trace["name"]: sum(trace["y"]) for trace in views["Each round"]["data"]}
+    assert each == {name: pytest.approx(joules, rel=1e-3) for name, joules in told.items()}
+    bars = budget_chart([ShownRun(run, "sunny")]).views["Joules"]["data"]
+    assert {trace["name"]: pytest.approx(sum(trace["y"]), rel=1e-3) for trace in bars} == told
+    side = parts_chart([ShownRun(run, "a"), ShownRun(run, "b")]).views
+    assert [sum(trace["y"][0] for trace in side["Shares"]["data"])] == [pytest.approx(1.0, abs=1e-4)]
+    joules = {trace["name"]: trace["y"][1] for trace in side["Joules"]["data"]}
+    assert joules == {name: pytest.approx(value, rel=1e-4) for name, value in told.items()}
+
+
+def test_batteries_are_followed_from_the_joules_of_every_round(sunny):
+    run, history = read_run(sunny), kfl.load_run(sunny)[1]
+    found, told = battery_curves(run), history.summary["batteries"]
+    assert told["empty_rounds"] > 0 and told["harvested_j"] > told["wasted_j"] > 0
+    assert found.mean_j[-1] * run.devices == pytest.approx(told["charge_j"], rel=1e-9)
+    assert found.least_j[-1] == pytest.approx(min(record["charge_j"] for record in history.devices), abs=1e-12)
+    assert found.harvested_j[-1] == pytest.approx(told["harvested_j"], rel=1e-9)
+    assert found.wasted_j[-1] == pytest.approx(told["wasted_j"], rel=1e-9)
+    assert found.empty.sum() == told["empty_rounds"]
+    chart = battery_chart([ShownRun(run, "sunny")])
+    assert list(chart.views) == ["Charge", "Joules", "Without charge"]
+    assert sum(named(chart, "Without charge", "devices")["y"]) == told["empty_rounds"]
+
+
+def test_the_printed_model_and_devices_without_batteries_have_no_such_charts(run):
+    assert parts_chart([ShownRun(run, "a")]) is None and battery_chart([ShownRun(run, "a")]) is None
+    assert [trace["name"] for trace in budget_chart([ShownRun(run, "a")]).views["Joules"]["data"]] == [
+        "computing",
+        "sending",
+    ]
+
+
 def test_shares_and_powers_of_every_upload(run, history):
     views = shares_chart(run, "").views
     expected = [share for log in history.rounds for share in log.share]
@@ -178,10 +218,12 @@ def test_faults_are_counted_once(run, history):
     assert sum(int(row[2].replace(",", "")) for row in chart.table.rows) == counted
 
 
-def test_every_chart_has_a_sentence_and_a_table(run, large):
+def test_every_chart_has_a_sentence_and_a_table(run, large, sunny):
+    sunny = read_run(sunny)
+    new = [parts_chart([ShownRun(sunny, "a")]), battery_chart([ShownRun(sunny, "a")])]
     for one in (run, large):
         charts = [make([ShownRun(one, "a")]) for make in (accuracy_chart, distribution_chart, fairness_chart)]
-        charts += [make([ShownRun(one, "a")]) for make in (budget_chart, pace_chart)]
+        charts += [*new, *(make([ShownRun(one, "a")]) for make in (budget_chart, pace_chart))]
         parts = (
             schedule_chart,
             participants_chart,

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import kfl
 from kfl.core.errors import ConfigError, KflError, MissingExtraError, StoppedError
 from kfl.report.tracker_metrics import RunningMetrics
 from kfl.report.trackers import TRACKERS, Tracker, Tracking, make_tracker, tracker_names
+from kfl.wireless import PRESETS, ConstantHarvest
 
 ROUNDS = 6
 
@@ -271,8 +273,20 @@ def test_metrics_of_budgets_are_those_of_the_run(data):
     assert last["budget/devices_over"] == history.summary["devices_over_budget"]
     assert last["energy/so_far_j"] == pytest.approx(history.energy_j)
     assert last["bits/up_so_far"] == pytest.approx(history.bits_up)
+    assert not any(name.endswith(("tail_j", "harvested_j", "empty")) for name in last)
     without = expected(kfl.run(experiment(radio=None), dataset=data), experiment(radio=None))[-1]
     assert not any(name.startswith(("queue", "budget")) for name in without)
+
+
+def test_metrics_of_whole_devices_say_where_the_joules_went(data):
+    cell = replace(PRESETS["wifi"], battery_capacity_j=0.15, initial_charge=0.1, harvest=ConstantHarvest(watts=0.001))
+    wanted = experiment(rounds=6, radio=cell)
+    history = kfl.run(wanted, dataset=data)
+    shown = expected(history, wanted)
+    for part, joules in history.summary["energy_by_part_j"].items():
+        assert sum(one.get(f"energy/{part}_j", 0.0) for one in shown) == pytest.approx(joules)
+    assert sum(one["energy/harvested_j"] for one in shown) == pytest.approx(history.summary["batteries"]["harvested_j"])
+    assert sum(one.get("devices/empty", 0) for one in shown) == history.summary["batteries"]["empty_rounds"] > 0
 
 
 @pytest.mark.parametrize("name", list(TRACKERS))

@@ -22,8 +22,9 @@ from rich.text import Text
 
 from kfl.core.text import duration, fine_percent, percent, quantity, several
 from kfl.runfolder import History, RoundLog
-from kfl.scheduling import dominant
+from kfl.scheduling import by_part, dominant
 from kfl.simulation.many import Progress as ManyProgress
+from kfl.wireless import ENERGY_PARTS
 
 if TYPE_CHECKING:
     from kfl.experiment import Experiment
@@ -117,7 +118,8 @@ def print_summary(experiment: Experiment, history: History, alone: History | Non
     table.add_row("uploaded", *(quantity(c["bits_up"] / 8, "B") for c in columns))
     if experiment.cell_config is not None:
         table.add_row("energy, all devices", *(quantity(c["energy_j"], "J") for c in columns))
-        table.add_row("   of it transmitting", *(quantity(c["upload_energy_j"], "J") for c in columns))
+        for row, energies in _of_energy(columns).items():
+            table.add_row(f"   of it {row}", *(quantity(energy_j, "J") for energy_j in energies))
         table.add_row("time in the cell", *(quantity(c["time_s"], "s") for c in columns))
     console.print()
     console.print(table)
@@ -127,6 +129,15 @@ def print_summary(experiment: Experiment, history: History, alone: History | Non
     console.print(f"This took {took:.1f} s. Everything is in {folder}", soft_wrap=True)
     console.print(f"Look at it: kfl report {shlex.quote(str(folder))} --open", soft_wrap=True, markup=False)
     console.print(f"Repeat it: kfl run --config {folder / 'config.toml'}", soft_wrap=True)
+
+
+def _of_energy(summaries: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """What is said of the energy in runs side by side: transmitting; of whole devices every part that took any."""
+    if not any("energy_by_part_j" in summary for summary in summaries):
+        return {"transmitting": [summary["upload_energy_j"] for summary in summaries]}
+    parts = [summary.get("energy_by_part_j", {}) for summary in summaries]
+    rows = {name: [part.get(name, 0.0) for part in parts] for name in ENERGY_PARTS}
+    return {name: energies for name, energies in rows.items() if any(energies)}
 
 
 def sentences(experiment: Experiment, history: History, alone: History | None) -> list[str]:
@@ -147,9 +158,12 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
             f"FedAvg would have uploaded {quantity(summary['fedavg_bits_up'] / 8, 'B')} with the same devices in the "
             f"same rounds: {name} sent {fine_percent(part)} of that."
         )
+    whole = summary.get("energy_by_part_j")
     if "devices_over_budget" in summary:
-        decides = dominant(summary["compute_energy_j"], summary["upload_energy_j"])
+        decides = by_part(whole) if whole else dominant(summary["compute_energy_j"], summary["upload_energy_j"])
         notes.append(f"{decides} {budgets(summary, experiment.devices)}")
+    elif whole:
+        notes.append(by_part(whole))
     if "batteries" in summary:
         notes.append(charges(summary["batteries"], summary["energy_j"]))
     if summary["rejected_uploads"]:
@@ -157,7 +171,7 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
     if summary.get("missed_broadcasts"):
         notes.append(f"{several(summary['missed_broadcasts'], 'time')} the broadcast did not reach a chosen device.")
     if summary["lost_uploads"]:
-        notes.append(f"{summary['lost_uploads']} uploads were lost on the channel.")
+        notes.append(f"{summary['lost_uploads']} uploads did not arrive.")
     return notes
 
 

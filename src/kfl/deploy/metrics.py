@@ -35,6 +35,7 @@ class Metrics:
         self._late = Counter("kfl_late", "Chosen devices that did not answer in time.", **own)
         self._rejected = Counter("kfl_rejected", "Answers that were refused.", **own)
         self._energy = Counter("kfl_energy_joules", "Energy spent.", ["device"], **own)
+        self._parts = Counter("kfl_energy_by_part_joules", "Where the energy of whole devices went.", ["part"], **own)
         self._seconds = Gauge("kfl_round_seconds", "Real time of the last round.", **own)
 
     def serve(self, port: int) -> int | None:
@@ -66,6 +67,8 @@ class Metrics:
             entry.devices, entry.compute_energy_j, entry.upload_energy_j, strict=True
         ):
             self._energy.labels(str(device)).inc(compute_j + upload_j)
+        for part, each_j in entry.parts_j().items() if entry.clock_hz else ():
+            self._parts.labels(part).inc(max(sum(each_j), 0.0))  # a difference of two sums may round below 0
 
 
 def round_sentence(entry: RoundLog, rounds: int) -> str:

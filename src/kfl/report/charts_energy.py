@@ -26,9 +26,10 @@ from kfl.report.chart import (
     table,
     thinned,
 )
-from kfl.report.measures import device_energy, totals
-from kfl.report.words import about, between, percent, quantity
+from kfl.report.measures import PART_INKS, device_energy, energy_parts, totals
+from kfl.report.words import SPACE, about, between, percent, quantity
 from kfl.runfolder import RunData
+from kfl.scheduling import by_part
 
 MOST_BARS = 150
 """Devices up to which each is a bar of its own; beyond, a line through the sorted devices says the same."""
@@ -68,19 +69,18 @@ def _sorted_energy(runs: Sequence[ShownRun], *, relative: bool) -> Figure:
 
 def _bars(run: RunData, scale: float) -> list[Any]:
     order = np.argsort(-device_energy(run), kind="stable")
-    parts = {"computing": run.rounds.compute_energy_j, "sending": run.rounds.upload_energy_j}
     return [
         {
             "type": "bar",
             "name": name,
             "x": [str(device) for device in order],
             "y": numbers(run.rounds.per_device(run.devices, values)[order] / scale),
-            "marker": {"color": colour},
+            "marker": {"color": PART_INKS.get(name, "@c5")},
             "hovertemplate": f"device %{{x}}, {name}: "
             + ("%{y:.3~s} J" if scale == 1.0 else "%{y:.2%}")
             + "<extra></extra>",
         }
-        for (name, values), colour in zip(parts.items(), ("@c1", "@c5"), strict=True)
+        for name, values in energy_parts(run).items()
     ]
 
 
@@ -143,10 +143,96 @@ def pace_chart(runs: Sequence[ShownRun]) -> Chart | None:
     return Chart(
         "pace",
         "Energy over rounds",
-        "Energy a device has spent up to each round; the dashed line spends the budget evenly.",
+        "Energy a device has spent up to each round"
+        + ("; the dashed line spends the budget evenly." if budgets else "."),
         {"": figure(traces, axis("round"), y, hovermode="x unified")},
         table=table(("run", "rounds", "mean device", "most of a device"), rows),
     )
+
+
+MOST_STEPS = 120
+"""Rounds up to which each is a bar of its own; beyond, several share one."""
+
+
+def parts_chart(runs: Sequence[ShownRun]) -> Chart | None:
+    """Where the joules went, by part: over the rounds of one run, or side by side. None in the printed model alone."""
+    told = [shown for shown in runs if shown.run.cell is not None and len(shown.run.rounds.device)]
+    if not any(shown.run.rounds.parts_j for shown in told):
+        return None
+    alone = len(runs) == 1
+    sums = {shown.name: _sums(shown.run) for shown in told}
+    sentences = [(shown.name, _parts_sentence(sums[shown.name])) for shown in told]
+    dear = [(max(part.values()) / sum(part.values()), shortened(name)) for name, part in sums.items()]
+    summary = about(sentences, f"The dearest part takes {between(dear, percent)} of the energy.")
+    views = _parts_over_rounds(told[0].run) if alone else _parts_side_by_side(told, sums)
+    rows = [
+        (shown.name, part, quantity(energy_j, "J"), percent(energy_j / sum(sums[shown.name].values())),
+         quantity(energy_j / len(shown.run.rounds.device), "J"))
+        for shown in told for part, energy_j in sums[shown.name].items()
+    ]  # fmt: skip
+    columns = ("run", "part", "energy", "of all", "each time a device took part")
+    return Chart("parts", "Where the joules went", summary, views, "Shown", table(columns, rows, most=200))
+
+
+def _sums(run: RunData) -> dict[str, float]:
+    """Joules of all devices and rounds by part; radiating in place of sending in the printed model."""
+    words = {"sending": "radiating"}
+    return {words.get(name, name): float(values.sum()) for name, values in energy_parts(run).items()}
+
+
+def _parts_sentence(sums: dict[str, float]) -> str:
+    told = by_part(sums)
+    return told[0].lower() + told[1:].replace(" %", f"{SPACE}%")
+
+
+def _parts_over_rounds(run: RunData) -> dict[str, Figure]:
+    edges = thinned(run.played + 1, MOST_STEPS + 1)
+    width = np.diff(edges)
+    x = numbers(edges[:-1] + (width + 1) / 2)
+    each, so_far = [], []
+    for name, values in energy_parts(run).items():
+        joules = run.rounds.per_round(values)
+        mean = np.add.reduceat(joules, edges[:-1]) / width
+        style = {"marker": {"color": PART_INKS[name]}, "name": name}
+        hover = {"hovertemplate": f"{name}: %{{y:.3~s}}J<extra></extra>"}
+        each.append({"type": "bar", "x": x, "y": numbers(mean), "width": numbers(width), **style, **hover})
+        area = {"stackgroup": "joules", "fillcolor": f"{PART_INKS[name]}/0.6", "line": {"width": 0.5}, **hover}
+        ends, total = [int(edge) for edge in edges[1:]], np.cumsum(joules)[edges[1:] - 1]
+        so_far.append(line(name, ends, numbers(total), PART_INKS[name], **area))
+    across = axis("round")
+    per_round = axis("energy of a round, J", tickformat="~s", rangemode="tozero")
+    summed = axis("energy so far, J", tickformat="~s", rangemode="tozero")
+    return {
+        "So far": figure(so_far, across, summed, hovermode="x unified"),
+        "Each round": figure(each, across, per_round, barmode="stack", bargap=0, hovermode="x unified"),
+    }
+
+
+def _parts_side_by_side(runs: Sequence[ShownRun], sums: dict[str, dict[str, float]]) -> dict[str, Figure]:
+    names = [shown.label for shown in runs]
+
+    def bars(scale: list[float], shown_as: str) -> list[Any]:
+        met = [part for part in PART_INKS if any(sums[shown.name].get(part) for shown in runs)]
+        return [
+            {
+                "type": "bar",
+                "name": part,
+                "x": names,
+                "y": numbers([sums[shown.name].get(part, 0.0) / one for shown, one in zip(runs, scale, strict=True)]),
+                "marker": {"color": PART_INKS[part]},
+                "hovertemplate": f"%{{x}}, {part}: {shown_as}<extra></extra>",
+            }
+            for part in met
+        ]
+
+    whole = [sum(sums[shown.name].values()) or 1.0 for shown in runs]
+    across = axis("", type="category")
+    joules = axis("energy of all devices, J", tickformat="~s", rangemode="tozero")
+    share = axis("share of the run's energy", tickformat=".0%")
+    return {
+        "Joules": figure(bars([1.0] * len(runs), "%{y:.3~s}J"), across, joules, barmode="stack"),
+        "Shares": figure(bars(whole, "%{y:.1%}"), across, share, barmode="stack"),
+    }
 
 
 def _running(run: RunData) -> tuple[NDArray[np.int64], FloatArray, FloatArray, FloatArray]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.runfolder import RunData
+from kfl.wireless import ENERGY_PARTS
 
 FloatArray = NDArray[np.float64]
 
@@ -113,3 +114,68 @@ def trail_accuracy(run: RunData) -> tuple[NDArray[np.int64], FloatArray]:
     if not rows:
         return np.empty(0, dtype=np.int64), np.empty((0, run.devices))
     return np.array([s.round for s in seen]), np.stack(rows)
+
+
+PART_INKS = dict(zip(ENERGY_PARTS, ("@c1", "@c6", "@c5", "@c2", "@c4", "@c3"), strict=True))
+"""The colours of the parts of energy, the same in every chart."""
+
+
+def energy_parts(run: RunData) -> dict[str, FloatArray]:
+    """Where the joules went, for each time a device took part, without parts that took nothing.
+
+    In the printed model these are computing and sending.
+    """
+    rounds = run.rounds
+    if rounds.parts_j is None:
+        return {"computing": rounds.compute_energy_j, "sending": rounds.upload_energy_j}
+    return {name: energy_j for name, energy_j in rounds.parts_j.items() if energy_j.any()}
+
+
+@dataclass(frozen=True, eq=False)
+class BatteryCurves:
+    """The batteries of a run after each round, all devices together or as they are spread."""
+
+    capacity_j: float
+    least_j: FloatArray
+    """Charge of the emptiest device,"""
+    mean_j: FloatArray
+    most_j: FloatArray
+    harvested_j: FloatArray
+    """of all devices since the start, wasted joules included,"""
+    spent_j: FloatArray
+    wasted_j: FloatArray
+    """and what came while a battery was full."""
+    empty: NDArray[np.int64]
+    """Devices that had not the charge to take part in the round."""
+
+
+def battery_curves(run: RunData) -> BatteryCurves | None:
+    """What became of the batteries; None where devices have none. It follows from the joules of every round."""
+    batteries = None if run.cell is None else run.cell.batteries()
+    if batteries is None or not run.played:
+        return None
+    rounds = run.rounds
+    ends = np.searchsorted(rounds.round, np.arange(run.played), side="right")
+    nothing, nobody = np.zeros(run.devices), np.zeros(run.devices, dtype=bool)
+    charge, totals_j, before = [], [], 0
+    for index, end in enumerate(ends):
+        which = slice(before, end)
+        spent_j = np.zeros(run.devices)
+        spent_j += np.bincount(rounds.device[which], weights=rounds.energy_j[which], minlength=run.devices)
+        harvest_j = nothing if rounds.harvest_j is None else np.nan_to_num(rounds.harvest_j[index])
+        batteries = batteries.after(spent_j, harvest_j, nobody)
+        charge.append((batteries.charge_j.min(), batteries.charge_j.mean(), batteries.charge_j.max()))
+        totals_j.append((batteries.harvested_j.sum(), spent_j.sum(), batteries.wasted_j.sum()))
+        before = int(end)
+    least, mean, most = np.array(charge).T
+    harvested, spent, wasted = np.array(totals_j).T
+    return BatteryCurves(
+        capacity_j=batteries.capacity_j,
+        least_j=least,
+        mean_j=mean,
+        most_j=most,
+        harvested_j=harvested,
+        spent_j=np.cumsum(spent),
+        wasted_j=wasted,
+        empty=rounds.empty,
+    )

@@ -13,10 +13,10 @@ from kfl.core.config import differences
 from kfl.core.text import DASH, several
 from kfl.experiment import identity_fields
 from kfl.report.chart import ShownRun, Table
-from kfl.report.measures import Totals, device_energy, fairness, totals
+from kfl.report.measures import Totals, battery_curves, device_energy, fairness, totals
 from kfl.report.words import duration, percent, quantity
 from kfl.runfolder import RunData, given_as_objects
-from kfl.scheduling import SCHEDULERS, DriftScheduler, EnergyBound, dominant, why_not_covered
+from kfl.scheduling import SCHEDULERS, DriftScheduler, EnergyBound, by_part, dominant, why_not_covered
 
 MOST_COLOURS = 8
 
@@ -78,9 +78,7 @@ def cards(run: RunData) -> list[tuple[str, str, str]]:
 
 
 def _energy_cards(run: RunData, sums: Totals) -> list[tuple[str, str, str]]:
-    sending = sums.upload_energy_j / sums.energy_j if sums.energy_j > 0 else 0.0
-    some = "less than 0.1 %" if 0 < sending < 0.001 else percent(sending)
-    found = [("Energy", quantity(sums.energy_j, "J"), f"all devices; {some} of it sending")]
+    found = [("Energy", quantity(sums.energy_j, "J"), f"all devices; {_largest_part(run, sums)}")]
     if sums.use_of_budget is not None:
         most = float(device_energy(run).max(initial=0.0)) / run.budget_j
         if sums.over_budget == 0:
@@ -88,7 +86,22 @@ def _energy_cards(run: RunData, sums: Totals) -> list[tuple[str, str, str]]:
         else:
             among = f"of {several(run.devices, 'device')}; at most {percent(most)} used"
             found.append(("Budgets", f"{sums.over_budget:,} over", among))
+    if (batteries := battery_curves(run)) is not None:
+        charge = percent(float(batteries.mean_j[-1]) / batteries.capacity_j)
+        without = int(batteries.empty.sum())
+        told = f"{several(without, 'time')} a device was without charge" if without else "nobody was without charge"
+        found.append(("Batteries", charge, f"mean charge now; {told}"))
     return found
+
+
+def _largest_part(run: RunData, sums: Totals) -> str:
+    """How much of the energy was sending; of whole devices, the dearest part."""
+    parts = {name: float(energy_j.sum()) for name, energy_j in (run.rounds.parts_j or {}).items()}
+    if parts and sums.energy_j > 0:
+        dearest = max(parts, key=lambda name: parts[name])
+        return f"{percent(parts[dearest] / sums.energy_j)} of it {dearest}"
+    sending = sums.upload_energy_j / sums.energy_j if sums.energy_j > 0 else 0.0
+    return f"{'less than 0.1 %' if 0 < sending < 0.001 else percent(sending)} of it sending"
 
 
 def _against_fedavg(run: RunData, sums: Totals) -> str:
@@ -215,7 +228,9 @@ def facts(run: RunData) -> dict[str, str]:
         if isinstance(trace, dict):
             found[f"Trace of {name}"] = f"{trace.get('path', '?')}, fingerprint {trace.get('fingerprint', '?')}"
     if run.finished and run.cell is not None:
-        found["What decides the energy"] = dominant(run.rounds.compute_energy_j, run.rounds.upload_energy_j)
+        parts = run.rounds.parts_j
+        decides = dominant(run.rounds.compute_energy_j, run.rounds.upload_energy_j) if parts is None else by_part(parts)
+        found["What decides the energy"] = decides
         proposition = _proposition2(run)
         found |= {} if proposition is None else {"Proposition 2": proposition}
     wall = run.summary.get("wall_s")

@@ -17,7 +17,8 @@ from kfl.core.errors import RunFolderError
 from kfl.core.files import jsonable, write_atomic
 from kfl.report.chart import Chart, ShownRun, gathered
 from kfl.report.charts_accuracy import accuracy_chart, distribution_chart, fairness_chart
-from kfl.report.charts_energy import budget_chart, pace_chart
+from kfl.report.charts_battery import battery_chart
+from kfl.report.charts_energy import budget_chart, pace_chart, parts_chart
 from kfl.report.charts_knowledge import knowledge_chart, motion_chart
 from kfl.report.charts_radio import cell_chart, shares_chart
 from kfl.report.charts_schedule import faults_chart, participants_chart, schedule_chart
@@ -129,7 +130,7 @@ def _common(content: Content, runs: Sequence[ShownRun]) -> None:
     add("learning", "Accuracy", [accuracy_chart(runs) if played else None], not_yet)
     devices = [distribution_chart(runs), fairness_chart(runs)]
     add("by-device", "Device by device", devices, "No device has been tested yet.")
-    energy = [budget_chart(runs), pace_chart(runs)] if played else []
+    energy = [budget_chart(runs), pace_chart(runs), parts_chart(runs), battery_chart(runs)] if played else []
     no_radio = all(shown.run.cell is None for shown in runs)
     add("by-budget", "Energy", energy, "Energy is not counted without a radio." if no_radio else not_yet)
 

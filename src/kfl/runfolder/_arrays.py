@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from kfl.runfolder import _files as files
 from kfl.runfolder._history import PER_DEVICE, Incident, RoundLog, Snapshot
 from kfl.runfolder._read import RunReader
 from kfl.scheduling import Status
-from kfl.wireless import Cell, CellConfig
+from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -47,6 +47,12 @@ class Rounds:
     gain: FloatArray
     """Channel gain that the server planned with; NaN in runs of earlier versions and without a radio."""
     incidents: tuple[Incident, ...]
+    parts_j: Mapping[str, FloatArray] | None = None
+    """Where the joules went, by the words of `kfl.wireless.ENERGY_PARTS`; None for the printed energy model."""
+    harvest_j: FloatArray | None = None
+    """What each device harvested in each round, (rounds, devices); None where nothing is harvested."""
+    empty: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """How many devices had not the charge to take part in each round."""
 
     @staticmethod
     def of(logs: Sequence[RoundLog]) -> Rounds:
@@ -68,6 +74,11 @@ class Rounds:
             **joined,
             gain=np.array([g for log in logs for g in log.gain or [math.nan] * len(log.devices)], dtype=np.float64),
             incidents=tuple(incident for log in logs for incident in log.incidents()),
+            parts_j=_parts(logs) if any(log.clock_hz for log in logs) else None,
+            harvest_j=np.array([log.harvest_j for log in logs])
+            if logs and all(log.harvest_j for log in logs)
+            else None,
+            empty=np.array([len(log.empty) for log in logs], dtype=np.int64),
         )
 
     @property
@@ -87,6 +98,15 @@ class Rounds:
     def per_device(self, devices: int, values: FloatArray | None = None) -> FloatArray:
         """Sum over the rounds of each device; the number of rounds without values."""
         return np.bincount(self.device, weights=values, minlength=devices).astype(np.float64)
+
+
+def _parts(logs: Sequence[RoundLog]) -> dict[str, FloatArray]:
+    """Energy by part, one entry for each time a device took part. What is not known counts as none."""
+    found = [log.parts_j() for log in logs]
+    return {
+        name: np.nan_to_num(np.array([value for one in found for value in one[name]], dtype=np.float64))
+        for name in ENERGY_PARTS
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,16 +75,17 @@ def by_part(parts_j: Mapping[str, ArrayLike]) -> str:
     """In words, where the joules of whole devices went: the largest part first, without parts that took nothing.
 
     >>> by_part({"computing": [1.0, 0.5], "static": 0.0, "radiating": 1e-6, "tail": 4.5})
-    'Where the energy went: tail 75.0 %, computing 25.0 %, radiating less than 0.1 %.'
+    'Where the energy went: tail 75.0 %, computing 25.0 %; less than 0.1 %: radiating.'
     """
     sums = {name: float(np.sum(energy_j)) for name, energy_j in parts_j.items()}
     whole = sum(sums.values())
     if whole <= 0:
         return "No energy was spent."
     kept = sorted((name for name in sums if sums[name] > 0), key=lambda name: -sums[name])
-    shares = {name: sums[name] / whole for name in kept}
-    told = [f"{name} {'less than 0.1 %' if share < 0.001 else percent(share, 1)}" for name, share in shares.items()]
-    return f"Where the energy went: {', '.join(told)}."
+    told = [f"{name} {percent(sums[name] / whole, 1)}" for name in kept if sums[name] >= 0.001 * whole]
+    tiny = [name for name in kept if sums[name] < 0.001 * whole]
+    rest = f"; less than 0.1 %{' each' if len(tiny) > 1 else ''}: {', '.join(tiny)}" if tiny else ""
+    return f"Where the energy went: {', '.join(told)}{rest}."
 
 
 @dataclass(frozen=True, eq=False)
