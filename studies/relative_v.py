@@ -20,6 +20,7 @@ import numpy as np
 from kfl import Experiment, FedAvg
 from kfl.scheduling import Dual, EnergyAccount, Lyapunov, Scheduler, data_weight
 from kfl.scheduling.account import round_energy
+from kfl.scheduling.objective import DriftScheduler
 from kfl.simulation.round import begin
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import build_world
@@ -37,9 +38,22 @@ SETTINGS: dict[str, Experiment] = {
     "paper-cifar10, cifar10, κ = 1e-26": replace(
         CIFAR, radio=replace(PRESETS["paper-cifar10"], power_coefficient=1e-26)
     ),
+    "paper-mnist-free-clock, mnist": replace(MNIST, radio="paper-mnist-free-clock"),
+    "paper-cifar10-free-clock, cifar10": replace(CIFAR, radio="paper-cifar10-free-clock"),
+    "paper-mnist-modem, mnist-5k": replace(SMALL, radio="paper-mnist-modem"),
+    "paper-mnist-modem, mnist": replace(MNIST, radio="paper-mnist-modem"),
+    "paper-cifar10-modem, cifar10": replace(CIFAR, radio="paper-cifar10-modem"),
     "nb-iot, mnist-5k": replace(SMALL, radio="nb-iot"),
     "nb-iot, mnist-5k, 20 rounds": replace(SMALL, radio="nb-iot", rounds=20),
     "nb-iot, mnist": replace(MNIST, radio="nb-iot"),
+    "lte-m, mnist-5k": replace(SMALL, radio="lte-m"),
+    "lte-m, mnist": replace(MNIST, radio="lte-m"),
+    "wifi, mnist-5k": replace(SMALL, radio="wifi"),
+    "wifi, mnist": replace(MNIST, radio="wifi"),
+    "5g-phone, mnist-5k": replace(SMALL, radio="5g-phone"),
+    "5g-phone, mnist": replace(MNIST, radio="5g-phone"),
+    "5g-phone, mnist, FedAvg": replace(MNIST, radio="5g-phone", algorithm=FedAvg()),
+    "5g-phone, cifar10": replace(CIFAR, radio="5g-phone"),
     "small-cell, mnist": replace(MNIST, radio="small-cell"),
     "small-cell, mnist, FedAvg": replace(MNIST, radio="small-cell", algorithm=FedAvg(), widths=(128,)),
     "small-cell, cifar10": replace(CIFAR, radio="small-cell"),
@@ -54,6 +68,7 @@ RULES: dict[str, dict[str, Any]] = {
     "V = 0.01": {"v": 0.01},
 }
 SEEDS = (100, 101, 102)
+SCHEDULERS: dict[str, type[DriftScheduler]] = {kind.name: kind for kind in (Lyapunov, Dual)}
 
 
 def play(fleet: SimulatedFleet, scheduler: Scheduler) -> tuple[EnergyAccount, np.ndarray[Any, np.dtype[np.bool_]]]:
@@ -115,45 +130,54 @@ def line(rule: str, found: list[dict[str, float]]) -> str:
         f"| {rule} | {mean('devices_over_budget'):.1f} | {worst('largest_use_of_budget'):.1%} "
         f"| {worst('largest_overspend_in_own_dearest_rounds'):.2f} | {worst('dearest_round_over_budget'):.1%} "
         f"| {mean('mean_use_of_budget'):.1%} | {mean('weighted_data'):.1%} | {mean('data'):.1%} "
-        f"| {mean('devices_never_chosen'):.1f} |"
+        f"| {mean('devices_never_chosen'):.1f} | {mean('rounds_with_nobody'):.0f} |"
     )
+
+
+def merged(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a file holds already, with these rows in place of theirs, in the order of the settings and rules above."""
+    known = json.loads(path.read_text()) if path.exists() else []
+    by_key = {(row["setting"], row["scheduler"], row["rule"]): row for row in (*known, *rows)}
+    order = [(setting, kind, rule) for setting in SETTINGS for kind in SCHEDULERS for rule in RULES]
+    return [by_key[key] for key in order if key in by_key]
 
 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", default="", help="settings whose name contains this")
+    parser.add_argument("--out", type=Path, help="rows that are not measured again are kept")
+    parser.add_argument("--only", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="SETTING")
+    parser.add_argument("--schedulers", nargs="+", choices=SCHEDULERS, default=list(SCHEDULERS))
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
     options = parser.parse_args()
-    rows: list[dict[str, Any]] = []
     for name, experiment in SETTINGS.items():
-        if options.only not in name:
+        if name not in options.only:
             continue
         fleets = [SimulatedFleet(build_world(replace(experiment, seed=seed))) for seed in SEEDS]
-        for kind in (Lyapunov, Dual):
-            print(f"\n{name}, {kind.name}\n")
+        for kind in options.schedulers:
+            print(f"\n{name}, {kind}\n")
             print(
-                "| relative V | over budget | worst use | in rounds | dearest round | mean use | Σ γ D | Σ D | never |"
+                "| relative V | over budget | worst use | in rounds | dearest round | mean use | Σ γ D | Σ D | never "
+                "| empty rounds |"
             )
-            print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-            for rule, given in RULES.items():
-                scheduler = kind(**given)
+            print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+            for rule in options.rules:
+                scheduler = SCHEDULERS[kind](**RULES[rule])
                 found = [measure(fleet, scheduler) for fleet in fleets]
                 table = fleets[0].table
                 v = scheduler.drift_weights(table.budget_j, experiment.rounds, table.samples)[0]
-                rows.append(
-                    {
-                        "setting": name,
-                        "scheduler": kind.name,
-                        "rule": rule,
-                        "printed_v": float(f"{v:.6g}"),
-                        "seeds": list(SEEDS),
-                        "by_seed": found,
-                    }
-                )
+                row = {
+                    "setting": name,
+                    "scheduler": kind,
+                    "rule": rule,
+                    "printed_v": float(f"{v:.6g}"),
+                    "seeds": list(SEEDS),
+                    "by_seed": found,
+                }
                 print(line(rule, found), flush=True)
-    if options.out is not None:
-        options.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+                if options.out is not None:
+                    rows = merged(options.out, [row])
+                    options.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 
 
 if __name__ == "__main__":
