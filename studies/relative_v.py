@@ -52,7 +52,7 @@ SETTINGS: dict[str, Experiment] = {
     "wifi, mnist": replace(MNIST, radio="wifi"),
     "5g-phone, mnist-5k": replace(SMALL, radio="5g-phone"),
     "5g-phone, mnist": replace(MNIST, radio="5g-phone"),
-    "5g-phone, mnist, FedAvg": replace(MNIST, radio="5g-phone", algorithm=FedAvg()),
+    "5g-phone, mnist, FedAvg": replace(MNIST, radio="5g-phone", algorithm=FedAvg(), widths=(512,)),
     "5g-phone, cifar10": replace(CIFAR, radio="5g-phone"),
     "small-cell, mnist": replace(MNIST, radio="small-cell"),
     "small-cell, mnist, FedAvg": replace(MNIST, radio="small-cell", algorithm=FedAvg(), widths=(128,)),

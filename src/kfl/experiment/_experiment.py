@@ -32,6 +32,7 @@ ADDED_LATER: Table = {
     "tested_devices": "none",
     "availability_trace": "none",
     "availability_repeat_s": "none",
+    "scheduler": {"device_epsilon": 0.01},
     "radio": {
         "min_cpu_hz": "none",
         "static_power_w": 0.0,

@@ -22,6 +22,7 @@ from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight
 from kfl.scheduling.serve import by_reason, decision_for, nobody_there, share_floor, standing
 from kfl.scheduling.status import Status
+from kfl.scheduling.uplink import DeviceUplink
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,7 @@ class Dual(DriftScheduler):
             devices = Candidates.of(only.curve, floor, queue, worth[members])
             magnitude = float(np.sum(v * gamma * only.samples + queue * only.base_energy_j))
             positions, bound = _best_set(devices, magnitude)
-            most_j = only.uplink.most_energy_j()[positions]
-            tiny = self._tiny_price(state.allowance_j, only.samples[positions], most_j, v, gamma)
+            tiny = self._tiny_price(state, only.take(positions), v * gamma)
             share, energy = _share_band(devices.take(positions), tiny)
         if not len(positions):
             return replace(_nobody(size, Status("nobody_worth")), lower_bound=bound)
@@ -73,17 +73,16 @@ class Dual(DriftScheduler):
         value = self.objective(state, observation, decision)
         return replace(decision, objective=value, lower_bound=min(bound, value))
 
-    def _tiny_price(
-        self, allowance_j: FloatArray, samples: FloatArray, most_j: FloatArray, v: float, gamma: float
-    ) -> float:
+    def _tiny_price(self, state: SchedulerState, chosen: Observation, value: float) -> float:
         """ε, or less: sharing the band by q + ε costs at most ε Σ E_U, kept under 0.1 % of one device's worth.
 
-        `samples` and `most_j` are the chosen devices' D and the most that each can spend on an upload.
+        Where devices are whole it is ε: the joules that shares save are mostly within budgets, and worth a little gap.
         """
-        tiny, total_j = self.small_price(allowance_j), float(np.sum(most_j))
-        if total_j <= 0:
+        tiny = self.small_price(state, chosen)
+        if chosen.uplink is None or isinstance(chosen.uplink, DeviceUplink):
             return tiny
-        return min(tiny, 1e-3 * v * gamma * float(np.min(samples)) / total_j)
+        total_j = float(np.sum(chosen.uplink.most_energy_j()))
+        return min(tiny, 1e-3 * value * float(np.min(chosen.samples)) / total_j) if total_j > 0 else tiny
 
 
 def _share_band(devices: Candidates, tiny: float) -> tuple[FloatArray, FloatArray]:

@@ -66,7 +66,7 @@ class Lyapunov(DriftScheduler):
             raise ConfigError("scheduler.as_printed", True, right)
         seen = self.limited(state, observation)
         data_value = self.round_v(state, observation) * data_weight(self.gamma, observation.round)
-        candidates, order = line_up(data_value, self.small_price(state.allowance_j), state.queue_j, seen)
+        candidates, order = line_up(data_value, self.small_price(state, seen), state.queue_j, seen)
         chosen = np.zeros(observation.size, bool)
         chosen[order[: best_prefix(candidates)]] = True
         rule = printed_rule if self.as_printed else share_band
@@ -74,9 +74,9 @@ class Lyapunov(DriftScheduler):
         objective = self.objective(state, observation, decision)
         return replace(decision, objective=objective, status=_status(observation, decision))
 
-    def small_price(self, allowance_j: FloatArray) -> float:
+    def small_price(self, state: SchedulerState, observation: Observation) -> float:
         """ε in joules of queue; the printed rule has none."""
-        return 0.0 if self.as_printed else super().small_price(allowance_j)
+        return 0.0 if self.as_printed else super().small_price(state, observation)
 
 
 def line_up(

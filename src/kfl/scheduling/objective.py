@@ -19,6 +19,7 @@ from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
+from kfl.scheduling.uplink import DeviceUplink
 
 LARGEST_WEIGHT = 1e30
 """Weights in what schedulers minimise are no larger: products with samples and joules must stay finite."""
@@ -50,10 +51,15 @@ class DriftScheduler(Scheduler):
     far below any queue that matters: the round's Σ q E is at most ε Σ p_max T_U above its minimum, 1e-5 at the paper's
     settings against 0.01 for one device's data in the last round. Without it, devices with q = 0 would send at full
     power."""
+    device_epsilon: float = 0.01
+    """The same where a cell describes whole devices. There a narrow share makes a device hurry its computation too,
+    which can cost whole budgets, so joules within budget must count for something; the round's objective stays within a
+    few hundredths of one device's data of its minimum."""
 
     def __post_init__(self) -> None:
         """Reject values that cannot work before a run starts."""
-        for name, value in (("v", self.v), ("relative_v", self.relative_v), ("epsilon", self.epsilon)):
+        for name in ("v", "relative_v", "epsilon", "device_epsilon"):
+            value = getattr(self, name)
             if value is not None and not (0 <= value <= LARGEST_WEIGHT):
                 raise ConfigError(f"scheduler.{name}", value, f"a number from 0 to {LARGEST_WEIGHT:g}")
         if not self.dearest_upload > 0:
@@ -116,7 +122,7 @@ class DriftScheduler(Scheduler):
 
     def energy_weight(self, state: SchedulerState, observation: Observation) -> FloatArray:
         """q_k + ε, so that the band is shared to minimise Σ (q_k + ε) E_k."""
-        return state.queue_j + self.small_price(state.allowance_j)
+        return state.queue_j + self.small_price(state, observation)
 
     def worth(self, state: SchedulerState, observation: Observation) -> FloatArray:
         """V γ_t D_k − q_k E_L, with E_L the energy that no share changes."""
@@ -129,9 +135,10 @@ class DriftScheduler(Scheduler):
         energy_j = decision.compute_energy_j + decision.upload_energy_j
         return drift_objective(v, gamma, observation.samples, state.queue_j, decision.chosen, energy_j)
 
-    def small_price(self, allowance_j: FloatArray) -> float:
+    def small_price(self, state: SchedulerState, observation: Observation) -> float:
         """ε in joules of queue."""
-        return self.epsilon * typical_allowance_j(allowance_j)
+        whole = isinstance(observation.uplink, DeviceUplink)
+        return (self.device_epsilon if whole else self.epsilon) * typical_allowance_j(state.allowance_j)
 
 
 def drift_objective(
