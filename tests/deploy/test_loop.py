@@ -4,6 +4,7 @@ import io
 import json
 import runpy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,10 @@ from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
 from kfl.wireless import CellConfig
 
+TRACES = Path(__file__).parents[2] / "examples" / "traces"
+MOVING = CellConfig(
+    mobility="waypoint", shadowing_db=6.0, fading="rician", fading_correlation=0.5, round_period_s=20_000.0
+)
 WHOLE = CellConfig(
     bandwidth_hz=1e5,
     min_cpu_hz=1e7,
@@ -120,6 +125,7 @@ class Anchored(Algorithm):
         {"radio": CellConfig(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
         {"radio": CellConfig(channel_error=0.3, downlink_power_dbm=-20.0)},
         {"radio": WHOLE},
+        {"radio": MOVING, "availability_trace": str(TRACES / "availability.csv")},
         {"radio": None, "scheduler": SCHEDULERS["round-robin"](count=2)},
     ],
     ids=[
@@ -132,6 +138,7 @@ class Anchored(Algorithm):
         "blocks and outages",
         "missed broadcasts",
         "whole devices",
+        "moving devices that come and go",
         "no radio",
     ],
 )
