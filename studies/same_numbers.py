@@ -33,6 +33,21 @@ ALONE = ("kfl", "local", "fedkd", "fedproto", "self-knowledge", "fixed-knowledge
 """Algorithms for devices with different networks."""
 AVERAGING = ("fedavg", "fedrep", "apfl")
 SCHEDULERS = ("lyapunov", "dual", "round-robin", "myopic", "uniform", "ascend", "descend", "all")
+NARROW_BAND: Table = {
+    "bandwidth_hz": 180e3,
+    "noise_dbm_per_hz": -171.0,
+    "radius_m": 1000.0,
+    "reference_gain_db": -38.1,
+    "path_loss_exponent": 3.76,
+    "min_distance_m": 35.0,
+    "max_power_dbm": 23.0,
+    "deadline_s": 20.0,
+    "cpu_frequencies_hz": [96e6, 128e6, 160e6, 192e6],
+    "flops_per_cycle": 1.0,
+    "power_coefficient": 3.6e-28,
+    "budget_j_per_round": 0.02,
+}
+"""A cell with the printed energy model in which uploads cost something. Spelled out: presets may change."""
 ROUND_FACTS = (
     *("round", "accuracy", "devices", "share", "power_w", "compute_energy_j", "upload_energy_j", "time_s"),
     *("bits_up", "bits_down", "objective", "lower_bound", "lost", "diverged"),
@@ -56,12 +71,14 @@ def cases(device: str) -> dict[str, tuple[Table, str]]:
     if device == "cuda":
         return found
     for scheduler in SCHEDULERS:
-        for cell, hard in (("nb-iot", True), ("small-cell", False)):
+        for name, cell, hard in (("narrow band", NARROW_BAND, True), ("small-cell", "small-cell", False)):
             table = {**SIZE, "scheduler": scheduler, "radio": cell, "hard_budget": hard}
-            found[f"{scheduler} in {cell}"] = table, "float32"
+            found[f"{scheduler} in {name}"] = table, "float32"
     faults = dict.fromkeys(("drop_before", "battery_empty", "drop_after", "late", "outage", "join", "leave"), 0.1)
     changes: dict[str, Table] = {
         "faults": {"faults": {**faults, "corrupt": 0.2, "poisoned": 0.2, "poison": "noise"}},
+        "resource blocks": {"scheduler": "dual", "radio": {**NARROW_BAND, "resource_blocks": 30}},
+        "outages": {"radio": {**NARROW_BAND, "channel_error": 0.2, "downlink_power_dbm": 20.0}},
         "iid": {"split": "iid"},
         "dirichlet": {"split": "dirichlet"},
         "overlap": {"split": "overlap", "samples_per_device": 40, "tested_devices": 5},
