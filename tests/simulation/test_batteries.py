@@ -182,3 +182,21 @@ def test_runs_without_batteries_write_nothing_of_them(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
     assert not {"charge_j", "empty", "harvest_j"} & set(lines[0])
     assert "charge_j" not in json.loads((tmp_path / "run" / "devices.json").read_text())[0]
+
+
+@pytest.mark.parametrize("kind", [Lyapunov, Dual])
+def test_devices_take_part_down_to_about_half_a_battery_in_every_round(kind):
+    """The threshold by hand: −V γ D + q E < 0 with V γ D = (C / 2) Ē D / D̄; uploads cost next to nothing here."""
+    radio = replace(CELL, reference_gain_db=-30.0, bandwidth_hz=1e6, battery_capacity_j=4.0)
+    experiment = replace(SMALL, rounds=24, radio=radio, scheduler=kind(), split="dirichlet")
+    fleet, states, logs = play(experiment)
+    energy_j, samples = fleet.link_state(states[0]).compute_energy_j, fleet.table.samples
+    worth = 2.0 * energy_j.mean() * samples / samples.mean()
+    for before, log in zip(states, logs, strict=False):
+        lacking = 4.0 - before.batteries.charge_j
+        clear = abs(lacking * energy_j / worth - 1) > 1e-3
+        expected = np.flatnonzero(clear & (lacking * energy_j < worth))
+        assert set(expected) <= set(log.devices) and not set(np.flatnonzero(clear)) - set(expected) & set(log.devices)
+    assert 0 < sum(len(log.devices) for log in logs) < 24 * 8
+    _, _, steady = play(replace(experiment, scheduler=kind(gamma="constant")))
+    assert [log.devices for log in steady] == [log.devices for log in logs]

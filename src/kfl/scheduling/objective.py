@@ -39,12 +39,13 @@ class DriftScheduler(Scheduler):
     """V as the paper prints it, in J² per sample. Given, it decides alone; none: relative_v and dearest_upload do."""
     relative_v: float = 1.0
     """V without a unit: what the mean device's data are worth in the last round, in squared mean budgets per round.
-    Where a harvest fills batteries, in half a battery times the mean device's joules that no share changes."""
+    Where a harvest fills batteries, in every round, in half a battery times the joules that no share changes."""
     dearest_upload: float = 10.0
     """An upload that would cost a device more than this many of its budgets per round waits for a better channel.
     Where a harvest fills batteries, in joules that no share changes."""
     gamma: str = "inverse"
-    """γ_t, the weight of round t: "inverse" (1/(t+1)), "constant" (1), or "module:function" of the round."""
+    """γ_t, the weight of round t: "inverse" (1/(t+1)), "constant" (1), or "module:function" of the round. With a
+    relative V and batteries that a harvest fills, all rounds weigh the same."""
     epsilon: float = 1e-6
     """Weight of a joule that is within budget, as a fraction of the mean budget per round (of 1 J if there are no
     budgets): the band is shared to minimise Σ (q_k + ε) E_k. Queues move in steps of the budget per round, so this is
@@ -80,27 +81,24 @@ class DriftScheduler(Scheduler):
         """
         if self.v is not None:
             return self.v
-        value = self.relative_v * typical_allowance_j(state.allowance_j) ** 2
-        return min(value / self._last_data(state, samples), LARGEST_WEIGHT)
+        scale = _last_weight(self.gamma, state.horizon) * _mean_data(samples)
+        return min(self.relative_v * typical_allowance_j(state.allowance_j) ** 2 / scale, LARGEST_WEIGHT)
 
     def round_v(self, state: SchedulerState, observation: Observation) -> float:
         """V of one round: `printed_v`, and for batteries that a harvest fills in units of these.
 
         A queue is what a battery lacks there, so that an empty one means a full battery, which cannot take what comes
         next. In budgets per round V would let devices wait until theirs are full. With C the capacity and E the mean
-        device's energy that no share changes it is relative_v · (C / 2) E / (γ D): in the last round devices take part
-        down to about half a battery.
+        device's energy that no share changes it is relative_v · (C / 2) E / (γ_t D): devices take part down to about
+        half a battery. That is so in every round, since charge cannot be borrowed from later ones: with a weight that
+        falls, early rounds would run batteries dry.
         """
         capacity_j = observation.capacity_j
         if self.v is not None or capacity_j is None:
             return self.printed_v(state, observation.samples)
         value = self.relative_v * capacity_j / 2 * float(observation.base_energy_j.mean())
-        return min(value / self._last_data(state, observation.samples), LARGEST_WEIGHT)
-
-    def _last_data(self, state: SchedulerState, samples: FloatArray) -> float:
-        """γ D of the mean device in the last round."""
-        held = samples[samples > 0]
-        return _last_weight(self.gamma, state.horizon) * (float(held.mean()) if len(held) else 1.0)
+        weight = data_weight(self.gamma, observation.round) or 1.0
+        return min(value / (weight * _mean_data(observation.samples)), LARGEST_WEIGHT)
 
     def drift_weights(self, budget_j: FloatArray, horizon: int, samples: FloatArray) -> tuple[float, FloatArray]:
         """V and γ_t."""
@@ -156,6 +154,12 @@ def drift_objective(
     charged = chosen & (queue_j > 0)
     gain = v * weight * float(np.sum(samples[chosen]))
     return float(np.sum(queue_j[charged] * energy_j[charged])) - gain
+
+
+def _mean_data(samples: FloatArray) -> float:
+    """Samples of the mean device that has any."""
+    held = samples[samples > 0]
+    return float(held.mean()) if len(held) else 1.0
 
 
 def typical_allowance_j(allowance_j: FloatArray) -> float:
