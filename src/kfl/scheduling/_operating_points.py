@@ -6,8 +6,9 @@ the time with a share θ, and the best share at a price μ of the band and w of 
     π(t) = a θ G(x),        μ = w a t G(x),        x = c / (θ t).
 
 With the circuits alone, π = p_c, either equation is one in x. With a free clock π gives t_c, and t + t_c = T is the
-equation. Then come the limits: all the time left, all that the slowest clock leaves (where π jumps), and the powers,
-with which θ = s / (eˣ − 1) and t = c (eˣ − 1) / (s x), s = p / (η a).
+equation; where the circuits outweigh the clock, t_c follows badly from π, and π(t) is compared instead. Then come the
+limits: all the time left, all that the slowest clock leaves (where π jumps), and the powers, with which
+θ = s / (eˣ − 1) and t = c (eˣ − 1) / (s x), s = p / (η a).
 
 Arrays are flat here, one entry per device.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfl.scheduling._rising import (
     Terms,
@@ -29,7 +31,6 @@ from kfl.scheduling._rising import (
     log_saving,
     saving,
     solve,
-    time_terms,
 )
 from kfl.scheduling.curve import BoolArray, FloatArray, Index, inverse_marginal_saving
 from kfl.scheduling.device import CORNER, FREE, FULL, LEAST, PINNED, Devices, Kinds, Point
@@ -73,14 +74,19 @@ def _early_times(devices: Devices, wanted: FloatArray, log_scale: FloatArray) ->
 
     def together(some: Index) -> FloatArray:
         """t = c/(θ x), and t_c from π = a θ G(x)."""
-        part, own, scale = devices.take(some), wanted[some], np.exp(log_scale[some])
+        part, own, scale = devices.take(some), wanted[some], log_scale[some]
         clock = _Clock(part)
 
-        def terms(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+        def times(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
             inner, rate = saving(x)
-            return clock.terms(own[index] / x, 1.0 / x, scale[index] * np.exp(x) * inner, rate, index)
+            return clock.times(own[index] / x, 1.0 / x, np.exp(scale[index] + x) * inner, rate, index)
 
-        return np.asarray(own / solve(guess_saving(np.log(part.short_price()) - log_scale[some]), terms))
+        def prices(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            value, rate = log_saving(x)
+            return clock.prices(own[index] / x, 1.0 / x, scale[index] + value, rate, index)
+
+        guess = guess_saving(np.log(part.short_price()) - scale)
+        return np.asarray(own / _by_weight(part, guess, times, prices))
 
     return _within_time(devices, wanted.shape, alone, together)
 
@@ -143,10 +149,10 @@ def _early_at_price(devices: Devices, log_time: FloatArray) -> tuple[FloatArray,
 
     def together(some: Index) -> FloatArray:
         """t = e^log_time / G(x), and t_c from π = a c G(x)/(x t)."""
-        part, own = devices.take(some), log_time[some]
-        clock, unit = _Clock(part), np.exp(log_energy[some] + own)
+        part, own, energy = devices.take(some), log_time[some], log_energy[some]
+        clock, unit = _Clock(part), np.exp(energy + own)
 
-        def terms(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+        def times(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
             inner, rate = saving(x)
             upload_s = np.exp(own[index] - x)
             upload_s /= inner
@@ -155,9 +161,15 @@ def _early_at_price(devices: Devices, log_time: FloatArray) -> tuple[FloatArray,
             np.divide(unit[index], price, out=price)
             rises = rate + rate
             rises -= 1.0 / x
-            return clock.terms(upload_s, rate, price, rises, index)
+            return clock.times(upload_s, rate, price, rises, index)
 
-        exponent[some] = x = solve(guess_squared(own + np.log(part.short_price()) - log_energy[some]), terms)
+        def prices(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            inner, rate = saving(x)
+            log_price = energy[index] - own[index] + 2.0 * x + np.log(inner * inner / x)
+            return clock.prices(np.exp(own[index] - x) / inner, rate, log_price, 2.0 * rate - 1.0 / x, index)
+
+        guess = guess_squared(own + np.log(part.short_price()) - energy)
+        exponent[some] = x = _by_weight(part, guess, times, prices)
         return np.asarray(np.exp(own - x) / saving(x)[0])
 
     upload_s, kind = _within_time(devices, log_time.shape, alone, together)
@@ -259,19 +271,67 @@ def _early_break_even(devices: Devices, worth: FloatArray, unit: FloatArray) -> 
 
 
 class _Clock:
-    """The equation t + t_c = T of devices with a free clock, with t_c from π = p_c − p_s + 2 κW³ / t_c³."""
+    """The two equations of devices with a free clock, π = p_c − p_s + 2 κW³ / t_c³."""
 
     def __init__(self, devices: Devices) -> None:
-        self._clock = devices.clock_j_s2
+        self._devices = devices
         self._spare_w = devices.circuit_power_w - devices.static_power_w
         self._whole_s = devices.slow_s + devices.calm_s
 
-    def terms(
+    def times(
         self, upload_s: FloatArray, upload_falls: FloatArray, price_w: FloatArray, price_rises: FloatArray, index: Index
     ) -> tuple[FloatArray, FloatArray]:
-        """ln T − ln(t + t_c), for these entries."""
-        constants = (entries(values, index) for values in (self._clock, self._spare_w, self._whole_s))
-        return time_terms(upload_s, upload_falls, price_w, price_rises, *constants)
+        """ln T − ln(t + t_c), with t_c from π: nearly a straight line, since t and t_c fall nearly as exponentials.
+
+        `upload_falls` is −d ln t/dx, and `price_rises` d ln π/dx.
+        """
+        values = (self._devices.clock_j_s2, self._spare_w, self._whole_s)
+        clock, spare_w, whole_s = (entries(value, index) for value in values)
+        dynamic = np.maximum(price_w - spare_w, 1e-300)  # below 0 no t_c is long enough
+        compute_s = np.cbrt(clock / dynamic)
+        total_s = upload_s + compute_s
+        slope = price_rises * price_w
+        slope /= dynamic
+        slope *= compute_s
+        slope *= 1 / 3
+        slope += upload_s * upload_falls
+        slope /= total_s
+        return np.log(whole_s / total_s), slope
+
+    def prices(
+        self,
+        upload_s: FloatArray,
+        upload_falls: FloatArray,
+        log_price: FloatArray,
+        price_rises: FloatArray,
+        index: Index,
+    ) -> tuple[FloatArray, FloatArray]:
+        """ln π − ln π(t), with π(t) continued as a constant beyond its limits."""
+        part = self._devices.take(index)
+        inside = np.minimum(np.maximum(upload_s, part.calm_s), part.end_s)
+        price, rise = part.clock_price(inside)
+        rise *= inside == upload_s
+        return log_price - np.log(price), price_rises + rise * upload_s * upload_falls / price
+
+
+def _by_weight(devices: Devices, guess: FloatArray, times: Terms, prices: Terms) -> FloatArray:
+    """The root of the equation that suits each device: of times where the clock outweighs the circuits, else prices."""
+    circuits = devices.circuit_power_w > 0.5 * devices.short_price()
+    if not np.any(circuits):
+        return solve(guess, times)
+    if np.all(circuits):
+        return solve(guess, prices)
+    x = np.empty_like(guess)
+    for mask, terms in ((~circuits, times), (circuits, prices)):
+        where = np.flatnonzero(np.broadcast_to(mask, guess.shape))
+
+        def some(
+            x: FloatArray, index: Index = _ALL, where: NDArray[np.intp] = where, terms: Terms = terms
+        ) -> tuple[FloatArray, FloatArray]:
+            return terms(x, where[index])
+
+        x[where] = solve(guess[where], some)
+    return x
 
 
 def _within_time(

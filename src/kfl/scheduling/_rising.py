@@ -95,32 +95,6 @@ def log_saving(x: FloatArray) -> tuple[FloatArray, FloatArray]:
     return x + np.log(inner), rate
 
 
-def time_terms(
-    upload_s: FloatArray,
-    upload_falls: FloatArray,
-    price_w: FloatArray,
-    price_rises: FloatArray,
-    clock: FloatArray,
-    spare_w: FloatArray,
-    whole_s: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """ln T − ln(t + t_c) and its slope, with t_c from π = p_c − p_s + 2 κW³ / t_c³.
-
-    t and t_c fall nearly as exponentials of x, so this is nearly a straight line. `upload_falls` is −d ln t/dx and
-    `price_rises` d ln π/dx.
-    """
-    dynamic = np.maximum(price_w - spare_w, 1e-300)  # below 0 no t_c is long enough
-    compute_s = np.cbrt(clock / dynamic)
-    total_s = upload_s + compute_s
-    price_rises = price_rises * price_w
-    price_rises /= dynamic
-    price_rises *= compute_s
-    price_rises *= 1 / 3
-    price_rises += upload_s * upload_falls
-    price_rises /= total_s
-    return np.log(whole_s / total_s), price_rises
-
-
 def limit_time(x: FloatArray, airtime_s: FloatArray, snr: FloatArray) -> tuple[FloatArray, FloatArray]:
     """t = c (eˣ − 1) / (s x) of an upload at a fixed power, and dt/dx = c G(x) / (s x²)."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
