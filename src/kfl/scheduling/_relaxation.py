@@ -134,35 +134,50 @@ def total_share(devices: Candidates, log_price: float) -> float:
 def _first_overfull(devices: Candidates, log_price: FloatArray, capacity: float, stop: int) -> int:
     """The first n with Σ_{k≤n} θ_k(μ_n) > capacity; `stop` if there is none below it.
 
-    The sum rises with n: the prefix grows and its price falls. Large fleets are first searched in a sample of
-    every 32nd device, so that only a handful of sums go over all of them.
+    The sum rises with n: the prefix grows and its price falls. Over ln μ it is close to a straight line. Large fleets
+    are first searched in a sample of every 32nd device, so that only a handful of sums go over all of them.
     """
 
     def excess(n: int) -> float:
         return total_share(devices.take(slice(0, n + 1)), float(log_price[n])) - capacity
+
+    def nearest(price: float) -> int:
+        """The device whose critical price is next to this one."""
+        return int(np.searchsorted(-log_price[:stop], -price))
 
     low, high = -1, stop  # excess(low) ≤ 0 < excess(high), as far as we know
     low_excess, high_excess = -capacity, math.nan
     if stop > SAMPLE:
         sample = devices.take(slice(_STRIDE // 2, stop, _STRIDE))
         prices = log_price[_STRIDE // 2 : stop : _STRIDE]
-        guess = _first_overfull(sample, prices, capacity / _STRIDE, len(sample)) * _STRIDE
-        step = math.isqrt(stop * _STRIDE)
-        trial = min(max(guess, 0), stop - 1)
+        trial = min(_first_overfull(sample, prices, capacity / _STRIDE, len(sample)) * _STRIDE, stop - 1)
+        reach = 4.0
         while low < trial < high:  # walk away from the guess, ever faster, until the answer is bracketed
             found = excess(trial)
             if found <= 0:
-                low, low_excess, following = trial, found, trial + step
+                low, low_excess = trial, found
             else:
-                high, high_excess, following = trial, found, trial - step
-            trial, step = min(max(following, 0), stop - 1), 4 * step
+                high, high_excess = trial, found
             if low >= 0 and high < stop:
                 break
+            # Where nobody comes or goes, one part in a hundred of the band takes one to two of the price or more.
+            beyond = nearest(float(log_price[trial]) + reach * found / capacity)
+            step = math.isqrt(_STRIDE) * int(reach)
+            trial = min(max(beyond, trial + step), stop - 1) if found <= 0 else max(min(beyond, trial - step), 0)
+            reach *= 4.0
     last = 0
     while high - low > 1:
         width = high - low
-        fraction = 0.5 if math.isnan(high_excess) else -low_excess / (high_excess - low_excess)
-        trial = low + min(max(round(fraction * width), 1), width - 1)
+        if math.isnan(high_excess):
+            trial = low + width // 2
+        else:
+            fraction = -low_excess / (high_excess - low_excess)
+            ends = (float(log_price[low]), float(log_price[high])) if low >= 0 else (math.inf, 0.0)
+            if width > SAMPLE and math.isfinite(ends[0] - ends[1]):
+                trial = nearest(ends[0] + fraction * (ends[1] - ends[0]))
+            else:  # so near that devices lie evenly
+                trial = low + round(fraction * width)
+            trial = min(max(trial, low + 1), high - 1)
         found = excess(trial)
         side = 1 if found > 0 else -1
         # The Illinois rule: an end that stays twice counts half, so that the next step reaches beyond the answer.

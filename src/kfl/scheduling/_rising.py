@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from kfl.scheduling.curve import FloatArray, Index
 
 _LN2 = float(np.log(2.0))
-_PLAIN_STEPS = 5  # over everybody
+_PLAIN_STEPS = 6  # over everybody,
+_FIRST_STEPS = 2  # or only so many, if then most have arrived
 _MAX_STEPS = 200  # of the few that have not arrived by then
 _NEWTON_STEPS = 40  # after these every other step is a bisection, so that the bracket must shrink
 _CLOSE = 1e-8  # size of the value before the last step: behind that step it is a rounding error
@@ -32,18 +33,21 @@ def solve(
     """
     x: FloatArray = np.asarray(start, float)
     bounded = bool(np.ndim(high)) or bool(np.ndim(low))
-    value = x
-    for _ in range(_PLAIN_STEPS):
+    for count in range(_PLAIN_STEPS):
         value, slope = terms(x)
-        arrived = float(np.abs(value).max(initial=0.0)) <= _CLOSE
+        open_ = ~(np.abs(value) <= _CLOSE)
         step = np.divide(value, slope, out=slope)
-        x = np.maximum(x - step, 0.2 * x)
+        before, x = x, np.maximum(x - step, 0.2 * x)
         if bounded:
             x = np.minimum(np.maximum(x, low), high)
-        if arrived:
+        left = int(np.count_nonzero(open_))
+        if not left:
             return x
-    open_ = np.flatnonzero(~(np.abs(value) <= _CLOSE))
-    x[open_] = _in_bracket(start[open_], terms, open_, entries(low, open_), entries(high, open_))
+        if count >= _FIRST_STEPS and 4 * left < len(x):
+            break
+    index = np.flatnonzero(open_)
+    behind = np.where(np.isfinite(x[index]), x[index], before[index])
+    x[index] = _in_bracket(behind, terms, index, entries(low, index), entries(high, index))
     return x
 
 
