@@ -178,10 +178,17 @@ def test_another_scheduler_another_seed_another_cell(browser, url):
     page.js("document.getElementById('reseed').click()")
     page.settle()
     assert page.settings.seed == 1
-    page.js("document.querySelectorAll('.start')[2].click()")
-    page.settle()
+    page.choose("start", "nb-iot")
     assert page.settings == start("nb-iot")
     page.as_the_library_says(start("nb-iot"))
+    page.slide("circuit_power_w", 0)
+    page.slide("tail_energy_j", 400)
+    page.slide("min_cpu_hz", 700)
+    assert page.settings.circuit_power_w == 0 < page.settings.tail_energy_j
+    page.as_the_library_says(page.settings)
+    page.js("document.getElementById('restart').click()")
+    page.settle()
+    assert page.settings == start("nb-iot")
     assert browser.messages() == []
 
 

@@ -26,7 +26,7 @@ def small(**more):
     return Settings(**({"devices": 12, "rounds": 8} | more))
 
 
-@pytest.mark.parametrize("begin", list(STARTS))
+@pytest.mark.parametrize("begin", ["paper-mnist", "nb-iot", "small-cell", "paper-mnist-modem"])
 @pytest.mark.parametrize("name", list(SCHEDULERS))
 def test_it_decides_what_the_library_decides(begin, name):
     state = replace(start(begin), devices=12, rounds=8, scheduler=name, hard_budget=name == "dual", count=4)
@@ -46,6 +46,10 @@ def test_it_decides_what_the_library_decides(begin, name):
     np.testing.assert_allclose(play.compute_j, horizon.compute_energy_j)
     np.testing.assert_allclose(play.upload_j, horizon.upload_energy_j)
     assert play.taken.tolist() == horizon.taken.tolist()
+    if horizon.parts_j is not None:
+        for part, joules in play.parts_j.items():
+            np.testing.assert_allclose(joules, horizon.parts_j[part])
+        np.testing.assert_allclose(sum(play.parts_j.values()), play.compute_j + play.upload_j)
 
 
 def test_the_gap_is_the_duals_and_holds_for_every_scheduler():
@@ -64,6 +68,7 @@ def test_settings_of_presets_are_the_presets():
     for begin in STARTS:
         state = start(begin)
         changed = {"power_coefficient"} if begin == "paper-kappa" else set()
+        assert {state.cell, begin} <= {*PRESETS, "paper-kappa"}
         for field in fields(PRESETS[state.cell]):
             if field.name not in changed:
                 assert getattr(state.radio, field.name) == getattr(PRESETS[state.cell], field.name)
@@ -113,6 +118,7 @@ def test_bad_values_are_one_sentence(query, sentence):
     [
         small(),
         small(scheduler="round-robin", count=3, seed=7),
+        replace(start("5g-phone"), devices=12, rounds=8, min_cpu_hz=0.0, tail_energy_j=0.2, min_power_dbm=-60.0),
         replace(start("nb-iot"), devices=12, rounds=8, scheduler="dual", relative_v=0.3, radius_m=700.0, round=4),
         replace(start("small-cell"), devices=12, rounds=8, gamma="constant", hard_budget=True),
     ],
@@ -162,6 +168,39 @@ def test_the_page_says_what_was_played():
     assert all(
         f'role="img" aria-label="{word}' in content.html for word in ("Round 3: ", "Shares from", "After 5 rounds")
     )
+
+
+def test_sliders_that_contradict_each_other_are_no_error():
+    preset = PRESETS["paper-mnist-modem"]
+    state = start("paper-mnist-modem")
+    assert replace(state, min_cpu_hz=0.0).radio.min_cpu_hz is None
+    assert replace(state, min_cpu_hz=2e9).radio.min_cpu_hz == min(preset.cpu_frequencies_hz)
+    assert replace(state, min_power_dbm=25.0).radio.min_power_dbm is None
+    assert replace(state, min_power_dbm=-60.0).radio.min_power_dbm is None
+    assert (state.radio.tail_s, replace(state, tail_energy_j=0.5).radio.tail_s) == (preset.tail_s, 0.0)
+    assert replace(state, tail_energy_j=0.5).radio.connect_energy_j == 0.5
+    with pytest.raises(ConfigError, match="Amplifier is 0, but must be from 1 to 100 %"):
+        replace(state, amplifier_efficiency=0.0)
+    with pytest.raises(ConfigError, match=r"Circuits is -1, but must be from 0 or 0\.1 to 10000 mW"):
+        replace(state, circuit_power_w=-0.001)
+
+
+def test_the_page_shows_where_the_joules_of_whole_devices_went():
+    state = replace(start("paper-mnist-modem"), devices=12, rounds=4, scheduler="dual")
+    play = Play(state)
+    play.advance()
+    content = compose_play(play, state)
+    assert "Where the energy went: tail" in content.html and "Upload time: " in content.html
+    bars = content.figures["shares"]["views"]["Energy"]["data"]
+    joules = {trace["name"]: sum(trace["y"]) for trace in bars}
+    one = play.rounds[0]
+    assert joules == {name: pytest.approx(part.sum(), rel=1e-3) for name, part in one.parts_j.items() if part.any()}
+    by_part = content.figures["energy"]["views"]["By part"]["data"]
+    assert sum(trace["y"][-1] for trace in by_part) == pytest.approx((play.compute_j + play.upload_j).sum(), rel=1e-3)
+    assert list(content.figures["shares"]["views"]) == ["Share", "Power", "Energy", "Time", "Clock"]
+    printed = Play(small())
+    printed.advance()
+    assert list(compose_play(printed, small()).figures["shares"]["views"]) == ["Share", "Power", "Energy"]
 
 
 def test_nobody_and_one_device_are_pages_too():

@@ -26,10 +26,11 @@ from kfl.report.chart import (
     table,
     thinned,
 )
-from kfl.report.measures import PART_INKS, device_energy, energy_parts, totals
+from kfl.report.measures import device_energy, energy_parts, part_ink, totals
 from kfl.report.words import SPACE, about, between, percent, quantity
 from kfl.runfolder import RunData
 from kfl.scheduling import by_part
+from kfl.wireless import ENERGY_PARTS
 
 MOST_BARS = 150
 """Devices up to which each is a bar of its own; beyond, a line through the sorted devices says the same."""
@@ -75,7 +76,7 @@ def _bars(run: RunData, scale: float) -> list[Any]:
             "name": name,
             "x": [str(device) for device in order],
             "y": numbers(run.rounds.per_device(run.devices, values)[order] / scale),
-            "marker": {"color": PART_INKS.get(name, "@c5")},
+            "marker": {"color": part_ink(name)},
             "hovertemplate": f"device %{{x}}, {name}: "
             + ("%{y:.3~s} J" if scale == 1.0 else "%{y:.2%}")
             + "<extra></extra>",
@@ -193,12 +194,12 @@ def _parts_over_rounds(run: RunData) -> dict[str, Figure]:
     for name, values in energy_parts(run).items():
         joules = run.rounds.per_round(values)
         mean = np.add.reduceat(joules, edges[:-1]) / width
-        style = {"marker": {"color": PART_INKS[name]}, "name": name}
+        style = {"marker": {"color": part_ink(name)}, "name": name}
         hover = {"hovertemplate": f"{name}: %{{y:.3~s}}J<extra></extra>"}
         each.append({"type": "bar", "x": x, "y": numbers(mean), "width": numbers(width), **style, **hover})
-        area = {"stackgroup": "joules", "fillcolor": f"{PART_INKS[name]}/0.6", "line": {"width": 0.5}, **hover}
+        area = {"stackgroup": "joules", "fillcolor": f"{part_ink(name)}/0.6", "line": {"width": 0.5}, **hover}
         ends, total = [int(edge) for edge in edges[1:]], np.cumsum(joules)[edges[1:] - 1]
-        so_far.append(line(name, ends, numbers(total), PART_INKS[name], **area))
+        so_far.append(line(name, ends, numbers(total), part_ink(name), **area))
     across = axis("round")
     per_round = axis("energy of a round, J", tickformat="~s", rangemode="tozero")
     summed = axis("energy so far, J", tickformat="~s", rangemode="tozero")
@@ -212,14 +213,14 @@ def _parts_side_by_side(runs: Sequence[ShownRun], sums: dict[str, dict[str, floa
     names = [shown.label for shown in runs]
 
     def bars(scale: list[float], shown_as: str) -> list[Any]:
-        met = [part for part in PART_INKS if any(sums[shown.name].get(part) for shown in runs)]
+        met = [part for part in ENERGY_PARTS if any(sums[shown.name].get(part) for shown in runs)]
         return [
             {
                 "type": "bar",
                 "name": part,
                 "x": names,
                 "y": numbers([sums[shown.name].get(part, 0.0) / one for shown, one in zip(runs, scale, strict=True)]),
-                "marker": {"color": PART_INKS[part]},
+                "marker": {"color": part_ink(part)},
                 "hovertemplate": f"%{{x}}, {part}: {shown_as}<extra></extra>",
             }
             for part in met

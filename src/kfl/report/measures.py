@@ -116,8 +116,12 @@ def trail_accuracy(run: RunData) -> tuple[NDArray[np.int64], FloatArray]:
     return np.array([s.round for s in seen]), np.stack(rows)
 
 
-PART_INKS = dict(zip(ENERGY_PARTS, ("@c1", "@c6", "@c5", "@c2", "@c4", "@c3"), strict=True))
-"""The colours of the parts of energy, the same in every chart."""
+_INKS = dict(zip(ENERGY_PARTS, ("@c1", "@c6", "@c5", "@c2", "@c4", "@c3"), strict=True))
+
+
+def part_ink(part: str) -> str:
+    """The colour of a part of the energy, the same in every chart; sending, in the printed model, is radiating."""
+    return _INKS.get(part, _INKS["radiating"])
 
 
 def energy_parts(run: RunData) -> dict[str, FloatArray]:

@@ -22,14 +22,19 @@
     const { least, most, scale, slider } = control;
     const at = value(control);
     if (!slider || !Number.isFinite(at)) return;
-    const part = scale === "log" ? STEPS * Math.log(at / least) / Math.log(most / least) : at;
-    slider.value = scale === "log" ? Math.round(Math.min(STEPS, Math.max(0, part))) : part;
+    if (scale === "log" || scale === "zero") {
+      const first = scale === "zero" ? 1 : 0; // position 0 is the value 0
+      const part = first + (STEPS - first) * Math.log(at / least) / Math.log(most / least);
+      slider.value = at > 0 ? Math.round(Math.min(STEPS, Math.max(first, part))) : 0;
+    } else slider.value = at;
     slider.setAttribute("aria-valuetext", control.number.value + unit(control));
   }
   function slid(control) {
     const { least, most, scale } = control;
     const at = Number(control.slider.value);
-    write(control, scale === "log" ? Number((least * (most / least) ** (at / STEPS)).toPrecision(3)) : at);
+    if (scale === "log") write(control, Number((least * (most / least) ** (at / STEPS)).toPrecision(3)));
+    else if (scale === "zero") write(control, at > 0 ? Number((least * (most / least) ** ((at - 1) / (STEPS - 1))).toPrecision(3)) : 0);
+    else write(control, at);
   }
   function write(control, at) {
     control.number.value = String(Number((at / control.per).toPrecision(12)));
@@ -70,6 +75,8 @@
     }
     takes();
   }
+
+  const restart = () => set(JSON.parse(document.getElementById("start").selectedOptions[0].dataset.settings));
 
   // ── Asking: the last change counts; a long horizon comes in parts. ──
   let turn = 0;
@@ -126,13 +133,14 @@
       if (control.name === "rounds") horizon();
     }
     if (event.target.id === "scheduler") takes();
+    if (event.target.id === "start") restart();
     soon();
   });
   form.addEventListener("click", (event) => {
     const button = event.target.closest("button");
     if (!button) return;
     if (button.id === "reseed") write(byName.seed, (value(byName.seed) + 1) % 1000000 || 0);
-    if (button.dataset.settings) set(JSON.parse(button.dataset.settings));
+    if (button.id === "restart") restart();
     soon();
   });
   window.addEventListener("pageshow", () => { controls.forEach(place); takes(); });

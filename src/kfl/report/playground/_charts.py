@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from kfl.core.text import several
 from kfl.report.chart import Chart, axis, line, numbers, table
+from kfl.report.measures import part_ink
 from kfl.report.playground._model import JudgedRound, Play
 from kfl.report.words import percent, quantity
-from kfl.scheduling import OUTCOMES, describe
+from kfl.scheduling import OUTCOMES, DeviceUplink, describe
 from kfl.scheduling.serve import CANNOT
+from kfl.scheduling.whole_device import CLOCK_BY, UPLOAD_BY, decided_by
 
 WORDS = tuple(OUTCOMES.values())
 KINDS = (("scheduled", "@c1"), ("not chosen", "@muted"), ("could not take part", "@c2"))
@@ -117,8 +119,9 @@ def shares_chart(play: Play, index: int) -> Chart:
         },
         "Energy": {
             "data": [
-                _bar("computing", names, one.compute_j[order], "@c1", "%{y:.3~s}J"),
-                _bar("sending", names, one.upload_j[order], "@c5", "%{y:.3~s}J"),
+                _bar(part, names, energy_j[order], part_ink(part), f"{part} %{{y:.3~s}}J")
+                for part, energy_j in one.parts_j.items()
+                if play.problem.device is None or energy_j.any()
             ],
             "layout": {
                 "barmode": "stack",
@@ -127,14 +130,18 @@ def shares_chart(play: Play, index: int) -> Chart:
             },
         },
     }
-    columns = ("device", "share", "power", "computing", "sending", "queue before")
+    clock_hz = one.decision.clock_hz
+    if play.problem.device is not None and clock_hz is not None:
+        views |= _times_and_clocks(one, names, order, across)
+    clocks = () if play.problem.device is None or clock_hz is None else (clock_hz,)
+    columns = ("device", "share", "power", *(["clock"] if clocks else []), *one.parts_j, "queue before")
     rows = [
         (
             play.problem.ids[device],
             percent(one.decision.share[device], 3),
             quantity(one.decision.power_w[device], "W"),
-            quantity(one.compute_j[device], "J"),
-            quantity(one.upload_j[device], "J"),
+            *(quantity(each[device], "Hz") for each in clocks),
+            *(quantity(energy_j[device], "J") for energy_j in one.parts_j.values()),
             quantity(one.before.queue_j[device], "J"),
         )
         for device in order
@@ -150,6 +157,43 @@ def shares_chart(play: Play, index: int) -> Chart:
     )
 
 
+def _times_and_clocks(
+    one: JudgedRound, names: list[str], order: NDArray[np.intp], across: dict[str, Any]
+) -> dict[str, Any]:
+    """How long whole devices compute and send, and at which clock."""
+    decision = one.decision
+    clock_hz = np.zeros(len(order)) if decision.clock_hz is None else decision.clock_hz[order]
+    times = [
+        _bar("computing", names, decision.compute_time_s[order], part_ink("computing"), "computes %{y:.3~s}s"),
+        _bar("sending", names, decision.upload_time_s[order], part_ink("radiating"), "sends %{y:.3~s}s"),
+    ]
+    seconds = axis("seconds of the round", tickformat="~s", rangemode="tozero")
+    hertz = axis("clock, Hz", tickformat="~s", rangemode="tozero")
+    return {
+        "Time": {"data": times, "layout": {"barmode": "stack", "xaxis": across, "yaxis": seconds}},
+        "Clock": {
+            "data": [_bar("clock", names, clock_hz, "@c7", "%{y:.3~s}Hz")],
+            "layout": {"xaxis": across, "yaxis": hertz},
+        },
+    }
+
+
+def _decided_sentence(one: JudgedRound, order: NDArray[np.intp]) -> str:
+    """What decided the times and clocks of whole devices."""
+    uplink, decision = one.observation.uplink, one.decision
+    if not isinstance(uplink, DeviceUplink):
+        return ""
+    run = (decision.compute_time_s[order], decision.upload_time_s[order], decision.power_w[order])
+    told = []
+    for what, every, codes in zip(
+        ("Upload time", "Clock"), (UPLOAD_BY, CLOCK_BY), decided_by(uplink.take(order), *run), strict=True
+    ):
+        counts = np.bincount(codes, minlength=len(every))
+        words = [f"{words} ({count})" for words, count in zip(every.values(), counts, strict=True) if count]
+        told.append(f" {what}: {'; '.join(words)}.")
+    return "".join(told)
+
+
 def _shares_sentence(play: Play, one: JudgedRound, order: NDArray[np.intp]) -> str:
     if not len(order):
         return (
@@ -162,6 +206,7 @@ def _shares_sentence(play: Play, one: JudgedRound, order: NDArray[np.intp]) -> s
         f"Shares from {percent(share.min(), 2)} to {percent(share.max(), 2)} of the band, powers from "
         f"{quantity(power_w.min(), 'W')} to {quantity(power_w.max(), 'W')}; computing takes "
         f"{quantity(one.compute_j.sum(), 'J')}, sending {quantity(one.upload_j.sum(), 'J')}."
+        f"{_decided_sentence(one, order)}"
     )
 
 
@@ -200,6 +245,8 @@ def energy_chart(play: Play) -> Chart:
             "layout": _over_rounds("virtual queue before the round, J", over),
         },
     }
+    if play.problem.device is not None:
+        views["By part"] = {"data": _stacked(play, x), "layout": _over_rounds("energy of all devices, J", over)}
     spent, budget = float(compute[-1] + upload[-1]), float(allowed[-1])
     summary = (
         f"After {several(len(x), 'round')} the devices have spent {quantity(spent, 'J')}, {percent(spent / budget)} of "
@@ -213,6 +260,22 @@ def energy_chart(play: Play) -> Chart:
     ]  # fmt: skip
     shown = table(("round", "scheduled", "spent so far", "budget so far", "largest queue before"), rows)
     return Chart("energy", "Energy over the horizon", summary, views, "Shown", shown)
+
+
+def _stacked(play: Play, x: list[int]) -> list[dict[str, Any]]:
+    """Joules so far by part, on top of each other."""
+    return [
+        line(
+            part,
+            x,
+            numbers(np.cumsum([one.parts_j[part].sum() for one in play.rounds])),
+            part_ink(part),
+            stackgroup="joules",
+            fillcolor=f"{part_ink(part)}/0.6",
+            line={"width": 0.5},
+        )
+        for part in play.parts_j
+    ]
 
 
 def devices_chart(play: Play) -> Chart:
@@ -253,8 +316,10 @@ def budget_chart(play: Play) -> Chart:
         "yaxis": axis("energy, share of the budget so far", tickformat=".0%", rangemode="tozero"),
     }
     traces = [
-        _bar("computing", names, play.compute_j[order] / allowed, "@c1", "%{y:.1%} of its budget by computing"),
-        _bar("sending", names, play.upload_j[order] / allowed, "@c5", "%{y:.1%} of its budget by sending"),
+        *(
+            _bar(part, names, energy_j[order] / allowed, part_ink(part), f"%{{y:.1%}} of its budget: {part}")
+            for part, energy_j in play.parts_j.items()
+        ),
         line("budget", [names[0], names[-1]], [1, 1], "@ink", line={"dash": "dash", "width": 1.5}, hoverinfo="skip"),
     ]
     over = int((used > 1 + 1e-9).sum())

@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.report.playground._settings import Settings
-from kfl.scheduling import DriftScheduler, Dual, FloatArray, cell_problem, data_weight, drift_objective
+from kfl.scheduling import (
+    DriftScheduler,
+    Dual,
+    FloatArray,
+    cell_problem,
+    data_weight,
+    drift_objective,
+    energy_parts,
+)
 from kfl.scheduling.horizon import PlayedRound, play
 from kfl.wireless import Cell
 
@@ -25,6 +33,9 @@ class JudgedRound(PlayedRound):
     """Drift plus penalty (22) of this decision, by the relative V of the settings, whatever the scheduler minimises."""
     lower_bound: float
     """No decision of this round within the scheduler's limits has an objective below this: `dual`'s certificate."""
+
+    parts_j: dict[str, FloatArray]
+    """Where the joules of each device went; computing and sending in the printed model."""
 
     @property
     def gap(self) -> float:
@@ -88,7 +99,21 @@ class Play:
             decision.chosen,
             decision.compute_energy_j + decision.upload_energy_j,
         )
-        return JudgedRound(**vars(one), objective=objective, lower_bound=min(bound, objective))
+        return JudgedRound(
+            **vars(one), objective=objective, lower_bound=min(bound, objective), parts_j=self._parts(one)
+        )
+
+    def _parts(self, one: PlayedRound) -> dict[str, FloatArray]:
+        if self.problem.device is None:
+            return {"computing": one.compute_j, "sending": one.upload_j}
+        return energy_parts(one.observation, one.decision)
+
+    @property
+    def parts_j(self) -> dict[str, FloatArray]:
+        """Where the joules of each device went so far, without parts that took nothing."""
+        names = self.rounds[0].parts_j if self.rounds else ()
+        sums = {name: np.asarray(np.sum([one.parts_j[name] for one in self.rounds], axis=0)) for name in names}
+        return sums if self.problem.device is None else {name: joules for name, joules in sums.items() if joules.any()}
 
     @property
     def compute_j(self) -> FloatArray:

@@ -26,7 +26,7 @@ from kfl.report.playground._charts import (
 from kfl.report.playground._model import Play
 from kfl.report.playground._settings import CONTROLS, STARTS, Control, Settings, start
 from kfl.report.words import percent, quantity, text
-from kfl.scheduling import SCHEDULERS, describe, dominant
+from kfl.scheduling import SCHEDULERS, by_part, describe, dominant
 from kfl.scheduling.problem_file import json_text, problem_table
 from kfl.wireless import PRESETS
 
@@ -34,6 +34,14 @@ GROUPS = {
     "Scheduler": ("relative_v", "count"),
     "Energy": ("budget_j_per_round", "power_coefficient", "flops", "deadline_s"),
     "Radio": ("bandwidth_hz", "payload_bits", "radius_m", "max_power_dbm"),
+    "Device": (
+        "min_cpu_hz",
+        "static_power_w",
+        "circuit_power_w",
+        "amplifier_efficiency",
+        "min_power_dbm",
+        "tail_energy_j",
+    ),
     "Fleet": ("devices", "samples", "rounds", "round", "seed"),
 }
 STEPS = 1000
@@ -78,7 +86,8 @@ def cards(play: Play, index: int) -> list[tuple[str, str, str]]:
 def sentence(play: Play, index: int) -> str:
     """What to see, in words."""
     one = play.rounds[index]
-    sentences = [dominant(play.compute_j, play.upload_j)]
+    whole = play.problem.device is not None
+    sentences = [by_part(play.parts_j) if whole else dominant(play.compute_j, play.upload_j)]
     slow = int(play.problem.too_slow.sum())
     if slow:
         sentences.append(
@@ -223,11 +232,11 @@ def render_playground(play: Play, settings: Settings, problem: str = "") -> str:
 
 
 def controls_html(settings: Settings, problem: str = "") -> str:
-    """The left side: buttons for whole cells, the scheduler, and a slider and a number for everything else."""
-    tables = {label: text(json.dumps(start(name).table())) for name, (label, _) in STARTS.items()}
+    """The left side: a list of whole cells, the scheduler, and a slider and a number for everything else."""
     starts = "".join(
-        f'<button type="button" class="start" data-settings="{table}">{text(label)}</button>'
-        for label, table in tables.items()
+        f'<option value="{text(name)}" data-settings="{text(json.dumps(start(name).table()))}"'
+        f"{' selected' if name == settings.cell else ''}>{text(label)}</option>"
+        for name, (label, _) in STARTS.items()
     )
     known = {control.name: control for control in CONTROLS}
     parts = {name: "".join(_control(known[one], settings) for one in members) for name, members in GROUPS.items()}
@@ -240,7 +249,8 @@ def controls_html(settings: Settings, problem: str = "") -> str:
     return (
         '<form id="controls" aria-label="Settings" autocomplete="off">'
         f'<p id="problem" class="problem" role="alert"{"" if problem else " hidden"}>{text(problem)}</p>'
-        f'<div class="starts" role="group" aria-label="Start from">{starts}</div>'
+        f'<div class="starts"><label for="start">Start from</label><select id="start">{starts}</select>'
+        '<button type="button" id="restart" title="Set everything as this cell has it">Start over</button></div>'
         f'<input type="hidden" id="cell" name="cell" value="{text(settings.cell)}">{groups}</form>'
     )
 
@@ -276,7 +286,7 @@ def _control(control: Control, settings: Settings) -> str:
     most = settings.rounds if name == "round" else control.most
     shown = f"{value / control.per_unit:.12g}"
     unit = f'<span class="unit">{text(control.unit)}</span>' if control.unit else ""
-    direct = control.scale != "log"  # then one press of an arrow key is one step of the value itself
+    direct = control.scale not in ("log", "zero")  # then one press of an arrow key is one step of the value itself
     step = {"whole": "1", "linear": "0.5"}.get(control.scale, "1")
     ends = (control.least, most) if direct else (0, STEPS)
     slider = (

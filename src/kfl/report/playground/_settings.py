@@ -18,6 +18,8 @@ KNOWLEDGE_BITS = 640 * 32
 """One upload of knowledge: ten classes of 64 numbers."""
 MODEL_BITS = 550_346 * 32
 """One upload of the whole MLP."""
+NO_LEAST_DBM = -60.0
+"""A least power of this is none: a nanowatt."""
 MOST_DECISIONS = 100_000
 """Devices × rounds, so that a page is never worked on for minutes."""
 
@@ -51,6 +53,15 @@ class Settings:
     deadline_s: float = 1.0
     flops: float = float(PAPER_FLOPS)
     samples: float = 600.0
+    min_cpu_hz: float = 0.0
+    """Slowest clock; 0: the clock is fixed."""
+    static_power_w: float = 0.0
+    amplifier_efficiency: float = 1.0
+    circuit_power_w: float = 0.0
+    min_power_dbm: float = NO_LEAST_DBM
+    """Least radiated power; at the lower end of its slider there is none."""
+    tail_energy_j: float = 0.0
+    """Connecting and tail together."""
 
     def __post_init__(self) -> None:
         known = {"cell": tuple(PRESETS), "scheduler": tuple(SCHEDULERS), "gamma": ("inverse", "constant")}
@@ -86,23 +97,38 @@ class Settings:
 
     @property
     def radio(self) -> CellConfig:
-        """The preset with what was moved on top; with the largest power moved below the least, there is no least."""
-        preset = PRESETS[self.cell]
-        least = preset.min_power_dbm
-        if least is not None and least >= self.max_power_dbm:
-            preset = replace(preset, min_power_dbm=None)
-        return replace(preset, **self.moved())
+        """The preset with what was moved on top."""
+        return replace(PRESETS[self.cell], **self.moved())
 
     def moved(self) -> dict[str, Any]:
-        """The fields of the radio that a control sets."""
-        names = ("bandwidth_hz", "radius_m", "max_power_dbm", "power_coefficient", "budget_j_per_round", "deadline_s")
-        return {name: getattr(self, name) for name in names}
+        """The fields of the radio that controls set.
+
+        Two sliders that contradict each other are no error: a slowest clock above the fastest is that one, and with the
+        largest power below the least there is no least.
+        """
+        preset = PRESETS[self.cell]
+        least = self.min_power_dbm if NO_LEAST_DBM < self.min_power_dbm < self.max_power_dbm else None
+        slowest = min(self.min_cpu_hz, *preset.cpu_frequencies_hz) if self.min_cpu_hz > 0 else None
+        same_tail = self.tail_energy_j == _tail_j(preset)
+        once = {} if same_tail else {"connect_energy_j": self.tail_energy_j, "tail_power_w": 0.0, "tail_s": 0.0}
+        fixed = {name: getattr(self, name) for name in _AS_THEY_ARE}
+        return {**fixed, "min_cpu_hz": slowest, "min_power_dbm": least, **once}
 
     def make_scheduler(self) -> Scheduler:
         """The chosen scheduler with those of its parameters that there are controls for."""
         kind = SCHEDULERS[self.scheduler]
         given = {"relative_v": self.relative_v, "gamma": self.gamma, "count": self.count}
         return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
+
+
+_AS_THEY_ARE = (
+    "bandwidth_hz", "radius_m", "max_power_dbm", "power_coefficient", "budget_j_per_round", "deadline_s",
+    "static_power_w", "amplifier_efficiency", "circuit_power_w",
+)  # fmt: skip
+
+
+def _tail_j(preset: CellConfig) -> float:
+    return preset.connect_energy_j + preset.tail_power_w * preset.tail_s
 
 
 @dataclass(frozen=True)
@@ -115,7 +141,8 @@ class Control:
     least: float
     """Smallest and largest value of the slider and of what may be typed, in SI units."""
     most: float
-    scale: Literal["log", "linear", "whole"] = "log"
+    scale: Literal["log", "zero", "linear", "whole"] = "log"
+    """"zero" is logarithmic too, with 0 at the left end of the slider."""
     per_unit: float = 1.0
     """SI units in one unit of the number that is shown."""
     help: str = ""
@@ -123,10 +150,13 @@ class Control:
     def check(self, value: float) -> None:
         """Refuse a value outside the range; a little room is left for rounding."""
         inside = math.isfinite(value) and self.least * (1 - 1e-9) <= value <= self.most * (1 + 1e-9)
+        if self.scale == "zero":
+            inside = inside or value == 0
         if self.scale == "linear":
             inside = math.isfinite(value) and self.least - 1e-9 <= value <= self.most + 1e-9
         if not inside:
             low, high = (f"{bound / self.per_unit:g}" for bound in (self.least, self.most))
+            low = f"0 or {low}" if self.scale == "zero" else low
             shown = float(f"{value / self.per_unit:.6g}")
             shown = int(shown) if shown.is_integer() else shown
             unit = f" {self.unit}" if self.unit else ""
@@ -176,6 +206,64 @@ CONTROLS = (
     Control("deadline_s", "Deadline", "s", 0.1, 60.0, help="Computing and sending must be done within this time."),
     Control("flops", "Computation", "MFLOP", 1e7, 1e11, per_unit=1e6, help="Work of a device in a round: τ D C."),
     Control(
+        "min_cpu_hz",
+        "Slowest clock",
+        "MHz",
+        1e7,
+        2e9,
+        "zero",
+        per_unit=1e6,
+        help="How far a processor may slow down to save energy, down to 0: its clock is fixed.",
+    ),
+    Control(
+        "static_power_w",
+        "Static power",
+        "mW",
+        1e-4,
+        10.0,
+        "zero",
+        per_unit=1e-3,
+        help="Drawn while the processor computes, however slowly: it makes slowness dear.",
+    ),
+    Control(
+        "amplifier_efficiency",
+        "Amplifier",
+        "%",
+        0.01,
+        1.0,
+        per_unit=0.01,
+        help="Radiated power over what the amplifier draws for it, η.",
+    ),
+    Control(
+        "circuit_power_w",
+        "Circuits",
+        "mW",
+        1e-4,
+        10.0,
+        "zero",
+        per_unit=1e-3,
+        help="Drawn by the radio while it sends, besides the amplifier: it makes long uploads dear.",
+    ),
+    Control(
+        "min_power_dbm",
+        "Least power",
+        "dBm",
+        NO_LEAST_DBM,
+        30.0,
+        "linear",
+        help="A radio cannot send with less than this; -60 dBm, a nanowatt, is no limit.",
+    ),
+    Control(
+        "tail_energy_j",
+        "Connection and tail",
+        "mJ",
+        1e-4,
+        100.0,
+        "zero",
+        per_unit=1e-3,
+        help="To open the connection and to keep it after the last packet, once per round in which a device sends.",
+    ),
+    Control(
         "samples", "Samples per device", "", 1, 10_000, "whole", help="D: what a device's part in a round is worth."
     ),
     Control("devices", "Devices", "", 1, 300, "whole", help="How many devices there are, K."),
@@ -188,24 +276,39 @@ CONTROLS = (
 
 _DEFAULT = Settings()
 
-STARTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "paper": ("The paper's cell", {}),
-    "paper-kappa": ("Paper, κ = 4e-27", {"power_coefficient": 4e-27}),
-    "nb-iot": ("NB-IoT meters", {"cell": "nb-iot"}),
-    "small-cell": ("Small cell, whole models", {"cell": "small-cell", "payload_bits": float(MODEL_BITS)}),
+_LABELS = {
+    "paper-mnist": "The paper's cell",
+    "paper-cifar10": "The paper's cell for CIFAR-10",
+    "paper-mnist-free-clock": "The paper's cell, free clock",
+    "paper-cifar10-free-clock": "CIFAR-10, free clock",
+    "paper-mnist-modem": "The paper's cell, real modem",
+    "paper-cifar10-modem": "CIFAR-10, real modem",
+    "small-cell": "Small cell, whole models",
+    "nb-iot": "NB-IoT meters",
+    "lte-m": "LTE-M trackers",
+    "5g-phone": "5G phones",
+    "wifi": "Wi-Fi microcontrollers",
 }
-"""Buttons: a label, and what differs from the defaults; the rest of a cell is its preset's."""
+STARTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (_LABELS.get(name, name), {"cell": name}) for name in PRESETS},
+    "paper-kappa": ("The paper's cell, κ = 4e-27", {"power_coefficient": 4e-27}),
+    "small-cell": (_LABELS["small-cell"], {"cell": "small-cell", "payload_bits": float(MODEL_BITS)}),
+}
+"""Where to start from: a label, and what differs from the defaults; the rest of a cell is its preset's."""
 
 
 def start(name: str) -> Settings:
-    """The settings of a button.
+    """The settings of one of `STARTS`.
 
     >>> start("nb-iot").bandwidth_hz
     180000.0
     """
     changes = STARTS[name][1]
     preset = PRESETS[changes.get("cell", _DEFAULT.cell)]
-    from_preset = {field: getattr(preset, field) for field in _DEFAULT.moved()}
+    from_preset = {field: getattr(preset, field) for field in _AS_THEY_ARE}
+    from_preset["min_cpu_hz"] = preset.min_cpu_hz or 0.0
+    from_preset["min_power_dbm"] = NO_LEAST_DBM if preset.min_power_dbm is None else preset.min_power_dbm
+    from_preset["tail_energy_j"] = _tail_j(preset)
     return replace(_DEFAULT, **{**from_preset, **changes})
 
 
