@@ -243,7 +243,7 @@ class FlowerFleet(Fleet):
                 formats=formats,
                 limits=energy_limits(
                     self.settings.max_compute_power_w,
-                    self._max_power_w(device),
+                    self._radio_power_w(device),
                     self.settings.deadline_s,
                     float(decision.compute_energy_j[device]),
                     float(decision.upload_energy_j[device]),
@@ -252,10 +252,11 @@ class FlowerFleet(Fleet):
             for device in np.flatnonzero(decision.chosen).tolist()
         }
 
-    def _max_power_w(self, device: int) -> float:
-        """The largest transmit power of a device; without a cell what its profile says, or 1 W."""
+    def _radio_power_w(self, device: int) -> float:
+        """The most that a device's radio draws; without a cell the transmit power its profile says, or 1 W."""
         if self.cell is not None:
-            return float(self.cell.max_power_w[device])
+            amplifier_w = self.cell.max_power_w[device] / self.cell.amplifier_efficiency[device]
+            return float(amplifier_w + self.cell.circuit_power_w[device])
         own = self.roster.members[device].profile.max_power_w
         return 1.0 if own is None else own
 

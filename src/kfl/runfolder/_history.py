@@ -121,7 +121,7 @@ class RoundLog:
         static, circuits, tail, receiving = (getattr(self, name) or nothing for name in WHOLE_DEVICE[1:])
         others = zip(self.upload_energy_j, circuits, tail, receiving, strict=True)
         return {
-            "computing": tuple(all_j - one for all_j, one in zip(self.compute_energy_j, static, strict=True)),
+            "computing": tuple(max(all_j - one, 0.0) for all_j, one in zip(self.compute_energy_j, static, strict=True)),
             "static": static,
             "radiating": tuple(max(all_j - one - two - three, 0.0) for all_j, one, two, three in others),
             "circuits": circuits,

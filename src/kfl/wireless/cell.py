@@ -10,6 +10,7 @@ it, at the end, take numbers or arrays and broadcast. SI units, linear gains.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -131,7 +132,7 @@ class Cell:
         """Slowest clock of each device; its only one where that is fixed."""
         return np.minimum(self.min_cpu_hz, self.cpu_hz)
 
-    @property
+    @cached_property
     def printed_model(self) -> bool:
         """Whether the energy model is the paper's for every device."""
         drawn = (self.static_power_w, self.circuit_power_w, self.min_power_w, self.tail_j, self.receive_power_w)
@@ -170,7 +171,7 @@ class Cell:
         whole = ("static_power_w", "circuit_power_w", "amplifier_efficiency", "tail_j", "receive_power_w")
         return {
             **facts,
-            "min_cpu_hz": float(self.slowest_hz[device]),
+            "min_cpu_hz": float(min(self.min_cpu_hz[device], self.cpu_hz[device])),
             "min_power_w": float(min(self.min_power_w[device], self.max_power_w[device])),
             **{name: float(getattr(self, name)[device]) for name in whole},
         }
