@@ -250,7 +250,7 @@ class GreedyEnergy(Scheduler):
     name: ClassVar[str] = "greedy-energy"
 
     count: int | None = None
-    """Devices per round; none: as many as the fleet's budget per round, Σ E_k/T, pays for."""
+    """Devices per round; none: as many as the fleet's budget per round, Σ E_k/T, pays for; all where there is none."""
 
     def __post_init__(self) -> None:
         if self.count is not None:
