@@ -51,9 +51,7 @@ SETTINGS: dict[str, Experiment] = {
     "wifi, mnist-5k": replace(SMALL, radio="wifi"),
     "wifi, mnist": replace(MNIST, radio="wifi"),
     "5g-phone, mnist-5k": replace(SMALL, radio="5g-phone"),
-    "5g-phone, mnist": replace(MNIST, radio="5g-phone"),
     "5g-phone, mnist, FedAvg": replace(MNIST, radio="5g-phone", algorithm=FedAvg(), widths=(512,)),
-    "5g-phone, cifar10": replace(CIFAR, radio="5g-phone"),
     "small-cell, mnist": replace(MNIST, radio="small-cell"),
     "small-cell, mnist, FedAvg": replace(MNIST, radio="small-cell", algorithm=FedAvg(), widths=(128,)),
     "small-cell, cifar10": replace(CIFAR, radio="small-cell"),
@@ -65,6 +63,7 @@ RULES: dict[str, dict[str, Any]] = {
     "10": {"relative_v": 10.0},
     "100": {"relative_v": 100.0},
     "1, any fade": {"relative_v": 1.0, "dearest_upload": float("inf")},
+    "1, ε = 1e-6": {"relative_v": 1.0, "device_epsilon": 1e-6},
     "V = 0.01": {"v": 0.01},
 }
 SEEDS = (100, 101, 102)
