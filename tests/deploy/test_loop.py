@@ -22,12 +22,13 @@ from kfl.engine import Distillation, Supervised
 from kfl.runfolder import RunFolder
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
-from kfl.wireless import CellConfig
+from kfl.wireless import CellConfig, Sun
 
 TRACES = Path(__file__).parents[2] / "examples" / "traces"
 MOVING = CellConfig(
     mobility="waypoint", shadowing_db=6.0, fading="rician", fading_correlation=0.5, round_period_s=20_000.0
 )
+PANELS = CellConfig(battery_capacity_j=4.0, initial_charge=0.5, harvest=Sun(peak_w=1e-4), round_period_s=20_000.0)
 WHOLE = CellConfig(
     bandwidth_hz=1e5,
     min_cpu_hz=1e7,
@@ -126,6 +127,7 @@ class Anchored(Algorithm):
         {"radio": CellConfig(channel_error=0.3, downlink_power_dbm=-20.0)},
         {"radio": WHOLE},
         {"radio": MOVING, "availability_trace": str(TRACES / "availability.csv")},
+        {"radio": PANELS, "hard_budget": True, "scheduler": SCHEDULERS["uniform"](count=3)},
         {"radio": None, "scheduler": SCHEDULERS["round-robin"](count=2)},
     ],
     ids=[
@@ -139,6 +141,7 @@ class Anchored(Algorithm):
         "missed broadcasts",
         "whole devices",
         "moving devices that come and go",
+        "batteries that fill",
         "no radio",
     ],
 )
