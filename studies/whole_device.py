@@ -2,7 +2,7 @@
 
     KFL_DATA_DIR=… python -m studies.whole_device --joules --out docs/results           # minutes, nothing is trained
     KFL_DATA_DIR=… python -m studies.whole_device --train --out docs/results --device cuda --workers 15
-    python -m studies.whole_device --page --out docs/results                            # prints both as tables
+    python -m studies.whole_device --page --out docs/results                            # both as tables of the docs
 
 `--joules` takes the decisions of the dual scheduler in the printed cell and charges the same devices in the same rounds
 by each model, with the band shared best for it: five seeds, 200 rounds. `--train` runs KFL (mixed models) and FedAvg
@@ -209,56 +209,56 @@ def _line(key: str, experiment: Experiment, history: History) -> Record:
 # ── Tables ───────────────────────────────────────────────────────────────────
 
 
-def page(out: Path) -> str:
-    """Both results as Markdown."""
-    parts = []
-    if (out / JOULES).exists():
-        parts.append(joules_table(json.loads((out / JOULES).read_text())))
-    if (out / RUNS).exists():
-        parts.append(runs_table(read_lines(out / RUNS, "this study", ("setting",))))
-    return "\n\n".join(parts)
+def tables(out: Path) -> dict[str, str]:
+    """Both results as Markdown, by the name of their file."""
+    rows = json.loads((out / JOULES).read_text())
+    return {
+        "whole-device-joules.md": joules_table(rows) + "\n",
+        "whole-device-runs.md": runs_table(read_lines(out / RUNS, "this study", ("setting", "seed"))) + "\n",
+    }
 
 
 def joules_table(rows: list[dict[str, Any]]) -> str:
     """Joules per participation by part, and the factor to the printed model."""
+    shown = [part for part in ENERGY_PARTS if any(row["joules_by_part"][part] for row in rows)]
     lines = [
-        "| dataset | algorithm | work | cell | joules per participation | " + " | ".join(ENERGY_PARTS) + " "
-        "| computing, printed over this (least, median, largest) | all, printed over this (median) |",
-        "| --- " * (len(ENERGY_PARTS) + 7) + "|",
+        "| dataset | algorithm | work | cell | J per participation | " + " | ".join(shown) + " "
+        "| computing saved, factor: median (least to largest) |",
+        "| --- " * (len(shown) + 6) + "|",
     ]
     for setting in settings(("1",)):
         some = [row for row in rows if row["setting"] == setting.key]
-        if not some:
-            continue
         taken = sum(row["still_able"] for row in some)
-        sums = {part: sum(row["joules_by_part"][part] for row in some) / max(taken, 1) for part in ENERGY_PARTS}
-        spreads = [row["printed_computing_over_this"] for row in some if row["printed_computing_over_this"]]
-        all_ = [row["printed_over_this"][1] for row in some if row["printed_over_this"]]
-        factor, ratio = "nobody is able", ""
-        if spreads:
-            least, largest = min(one[0] for one in spreads), max(one[3] for one in spreads)
-            factor = f"{least:.2f}, {np.mean([one[1] for one in spreads]):.2f}, {largest:.2f}"
-            ratio = f"{np.mean(all_):.3g}"
+        sums = {part: sum(row["joules_by_part"][part] for row in some) / taken for part in shown}
+        spreads = [row["printed_computing_over_this"] for row in some]
+        least, largest = min(one[0] for one in spreads), max(one[3] for one in spreads)
+        median = float(np.mean([one[1] for one in spreads]))
+        factor = "" if setting.cell == "printed" else f"{median:.1f} ({least:.1f} to {largest:.1f})"
         lines.append(
             f"| {TITLES[setting.dataset]} | {NAMES[setting.algorithm]} | {setting.work} | {setting.cell} "
-            f"| {sum(sums.values()):.3g} | "
-            + " | ".join(f"{sums[part]:.2g}" for part in ENERGY_PARTS)
-            + f" | {factor} | {ratio} |"
+            f"| {sum(sums.values()):.2g} | " + " | ".join(_short(sums[part]) for part in shown) + f" | {factor} |"
         )
     return "\n".join(lines)
+
+
+def _short(joules: float) -> str:
+    return f"{joules:.2g}" if joules else "–"
 
 
 def runs_table(rows: list[Record]) -> str:
     """Accuracy and participations for each budget, and when the printed run's last accuracy is reached."""
     lines = [
-        "| dataset | algorithm | work | budget | cell | accuracy (mean ± standard deviation) | points over printed "
-        "| rounds to the printed run's accuracy | devices per round | never chosen |",
+        "| dataset | algorithm | work | budget | cell | accuracy, % | points over printed "
+        "| rounds to the printed run's last accuracy | devices per round | never chosen |",
         "| --- " * 10 + "|",
     ]
     by_key: dict[str, list[Record]] = {}
     for row in rows:
         by_key.setdefault(row["setting"], []).append(row)
-    for setting in sorted(settings(), key=lambda one: (DATASETS.index(one.dataset), one.algorithm != "kfl", one.work)):
+    order = sorted(
+        settings(), key=lambda one: (one.dataset != "mnist", one.algorithm != "kfl", one.work, -BUDGETS[one.budget])
+    )
+    for setting in order:
         some = sorted(by_key.get(setting.key, []), key=lambda row: row["seed"])
         printed = sorted(by_key.get(replace(setting, cell="printed").key, []), key=lambda row: row["seed"])
         if len(some) != len(SEEDS) or len(printed) != len(SEEDS):
@@ -267,18 +267,26 @@ def runs_table(rows: list[Record]) -> str:
         gain = values - np.array([row["accuracy"] for row in printed])
         reached = [_first(row, other["accuracy"]) for row, other in zip(some, printed, strict=True)]
         rounds = (
-            f"{np.mean([one for one in reached if one is not None]):.0f}"
-            if None not in reached
-            else f"{sum(one is not None for one in reached)} of {len(reached)} seeds reach it"
+            ""
+            if setting.cell == "printed"
+            else (
+                f"{np.mean([one for one in reached if one is not None]):.0f}"
+                if None not in reached
+                else f"{sum(one is not None for one in reached)} of {len(reached)} seeds reach it"
+            )
         )
         lines.append(
             f"| {TITLES[setting.dataset]} | {NAMES[setting.algorithm]} | {setting.work} | {setting.budget} "
             f"| {setting.cell} | {100 * values.mean():.1f} ± {100 * values.std(ddof=1):.1f} "
-            f"| {100 * gain.mean():+.1f} | {rounds} "
+            f"| {_gain(setting, 100 * gain.mean())} | {rounds} "
             f"| {np.mean([row['devices_per_round'] for row in some]):.1f} "
             f"| {np.mean([row['devices_never_chosen'] for row in some]):.0f} |"
         )
     return "\n".join(lines)
+
+
+def _gain(setting: Setting, points: float) -> str:
+    return "" if setting.cell == "printed" else f"{points:+.1f}"
 
 
 def _first(row: Record, accuracy: float) -> float | None:
@@ -293,7 +301,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results"), help="folder of the results")
     parser.add_argument("--joules", action="store_true", help="charge the printed decisions by each model")
     parser.add_argument("--train", action="store_true", help="run what is missing")
-    parser.add_argument("--page", action="store_true", help="print the tables")
+    parser.add_argument("--page", action="store_true", help="print the tables, and write them beside the results")
     parser.add_argument("--only", default="", help="with --train: settings whose name contains this")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="float32")
@@ -310,7 +318,9 @@ def main() -> None:
     if options.train:
         train(options.out, options.device, options.workers, options.precision, options.only)
     if options.page:
-        print(page(options.out))
+        for name, text in tables(options.out).items():
+            write_atomic(options.out / name, text.encode())
+            print(text)
 
 
 if __name__ == "__main__":
