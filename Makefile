@@ -43,7 +43,7 @@ floors: setup    ## who may import whom
 	$(BIN)/lint-imports
 
 docs: setup      ## build the documentation, warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet   # its notice about a successor is no warning of ours
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict   # not --quiet, which hides warnings; and its notice about a successor is no warning of ours
 
 tests: setup     ## the test suite
 	$(BIN)/pytest -n $(WORKERS)

@@ -13,5 +13,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def _entries(package: str, registry: str) -> str:
-    things = getattr(importlib.import_module(package), registry).values()
-    return "\n".join(f"::: {thing.__module__}.{thing.__qualname__}" for thing in things)
+    """By the public names, so that links to them lead somewhere."""
+    home = importlib.import_module(package)
+    things = getattr(home, registry).values()
+    return "\n".join(
+        f"::: {package if getattr(home, thing.__name__, None) is thing else thing.__module__}.{thing.__qualname__}"
+        for thing in things
+    )
