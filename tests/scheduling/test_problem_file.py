@@ -387,3 +387,53 @@ def test_memory_of_another_length_is_refused():
     problem = read_problem(one_device(), memory={"next": [1.0, 2.0]})
     with pytest.raises(KflError, match=r"memory\.next"):
         schedule(problem, RoundRobin())
+
+
+def wide_device(draw, name):
+    """A whole device from wide regimes: with and without each part, from microwatts to watts."""
+
+    def size(low, high, none=0.2):
+        return 0.0 if draw.random() < none else float(10 ** draw.uniform(low, high))
+
+    clock, most_w = 10 ** draw.uniform(6, 10), size(-6, 2, 0.05)
+    return {
+        "id": name,
+        "gain": size(-16, -4, 0.05),
+        "payload_bits": size(1, 9, 0.05),
+        "samples": size(0, 4, 0.05),
+        "deadline_s": 10 ** draw.uniform(-2, 3),
+        "max_power_w": most_w,
+        "min_power_w": most_w * 10 ** draw.uniform(-6, -0.1) if draw.random() < 0.5 else 0.0,
+        "flops": size(4, 12, 0.1),
+        "cpu_hz": clock,
+        "min_cpu_hz": clock * 10 ** draw.uniform(-3, 0),
+        "power_coefficient": size(-32, -24, 0.05),
+        "static_power_w": size(-4, 2),
+        "circuit_power_w": size(-5, 2),
+        "amplifier_efficiency": draw.uniform(0.01, 1),
+        "tail_energy_j": size(-4, 2),
+        "queue_j": size(-4, 4, 0.4),
+        "budget_j": 10 ** draw.uniform(-2, 4),
+    }
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_whole_devices_of_wide_regimes_keep_their_limits_and_their_joules_add_up(hard):
+    draw, taken = np.random.default_rng(100), 0
+    for _ in range(80):
+        devices = [wide_device(draw, str(k)) for k in range(int(draw.integers(1, 8)))]
+        table = {"bandwidth_hz": 10 ** draw.uniform(3, 8), "rounds": 10, "hard_budget": hard, "devices": devices}
+        problem = read_problem(json.dumps(table))
+        one = schedule(problem, Dual()).rounds[0]
+        if problem.device is None or not len(one.devices):
+            continue
+        taken += len(one.devices)
+        assert one.lower_bound <= one.objective and one.share.sum() <= 1 + 1e-9
+        spent = one.compute_energy_j + one.upload_energy_j
+        np.testing.assert_allclose(sum(one.parts_j.values()), spent, rtol=1e-9)
+        assert (one.compute_time_s + one.upload_time_s <= problem.deadline_s[one.devices] * (1 + 1e-9)).all()
+        assert (one.power_w <= problem.max_power_w[one.devices] * (1 + 1e-6)).all()
+        slowest, fastest = problem.device.min_cpu_hz[one.devices], problem.device.cpu_hz[one.devices]
+        assert (slowest * (1 - 1e-9) <= one.clock_hz).all() and (one.clock_hz <= fastest * (1 + 1e-9)).all()
+        assert not hard or (spent <= problem.budget_j[one.devices] * (1 + 1e-9)).all()
+    assert taken > 50
