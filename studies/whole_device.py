@@ -222,9 +222,9 @@ def joules_table(rows: list[dict[str, Any]]) -> str:
     """Joules per participation by part, and the factor to the printed model."""
     shown = [part for part in ENERGY_PARTS if any(row["joules_by_part"][part] for row in rows)]
     lines = [
-        "| dataset | algorithm | work | cell | J per participation | " + " | ".join(shown) + " "
-        "| computing saved, factor: median (least to largest) |",
-        "| --- " * (len(shown) + 6) + "|",
+        "| | work | cell | J per participation | " + " | ".join(shown) + " "
+        "| computing saved: median (least to largest) |",
+        "| --- " * (len(shown) + 5) + "|",
     ]
     for setting in settings(("1",)):
         some = [row for row in rows if row["setting"] == setting.key]
@@ -233,9 +233,9 @@ def joules_table(rows: list[dict[str, Any]]) -> str:
         spreads = [row["printed_computing_over_this"] for row in some]
         least, largest = min(one[0] for one in spreads), max(one[3] for one in spreads)
         median = float(np.mean([one[1] for one in spreads]))
-        factor = "" if setting.cell == "printed" else f"{median:.1f} ({least:.1f} to {largest:.1f})"
+        factor = "" if setting.cell == "printed" else f"{median:.1f} × ({least:.1f} to {largest:.1f})"
         lines.append(
-            f"| {TITLES[setting.dataset]} | {NAMES[setting.algorithm]} | {setting.work} | {setting.cell} "
+            f"| {TITLES[setting.dataset]}, {NAMES[setting.algorithm]} | {setting.work} | {setting.cell} "
             f"| {sum(sums.values()):.2g} | " + " | ".join(_short(sums[part]) for part in shown) + f" | {factor} |"
         )
     return "\n".join(lines)
@@ -248,9 +248,9 @@ def _short(joules: float) -> str:
 def runs_table(rows: list[Record]) -> str:
     """Accuracy and participations for each budget, and when the printed run's last accuracy is reached."""
     lines = [
-        "| dataset | algorithm | work | budget | cell | accuracy, % | points over printed "
+        "| | work | budget | cell | accuracy, % | over printed "
         "| rounds to the printed run's last accuracy | devices per round | never chosen |",
-        "| --- " * 10 + "|",
+        "| --- " * 9 + "|",
     ]
     by_key: dict[str, list[Record]] = {}
     for row in rows:
@@ -272,11 +272,11 @@ def runs_table(rows: list[Record]) -> str:
             else (
                 f"{np.mean([one for one in reached if one is not None]):.0f}"
                 if None not in reached
-                else f"{sum(one is not None for one in reached)} of {len(reached)} seeds reach it"
+                else f"reached by {sum(one is not None for one in reached)} of {len(reached)} seeds"
             )
         )
         lines.append(
-            f"| {TITLES[setting.dataset]} | {NAMES[setting.algorithm]} | {setting.work} | {setting.budget} "
+            f"| {TITLES[setting.dataset]}, {NAMES[setting.algorithm]} | {setting.work} | {setting.budget} "
             f"| {setting.cell} | {100 * values.mean():.1f} ± {100 * values.std(ddof=1):.1f} "
             f"| {_gain(setting, 100 * gain.mean())} | {rounds} "
             f"| {np.mean([row['devices_per_round'] for row in some]):.1f} "
