@@ -6,7 +6,7 @@ A round every ten minutes from midnight on, 1,008 in all, in the LTE-M cell. A p
 learning, a battery holds 10 J and starts half full. Who is chosen depends on costs, channel and charge, not on what is
 learned, so nothing is trained: rounds are played whole, with the real split and models of MNIST, but for the training.
 A stand-in for learning is coverage: a device's data count 1 − 2^(−n/20) after n uploads that arrived, averaged over all
-data. `--train` plays the week of 100 devices with training. Prints the tables of docs/harvest.md.
+data. Prints the table of docs/harvest.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from kfl import Experiment
 from kfl.plots.style import new_figure, plain_axes, save
 from kfl.scheduling import AllDevices, Dual, GreedyEnergy, Lyapunov, Myopic, RoundRobin, Scheduler, Uniform
-from kfl.simulation import build_world, run
+from kfl.simulation import build_world
 from kfl.simulation.fleet import IntArray
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
@@ -172,30 +172,11 @@ def weeks(seeds: Sequence[int], only: str) -> list[dict[str, Any]]:
     return found
 
 
-def trained(seeds: Sequence[int], only: str) -> list[dict[str, Any]]:
-    """The week of 100 devices that really learn."""
-    found = []
-    for seed in seeds:
-        asked = replace(WEEK, devices=100, samples_per_device=60, seed=seed, hard_budget=True, evaluate_every=24)
-        for name, scheduler in schedulers(asked.devices).items():
-            if only not in (name, ""):
-                continue
-            history = run(replace(asked, scheduler=scheduler))
-            rounds, accuracy = history.curve()
-            parts = sum(len(log.used) for log in history.rounds)
-            row = {"parts": parts, "accuracy": history.accuracy, "worst_tenth": history.worst_tenth}
-            curve = {"rounds": rounds, "curve": accuracy}
-            found.append({"scheduler": name, "seed": seed, **row, **curve, "wall_s": history.summary["wall_s"]})
-            print(f"{name}, seed {seed}: {parts:,} parts, {history.accuracy:.2%}, {row['worst_tenth']:.2%}", flush=True)
-    return found
-
-
 def main() -> None:
     """Play, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0,1,2", help="with commas between")
+    parser.add_argument("--seeds", default="0,1", help="with commas between")
     parser.add_argument("--only", default="", help="one scheduler")
-    parser.add_argument("--train", action="store_true", help="100 devices that really learn")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--plot", type=Path, help="picture to draw, of what was played or --read")
     parser.add_argument("--read", type=Path, nargs="*", help="JSON files of before, in place of playing")
@@ -204,12 +185,11 @@ def main() -> None:
     if options.read:
         found = [row for path in options.read for row in json.loads(path.read_text())]
     else:
-        found = trained(seeds, options.only) if options.train else weeks(seeds, options.only)
-    if not options.train:
-        print(table(found))
+        found = weeks(seeds, options.only)
+    print(table(found))
     if options.out is not None:
         options.out.write_text(json.dumps(found) + "\n")
-    if options.plot is not None and not options.train:
+    if options.plot is not None:
         plot(found, options.plot)
 
 
