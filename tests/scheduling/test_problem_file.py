@@ -437,3 +437,13 @@ def test_whole_devices_of_wide_regimes_keep_their_limits_and_their_joules_add_up
         assert (slowest * (1 - 1e-9) <= one.clock_hz).all() and (one.clock_hz <= fastest * (1 + 1e-9)).all()
         assert not hard or (spent <= problem.budget_j[one.devices] * (1 + 1e-9)).all()
     assert taken > 50
+
+
+def test_a_computation_that_just_ends_at_its_cheapest_has_a_price_of_zero() -> None:
+    """Without circuits a second more of the upload costs nothing there, and the search for the price goes on."""
+    device = {"id": "a", "gain": 7.37e-13, "payload_bits": 165.6, "deadline_s": 6.855, "max_power_w": 2.925e-6}
+    device |= {"flops": 9.654e6, "cpu_hz": 5.546e9, "min_cpu_hz": 8.58e6, "power_coefficient": 1.6e-30}
+    device |= {"static_power_w": 0.283, "amplifier_efficiency": 0.1467, "min_power_w": 6.28e-8, "queue_j": 0.0238}
+    one = schedule(read_problem(json.dumps({"bandwidth_hz": 1.4e7, "devices": [device]})), Dual()).rounds[0]
+    np.testing.assert_allclose(one.share, [1.0])
+    assert one.lower_bound <= one.objective < 0

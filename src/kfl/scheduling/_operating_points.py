@@ -381,9 +381,14 @@ def _within_power(
             start = np.where(corner, top, np.minimum(np.where(edge > 0, 0.5 * edge, 1.0), top))
             own = np.where(corner, edge, solve(start, terms, np.where(corner, top, 0.0), top))
             time, _ = limit_time(own, part.airtime_s, amplifier_w / part.noise_w)
-            x[mask], upload_s[mask] = own, np.where(corner, part.end_s, time)
+            # At this power even the widest share costs more than what is asked: a share without bounds, then.
+            beyond = ~(own > 1e-200)
+            x[mask] = np.where(beyond, 0.0, own)
+            upload_s[mask] = np.where(
+                beyond, part.airtime_s * part.noise_w / amplifier_w, np.where(corner, part.end_s, time)
+            )
             kind[mask] = np.where(corner, CORNER, code)
-            share[mask] = part.airtime_s / (x[mask] * upload_s[mask])
+            share[mask] = np.where(beyond, np.inf, part.airtime_s / (own * upload_s[mask]))
     return Point(share, x, upload_s, kind)
 
 

@@ -80,8 +80,7 @@ def critical_log_prices(devices: Candidates) -> FloatArray:
     """ln μ_k of each device; −∞ where it is not worth scheduling even when the band is free."""
     with np.errstate(divide="ignore", invalid="ignore"):
         share, log_price = devices.curve.break_even(np.log(np.maximum(devices.value, 0.0)), devices.log_weight)
-        # A share far beyond the band may be NaN: it counts as one.
-        for bound, limit in ((share <= devices.floor, devices.floor), (~(share < 1.0), np.ones_like(devices.floor))):
+        for bound, limit in ((share <= devices.floor, devices.floor), (share >= 1.0, np.ones_like(devices.floor))):
             if bound.any():
                 some, least = devices.take(bound), limit[bound]
                 left = some.value - weighted_upload_energy(some, least)

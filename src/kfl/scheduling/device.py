@@ -221,8 +221,9 @@ class Devices:
         free = kind == FREE
         if free.any():
             price, rise = self.time_price(upload_s)
-            psi = upload_s * rise / price
-            result = np.where(free, (1.0 + psi * pinned) / (2.0 - pinned + psi), pinned)
+            stiff = upload_s * rise  # over the price, which may be 0 where the cheapest computation just ends
+            loose = (2.0 - pinned) * price + stiff
+            result = np.where(free & (loose > 0), (price + stiff * pinned) / loose, pinned)
         for limit, amplifier_w in ((FULL, self.full_w), (LEAST, self.least_w)):
             on = kind == limit
             if on.any():

@@ -135,7 +135,7 @@ class DeviceCurve(CostCurve):
             if corner.any():
                 left = np.exp(log_worth) - devices.energy(point)
                 log_ratio = np.where(corner, np.log(left) - np.log(point.share), log_ratio)
-            return point.share, log_ratio
+            return point.share, np.where(point.share == np.inf, -np.inf, log_ratio)
 
         with np.errstate(invalid="ignore"):
             share, log_ratio = self._for_each(each, np.asarray(log_value - log_weight))
