@@ -130,6 +130,7 @@ START = "time_s,device,watts\n0,*,1\n"
         (START + "50,1,1\n", {"repeat_s": 20.0}, "its time is 50 s, but the trace repeats after 20 s."),
         (START, {"repeat_s": 50.0, "max_gap_s": 20.0}, "has no row of device 0 between 0 s and 50 s"),
         (b"\xff\xfe\x00", {}, "is not text in UTF-8: it must be a CSV file."),
+        (bytes(range(256)), {}, "is not text in UTF-8: it must be a CSV file."),
         (START.encode() + b"5,0,\xff\n", {}, "but must be a number of watts, 0 or more."),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from rich.text import Text
 
 from kfl.core.text import duration, fine_percent, percent, quantity, several
 from kfl.runfolder import History, RoundLog
-from kfl.scheduling import by_part, dominant
+from kfl.scheduling import by_part, describe, dominant
 from kfl.simulation.many import Progress as ManyProgress
 from kfl.wireless import ENERGY_PARTS
 
@@ -144,6 +145,9 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
     """What the numbers mean."""
     summary, name = history.summary, experiment.algorithm.name
     notes = []
+    if history.rounds and not any(log.devices for log in history.rounds):
+        why = Counter(describe(log.status) for log in history.rounds).most_common(1)[0][0]
+        notes.append(f"Nobody took part in any round. {why}")
     if alone is not None:
         points = 100 * (summary["accuracy"] - alone.summary["accuracy"])
         where = f"{abs(points):.2f} points {'above' if points > 0 else 'below'}" if points else "level with"
@@ -165,7 +169,7 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
     elif whole:
         notes.append(by_part(whole))
     if "batteries" in summary:
-        notes.append(charges(summary["batteries"], summary["energy_j"]))
+        notes.append(charges(experiment, summary["batteries"], summary["energy_j"]))
     if summary["rejected_uploads"]:
         notes.append(f"{summary['rejected_uploads']} uploads were refused; rounds.jsonl says why.")
     if summary.get("missed_broadcasts"):
@@ -185,10 +189,17 @@ def budgets(summary: dict[str, Any], devices: int) -> str:
     return f"{over} of {devices} devices are over their energy budget, the most with {percent(most, 1)} of it."
 
 
-def charges(batteries: dict[str, Any], spent_j: float) -> str:
+def charges(experiment: Experiment, batteries: dict[str, Any], spent_j: float) -> str:
     """How the batteries fared."""
-    told = f"Devices harvested {quantity(batteries['harvested_j'], 'J')}, spent {quantity(spent_j, 'J')}"
-    told += f" and could not store {quantity(batteries['wasted_j'], 'J')}."
+    cell, spent = experiment.cell_config, quantity(spent_j, "J")
+    if cell is None or not cell.source.fills:
+        told = f"Devices spent {spent} of their batteries, which now hold {quantity(batteries['charge_j'], 'J')}."
+    elif not batteries["harvested_j"]:
+        told = f"In the {duration(experiment.rounds * cell.period_s)} of these rounds devices harvested nothing"
+        told += f", and spent {spent}."
+    else:
+        told = f"Devices harvested {quantity(batteries['harvested_j'], 'J')}, spent {spent}"
+        told += f" and could not store {quantity(batteries['wasted_j'], 'J')}."
     if batteries["devices_ever_empty"]:
         who, rounds = several(batteries["devices_ever_empty"], "device"), several(batteries["empty_rounds"], "round")
         told += f" {who} lacked the charge to take part, {rounds} in all."

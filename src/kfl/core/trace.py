@@ -279,7 +279,9 @@ class Trace:
         try:
             names = [name.strip().strip('"') for name in line.decode("utf-8-sig").split(",")]
         except UnicodeDecodeError:
-            raise TraceError(f"The trace {self.path} is not text in UTF-8: it must be a CSV file.") from None
+            names = ["\0"]
+        if any(letter < " " and letter != "\t" for name in names for letter in name):
+            raise TraceError(f"The trace {self.path} is not text in UTF-8: it must be a CSV file.")
         found = [quantity for quantity in quantities if quantity.column in names]
         values = " or ".join(quantity.column for quantity in quantities)
         for wanted, right in (("time_s", "time_s or round"), ("device", "device")):

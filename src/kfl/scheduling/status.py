@@ -34,7 +34,7 @@ _SENTENCES = {
     "nobody_charged": "No device that is there has the charge to take part this round: {reasons}.",
     "nobody_able": "No device can take part: none is available, able to finish in time and within its budget.",
     "nobody_worth": "No device is worth its energy this round.",
-    "nobody_worth_able": "No device worth its energy can finish in time and within its budget.",
+    "nobody_worth_able": "No device worth its energy can finish in time and within its budget: {reasons}.",
     "nobody_affords": "No device can pay for this round out of its allowance.",
     "too_few": "Only {able} devices can take part, of {wanted} asked for.",
     "too_few_blocks": "{blocks} resource blocks cannot carry {count} of the chosen devices.",
