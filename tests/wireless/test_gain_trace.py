@@ -34,6 +34,16 @@ def test_a_margin_lowers_what_the_server_plans_with(tmp_path) -> None:
     assert gains.known_gain == pytest.approx(gains.true_gain / 10)
 
 
+def test_the_broadcast_does_not_wait_for_a_device_that_is_not_heard(tmp_path) -> None:
+    text = "round,device,gain\n0,*,1e-9\n0,1,0\n"
+    link = cell(tmp_path, text, downlink_power_dbm=40.0, receive_power_w=1.0).link_state(
+        0, 1e9, 2e4, broadcast_bits=2e4
+    )
+    other = "round,device,gain\n0,*,1e-9\n"
+    heard = cell(tmp_path, other, downlink_power_dbm=40.0, receive_power_w=1.0).link_state(0, 1e9, 2e4, None, 2e4)
+    assert 0 < link.reserved_s == heard.reserved_s and (link.upload_time_s == heard.upload_time_s).all()
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -198,8 +198,8 @@ class Cell:
         gains = self.gains(round_index, previous)
         work = np.broadcast_to(np.asarray(flops, dtype=np.float64), (self.devices,))
         compute_s = compute_time(work, self.cpu_hz, self.flops_per_cycle)
-        everybody = np.ones(self.devices, dtype=bool)
-        reserved_s = self.broadcast_time(gains.known_gain, everybody, broadcast_bits)
+        heard = gains.known_gain > 0  # who is not heard, as a trace may say, takes no part and needs no time
+        reserved_s = self.broadcast_time(gains.known_gain, heard, broadcast_bits)
         bits = np.broadcast_to(np.asarray(payload_bits, dtype=np.float64), (self.devices,)).copy()
         return LinkState(
             compute_time_s=compute_s,
