@@ -105,7 +105,8 @@ def test_sun_is_the_integral_of_its_formula(period, t, sunrise, daylight, start)
     days = range(int((low / 3600 + start - sunrise) // 24), int((high / 3600 + start - sunrise) // 24) + 1)
     edges = [3600 * (day * 24 + sunrise - start + part) for day in days for part in (0, daylight, 24)]
     edges = [low, *sorted(edge for edge in set(edges) if low < edge < high), high]
-    pieces = [quad(watts, a, b, epsabs=1e-9, epsrel=1e-11)[0] for a, b in itertools.pairwise(edges)]
+    spans = [(a, b) for a, b in itertools.pairwise(edges) if b - a > 1e-7]  # shorter ones are one edge, rounded twice
+    pieces = [quad(watts, a, b, epsabs=1e-9, epsrel=1e-11)[0] for a, b in spans]
     expected = sum(pieces) * sun.panels(7, 3)
     assert cell.source.energy_j(cell, 7, t, 3) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
