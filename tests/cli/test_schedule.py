@@ -282,7 +282,7 @@ def test_the_printed_model_has_no_columns_of_whole_devices(call):
 
 def test_what_decided_times_and_clocks_is_said(call):
     out = call(write("p.json", call("--example", "modem")[1]))[1]
-    assert "tail 78.4 %" in out and "Proposition" not in out
+    assert "tail 78.6 %" in out and "Proposition" not in out
     table = strict_json(call("p.json", "--json")[1])
     decided = {row["id"]: (row["upload_decided_by"], row["clock_decided_by"]) for row in table["rounds"][0]["devices"]}
     assert decided == {

@@ -279,7 +279,7 @@ def test_metrics_of_budgets_are_those_of_the_run(data):
 
 
 def test_metrics_of_whole_devices_say_where_the_joules_went(data):
-    cell = replace(PRESETS["wifi"], battery_capacity_j=0.15, initial_charge=0.1, harvest=ConstantHarvest(watts=0.001))
+    cell = replace(PRESETS["wifi"], battery_capacity_j=0.15, initial_charge=0.1, harvest=ConstantHarvest(watts=0.005))
     wanted = experiment(rounds=6, radio=cell)
     history = kfl.run(wanted, dataset=data)
     shown = expected(history, wanted)
