@@ -21,7 +21,6 @@ import tyro
 
 from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import ConfigError
-from kfl.core.named import Named
 from kfl.data import DATASETS
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
@@ -191,7 +190,7 @@ def peek(arguments: Sequence[str], name: str) -> str | None:
 ALGORITHM_NAMES = tuple(ALGORITHMS)
 SCHEDULER_NAMES = tuple(SCHEDULERS)
 RADIO_NAMES = ("auto", "none", *PRESETS)
-MODELS: dict[str, type[Named]] = {"fading": Channel, "mobility": Mobility, "harvest": Harvest}
+MODELS: dict[str, type[Any]] = {"fading": Channel, "mobility": Mobility, "harvest": Harvest}
 """Fields of a cell whose value is a model with fields of its own."""
 TRACES: dict[str, tuple[str, type[GainTrace] | type[HarvestTrace]]] = {
     "gain-trace": ("fading", GainTrace),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -10,16 +11,16 @@ from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
 
 
-class Named:
+class Named(ABC):
     """A frozen dataclass of one kind (channels, harvests, …), found by its name in the registry of its kind."""
 
     name: ClassVar[str]
     """The word that selects it."""
 
     @classmethod
+    @abstractmethod
     def registry(cls) -> Mapping[str, type[Self]]:
         """All registered models of this kind by name; the first is the default."""
-        raise NotImplementedError
 
     def to_plain(self) -> str | dict[str, Any]:
         """As a configuration holds it: the model's name, or a table of its name and its fields where it has any."""

@@ -24,6 +24,7 @@ from kfl.experiment.faults import Faults
 from kfl.experiment.traces import check_availability, open_traces
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
 from kfl.wireless import PRESETS, CellConfig
+from kfl.wireless.device import PRINTED
 
 PAPER_WIDTHS = (128, 192, 256, 320, 384)
 """The widths the paper draws from for devices with different models."""
@@ -34,15 +35,7 @@ ADDED_LATER: Table = {
     "availability_repeat_s": "none",
     "scheduler": {"device_epsilon": 0.01},
     "radio": {
-        "min_cpu_hz": "none",
-        "static_power_w": 0.0,
-        "amplifier_efficiency": 1.0,
-        "circuit_power_w": 0.0,
-        "min_power_dbm": "none",
-        "connect_energy_j": 0.0,
-        "receive_power_w": 0.0,
-        "tail_power_w": 0.0,
-        "tail_s": 0.0,
+        **{name: "none" if value is None else value for name, value in PRINTED.items()},
         "round_period_s": "none",
         "battery_capacity_j": "none",
         "initial_charge": 1.0,

@@ -27,12 +27,12 @@ from kfl.scheduling.dual import Dual
 from kfl.scheduling.horizon import Horizon, Problem, ScheduledRound, cell_problem, schedule
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
+from kfl.scheduling.problem_device import WholeDevice
 from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
 from kfl.scheduling.serve import reachable, serve, share_floor, standing
 from kfl.scheduling.status import OUTCOMES, Status, describe
 from kfl.scheduling.uplink import DeviceUplink, Uplink, of_device
-from kfl.scheduling.whole_device import WholeDevice
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
     scheduler.name: scheduler

@@ -1,6 +1,6 @@
 """Where devices operate best: with a share of the band, at a price for it, or where taking part just pays.
 
-With π(t) = p_c + D'(t), what a second more of the upload costs in watts (`kfl.scheduling.device`), the best split of
+With π(t) = p_c + D'(t), what a second more of the upload costs in watts (`kfl.scheduling._device`), the best split of
 the time with a share θ, and the best share at a price μ of the band and w of the joule, are where
 
     π(t) = a θ G(x),        μ = w a t G(x),        x = c / (θ t).
@@ -20,6 +20,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.scheduling._device import CORNER, FREE, FULL, LEAST, PINNED, Devices, Kinds, Point
 from kfl.scheduling._rising import (
     Terms,
     entries,
@@ -33,7 +34,6 @@ from kfl.scheduling._rising import (
     solve,
 )
 from kfl.scheduling.curve import BoolArray, FloatArray, Index, inverse_marginal_saving
-from kfl.scheduling.device import CORNER, FREE, FULL, LEAST, PINNED, Devices, Kinds, Point
 
 _ALL = slice(None)
 

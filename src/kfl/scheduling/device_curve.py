@@ -1,6 +1,6 @@
 """The whole device as a cost curve: a clock that may be slowed, circuits that draw power, an amplifier that wastes it.
 
-The printed model charges a fixed clock and the radiated power alone. With E_c and E_u as in `kfl.scheduling.device`,
+The printed model charges a fixed clock and the radiated power alone. With E_c and E_u as in `kfl.scheduling._device`,
 what a share costs a device is the least over the split of its time,
 
     E(θ) = min_t { D(t) + E_u(θ, t) },        D(t) = E_c(T − t) − E_c(t_m) where t > T − t_m, else 0,
@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from kfl.scheduling._device import CORNER, LEAST, PINNED, Devices
 from kfl.scheduling._operating_points import at_break_even, at_price, at_share
 from kfl.scheduling._rising import solve
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, Index
-from kfl.scheduling.device import CORNER, LEAST, PINNED, Devices
 
 _PIECE = 8_192  # devices at a time: intermediate arrays stay in the cache
 

@@ -27,10 +27,10 @@ from kfl.scheduling.account import energy_parts, round_energy
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.dual import Dual
+from kfl.scheduling.problem_device import WholeDevice, decided_by
 from kfl.scheduling.serve import outcomes
 from kfl.scheduling.status import OUTCOMES, Status
 from kfl.scheduling.uplink import DeviceUplink, Uplink
-from kfl.scheduling.whole_device import WholeDevice, decided_by
 from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
 
 
@@ -200,9 +200,9 @@ class ScheduledRound:
     parts_j: Mapping[str, FloatArray] | None = None
     """Where the joules went, by the words of `kfl.wireless.ENERGY_PARTS`."""
     upload_by: NDArray[np.int8] | None = None
-    """What decided how long each upload takes, as positions in `kfl.scheduling.whole_device.UPLOAD_BY`."""
+    """What decided how long each upload takes, as positions in `kfl.scheduling.problem_device.UPLOAD_BY`."""
     clock_by: NDArray[np.int8] | None = None
-    """What decided each clock, as positions in `kfl.scheduling.whole_device.CLOCK_BY`."""
+    """What decided each clock, as positions in `kfl.scheduling.problem_device.CLOCK_BY`."""
 
     @property
     def energy_j(self) -> float:

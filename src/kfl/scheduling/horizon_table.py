@@ -14,9 +14,9 @@ from kfl.core.config import to_table
 from kfl.core.files import jsonable
 from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.horizon import Horizon, ScheduledRound
+from kfl.scheduling.problem_device import CLOCK_BY, UPLOAD_BY
 from kfl.scheduling.problem_file import problem_table
 from kfl.scheduling.status import OUTCOMES, describe
-from kfl.scheduling.whole_device import CLOCK_BY, UPLOAD_BY
 from kfl.wireless import ENERGY_PARTS
 
 Row = dict[str, Any]

@@ -26,6 +26,7 @@ from kfl.core.files import write_atomic
 from kfl.scheduling._problem_text import Draft, draft_from_csv, draft_from_json
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.horizon import Problem
+from kfl.scheduling.problem_device import WholeDevice
 from kfl.scheduling.problem_fields import (
     CELL_FIELDS,
     DEVICE_FIELDS,
@@ -35,7 +36,6 @@ from kfl.scheduling.problem_fields import (
     refuse_both,
     refuse_wrong,
 )
-from kfl.scheduling.whole_device import WholeDevice
 from kfl.wireless import compute_energy, compute_time
 
 _DRAWN = (

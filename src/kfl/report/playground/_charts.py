@@ -13,8 +13,8 @@ from kfl.report.measures import part_ink
 from kfl.report.playground._model import JudgedRound, Play
 from kfl.report.words import percent, quantity
 from kfl.scheduling import OUTCOMES, DeviceUplink, describe
+from kfl.scheduling.problem_device import CLOCK_BY, UPLOAD_BY, decided_by
 from kfl.scheduling.serve import CANNOT
-from kfl.scheduling.whole_device import CLOCK_BY, UPLOAD_BY, decided_by
 
 WORDS = tuple(OUTCOMES.values())
 KINDS = (("scheduled", "@c1"), ("not chosen", "@muted"), ("could not take part", "@c2"))
