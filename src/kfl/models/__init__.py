@@ -1,6 +1,6 @@
 """Networks as body and head, what they cost, and the models of a whole fleet."""
 
-from kfl.models.fleet import MODELS, FleetModels, SplitModel, State, cnn, fleet_from_modules, fleet_from_name, mlp
+from kfl.models.fleet import FleetModels, State, fleet_from_modules, fleet_from_name
 from kfl.models.network import (
     Convolution,
     Dense,
@@ -12,6 +12,7 @@ from kfl.models.network import (
     read_network,
     widest,
 )
+from kfl.models.zoo import MODELS, SplitModel, cnn, mlp, mobilenet, resnet8, resnet18, sensor, transformer
 
 __all__ = [
     "MODELS",
@@ -28,7 +29,12 @@ __all__ = [
     "fleet_from_name",
     "inspect_model",
     "mlp",
+    "mobilenet",
     "parts",
     "read_network",
+    "resnet8",
+    "resnet18",
+    "sensor",
+    "transformer",
     "widest",
 ]
