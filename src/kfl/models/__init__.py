@@ -1,17 +1,8 @@
 """Networks as body and head, what they cost, and the models of a whole fleet."""
 
 from kfl.models.fleet import FleetModels, State, fleet_from_modules, fleet_from_name
-from kfl.models.network import (
-    Convolution,
-    Dense,
-    ModelProfile,
-    Network,
-    build_wide,
-    inspect_model,
-    parts,
-    read_network,
-    widest,
-)
+from kfl.models.network import Convolution, Dense, Network, build_wide, parts, read_network, widest
+from kfl.models.profile import ModelProfile, inspect_model
 from kfl.models.zoo import MODELS, SplitModel, cnn, mlp, mobilenet, resnet8, resnet18, sensor, transformer
 
 __all__ = [

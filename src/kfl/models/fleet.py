@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from kfl.core.errors import ConfigError, ModelError
 from kfl.core.lazy import import_object
 from kfl.core.randomness import stream, torch_seed
-from kfl.models.network import ModelProfile, inspect_model
+from kfl.models.profile import ModelProfile, inspect_model
 from kfl.models.zoo import MODELS, ModelBuilder
 
 State = dict[str, Tensor]
