@@ -20,12 +20,14 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from benchmarks.naive_loop import NaiveRun
+from benchmarks.own_loop import finish
 from benchmarks.workloads import DEVICES, STEPS, schedule, workload_data, workload_dataset, workload_models
 from kfl.algorithms import Algorithm, FedAvg, Kfl
 from kfl.engine import Engine, RoundKey
@@ -45,19 +47,21 @@ MACS = {
 class EngineRun:
     """Rounds through an engine, as the simulator plays them."""
 
-    def __init__(self, engine: Engine, algorithm: Algorithm, seed: int = 0, *, tests_all: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, algorithm: Algorithm, seed: int = 0, *, tests_all: bool = False, devices: int = DEVICES
+    ) -> None:
         self.engine, self.algorithm, self.seed = engine, algorithm, seed
         self.tests_all = tests_all or not algorithm.predicts_alone
         self.server = algorithm.server_init(engine, seed)
         # Models exist before the first timed round, as the loop's do.
-        self.devices = {k: algorithm.device_init(engine, k, seed) for k in range(DEVICES)}
-        self.right = dict.fromkeys(range(DEVICES), 0)
+        self.devices = {k: algorithm.device_init(engine, k, seed) for k in range(devices)}
+        self.right = dict.fromkeys(range(devices), 0)
         self.round = 0
 
     def play(self, chosen: list[int]) -> int:
         """One round; returns the right predictions of all devices."""
         # The engine has a worker per core. A server's small sums are faster with one thread than with several.
-        with torch_threads(1):
+        with torch_threads(1) if self.engine.plan.device == "cpu" else nullcontext():
             return self._play(chosen)
 
     def _play(self, chosen: list[int]) -> int:
@@ -103,13 +107,14 @@ class Variant:
         return 1 / statistics.median(self.seconds)
 
 
-def matrix_rate(dtype: torch.dtype, size: int = 2048) -> float:
-    """Floating-point operations per second of a large product with all cores, the best of a few."""
-    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+def matrix_rate(dtype: torch.dtype, size: int = 2048, device: str = "cpu") -> float:
+    """Floating-point operations per second of a large product with all cores or on a GPU, the best of a few."""
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     best = float("inf")
     for _ in range(5):
         started = time.perf_counter()
         torch.mm(a, b)
+        finish(device)
         best = min(best, time.perf_counter() - started)
     return 2 * size**3 / best
 

@@ -1,0 +1,141 @@
+"""The yardstick of `benchmarks.own_networks`: rounds of KFL with any networks as a careful PyTorch loop.
+
+What a good researcher writes who has never heard of kfl's engine: samples on the processor once and for all, one module
+per device, the samples of a round gathered at once and cut into its mini-batches, a fused or foreach optimiser, class
+means and tests in one batch under inference mode, PyTorch's own threads, and on a GPU no wait for it before a round's
+last number is read. Mini-batches are drawn by kfl's names, so that both sides train on the same ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from kfl._kernels.arithmetic import Arithmetic
+from kfl.data import LocalData
+from kfl.engine import RoundKey, Sgd
+from kfl.engine.sequential import batches
+from kfl.models import FleetModels, parts
+
+Optimiser = Literal["foreach", "fused"]
+
+
+class Stopwatch:
+    """Seconds by the name of a part; while it is off, it neither measures nor waits."""
+
+    def __init__(self, device: str) -> None:
+        self.on, self.device = False, device
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Times what is done inside, until the processor has finished with it."""
+        if not self.on:
+            yield
+            return
+        finish(self.device)
+        started = time.perf_counter()
+        yield
+        finish(self.device)
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+def finish(device: str) -> None:
+    """Wait for a GPU."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+class LoopRun:
+    """A loop that can be played round by round."""
+
+    def __init__(
+        self,
+        data: LocalData,
+        models: FleetModels,
+        sgd: Sgd,
+        knowledge_weight: float,
+        *,
+        device: str = "cpu",
+        precision: str = "float32",
+        optimiser: Optimiser = "foreach",
+        seed: int = 0,
+    ) -> None:
+        self.sgd, self.knowledge_weight, self.seed, self.optimiser = sgd, knowledge_weight, seed, optimiser
+        self.arithmetic = Arithmetic(precision, device)
+        self.where, number = torch.device(device), self.arithmetic.dtype
+        self.watch = Stopwatch(device)
+        self.classes, self.round = data.dataset.classes, 0
+        self.train, self.test = (
+            [
+                (x.to(self.where, number), y.to(self.where))
+                for x, y in (data.read(k, which) for k in range(data.partition.devices))
+            ]
+            for which in ("train", "test")
+        )
+        self.counts = [torch.bincount(y, minlength=self.classes) for _, y in self.train]
+        self.models: list[nn.Module] = []
+        for device_number, architecture in enumerate(models.architecture.tolist()):
+            module = models.builders[architecture]()
+            module.load_state_dict(models.initial(device_number, seed))
+            self.models.append(module.to(self.where, number))
+        self.knowledge = torch.zeros(self.classes, models.features, device=self.where, dtype=number)
+        self.known = torch.zeros(self.classes, device=self.where, dtype=number)
+
+    def play(self, chosen: list[int]) -> int:
+        """One round; returns the right predictions of the devices that trained."""
+        with self.arithmetic.autocast():
+            with self.watch.part("train"):
+                for k in chosen:
+                    self._train(k)
+            with self.watch.part("means"), torch.inference_mode():
+                self._share(chosen)
+            with self.watch.part("test"), torch.inference_mode():
+                right = [(self.models[k](self.test[k][0]).argmax(1) == self.test[k][1]).sum() for k in chosen]
+                counted = int(torch.stack(right).sum())
+        self.round += 1
+        return counted
+
+    def state(self, device: int) -> dict[str, Tensor]:
+        """A device's model."""
+        return self.models[device].state_dict()
+
+    def _train(self, k: int) -> None:
+        (x, y), model = self.train[k], self.models[k].train()
+        body, head = parts(model)
+        fast = {self.optimiser: True}
+        optimizer = torch.optim.SGD(model.parameters(), self.sgd.body_rate, self.sgd.momentum, **fast)
+        for inputs, labels in _minibatches(x, y, self.sgd, RoundKey(self.seed, self.round), k):
+            feature = body(inputs)
+            distance = 0.5 * (feature - self.knowledge[labels]).square().sum(1)
+            loss = cross_entropy(head(feature), labels)
+            loss = loss + self.knowledge_weight * (distance * self.known[labels]).mean()
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+
+    def _share(self, chosen: list[int]) -> None:
+        """Mean features of the classes over all samples of the round's devices; an unseen class keeps its last."""
+        total, counts = torch.zeros_like(self.knowledge), torch.zeros_like(self.known)
+        for k in chosen:
+            (x, y), model = self.train[k], self.models[k].eval()
+            total.index_add_(0, y, parts(model)[0](x).to(total.dtype))
+            counts += self.counts[k]
+        reported = counts > 0
+        # Copies, because autograd may not keep what was made in inference mode.
+        self.knowledge.copy_(torch.where(reported[:, None], total / counts.clamp(min=1)[:, None], self.knowledge))
+        self.known.copy_(torch.where(reported, 1.0, self.known))
+
+
+def _minibatches(x: Tensor, y: Tensor, sgd: Sgd, key: RoundKey, device: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """A round's mini-batches, gathered at once."""
+    everything = torch.arange(len(y))
+    drawn = [everything if batch is None else batch for batch in batches(len(y), sgd, key, device)]
+    order, sizes = torch.cat(drawn).to(x.device, non_blocking=True), [len(batch) for batch in drawn]
+    return zip(x[order].split(sizes), y[order].split(sizes), strict=True)
