@@ -11,7 +11,7 @@ from kfl.algorithms import ALGORITHMS
 from kfl.cli.command_table import commands
 from kfl.cli.completion_scripts import SHELLS, script
 from kfl.cli.main import COMMANDS, main
-from kfl.data import DATASETS
+from kfl.data import DATASETS, downloadable
 from kfl.scheduling import SCHEDULERS
 from kfl.wireless import PRESETS
 
@@ -50,7 +50,8 @@ def test_commands(place):
     assert set(COMMANDS) < set(bash(""))
     assert bash("comp") == ["compare", "completion"]
     assert bash("data", "") == ["show", "download"]
-    assert bash("data", "download", "") == ["mnist", "cifar10"]
+    assert bash("data", "download", "") == downloadable()
+    assert bash("data", "download", "kmn") == ["kmnist"]
     assert bash("completion", "z") == ["zsh"]
 
 
@@ -102,7 +103,7 @@ def test_commands_that_show_runs_complete_run_folders(table):
         ("kfl comp", {"compare", "completion"}),
         ("kfl run --algorithm fedp", {"fedproto"}),
         ("kfl data ", {"show", "download"}),
-        ("kfl data download ", {"mnist", "cifar10"}),
+        ("kfl data download cifar1", {"cifar10", "cifar100"}),
         ("kfl data show --sp", {"--split"}),
         ("kfl resume runs/alp", {"runs/alpha", "runs/alpha/"}),
     ],

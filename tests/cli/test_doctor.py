@@ -61,12 +61,12 @@ def test_it_says_what_is_there(capsys, tmp_path, monkeypatch):
 
 
 def test_files_that_are_not_decoded_yet_are_left_alone(capsys, tmp_path, monkeypatch):
-    from kfl.data import mnist
+    from kfl.data.named import MNIST
 
     monkeypatch.setenv("KFL_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("KFL_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "mnist").mkdir()
-    for file in mnist.FILES.values():
+    for file in MNIST.files.values():
         (tmp_path / "mnist" / file.name).write_bytes(b"x" * 500)
     found = findings(capsys)["Data", "mnist"]
     assert found["state"] == "ok"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kfl.core.errors import ConfigError, DataError
-from kfl.data import Download, RemoteFile, Source, download, downloadable
+from kfl.data import DATASETS, Download, RemoteFile, Source, download, downloadable
 from kfl.data.source import fetch
 
 A, B = b"first" * 30_000, b"second"
@@ -127,7 +127,7 @@ def test_without_a_network_the_sentence_says_what_to_put_where(tmp_path: Path, m
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(DataError, match=r"cannot be fetched .*refused.*: put ") as caught:
             download(name, tmp_path, base_url=url)
-    assert str(tmp_path / name) in str(caught.value)
+    assert str(tmp_path / DATASETS[name].download.folder) in str(caught.value)
     assert left_behind(tmp_path) == []
 
 

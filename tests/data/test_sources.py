@@ -17,9 +17,11 @@ from PIL import Image
 
 from kfl.core.errors import DataError, MissingExtraError
 from kfl.data import load_dataset
-from kfl.data.cifar10 import read_images
-from kfl.data.mnist import FILES as MNIST_FILES
-from kfl.data.mnist import IdxFile, read_idx
+from kfl.data.idx import IdxFile, read_idx
+from kfl.data.named import MNIST
+from kfl.data.parquet import read_table
+
+MNIST_FILES = MNIST.files
 
 
 @pytest.fixture(scope="module")
@@ -175,14 +177,14 @@ IMAGES = [encoded(p) for p in PIXELS]
 def test_images_come_out_as_they_went_in(tmp_path: Path, huggingface) -> None:
     cells = [{"bytes": data, "path": None} for data in IMAGES] if huggingface else IMAGES
     path = put_parquet(tmp_path / "a.parquet", cells, [3, 1, 2, 0])
-    images, labels, jpeg = read_images(path, rows=4, size=32)
-    assert np.array_equal(images, PIXELS.transpose(0, 3, 1, 2)) and images.flags.c_contiguous
-    assert labels.tolist() == [3, 1, 2, 0] and not jpeg
+    table = read_table([path], tmp_path, shape=(3, 32, 32), rows=4)
+    assert np.array_equal(table.images, PIXELS.transpose(0, 3, 1, 2)) and table.images.flags.c_contiguous
+    assert table.labels.tolist() == [3, 1, 2, 0] and not table.jpeg
 
 
 def test_jpeg_is_noticed(tmp_path: Path) -> None:
     path = put_parquet(tmp_path / "a.parquet", [*IMAGES[:3], encoded(PIXELS[3], "JPEG")], [0] * 4)
-    assert read_images(path, rows=4, size=32)[2]
+    assert read_table([path], tmp_path).jpeg
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_jpeg_is_noticed(tmp_path: Path) -> None:
 def test_damaged_image_tables_are_named(tmp_path: Path, images, labels, sentence) -> None:
     path = put_parquet(tmp_path / "a.parquet", images, labels)
     with pytest.raises(DataError, match=sentence) as caught:
-        read_images(path, rows=4, size=32)
+        read_table([path], tmp_path, shape=(3, 32, 32), rows=4)
     assert str(path) in str(caught.value)
 
 
@@ -208,7 +210,7 @@ def test_wrong_columns_rows_and_formats_through_the_front_door(tmp_path: Path) -
     folder = tmp_path / "cifar10"
     put_parquet(folder / "test.parquet", IMAGES, [0] * 4)
     put_parquet(folder / "train.parquet", IMAGES, [0] * 4, image="image")
-    with pytest.raises(DataError, match="has the columns image, label, but must have img and label"):
+    with pytest.raises(DataError, match=r"train.parquet has image, label, but no images .* by the name img"):
         load_dataset("cifar10", tmp_path, tmp_path / "cache")
     put_parquet(folder / "train.parquet", IMAGES, [0] * 4)
     with pytest.raises(DataError, match="has 4 rows, but must have 50000"):

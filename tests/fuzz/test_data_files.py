@@ -11,9 +11,9 @@ import pytest
 
 from kfl.core.errors import DataError, KflError
 from kfl.data import Dataset
-from kfl.data.cifar10 import read_images
-from kfl.data.mnist import IdxFile, read_idx
+from kfl.data.idx import IdxFile, read_idx
 from kfl.data.mnist5k import _csv_path
+from kfl.data.parquet import read_table
 from kfl.data.storage import Decoded, cached
 
 CASES = 300
@@ -70,11 +70,11 @@ def test_parquet_files(pictures, mutated, judged, tmp_path):
     refused = 0
     for _ in range(CASES):
         path.write_bytes(broken := mutated(whole, draw))
-        found = judged(lambda: read_images(path, 30, 8))
+        found = judged(lambda: read_table([path], tmp_path, shape=(3, 8, 8), rows=30))
         refused += isinstance(found, KflError)
         if not isinstance(found, KflError):
-            images, labels, _ = found
-            assert images.shape == (30, 3, 8, 8) and images.dtype == np.uint8 and labels.shape == (30,)
+            assert found.images.shape == (30, 3, 8, 8) and found.images.dtype == np.uint8
+            assert found.labels.shape == (30,)
         assert path.read_bytes() == broken
     assert refused > CASES / 10
 

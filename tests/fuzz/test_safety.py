@@ -23,8 +23,8 @@ import torch
 import kfl
 from kfl.core.arrays import read_npz
 from kfl.core.errors import DataError, KflError, RunFolderError, StoppedError
-from kfl.data.cifar10 import read_images
-from kfl.data.mnist import IdxFile, read_idx
+from kfl.data.idx import IdxFile, read_idx
+from kfl.data.parquet import read_table
 from kfl.data.storage import Decoded, cached
 from kfl.runfolder import RunReader
 from kfl.runfolder._tensors import rows_sum
@@ -195,10 +195,10 @@ def test_an_image_in_a_table_is_only_an_image(tmp_path, bomb):
     path = tmp_path / "t.parquet"
     parquet.write_table(arrow.table({"img": [pickle.dumps(bomb)], "label": [0]}), path)
     with pytest.raises(DataError, match="row 0"):
-        read_images(path, 1, 8)
+        read_table([path], tmp_path, shape=(3, 8, 8))
     path.write_bytes(pickle.dumps(bomb))
     with pytest.raises(DataError, match="cannot be read as parquet"):
-        read_images(path, 1, 8)
+        read_table([path], tmp_path, shape=(3, 8, 8))
 
 
 def peak_mb(action) -> float:

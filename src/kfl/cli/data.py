@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from kfl.cli.main import dispatch
-from kfl.cli.options import DataDir, parse
+from kfl.cli.options import DataDir, parse, usual_devices
 from kfl.data import downloadable
 from kfl.experiment import DataSettings
 
@@ -59,12 +59,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def show(arguments: Sequence[str]) -> int:
     """Print the split, and draw it if asked to."""
-    options = parse(ShowOptions, arguments, "kfl data show", "Show how a dataset is split over devices.")
-    from kfl.data import load_dataset, split_table
+    default = ShowOptions(DataSettings(devices=usual_devices(arguments, DataSettings())))
+    options = parse(ShowOptions, arguments, "kfl data show", "Show how a dataset is split over devices.", default)
+    from kfl.data import data_line, load_dataset, split_table
 
-    settings = options.settings
-    data = load_dataset(settings.dataset, options.data_dir)
+    data = load_dataset(options.settings.dataset, options.data_dir)
+    settings = options.settings.for_data(data)
     split = settings.partition(data)
+    print(data_line(data))
+    if data.note:
+        print(f"Note: {data.note}")
     print(split_table(split))
     if options.plot is not None:
         from kfl.plots import plot_split

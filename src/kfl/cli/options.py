@@ -21,8 +21,8 @@ import tyro
 
 from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import ConfigError
-from kfl.data import DATASETS
-from kfl.experiment import Experiment
+from kfl.data import DATASETS, short_name
+from kfl.experiment import DataSettings, Experiment
 from kfl.scheduling import SCHEDULERS
 from kfl.wireless import (
     CHANNELS,
@@ -138,7 +138,25 @@ def starting_point(arguments: Sequence[str]) -> Experiment:
     dataset, radio = peek(arguments, "dataset"), peek(arguments, "radio")
     if dataset is not None:
         experiment = replace(experiment, dataset=dataset)
+    experiment = replace(experiment, devices=usual_devices(arguments, experiment))
     return experiment if radio is None else replace(experiment, radio=radio)
+
+
+S = TypeVar("S", bound=DataSettings)
+
+
+def usual_devices(arguments: Sequence[str], settings: DataSettings) -> int:
+    """The number of devices where `--devices` does not say: with `--split natural`, as many as the data has."""
+    return 0 if peek(arguments, "split") == "natural" != settings.split else settings.devices
+
+
+def with_devices_of_data(settings: S, data_dir: Path | None) -> S:
+    """The settings with the number of devices, which with the natural split only the data may know."""
+    if not settings.asks_data:
+        return settings
+    from kfl.data import load_dataset
+
+    return settings.for_data(load_dataset(settings.dataset, data_dir))
 
 
 def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Experiment:
@@ -266,7 +284,7 @@ def worker_count(workers: int | None, device: str) -> int:
 
 def new_folder(word: str, dataset: str) -> Path:
     """A new folder under runs/, named by the time, a word (the command or the algorithm) and the dataset."""
-    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{word}-{dataset.replace(':', '-')}"
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{word}-{short_name(dataset)}"
     folder, number = Path("runs") / stem, 2
     while folder.exists():
         folder, number = Path("runs") / f"{stem}-{number}", number + 1

@@ -29,6 +29,7 @@ from kfl.cli.options import (
     parse,
     starting_point,
     with_choices,
+    with_devices_of_data,
     with_radio_fields,
 )
 from kfl.core.errors import ConfigError, StoppedError
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     default = RunOptions(shown, algorithm_name=start.algorithm.name, **names_of(start, shown))
     options = parse(RunOptions, arguments, "kfl run", with_choices(DESCRIPTION), default)
     experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)
+    experiment = with_devices_of_data(experiment, options.data_dir)
     experiment.validate()
     folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
     job = Job(

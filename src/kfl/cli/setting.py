@@ -35,6 +35,7 @@ from kfl.cli.options import (
     peek,
     starting_point,
     with_choices,
+    with_devices_of_data,
     with_radio_fields,
     worker_count,
 )
@@ -139,6 +140,7 @@ def parse_setting(cls: type[Options], arguments: Sequence[str], prog: str, about
         experiment = replace(experiment, widths=(options.setting.equal_models,))
     common = {field: getattr(experiment.algorithm, field) for field in given_fields(arguments)}
     experiment = replace(experiment, algorithm=replace(start.algorithm, **common))
+    experiment = with_devices_of_data(experiment, options.setting.data_dir)
     experiment.validate()
     return options, experiment
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,12 +57,18 @@ def read_npy(data: bytes) -> NDArray[Any]:
         raise ValueError(f"it is not an npy file ({problem})") from problem
 
 
-def _array(data: bytes, name: str) -> NDArray[Any]:
-    content = io.BytesIO(data)
+def read_header(content: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in Fortran's order, and type of the array that follows; ValueError where there is none."""
     version = np.lib.format.read_magic(content)
     if version not in READERS:
-        raise ValueError(f"{name} has an unknown version")
+        raise ValueError("it has an unknown version")
     shape, fortran, dtype = READERS[version](content)
+    return shape, fortran, dtype
+
+
+def _array(data: bytes, name: str) -> NDArray[Any]:
+    content = io.BytesIO(data)
+    shape, fortran, dtype = read_header(content)
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects, not numbers")
     rest = content.read()

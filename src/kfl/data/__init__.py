@@ -13,8 +13,8 @@ from kfl.data.adjust import add_new_class, limit_samples, limit_tested
 from kfl.data.dataset import Dataset
 from kfl.data.local_data import LocalData
 from kfl.data.partition import Partition, partition
-from kfl.data.registry import DATASETS, download, downloadable, load_dataset
-from kfl.data.show import split_table
+from kfl.data.registry import DATASETS, check_name, download, downloadable, load_dataset, short_name
+from kfl.data.show import data_line, split_table
 from kfl.data.source import Download, RemoteFile, Source
 from kfl.data.storage import Decoded, cached, resolve_cache_dir, resolve_data_dir
 
@@ -29,6 +29,8 @@ __all__ = [
     "Source",
     "add_new_class",
     "cached",
+    "check_name",
+    "data_line",
     "download",
     "downloadable",
     "limit_samples",
@@ -37,5 +39,6 @@ __all__ = [
     "partition",
     "resolve_cache_dir",
     "resolve_data_dir",
+    "short_name",
     "split_table",
 ]

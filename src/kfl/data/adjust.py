@@ -62,7 +62,7 @@ def add_new_class(split: Partition, train_y: IntArray, test_y: IntArray, count: 
         test.append(np.sort(draw.choice(tests, min(len(tests), max(len(split.test[device]), 1)), replace=False)))
         train_counts[device, label] += count
         test_counts[device, label] = len(test[-1])
-    return Partition(tuple(train), tuple(test), train_counts, test_counts)
+    return replace(split, train=tuple(train), test=tuple(test), train_counts=train_counts, test_counts=test_counts)
 
 
 def limit_tested(split: Partition, most: int, seed: int) -> Partition:

@@ -6,15 +6,14 @@ parquet files with encoded images. Where both are there, the original pixels win
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import DataError, MissingExtraError
-from kfl.data.dataset import Dataset, check_labels
+from kfl.core.errors import DataError
+from kfl.data.dataset import Dataset, as_labels, check_labels
+from kfl.data.parquet import Columns, read_table
 from kfl.data.source import Download, RemoteFile, Source
 from kfl.data.storage import Decoded, cached
 
@@ -31,7 +30,6 @@ BINARY_FILES = {
 IMAGES_PER_FILE = 10_000
 RECORD_BYTES = 1 + 3 * SIZE * SIZE
 """A label, then the red, green and blue planes."""
-JPEG_MAGIC = b"\xff\xd8\xff"
 JPEG_NOTE = "CIFAR-10 images went through JPEG once: results can differ a little from the original pixels."
 
 
@@ -41,7 +39,7 @@ def load(data_dir: Path, cache_dir: Path) -> Dataset:
     if not files:
         raise DataError(f"CIFAR-10 is not there or not complete: {SOURCE.how_to_get(data_dir)}.")
     decode = _decode_parquet if files[0].suffix == ".parquet" else _decode_binary
-    found = cached("cifar10", files, lambda: decode(files[0].parent), cache_dir)
+    found = cached("cifar10", files, lambda: decode(files[0].parent, cache_dir), cache_dir)
     return Dataset(name="cifar10", **found.arrays, classes=CLASSES, scale=1 / 255, mean=MEAN, std=STD, note=found.note)
 
 
@@ -64,7 +62,7 @@ def _by_hand(data_dir: Path) -> str:
     )
 
 
-def _decode_binary(folder: Path) -> Decoded:
+def _decode_binary(folder: Path, _cache_dir: Path) -> Decoded:
     arrays: dict[str, NDArray[np.uint8] | NDArray[np.int64]] = {}
     for split, names in BINARY_FILES.items():
         records = np.concatenate([_records(folder / name) for name in names])
@@ -81,15 +79,16 @@ def _records(path: Path) -> NDArray[np.uint8]:
     return np.fromfile(path, dtype=np.uint8).reshape(IMAGES_PER_FILE, RECORD_BYTES)
 
 
-def _decode_parquet(folder: Path) -> Decoded:
+def _decode_parquet(folder: Path, cache_dir: Path) -> Decoded:
     arrays: dict[str, NDArray[np.uint8] | NDArray[np.int64]] = {}
     any_jpeg = False
     for split, rows in ROWS.items():
         path = folder / f"{split}.parquet"
-        images, labels, jpeg = read_images(path, rows, SIZE)
+        table = read_table([path], cache_dir, Columns("img", "label"), (3, SIZE, SIZE), rows=rows)
+        labels = as_labels(f"{path}: {split} label", table.labels)
         _check(path, split, labels)
-        arrays |= {f"{split}_x": images, f"{split}_y": labels}
-        any_jpeg = any_jpeg or jpeg
+        arrays |= {f"{split}_x": table.images, f"{split}_y": labels}
+        any_jpeg = any_jpeg or table.jpeg
     return Decoded(arrays, JPEG_NOTE if any_jpeg else "")
 
 
@@ -103,68 +102,6 @@ def _check(path: Path, split: str, labels: NDArray[np.int64]) -> None:
         raise DataError(
             f"{path} has {counts[wrong]} {split} images of class {wrong}, but must have {expected} of each."
         )
-
-
-def read_images(path: Path, rows: int, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64], bool]:
-    """Images (rows, 3, size, size), labels, and whether any image was stored as JPEG.
-
-    The column `img` holds bytes, or a struct with a field `bytes` as Hugging Face writes it.
-    """
-    try:
-        import pyarrow as arrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "data", f"Reading {path}") from error
-    try:
-        with parquet.ParquetFile(path) as table:
-            _check_columns(path, table)
-            if table.metadata.num_rows != rows:
-                raise DataError(f"{path} has {table.metadata.num_rows} rows, but must have {rows}.")
-            return _decode_rows(path, table, rows, size)
-    except (arrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as parquet: {str(error).rstrip('.')}.") from error
-
-
-def _check_columns(path: Path, table: Any) -> None:
-    names = table.schema_arrow.names
-    if not {"img", "label"} <= set(names):
-        raise DataError(f"{path} has the columns {', '.join(names)}, but must have img and label.")
-    kind = str(table.schema_arrow.field("label").type)
-    if not kind.startswith(("int", "uint")):
-        raise DataError(f"{path} has labels of type {kind}, but labels must be integers.")
-
-
-def _decode_rows(path: Path, table: Any, rows: int, size: int) -> tuple[Any, Any, bool]:
-    images = np.empty((rows, size, size, 3), dtype=np.uint8)
-    labels = np.empty(rows, dtype=np.int64)
-    row, jpeg = 0, False
-    for batch in table.iter_batches(batch_size=2048, columns=["img", "label"]):
-        pairs = zip(batch.column("img").to_pylist(), batch.column("label").to_pylist(), strict=True)
-        for cell, label in pairs:
-            data = cell.get("bytes") if isinstance(cell, dict) else cell
-            if not isinstance(data, bytes) or label is None:
-                raise DataError(f"{path}, row {row}: image bytes or label are missing.")
-            images[row] = _pixels(path, row, data, size)
-            labels[row] = label
-            jpeg = jpeg or data.startswith(JPEG_MAGIC)
-            row += 1
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels, jpeg
-
-
-def _pixels(path: Path, row: int, data: bytes, size: int) -> NDArray[np.uint8]:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("pillow", "data", f"Reading {path}") from error
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            # The size is in the header: check it before any pixel is decoded.
-            if image.size == (size, size):
-                return np.asarray(image.convert("RGB"))
-            width, height = image.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}, row {row}: the image cannot be decoded ({str(error).partition(' <')[0]}).") from error
-    raise DataError(f"{path}, row {row}: the image has {width}×{height} pixels, but must have {size}×{size}.")
 
 
 SOURCE = Source(

@@ -25,6 +25,8 @@ Split = Literal["train", "test"]
 
 MOST_CLASSES = 100_000
 """Memory grows with the classes, and they are counted from the largest label, which may be a mistake."""
+NOBODY = -1
+"""The device of a sample that belongs to no device."""
 FINGERPRINT_ROWS = 256
 """Samples of each set that enter the fingerprint; labels enter completely."""
 
@@ -53,6 +55,12 @@ class Dataset:
     std: tuple[float, ...] | None = None
     note: str = ""
     """What a reader of results must know about this copy of the data; shown wherever results are."""
+    train_device: IntArray | None = None
+    """Whose sample each is, as the data itself has it: an index into `device_names`. The natural split keeps it."""
+    test_device: IntArray | None = None
+    """The same of test samples; NOBODY for one of somebody who has no training samples."""
+    device_names: tuple[str, ...] = ()
+    """What the data calls its devices."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.classes <= MOST_CLASSES:
@@ -69,6 +77,14 @@ class Dataset:
                 raise DataError(f"{field} has {len(values)} values, but inputs have {self.input_shape[0]} channels.")
         if self.std is not None and not all(value > 0 for value in self.std):
             raise DataError(f"std is {self.std}, but every value must be positive.")
+        for split, device, samples in (
+            ("train", self.train_device, len(self.train_y)),
+            ("test", self.test_device, len(self.test_y)),
+        ):
+            if device is not None:
+                _check_devices(
+                    f"{split}_device", device, samples, len(self.device_names), NOBODY if split == "test" else 0
+                )
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:
@@ -107,6 +123,9 @@ class Dataset:
             digest.update(repr((x.shape, x.dtype.str)).encode())
             digest.update(np.ascontiguousarray(rows).tobytes())
             digest.update(np.ascontiguousarray(y).tobytes())
+        for device in (self.train_device, self.test_device):
+            if device is not None:
+                digest.update(b"devices" + np.ascontiguousarray(device).tobytes())
         return digest.hexdigest()
 
     def _of(self, split: str, train: NDArray[Any], test: NDArray[Any]) -> NDArray[Any]:
@@ -129,11 +148,19 @@ class Dataset:
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
         note: str = "",
+        train_device: ArrayLike | None = None,
+        test_device: ArrayLike | None = None,
     ) -> Dataset:
         """A dataset from arrays. Without a test set, `test_fraction` of each class is set aside as one.
 
         uint8 stays uint8, all other numbers become float32. `classes` is the largest label plus one unless
-        given.
+        given. `train_device` says whose sample each is, by any integers or strings; a test set is then set aside
+        from each device's samples.
+
+        >>> who = np.repeat(["bob", "ann"], 10)
+        >>> data = Dataset.from_arrays(np.arange(20.0)[:, None], np.arange(20) % 2, train_device=who)
+        >>> data.device_names, np.bincount(data.train_device), np.bincount(data.test_device)
+        (('ann', 'bob'), array([8, 8]), array([2, 2]))
         """
         x, y = as_inputs("train_x", train_x), as_labels("train_y", train_y)
         if (test_x is None) != (test_y is None):
@@ -141,16 +168,21 @@ class Dataset:
             raise DataError(f"{missing} is missing: give both test_x and test_y, or neither.")
         if len(x) != len(y):
             raise DataError(f"train_x has {len(x)} samples, but train_y has {len(y)} labels.")
+        device, other_device, names = device_numbers(train_device, test_device)
+        if device is not None and len(device) != len(y):
+            raise DataError(f"train_device has {len(device)} entries, but train_y has {len(y)} labels.")
         if test_x is not None and test_y is not None:
             other_x, other_y = as_inputs("test_x", test_x), as_labels("test_y", test_y)
         else:
-            aside = _set_aside(y, test_fraction, seed)
+            aside = set_aside(y, test_fraction, seed, device)
             x, y, other_x, other_y = x[~aside], y[~aside], x[aside], y[aside]
+            if device is not None:
+                device, other_device = device[~aside], device[aside]
         if other_x.dtype != x.dtype:
             x, other_x = x.astype(np.float32), other_x.astype(np.float32)
         if classes is None:
             classes = 1 + int(max(y.max(initial=0), other_y.max(initial=0)))
-        return Dataset(name, x, y, other_x, other_y, classes, scale, mean, std, note)
+        return Dataset(name, x, y, other_x, other_y, classes, scale, mean, std, note, device, other_device, names)
 
     @staticmethod
     def from_torch(
@@ -190,20 +222,99 @@ def _index(indices: ArrayLike) -> IntArray:
     return array.astype(np.int64) if array.size == 0 else array
 
 
-def _set_aside(y: IntArray, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Which samples become the test set: the same fraction of every class, drawn by the seed."""
+def set_aside(y: IntArray, fraction: float, seed: int, device: IntArray | None = None) -> NDArray[np.bool_]:
+    """Which samples become the test set: the same fraction of every class, drawn by the seed.
+
+    Where samples have devices, that fraction of each device's samples, and of its classes as nearly as numbers
+    allow; every device keeps at least one sample to train with.
+    """
     if not 0 < fraction < 1:
         raise ConfigError("test_fraction", fraction, "between 0 and 1")
     if len(y) < 2:
         raise DataError(f"{len(y)} samples cannot be split into a training and a test set: give test_x.")
+    aside = np.zeros(len(y), dtype=np.bool_)
+    if device is None:
+        _set_some_aside(aside, np.arange(len(y)), y, fraction, seed)
+        return aside
+    order = np.argsort(device, kind="stable")
+    cuts = np.flatnonzero(np.diff(device[order])) + 1
+    for rows in np.split(order, cuts):
+        if len(rows) > 1:
+            _set_some_aside(aside, rows, y[rows], fraction, seed, int(device[rows[0]]))
+    if not aside.any():
+        raise DataError("No device has two samples, so that none can be set aside as a test set: give test_x.")
+    return aside
+
+
+def _set_some_aside(
+    aside: NDArray[np.bool_], rows: IntArray, y: IntArray, fraction: float, seed: int, *device: int
+) -> None:
+    """Mark the fraction of `rows`, whose labels are `y`, in `aside`."""
     present, sizes = np.unique(y, return_counts=True)
     total = min(max(round(len(y) * fraction), 1), len(y) - 1)
-    aside = np.zeros(len(y), dtype=np.bool_)
-    shares = largest_remainder(sizes / len(y) * total, total)
+    # Ties go to the first class. Of a device they are drawn: else the first classes would be tested on every device.
+    order = stream(seed, "test split ties", *device).permutation(len(present)) if device else np.arange(len(present))
+    shares = np.empty(len(present), dtype=np.int64)
+    shares[order] = largest_remainder(sizes[order] / len(y) * total, total)
     for label, size, share in zip(present.tolist(), sizes.tolist(), shares.tolist(), strict=True):
-        chosen = stream(seed, "test split", label).permutation(size)[:share]
-        aside[np.flatnonzero(y == label)[chosen]] = True
-    return aside
+        chosen = stream(seed, "test split", label, *device).permutation(size)[:share]
+        aside[rows[np.flatnonzero(y == label)[chosen]]] = True
+
+
+def device_numbers(
+    train: ArrayLike | None, test: ArrayLike | None = None
+) -> tuple[IntArray | None, IntArray | None, tuple[str, ...]]:
+    """Ids of any kind as numbers 0 … K − 1 in sorted order, and the names these stand for.
+
+    Who has no training sample is nobody.
+
+    >>> device_numbers([30, 4, 30], [4, 5])
+    (array([1, 0, 1]), array([ 0, -1]), ('4', '30'))
+    """
+    if train is None:
+        if test is not None:
+            raise DataError("train_device is missing: give it too, or leave test_device out.")
+        return None, None, ()
+    ids = _ids("train_device", train)
+    known, numbers = np.unique(ids, return_inverse=True)
+    names = tuple(str(one) for one in known.tolist())
+    if test is None:
+        return numbers.astype(np.int64), None, names
+    others = _ids("test_device", test)
+    if others.dtype.kind != ids.dtype.kind:
+        raise DataError(f"train_device has type {ids.dtype}, but test_device has {others.dtype}: give both the same.")
+    index = np.minimum(np.searchsorted(known, others), max(len(known) - 1, 0))
+    return numbers.astype(np.int64), np.where(known[index] == others, index, NOBODY).astype(np.int64), names
+
+
+def _ids(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Ids of devices, one per sample: integers, or strings."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{name} is not one array of ids: its entries differ in shape.") from error
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"{name} has shape {array.shape}, but must be one id per sample: (samples,).")
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8", "replace")
+    if array.dtype.kind == "U":
+        return array
+    if array.dtype.kind not in "buif":
+        raise DataError(f"{name} has type {array.dtype}, but ids of devices must be integers or strings.")
+    return as_labels(name, array)
+
+
+def _check_devices(name: str, device: IntArray, samples: int, names: int, least: int) -> None:
+    if device.dtype != np.int64 or device.shape != (samples,):
+        raise DataError(
+            f"{name} has type {device.dtype} and shape {device.shape}, but must be int64, one for each of {samples} "
+            "samples."
+        )
+    wrong = np.flatnonzero((device < least) | (device >= names))
+    if len(wrong):
+        raise DataError(f"{name}[{wrong[0]}] is {device[wrong[0]]}, but must be {least} … {names - 1}.")
 
 
 def largest_remainder(quotas: NDArray[np.float64], total: int) -> NDArray[np.int64]:

@@ -1,4 +1,5 @@
-"""Who holds which samples: the paper's shards, an even split, Dirichlet proportions, or draws that overlap.
+"""Who holds which samples: the paper's shards, an even split, Dirichlet proportions, draws that overlap, or as the
+data itself has it.
 
 Every training sample goes to exactly one device, but for the draws that overlap (`overlap`). The test set
 follows the training set, so that a device is tested on its own classes. All draws are addressed by the seed, and
@@ -21,10 +22,9 @@ from kfl.core.errors import ConfigError, DataError
 from kfl.core.randomness import stream, streams
 from kfl.data._dealing import assign_distinct, assign_freely, level_fill, skim
 from kfl.data._overlap import DrawnRows, class_members, draw_overlapping
-from kfl.data.dataset import IntArray, as_labels, check_labels
+from kfl.data.dataset import NOBODY, IntArray, as_labels, check_labels
 
-PartitionKind = Literal["shards", "iid", "dirichlet", "overlap"]
-NOBODY = -1
+PartitionKind = Literal["shards", "iid", "dirichlet", "overlap", "natural"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,8 @@ class Partition:
     train_counts: IntArray
     """(devices, classes)"""
     test_counts: IntArray
+    names: tuple[str, ...] = ()
+    """What the data calls each device, with the natural split; else empty."""
 
     @property
     def devices(self) -> int:
@@ -82,6 +84,9 @@ def partition(
     distinct: bool = False,
     alpha: float = 0.5,
     samples: int | None = None,
+    train_device: IntArray | None = None,
+    test_device: IntArray | None = None,
+    names: Sequence[str] = (),
 ) -> Partition:
     """Split samples over `devices`; every device gets at least one training sample.
 
@@ -92,6 +97,9 @@ def partition(
     - `dirichlet`: each class is spread in proportions drawn from Dir(`alpha`); small is uneven.
     - `overlap`: each device draws m different classes and `samples` of their samples, whoever else holds them, so
       that a fleet of any size has data.
+    - `natural`: each device holds its own samples, as `train_device` and `test_device` say. Fewer `devices` than there
+      are in the data are drawn by the seed. Without `test_device` the test set is spread as each class of the
+      training set is, so that a device is tested on its own classes.
 
     >>> labels = np.arange(100) % 10
     >>> split = partition("shards", labels, labels, classes=10, devices=10, seed=0, distinct=True)
@@ -116,6 +124,9 @@ def partition(
         owners = _shards(train, test, classes, devices, seed, classes_per_device, distinct)
     elif kind == "iid":
         owners = _iid(train, test, devices, seed)
+    elif kind == "natural":
+        owners, chosen = _natural(train, test, classes, devices, seed, train_device, test_device)
+        names = tuple(names[index] for index in chosen.tolist()) if names else ()
     else:
         owners = _dirichlet(train, test, classes, devices, seed, alpha)
     return Partition(
@@ -123,6 +134,7 @@ def partition(
         test=_by_device(owners[1], devices),
         train_counts=_counts(owners[0], train, devices, classes),
         test_counts=_counts(owners[1], test, devices, classes),
+        names=tuple(names) if kind == "natural" else (),
     )
 
 
@@ -187,13 +199,51 @@ def _dirichlet(
         shuffled = stream(seed, "partition train", label).permutation(members)
         train_owners[shuffled] = _spread(shares, len(members))
     _repair(train_owners, devices, seed)
+    return train_owners, _like_training(train_owners, train, test, classes, devices, seed)
+
+
+def _like_training(
+    owners: IntArray, train: IntArray, test: IntArray, classes: int, devices: int, seed: int
+) -> IntArray:
+    """The devices of the test samples: each class spread as the training samples of that class are."""
     test_owners = np.full(len(test), NOBODY, dtype=np.int64)
     for label, members in enumerate(class_members(test, classes)):
-        held = np.bincount(train_owners[train == label], minlength=devices)
+        holders = owners[train == label]
+        held = np.bincount(holders[holders != NOBODY], minlength=devices)
         if held.any():
             shuffled = stream(seed, "partition test", label).permutation(members)
             test_owners[shuffled] = _spread(held / held.sum(), len(members))
-    return train_owners, test_owners
+    return test_owners
+
+
+def _natural(
+    train: IntArray,
+    test: IntArray,
+    classes: int,
+    devices: int,
+    seed: int,
+    train_device: IntArray | None,
+    test_device: IntArray | None,
+) -> tuple[tuple[IntArray, IntArray], IntArray]:
+    """Whose each sample is, and which devices of the data take part, ascending."""
+    if train_device is None:
+        raise DataError(
+            "split is 'natural', but the data does not say whose each sample is: give it a device column, or choose "
+            "shards, iid, dirichlet or overlap."
+        )
+    present = np.unique(train_device)
+    if devices > len(present):
+        raise ConfigError("devices", devices, f"at most {len(present)}, the devices in the data, or 0 for all of them")
+    chosen = present
+    if devices < len(present):
+        chosen = np.sort(stream(seed, "natural devices").choice(present, devices, replace=False))
+    number = np.full(int(present[-1]) + 2, NOBODY, dtype=np.int64)  # the last place is nobody's
+    number[chosen] = np.arange(devices)
+    owners = number[train_device]
+    if test_device is None:
+        return (owners, _like_training(owners, train, test, classes, devices, seed)), chosen
+    known = np.where(test_device > present[-1], NOBODY, test_device)
+    return (owners, number[known]), chosen
 
 
 def _proportions(draw: np.random.Generator, alpha: float, devices: int) -> NDArray[np.float64]:

@@ -1,4 +1,6 @@
-"""Datasets by name: a new one is one module with a `SOURCE`, and one line in `DATASETS`."""
+"""Datasets by name or path: a new set of a known format is one entry in `named.py`, one of a format of its own a module
+with a `SOURCE`; and each is one line in `DATASETS`.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +11,74 @@ from typing import Any
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.core.lazy import import_object
-from kfl.data import cifar10, mnist, mnist5k
+from kfl.data import cifar10, mnist5k, named
 from kfl.data.dataset import Dataset
+from kfl.data.paths import load_path, looks_like_path, name_of_path
 from kfl.data.source import Progress, Source, fetch
 from kfl.data.storage import resolve_cache_dir, resolve_data_dir
 
-DATASETS: dict[str, Source] = {source.name: source for source in (mnist5k.SOURCE, mnist.SOURCE, cifar10.SOURCE)}
+DATASETS: dict[str, Source] = {
+    source.name: source
+    for source in (
+        mnist5k.SOURCE,
+        named.MNIST.source(),
+        cifar10.SOURCE,
+        named.FASHION_MNIST.source(),
+        named.KMNIST.source(),
+        *(part.source() for part in named.EMNIST.values()),
+        named.FEMNIST.source(),
+        named.CIFAR100.source(),
+        named.SVHN.source(),
+        named.TINY_IMAGENET.source(),
+    )
+}
 """Datasets by the word that selects them."""
 
 
 def load_dataset(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:
-    """A dataset by its name in `DATASETS`, or your own as `package.module:name`, a callable without arguments.
+    """A dataset by its name in `DATASETS`, by the path of a file or folder, or your own as `package.module:name`, a
+    callable without arguments.
 
     Folders that are not given come from KFL_DATA_DIR and KFL_CACHE_DIR, else from the user's folders.
 
     >>> load_dataset("mnist-5k").input_shape
     (1, 28, 28)
     """
-    if name in DATASETS:
-        try:
-            result = DATASETS[name].load(resolve_data_dir(data_dir), resolve_cache_dir(cache_dir))
-        except OSError as error:
-            raise DataError(f"dataset {name!r} cannot be read: {error}.") from error
-    elif ":" in name:
-        result = _loader(name)()
-    else:
-        close = difflib.get_close_matches(name, DATASETS, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ConfigError("dataset", name, f"one of {', '.join(DATASETS)} or 'package.module:name'{hint}")
+    check_name(name)
+    try:
+        if name in DATASETS:
+            result: Any = DATASETS[name].load(resolve_data_dir(data_dir), resolve_cache_dir(cache_dir))
+        elif looks_like_path(name):
+            result = load_path(name, resolve_cache_dir(cache_dir))
+        else:
+            result = _loader(name)()
+    except OSError as error:
+        raise DataError(f"dataset {name!r} cannot be read: {error}.") from error
     if not isinstance(result, Dataset):
         raise DataError(f"dataset {name!r} returned {type(result).__name__}, but must return a kfl Dataset.")
     return result
+
+
+def check_name(name: str) -> None:
+    """Refuse what can be neither the name of a dataset, nor a path, nor a function; nothing is read."""
+    if name in DATASETS or looks_like_path(name) or ":" in name:
+        return
+    close = difflib.get_close_matches(name, DATASETS, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise ConfigError(
+        "dataset", name, f"one of {', '.join(DATASETS)}, a file or folder, or 'package.module:name'{hint}"
+    )
+
+
+def short_name(name: str) -> str:
+    """A dataset's name as part of a file's name.
+
+    >>> short_name("mnist"), short_name("my_data:load"), short_name("../data/har.npz,y=activity")
+    ('mnist', 'my_data-load', 'har')
+    """
+    if name not in DATASETS and looks_like_path(name):
+        return name_of_path(name)
+    return name.replace(":", "-")
 
 
 def _loader(address: str) -> Callable[[], Any]:

@@ -7,14 +7,32 @@ import shutil
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.text import percent
-from kfl.data.dataset import IntArray
+from kfl.core.text import percent, shortened
+from kfl.data.dataset import Dataset, IntArray
 from kfl.data.partition import Partition
 
 SHADES = " ░▒▓█"
 MOST_COUNT_ROWS = 30
 """Up to so many devices are listed with their counts; more become a map of shades."""
 MOST_CLASS_ROWS = 30
+
+
+def data_line(data: Dataset) -> str:
+    """What a dataset holds, in one line.
+
+    >>> data_line(Dataset.from_arrays(np.eye(4), [0, 1, 0, 1], [[0.0] * 4], [0], name="toy"))
+    'toy: 4 + 1 samples of shape 4, 2 classes; inputs as they are stored'
+    """
+    shape = "×".join(map(str, data.input_shape))
+    devices = f", {len(data.device_names):,} devices" if data.device_names else ""
+    scaled = "inputs as they are stored" if data.scale == 1.0 else f"inputs × {data.scale:.4g}"
+    if abs(data.scale * 255 - 1) < 1e-12:
+        scaled = "bytes scaled to [0, 1]"
+    standardised = "" if data.std is None else ", each channel standardised"
+    return (
+        f"{data.name}: {len(data.train_y):,} + {len(data.test_y):,} samples of shape {shape}, "
+        f"{data.classes} classes{devices}; {scaled}{standardised}"
+    )
 
 
 def split_table(partition: Partition, width: int | None = None) -> str:
@@ -49,9 +67,15 @@ def _count_table(partition: Partition) -> list[str]:
     """One row per device: samples of each class, their sum, and test samples."""
     if partition.devices > MOST_COUNT_ROWS:
         return [""]
+    names = partition.names or tuple(map(str, range(partition.devices)))
     head = ["device", *(f"{c}" for c in range(partition.classes)), "train", "test"]
     body = [
-        [f"{k}", *(f"{n:,}" if n else "·" for n in counts.tolist()), f"{counts.sum():,}", f"{test.sum():,}"]
+        [
+            shortened(names[k], 24),
+            *(f"{n:,}" if n else "·" for n in counts.tolist()),
+            f"{counts.sum():,}",
+            f"{test.sum():,}",
+        ]
         for k, (counts, test) in enumerate(zip(partition.train_counts, partition.test_counts, strict=True))
     ]
     widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]

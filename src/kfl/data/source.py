@@ -11,12 +11,13 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.core.files import atomic_file
@@ -29,6 +30,8 @@ Progress = Callable[[int, int | None], None]
 
 PIECE_BYTES = 1 << 16
 TIMEOUT_S = 30
+LONGEST = 1 << 32
+"""Bytes of a file whose size nobody has published, at most."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,18 @@ class RemoteFile:
     """A file on a server and what it must be when it arrives."""
 
     name: str
-    md5: str
-    size: int
+    md5: str = ""
+    """Empty where nobody has published one: then the reader's checks of sizes, shapes and labels must do."""
+    size: int | None = None
     """In bytes; for the progress bar and to stop a transfer that does not end. The md5 decides."""
-    members: Mapping[str, int] = field(default_factory=dict)
-    """For a tar archive: the files to take out of it, with their exact sizes. Empty: keep the file itself."""
+    members: Mapping[str, int | None] = field(default_factory=dict)
+    """For a tar or zip archive: the files to take out of it, with their exact sizes; None where the archive's md5 must
+    do. Empty: keep the file itself."""
+
+    @property
+    def most(self) -> int:
+        """Bytes after which a transfer is stopped."""
+        return LONGEST if self.size is None else 2 * self.size
 
 
 @dataclass(frozen=True)
@@ -96,7 +106,8 @@ def fetch(source: Source, data_dir: Path, progress: Progress | None = None, base
         raise ConfigError("dataset", source.name, "one that can be downloaded")
     folder = data_dir / remote.folder
     base = (base_url or remote.base_url).rstrip("/") + "/"
-    total, before = sum(file.size for file in remote.files), 0
+    sizes = [file.size or 0 for file in remote.files]
+    total, before = (sum(sizes) if all(sizes) else None), 0
     for file in remote.files:
         report = _shifted(progress, before, total)
         try:
@@ -110,24 +121,32 @@ def fetch(source: Source, data_dir: Path, progress: Progress | None = None, base
             ) from error
         except OSError as error:
             raise DataError(f"{folder} cannot be written: {error.strerror or error}.") from error
-        before += file.size
-        report(file.size)
+        report(file.size or 0)
+        before += file.size or 0
     return folder
 
 
-def _shifted(progress: Progress | None, before: int, total: int) -> Callable[[int], None]:
+def _shifted(progress: Progress | None, before: int, total: int | None) -> Callable[[int], None]:
     """Report one file's bytes as part of the whole."""
-    return lambda received: progress(min(before + received, total), total) if progress else None
+
+    def report(received: int) -> None:
+        if progress is not None:
+            done = before + received
+            progress(done if total is None else min(done, total), total)
+
+    return report
 
 
 def _is_there(folder: Path, file: RemoteFile) -> bool:
     """Already fetched: the same md5, or for an archive every member with its size."""
     if file.members:
         paths = {folder / member: size for member, size in file.members.items()}
-        return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
+        return all(path.is_file() and size in (None, path.stat().st_size) for path, size in paths.items())
     path = folder / file.name
     if not path.is_file():
         return False
+    if not file.md5:
+        return file.size in (None, path.stat().st_size)
     with path.open("rb") as content:
         return hashlib.file_digest(content, _md5).hexdigest() == file.md5
 
@@ -156,30 +175,43 @@ def _transfer(url: str, out: BinaryIO, file: RemoteFile, report: Callable[[int],
             out.write(piece)
             digest.update(piece)
             received += len(piece)
-            report(min(received, file.size))
-            if received > 2 * file.size:
-                raise DataError(f"{url} is longer than {2 * file.size} bytes, but must have {file.size}.")
+            report(received if file.size is None else min(received, file.size))
+            if received > file.most:
+                expected_size = "fewer" if file.size is None else file.size
+                raise DataError(f"{url} is longer than {file.most} bytes, but must have {expected_size}.")
     if expected is not None and received != int(expected):
         raise DataError(f"{url} broke off after {received} of {expected} bytes: try again.")
-    if digest.hexdigest() != file.md5:
+    if file.md5 and digest.hexdigest() != file.md5:
         raise DataError(f"{url} is not the expected file: it has md5 {digest.hexdigest()}, not {file.md5}.")
 
 
-def _unpack(url: str, archive: Path, scratch: Path, members: Mapping[str, int]) -> None:
+def _unpack(url: str, archive: Path, scratch: Path, members: Mapping[str, int | None]) -> None:
     """Take the named members, and nothing else, out of the archive: regular files of the right size."""
     try:
-        with tarfile.open(archive) as tar:
+        opened: dict[str, tuple[int, IO[bytes] | None]]
+        with ExitStack() as stack:
+            if zipfile.is_zipfile(archive):
+                zipped = stack.enter_context(zipfile.ZipFile(archive))
+                opened = {name: (zipped.getinfo(name).file_size, zipped.open(name)) for name in members}
+            else:
+                tar = stack.enter_context(tarfile.open(archive))
+                opened = {name: _member(tar, name) for name in members}
             for name, size in members.items():
-                member = tar.getmember(name)
-                content = tar.extractfile(member) if member.isreg() else None
-                if content is None or member.size != size:
+                found, content = opened[name]
+                if content is None or size not in (None, found):
                     raise DataError(f"{url}: {name} is not a regular file of {size} bytes.")
                 (scratch / name).parent.mkdir(parents=True, exist_ok=True)
                 with atomic_file(scratch / name) as out:
                     while piece := content.read(1 << 20):
                         out.write(piece)
-    except (KeyError, tarfile.TarError, EOFError, zlib.error) as error:
+    except (KeyError, tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise DataError(f"{url} is not the expected archive: {error}.") from error
+
+
+def _member(tar: tarfile.TarFile, name: str) -> tuple[int, IO[bytes] | None]:
+    """Size and content of a regular file in the archive; no content for anything else."""
+    member = tar.getmember(name)
+    return member.size, tar.extractfile(member) if member.isreg() else None
 
 
 @contextmanager

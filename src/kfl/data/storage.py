@@ -9,7 +9,9 @@ being unreachable. A damaged entry is rebuilt; a folder that cannot be written m
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from kfl.core.files import atomic_file, write_json
 from kfl.core.parse import parse_json
 
 CACHE_VERSION = 1
 """Raise this when a decoder changes what it returns."""
+
+IN_MEMORY_BYTES = 1 << 28
+"""Arrays up to this size are decoded in memory."""
+LARGEST_BYTES = 1 << 36
+"""No array of a dataset is larger (64 GiB): a file that declares one is wrong, or means harm."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +76,23 @@ def cached(name: str, sources: Sequence[Path], decode: Callable[[], Decoded], ca
     if not _write(entry, decoded):
         return decoded
     return _read(entry) or decoded
+
+
+def spacious(shape: tuple[int, ...], dtype: DTypeLike, cache_dir: Path) -> NDArray[Any]:
+    """An array to decode into: in memory, or where it is large in a file that vanishes with it, so that it need not
+    fit into memory; in memory too where that file cannot be made.
+
+    >>> spacious((2, 3), np.uint8, Path("unused")).shape
+    (2, 3)
+    """
+    if math.prod(shape) * np.dtype(dtype).itemsize <= IN_MEMORY_BYTES:
+        return np.empty(shape, dtype)
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache_dir) as file:
+            return np.memmap(file, dtype, "w+", shape=shape)
+    except OSError:
+        return np.empty(shape, dtype)
 
 
 def is_cached(name: str, sources: Sequence[Path], cache_dir: Path) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config
 from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
 from kfl.core.randomness import stream
-from kfl.data import DATASETS, Dataset, Partition, add_new_class, limit_samples, limit_tested, partition
+from kfl.data import DATASETS, Dataset, Partition, add_new_class, check_name, limit_samples, limit_tested, partition
 from kfl.experiment.faults import Faults
 from kfl.experiment.traces import check_availability, open_traces
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
@@ -88,13 +88,15 @@ class DataSettings:
     """Which data, and how it is split over the devices: what `kfl data show` draws."""
 
     dataset: str = "mnist-5k"
-    """Name of a dataset, or package.module:function for your own."""
+    """Name of a dataset, a file or folder (.npz, .parquet, IDX, images), or package.module:function for your own."""
     devices: int = 50
-    """Number of devices in the fleet, K."""
+    """Number of devices in the fleet, K. With the natural split, 0 is all that the data has: what is meant there where
+    a command or a config file does not say."""
     seed: int = 0
     """Seed of every random draw: same seed, same run."""
-    split: Literal["shards", "iid", "dirichlet", "overlap"] = "shards"
-    """How the data is split: the paper's class shards, evenly, by Dirichlet, or overlap: drawn anew by each device."""
+    split: Literal["shards", "iid", "dirichlet", "overlap", "natural"] = "shards"
+    """How the data is split: the paper's class shards, evenly, by Dirichlet, overlap: drawn anew by each device, or
+    natural: by the data's own device column."""
     classes_per_device: int = 2
     """Shards each device draws, m: it holds at most this many classes. With overlap, classes, all different."""
     distinct_classes: bool = False
@@ -107,6 +109,20 @@ class DataSettings:
     """Evaluate only this many devices, drawn once, and average over them; none for all."""
     new_class_samples: int = 0
     """Give each device this many training samples of a class it does not hold, and test it on that class alone."""
+
+    @property
+    def asks_data(self) -> bool:
+        """Whether only the data can say how many devices there are; `for_data` then tells."""
+        return self.devices == 0 and self.split == "natural"
+
+    def for_data(self, data: Dataset) -> Self:
+        """The same settings with the number of devices that the data has, where that was left to it.
+
+        >>> data = Dataset.from_arrays(np.eye(6), [0, 1] * 3, train_device=[7, 7, 8, 8, 9, 9])
+        >>> DataSettings(split="natural", devices=0).for_data(data).devices
+        3
+        """
+        return replace(self, devices=max(len(data.device_names), 1)) if self.asks_data else self
 
     def partition(self, data: Dataset, proxy: NDArray[np.int64] | None = None) -> Partition:
         """Who holds which samples; proxy samples belong to nobody."""
@@ -122,6 +138,9 @@ class DataSettings:
             distinct=self.distinct_classes,
             alpha=self.dirichlet_alpha,
             samples=self.samples_per_device,
+            train_device=None if data.train_device is None else data.train_device[mine],
+            test_device=data.test_device,
+            names=data.device_names,
         )
         if self.samples_per_device is not None and self.split != "overlap":
             found = limit_samples(found, data.train_y[mine], self.samples_per_device, self.seed)
@@ -199,8 +218,7 @@ class Experiment(DataSettings):
 
     def validate(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
-        if self.dataset not in DATASETS and ":" not in self.dataset:
-            raise ConfigError("dataset", self.dataset, f"one of {', '.join(DATASETS)}, or package.module:function")
+        check_name(self.dataset)
         for name in ("devices", "rounds", "classes_per_device", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, getattr(self, name), "1 or more")
@@ -268,6 +286,8 @@ class Experiment(DataSettings):
             radio = from_table(CellConfig, own, "radio.", preset)
         elif not isinstance(radio, str | CellConfig | None):
             raise ConfigError("radio", radio, "a table of fields or the name of a preset")
+        if rest.get("split") == "natural" and base.split != "natural":
+            rest.setdefault("devices", 0)  # those of the data, unless somebody says how many
         plain = from_table(Experiment, rest, base=base)
         return replace(plain, algorithm=algorithm, scheduler=scheduler, radio=radio)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
-from kfl.data import Dataset
+from kfl.data import Dataset, load_dataset
 from kfl.experiment import Experiment
 from kfl.runfolder import History, is_finished, load_run
 from kfl.simulation._jobs import Job, play_here, play_in_processes
@@ -98,9 +98,10 @@ def run_many(
     for name, value in (("workers", workers), ("threads", threads)):
         if value < 1:
             raise ConfigError(name, value, "1 or more")
+    data_folder = None if data_dir is None else Path(data_dir)
+    experiments = [_settled(experiment, dataset, data_folder) for experiment in experiments]
     for experiment in experiments:
         experiment.validate()
-    data_folder = None if data_dir is None else Path(data_dir)
     paths = run_paths(experiments, Path(folder))
     unique = dict(zip(paths, experiments, strict=True))
     jobs = [
@@ -123,6 +124,13 @@ def run_many(
     if ledger.problems:
         raise RunsFailedError(Path(folder), ledger.problems, histories)
     return [history for history in histories if history is not None]
+
+
+def _settled(experiment: Experiment, dataset: Dataset | None, data_dir: Path | None) -> Experiment:
+    """The experiment with its number of devices, by which its folder is found."""
+    if not experiment.asks_data:
+        return experiment
+    return experiment.for_data(load_dataset(experiment.dataset, data_dir) if dataset is None else dataset)
 
 
 def run_paths(experiments: Sequence[Experiment], folder: Path) -> list[Path]:

@@ -87,8 +87,12 @@ def build_world(
     plan: Plan | None = None,
 ) -> World:
     """Everything a run needs, checked: the data is read, split, and every architecture tried once."""
-    experiment.validate()
+    if not experiment.asks_data:
+        experiment.validate()  # before the data is read, where it can be
     data = load_dataset(experiment.dataset, data_dir) if dataset is None else dataset
+    if experiment.asks_data:
+        experiment = experiment.for_data(data)
+        experiment.validate()
     proxy = experiment.proxy(data, experiment.algorithm.proxy_per_class)
     split = experiment.partition(data, proxy)
     if split.train_sizes.min() < 1:

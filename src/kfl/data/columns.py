@@ -1,0 +1,69 @@
+"""Which of the columns of a table, or of the arrays of a file, holds the inputs, the labels and the devices."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from kfl.core.errors import DataError
+
+
+def column_words(name: str) -> str:
+    """A name as `choose` compares it: lower case, in the singular, without `id` at its end.
+
+    >>> column_words("Subject_ID"), column_words("images"), column_words("X"), column_words("fine_label")
+    ('subject', 'image', 'x', 'fine_label')
+    """
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+    if len(words) > 1 and words[-1] in ("id", "ids"):
+        words = words[:-1]
+    return re.sub(r"(?<=[^s])s$", "", re.sub(r"classes$", "class", "_".join(words)))
+
+
+def choose(
+    where: str,
+    role: str,
+    given: str,
+    candidates: Sequence[str],
+    present: Sequence[str],
+    words: Sequence[str],
+    what: str,
+    like: str = "",
+) -> str:
+    """The column for a role: the one that was named, else the only one of the candidates whose name is one of `words`.
+
+    `like` is what else a name may end with, where no name is one of the words. What is not found, or not clear, is
+    said in one sentence.
+    """
+    if given:
+        if given not in present:
+            raise missing(where, role, present, (given,), what)
+        return given
+    found = [name for name in candidates if column_words(name) in words]
+    if not found and like:
+        found = [name for name in candidates if column_words(name).endswith(f"_{like}")]
+    if len(found) > 1:
+        raise unclear(where, role, found, what)
+    if not found:
+        raise missing(where, role, present, words, what)
+    return found[0]
+
+
+def unclear(where: str, role: str, found: Sequence[str], what: str) -> DataError:
+    """The sentence where several may be meant."""
+    return DataError(
+        f"{where} has {' and '.join(found)}, which may each hold the {what}: say which by ',{role}=NAME' at the end of "
+        "the path."
+    )
+
+
+def missing(where: str, role: str, present: Sequence[str], words: Sequence[str], what: str) -> DataError:
+    """The sentence where none is meant."""
+    close = difflib.get_close_matches(words[0], present, n=1) if len(words) == 1 else []
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    wanted = " or ".join((*words[:2], "the like")) if len(words) > 1 else words[0]
+    return DataError(
+        f"{where} has {', '.join(present) or 'nothing'}, but no {what} by the name {wanted}{hint}: say where they are "
+        f"by ',{role}=NAME' at the end of the path."
+    )

@@ -1,0 +1,166 @@
+"""NumPy's .npz files: arrays x and y, perhaps `device`, and perhaps the same of a test set. Never a pickle.
+
+Headers, archive and contents must agree before memory is taken, and large arrays are unpacked into a file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.core.arrays import read_header
+from kfl.core.errors import DataError
+from kfl.core.text import quantity
+from kfl.data.columns import column_words, missing, unclear
+from kfl.data.samples import DEVICE_WORDS, X_WORDS, Y_WORDS, Samples, decode, split_of
+from kfl.data.storage import LARGEST_BYTES, Decoded, spacious
+
+PIECE_BYTES = 1 << 20
+LARGEST_RATIO = 200
+"""How many times larger than packed an array of more than a gigabyte may be: real numbers do not shrink so well."""
+WORDS: dict[str, tuple[tuple[str, ...], str]] = {
+    "x": (X_WORDS, "inputs"),
+    "y": (Y_WORDS, "labels"),
+    "device": (DEVICE_WORDS, "ids of devices"),
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """An array in the archive, as its header says."""
+
+    name: str
+    """Of the file in the archive."""
+    key: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of its values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def decode_npz(path: Path, given: Mapping[str, str], cache_dir: Path) -> Decoded:
+    """Training and test set of an .npz file. `given` names arrays by their role: x, y, device.
+
+    Names are read liberally: x_train, train_images, X; labels, y_test; subject, client_id. A set for validation is the
+    test set where there is no other.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [_member(path, archive, info) for info in archive.infolist() if not info.is_dir()]
+            sets = _sets(path, members, given)
+            found = {split: _samples(path, archive, roles, cache_dir) for split, roles in sets.items()}
+    except DataError:
+        raise
+    except Exception as problem:  # zipfile and NumPy's header parser raise anything from KeyError to TokenError
+        text = str(problem).partition("\n")[0].rstrip(".") or type(problem).__name__
+        raise DataError(f"{path} cannot be read as .npz: {text}.") from problem
+    return decode(str(path), found["train"], found.get("test"), cache_dir)
+
+
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+    """The header of an array, which must promise as much as there is."""
+    key = info.filename.removesuffix(".npy")
+    with archive.open(info) as content:
+        try:
+            shape, fortran, dtype = read_header(content)
+        except ValueError as problem:
+            raise DataError(f"{path} holds {key}, which is not an array of numbers or text ({problem}).") from problem
+        begins = content.tell()
+    if dtype.hasobject:
+        raise DataError(f"{path} holds {key}, which has Python objects, but must have numbers or text.")
+    found = Member(info.filename, key, shape, dtype, fortran)
+    unpacked = info.file_size - begins
+    if found.size != unpacked:
+        raise DataError(f"{path}: {key} declares the shape {shape}, but holds {unpacked} bytes of {dtype}.")
+    bomb = unpacked > 1 << 30 and unpacked > LARGEST_RATIO * max(info.compress_size, 1)
+    if unpacked > LARGEST_BYTES or bomb:
+        packed = quantity(info.compress_size, "B")
+        raise DataError(f"{path}: {key} would fill {quantity(unpacked, 'B')} from {packed}, which no real data does.")
+    return found
+
+
+def _sets(path: Path, members: list[Member], given: Mapping[str, str]) -> dict[str, dict[str, Member]]:
+    """Which array is x, y and device of the training set and, where there is one, of the test set."""
+    by_split: dict[str, dict[str, Member]] = {}
+    rest: dict[str, str] = {}
+    for member in members:
+        parts = [word for word in re.split(r"[^a-z0-9]+", member.key.lower()) if word]
+        parts = [part for word in parts for part in re.split(r"(?<=^[xy])(?=t[re])", word)]  # xtrain
+        split = split_of(parts) or "train"
+        rest[member.key] = "_".join(part for part in parts if not split_of([part]))
+        by_split.setdefault(split, {})[member.key] = member
+    found: dict[str, dict[str, Member]] = {}
+    test = next((split for split in ("test", "valid") if split in by_split), "")
+    for split, own in (("train", by_split.get("train", {})), ("test", by_split.get(test, {}))):
+        if not own and split == "test":
+            continue
+        roles: dict[str, Member] = {}
+        for role, (words, what) in WORDS.items():
+            name = given.get(role, "")
+            known = (name,) if name else words
+            hits = [name] if name in own else [key for key in own if _is(rest[key], known)]
+            if len(hits) > 1:
+                raise unclear(str(path), role, hits, what)
+            if not hits and (role != "device" or (name and split == "train")):
+                present = [f"{member.key} {member.shape}" if not name else member.key for member in members]
+                raise missing(str(path), role, present, known, f"{what} of the {split} set")
+            if hits:
+                roles[role] = own[hits[0]]
+        found[split] = roles
+    return found
+
+
+def _is(rest: str, known: tuple[str, ...]) -> bool:
+    return rest in known or column_words(rest) in known
+
+
+def _samples(path: Path, archive: zipfile.ZipFile, roles: Mapping[str, Member], cache_dir: Path) -> Samples:
+    arrays = {role: _values(path, archive, member, cache_dir) for role, member in roles.items()}
+    x = arrays["x"]
+    if x.dtype.kind not in "buif":
+        raise DataError(f"{path}: {roles['x'].key} has type {x.dtype}, but inputs must be numbers.")
+    if x.ndim < 2 or 0 in x.shape:
+        raise DataError(
+            f"{path}: {roles['x'].key} has shape {x.shape}, but inputs must be (samples, …) with at least one of each."
+        )
+    for role in ("y", "device"):
+        if role in arrays and arrays[role].ndim == 0:
+            raise DataError(f"{path}: {roles[role].key} is one value, but must be one for each sample.")
+    return Samples(_channels_first(x) if x.dtype == np.uint8 else x, arrays["y"], arrays.get("device"))
+
+
+def _channels_first(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Bytes are pixels: (samples, height, width) gets its one channel, and channels that stand last come first."""
+    if x.ndim == 3:
+        return x[:, None]
+    last = x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3)
+    return x.transpose(0, 3, 1, 2) if last else x
+
+
+def _values(path: Path, archive: zipfile.ZipFile, member: Member, cache_dir: Path) -> NDArray[Any]:
+    """The values of an array, read in pieces."""
+    flat = spacious((max(member.size, 1),), np.uint8, cache_dir)
+    place = 0
+    with archive.open(member.name) as content:
+        read_header(content)
+        while piece := content.read(PIECE_BYTES):
+            if place + len(piece) > member.size:
+                break
+            flat[place : place + len(piece)] = np.frombuffer(piece, np.uint8)
+            place += len(piece)
+    if place != member.size:
+        raise DataError(f"{path}: {member.key} is truncated, {place} of {member.size} bytes.")
+    values = flat[: member.size].view(member.dtype).reshape(member.shape, order="F" if member.fortran else "C")
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))

@@ -1,0 +1,165 @@
+"""From what files hold to a dataset: labels of any kind become classes, ids of any kind devices, and where there is no
+test set one is set aside. Every format ends here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.core.errors import DataError
+from kfl.data.dataset import Dataset, IntArray, as_labels, device_numbers, set_aside
+from kfl.data.storage import Decoded, spacious
+
+HELD_OUT = 0.2
+"""Part of the samples that becomes the test set where there is none."""
+ROWS_AT_ONCE = 4096
+
+X_WORDS = ("x", "data", "image", "img", "input", "feature", "signal", "sample")
+Y_WORDS = ("y", "label", "target", "class", "fine_label")
+DEVICE_WORDS = ("device", "client", "user", "subject", "person", "participant", "writer", "speaker")
+"""What inputs, labels and devices are called, in the singular; `_id` may follow the last."""
+TEST_WORDS = ("test", "testing", "t10k")
+VALID_WORDS = ("val", "valid", "validation")
+TRAIN_WORDS = ("train", "training")
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What files say of a training or test set: nothing of it is checked yet."""
+
+    x: NDArray[Any]
+    """(samples, …): bytes, or numbers that become float32."""
+    y: NDArray[Any]
+    """One label per sample: integers, or strings."""
+    device: NDArray[Any] | None = None
+    """Whose each sample is: integers, or strings."""
+
+
+def split_of(words: Sequence[str]) -> str:
+    """Which set some words of a name speak of: train, test or valid, or the empty string for none of them.
+
+    >>> split_of(["x", "train"]), split_of(["validation"]), split_of(["x"])
+    ('train', 'valid', '')
+    """
+    kinds = {"test": TEST_WORDS, "valid": VALID_WORDS, "train": TRAIN_WORDS}
+    return next((kind for kind, known in kinds.items() if any(word in known for word in words)), "")
+
+
+def decode(name: str, train: Samples, test: Samples | None, cache_dir: Path, note: str = "") -> Decoded:
+    """Arrays for `as_dataset`, to be cached. `name` stands for the files in sentences."""
+    sets = [("training", train)] + ([] if test is None else [("test", test)])
+    for split, found in sets:
+        _check_lengths(f"{name}: the {split} set", found)
+    labels, renumbered = _classes(name, [found.y for _, found in sets])
+    ids = None if train.device is None else train.device
+    other_ids = None if ids is None or test is None else test.device
+    device, other_device, names = device_numbers(ids, other_ids)
+    notes = [note, renumbered]
+    if test is None:
+        aside = set_aside(labels[0], HELD_OUT, 0, device)
+        x, other_x = (_rows(train.x, np.flatnonzero(chosen), cache_dir) for chosen in (~aside, aside))
+        y, other_y = labels[0][~aside], labels[0][aside]
+        if device is not None:
+            device, other_device = device[~aside], device[aside]
+        whose = "class's" if device is None else "device's"
+        notes.append(f"There is no test set, so {HELD_OUT:.0%} of each {whose} samples are held out as one.")
+    else:
+        x, other_x, y, other_y = train.x, test.x, labels[0], labels[1]
+    if x.dtype != np.uint8 or other_x.dtype != np.uint8:
+        x, other_x = _as_float(x, cache_dir), _as_float(other_x, cache_dir)
+    arrays = {"train_x": x, "train_y": y, "test_x": other_x, "test_y": other_y}
+    if device is not None:
+        arrays |= {"train_device": device, "device_names": np.array(names)}
+    if other_device is not None:
+        arrays["test_device"] = other_device
+    return Decoded(arrays, " ".join(one for one in notes if one))
+
+
+def as_dataset(name: str, decoded: Decoded, *, standardise: bool = False, classes: int | None = None) -> Dataset:
+    """The dataset of some decoded arrays: bytes are scaled to [0, 1], all else is taken as it is.
+
+    With `standardise`, inputs with three channels are standardised by mean and deviation of each, as images in colour
+    usually are.
+    """
+    arrays = dict(decoded.arrays)
+    names = tuple(str(one) for one in arrays.pop("device_names", ()))
+    mean, std = (arrays.pop(key, None) for key in ("mean", "std"))
+    if classes is None:
+        classes = 1 + int(max(arrays[key].max(initial=0) for key in ("train_y", "test_y")))
+    return Dataset(
+        name=name,
+        **arrays,
+        classes=classes,
+        scale=1 / 255 if arrays["train_x"].dtype == np.uint8 else 1.0,
+        mean=None if mean is None or not standardise else tuple(mean.tolist()),
+        std=None if std is None or not standardise else tuple(std.tolist()),
+        note=decoded.note,
+        device_names=names,
+    )
+
+
+def channel_moments(x: NDArray[np.uint8]) -> dict[str, NDArray[np.float64]]:
+    """Mean and standard deviation of each channel of bytes in [0, 1], exact but for four decimals.
+
+    >>> moments = channel_moments(np.tile(np.array([0, 255], dtype=np.uint8), (5, 3, 1)))
+    >>> moments["mean"].tolist(), moments["std"].tolist()
+    ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
+    """
+    counts = np.zeros((x.shape[1], 256), dtype=np.int64)
+    for start in range(0, len(x), ROWS_AT_ONCE):
+        piece = x[start : start + ROWS_AT_ONCE]
+        for channel in range(x.shape[1]):
+            counts[channel] += np.bincount(piece[:, channel].reshape(-1), minlength=256)
+    values = np.arange(256) / 255
+    weights = counts / counts.sum(axis=1, keepdims=True)
+    mean = weights @ values
+    std = np.sqrt(weights @ values**2 - mean**2)
+    return {"mean": np.round(mean, 4), "std": np.maximum(np.round(std, 4), 1e-4)}  # a constant channel is possible
+
+
+def _check_lengths(name: str, found: Samples) -> None:
+    for word, values in (("labels", found.y), ("device ids", found.device)):
+        if values is not None and len(found.x) != len(values):
+            raise DataError(f"{name} has {len(found.x)} samples, but {len(values)} {word}.")
+
+
+def _classes(name: str, labels: Sequence[NDArray[Any]]) -> tuple[list[IntArray], str]:
+    """Labels as classes 0 … C − 1, and a sentence where that changed them: other labels are numbered in order."""
+    columns = [one[:, 0] if one.ndim == 2 and one.shape[1] == 1 else one for one in labels]
+    if all(one.dtype.kind in "US" and one.ndim == 1 for one in columns):
+        columns = [np.char.decode(one, "utf-8", "replace") if one.dtype.kind == "S" else one for one in columns]
+    else:
+        columns = [as_labels(f"{name}: labels", one) for one in columns]
+    known = np.unique(np.concatenate(columns))
+    numbers = [np.searchsorted(known, one).astype(np.int64) for one in columns]
+    if known.dtype.kind == "U":
+        return numbers, ""
+    if not len(known) or (known[0] == 0 and known[-1] == len(known) - 1):
+        return list(columns), ""
+    which = f"{known[0]} … {known[-1]}"
+    return numbers, f"Its {len(known)} labels, {which}, are numbered 0 … {len(known) - 1} in order."
+
+
+def _rows(x: NDArray[Any], rows: IntArray, cache_dir: Path) -> NDArray[Any]:
+    """Some rows of an array that may be larger than memory."""
+    out = spacious((len(rows), *x.shape[1:]), x.dtype, cache_dir)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        out[start : start + ROWS_AT_ONCE] = x[rows[start : start + ROWS_AT_ONCE]]
+    return out
+
+
+def _as_float(x: NDArray[Any], cache_dir: Path) -> NDArray[np.float32]:
+    """The same numbers as float32, of an array that may be larger than memory."""
+    if x.dtype == np.float32:
+        return x
+    out = spacious(x.shape, np.float32, cache_dir)
+    with np.errstate(over="ignore"):  # infinite is refused later, with the sample it is in
+        for start in range(0, len(x), ROWS_AT_ONCE):
+            out[start : start + ROWS_AT_ONCE] = x[start : start + ROWS_AT_ONCE]
+    return out
