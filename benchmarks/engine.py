@@ -32,8 +32,8 @@ from benchmarks.workloads import DEVICES, STEPS, schedule, workload_data, worklo
 from kfl.algorithms import Algorithm, FedAvg, Kfl
 from kfl.engine import Engine, RoundKey
 from kfl.engine.base import Plan
-from kfl.engine.cpu import torch_threads
 from kfl.engine.factory import make_engine
+from kfl.engine.workers import torch_threads
 
 ALGORITHMS: dict[str, Algorithm] = {"fedavg": FedAvg(), "prototypes": Kfl()}
 CHECKED_ROUNDS = 3

@@ -68,7 +68,7 @@ class DeviceProfile:
 
 
 Precision = Literal["float32", "tf32", "bf16", "float64"]
-Path = Literal["mlp", "cnn", "plain", "stacked"]
+Path = Literal["mlp", "cnn", "plain", "worker", "stacked"]
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,14 @@ class Plan:
     gram: bool = True
     """Whether an MLP's first layer may go through the Gram matrix of the samples where that is less work."""
     paths: tuple[Path, ...] = ()
-    """For each architecture: mlp or cnn (written out by hand), stacked (many devices in one batch), or plain
-    autograd, one device after another."""
+    """For each architecture: mlp or cnn (written out by hand), stacked (many devices in one batch), worker (autograd,
+    one device per core), or plain autograd, one device after another."""
+    otherwise: Literal["plain", "worker"] = "plain"
+    """How mlp and cnn are trained where nothing is written out: mini-batches, objectives of one's own."""
 
     def table(self) -> Table:
-        """As plain values, for a file."""
-        return to_table(self)
+        """As plain values, for a file. What older plans did not have is left out where it does nothing."""
+        return {name: value for name, value in to_table(self).items() if (name, value) != ("otherwise", "plain")}
 
     @staticmethod
     def read(table: Mapping[str, Any]) -> Plan:

@@ -1,40 +1,40 @@
-"""The CPU engine: the paper's networks by hand, one device per core; any other by plain autograd.
+"""The CPU engine: one device per core, the paper's networks by hand, any other module by autograd.
 
 Each device asks `kfl._kernels.cpu` for a trainer of its network and objective. Where there is none, and for
-mini-batches, it is trained as `SequentialEngine` does, and the log says so once.
+mini-batches, its worker does what `SequentialEngine` would. Each device is computed by one worker alone, with one
+thread: results do not depend on which worker or on how many there are (`kfl.engine.workers`).
 
-There is one single-threaded worker per core: two threads inside each matrix product of this size wait for each other,
-two devices side by side do not. Workers are threads, because PyTorch and compiled kernels release the interpreter
-while they compute, so nothing is copied. Each device is computed by one worker alone: results do not depend on which
-one or on how many there are.
+A module or an objective that draws random numbers from PyTorch's own generator cannot share it: its devices are
+trained one after another, each with a seed of its own. Nobody has to say so. A round that moved the generator is
+taken back and done again in that way, and so are later ones.
 """
 
 from __future__ import annotations
 
-import functools
+import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cpu import DeviceKernels, Trainer
 from kfl.data import LocalData
-from kfl.engine.base import Plan, RoundKey, Sgd
+from kfl.engine.base import Path, Plan, RoundKey, Sgd
 from kfl.engine.objectives import Objective
-from kfl.engine.sequential import SequentialEngine
-from kfl.models import FleetModels, Network, State
+from kfl.engine.sequential import SequentialEngine, means_of
+from kfl.engine.workers import few, keep_memory, spread, torch_threads
+from kfl.models import FleetModels, Network, State, parts
 
 ROWS_AT_ONCE = 1024
 """Test samples of devices with one common model that are evaluated together."""
+PIECE_ROWS = 128
+"""Samples that go through a network at once where nothing is trained."""
 
-Item = TypeVar("Item")
 T = TypeVar("T")
 log = logging.getLogger("kfl")
 
@@ -47,6 +47,10 @@ class CpuEngine(SequentialEngine):
         self._kernels = DeviceKernels(data, Arithmetic(plan.precision, "cpu"), gram=plan.gram)
         self._networks: dict[int, Network | None] = {}
         self._logged: set[str] = set()
+        self._drawing: set[tuple[int, type[Objective]]] = set()
+        self._by_rows: dict[int, bool] = {}
+        if "worker" in (*plan.paths, plan.otherwise):
+            keep_memory()
         for index in np.flatnonzero([path == "cnn" for path in plan.paths]):
             if (members := np.flatnonzero(models.architecture == index)).size:
                 self._network(int(members[0]))
@@ -68,10 +72,41 @@ class CpuEngine(SequentialEngine):
             assert trainer is not None and own is not None
             return trainer(devices[index], states[index], own, data)
 
-        def plainly(indices: list[int]) -> list[State]:
-            return [self.train_one(devices[i], states[i], objective.for_device(i), sgd, key, data) for i in indices]
+        def plainly(index: int) -> State:
+            return self.train_one(devices[index], states[index], objective.for_device(index), sgd, key, data)
 
-        return self._divided([trainer is not None for trainer in trainers], by_hand, plainly)
+        def steps(index: int) -> State:
+            module, own = self._copy(devices[index]), objective.for_device(index)
+            return self.descend(module, devices[index], states[index], own, sgd, key, data)
+
+        def cost(index: int) -> float:
+            profile = self.profile(devices[index])
+            return profile.model.flops * (profile.samples if data is None else len(data[1]))
+
+        def beside(indices: list[int]) -> list[State]:
+            """In workers, unless random numbers are drawn that others would draw too."""
+            kinds = {i: (int(self._models.architecture[devices[i]]), type(objective)) for i in indices}
+            quiet = [i for i in indices if kinds[i] not in self._drawing]
+            self._build(devices)
+            before = torch.get_rng_state()
+            found = dict(zip(quiet, spread(steps, quiet, self.plan.workers, cost), strict=True))
+            if not torch.equal(torch.get_rng_state(), before):
+                torch.set_rng_state(before)
+                found = {}
+            drew = set()
+            for i in indices:
+                if i not in found:
+                    with torch_threads(1), self.own_draws(key, devices[i]):
+                        start = torch.get_rng_state()
+                        found[i] = steps(i)
+                        if not torch.equal(torch.get_rng_state(), start):
+                            drew.add(kinds[i])
+            if news := sorted({self._models.names[index] for index, _ in drew - self._drawing}):
+                self._log_once(f"{few(news)} (with {type(objective).__name__}) draw random numbers", "plain")
+            self._drawing |= drew
+            return [found[i] for i in indices]
+
+        return self._divided([trainer is not None for trainer in trainers], devices, by_hand, plainly, beside)
 
     def _trainers(
         self, devices: Sequence[int], states: Sequence[State], objective: Objective, sgd: Sgd
@@ -80,10 +115,10 @@ class CpuEngine(SequentialEngine):
         form = objective.closed_form()
         frozen = not (sgd.body_rate > 0 and sgd.head_rate > 0)
         if form is None or (form.mixture and frozen):
-            self._log_once(f"The objective {type(objective).__name__}")
+            self._log_once(f"The objective {type(objective).__name__}", self.plan.otherwise)
             form = None
         elif sgd.batch_size is not None:
-            self._log_once("Mini-batches")
+            self._log_once("Mini-batches", self.plan.otherwise)
             form = None
         # Devices of one architecture share a trainer, those whose states have the same entries the rates.
         descents: dict[tuple[str, ...], Descent] = {}
@@ -110,19 +145,23 @@ class CpuEngine(SequentialEngine):
         def by_hand(index: int) -> tuple[Tensor, Tensor]:
             device, network = devices[index], networks[index]
             assert network is not None
-            labels = self._data.labels(device, "train")
             feature = self._kernels.train_features(device, network, states[index]).to(self._number)
-            if clip_norm is not None:
-                feature = feature * (clip_norm / feature.norm(dim=1, keepdim=True)).clamp(max=1)
-            count = torch.bincount(labels, minlength=self.classes)
-            total = feature.new_zeros(self.classes, self.features).index_add_(0, labels, feature)
-            return total / count.clamp(min=1)[:, None], count
+            return means_of(feature, self._data.labels(device, "train"), self.classes, clip_norm)
 
-        def plainly(indices: list[int]) -> list[tuple[Tensor, Tensor]]:
-            chosen = [devices[i] for i in indices], [states[i] for i in indices]
-            return list(zip(*SequentialEngine.class_means(self, *chosen, clip_norm), strict=True))
+        def plainly(index: int) -> tuple[Tensor, Tensor]:
+            means, counts = SequentialEngine.class_means(self, [devices[index]], [states[index]], clip_norm)
+            return means[0], counts[0]
 
-        found = self._divided([network is not None for network in networks], by_hand, plainly)
+        def beside(indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+            def read(index: int) -> tuple[Tensor, Tensor]:
+                inputs, labels = self._read(devices[index], "train")
+                feature = self._outputs(devices[index], states[index], inputs, head=False)
+                return means_of(feature, labels, self.classes, clip_norm)
+
+            self._build(devices)
+            return spread(read, indices, self.plan.workers)
+
+        found = self._divided([network is not None for network in networks], devices, by_hand, plainly, beside)
         means = [torch.zeros(0, self.classes, self.features, dtype=self._number)]
         counts = [torch.zeros(0, self.classes, dtype=torch.int64)]
         return (
@@ -144,12 +183,15 @@ class CpuEngine(SequentialEngine):
             assert network is not None
             return prepared[bool(network.convolutions)](network, states[index])
 
-        def plainly(indices: list[int]) -> list[Tensor]:
-            return list(
-                SequentialEngine.logits(self, [devices[i] for i in indices], [states[i] for i in indices], inputs)
-            )
+        def plainly(index: int) -> Tensor:
+            return SequentialEngine.logits(self, [devices[index]], [states[index]], inputs)[0]
 
-        found = self._divided([network is not None for network in networks], by_hand, plainly)
+        def beside(indices: list[int]) -> list[Tensor]:
+            self._build(devices)
+            converted = self._converted(inputs)
+            return spread(lambda i: self._outputs(devices[i], states[i], converted), indices, self.plan.workers)
+
+        found = self._divided([network is not None for network in networks], devices, by_hand, plainly, beside)
         empty = torch.zeros(0, len(inputs), self.classes, dtype=self._number)
         return torch.cat([empty, *(logits[None] for logits in found)])
 
@@ -169,12 +211,55 @@ class CpuEngine(SequentialEngine):
         found = dict.fromkeys(range(len(devices)), 0)
         for group, right in zip(groups, spread(by_hand, groups, self.plan.workers), strict=True):
             found.update(zip(group, right, strict=True))
-        rest = [i for i, network in enumerate(networks) if network is None]
-        if rest:
+        rest = [i for i, network in enumerate(networks) if network is None and self._test_sizes[devices[i]]]
+
+        def plainly(index: int) -> int:
+            return SequentialEngine.correct(self, [devices[index]], [states[index]])[0]
+
+        def beside(index: int) -> int:
+            inputs, labels = self._read(devices[index], "test")
+            return int((self._outputs(devices[index], states[index], inputs).argmax(1) == labels).sum())
+
+        plain = [i for i in rest if self._path(devices[i]) == "plain"]
+        if plain:
             with torch_threads(self.plan.workers):
-                plain = SequentialEngine.correct(self, [devices[i] for i in rest], [states[i] for i in rest])
-            found.update(zip(rest, plain, strict=True))
+                found.update({i: plainly(i) for i in plain})
+        others = [i for i in rest if i not in set(plain)]
+        self._build([devices[i] for i in others])
+        found.update(zip(others, spread(beside, others, self.plan.workers), strict=True))
         return [found[index] for index in range(len(devices))]
+
+    @torch.no_grad()
+    def _outputs(self, device: int, state: State, inputs: Tensor, *, head: bool = True) -> Tensor:
+        """Logits, or features without the head, in evaluation mode and in pieces: the memory is that of a piece."""
+        module = self._copy(device)
+        module.load_state_dict(state)
+        body, last = parts(module.eval())
+
+        def outputs(rows: Tensor) -> Tensor:
+            found: Tensor = last(body(rows)) if head else body(rows)
+            return found
+
+        if len(inputs) <= PIECE_ROWS:
+            return outputs(inputs)
+        index = int(self._models.architecture[device])
+        if index not in self._by_rows:
+            # A layer may look at the whole batch, such as a normalisation without running statistics.
+            few = inputs[:4]
+            together, apart = outputs(few), torch.cat([outputs(few[:2]), outputs(few[2:])])
+            self._by_rows[index] = torch.allclose(together, apart, rtol=1e-3, atol=1e-4, equal_nan=True)
+        if not self._by_rows[index]:
+            return outputs(inputs)
+        return torch.cat([outputs(rows) for rows in inputs.split(PIECE_ROWS)])
+
+    def _build(self, devices: Sequence[int]) -> None:
+        """Make the modules that workers copy: a builder may draw random numbers, so only one thread may call it."""
+        for device in devices:
+            self.template(device)
+
+    def _copy(self, device: int) -> nn.Module:
+        """A module of the device's architecture that no other worker has."""
+        return copy.deepcopy(self.template(device))
 
     def _of_one_model(self, indices: list[int], devices: Sequence[int], states: Sequence[State]) -> list[list[int]]:
         """Neighbours with the very same model in one group, as in federated averaging, of so many samples."""
@@ -191,16 +276,28 @@ class CpuEngine(SequentialEngine):
         return groups
 
     def _divided(
-        self, fast: list[bool], by_hand: Callable[[int], T], plainly: Callable[[list[int]], list[T]]
+        self,
+        fast: list[bool],
+        devices: Sequence[int],
+        by_hand: Callable[[int], T],
+        plainly: Callable[[int], T],
+        beside: Callable[[list[int]], list[T]],
     ) -> list[T]:
-        """Those by hand side by side, the others one after another; results in order."""
-        chosen = [index for index, is_fast in enumerate(fast) if is_fast]
-        rest = [index for index, is_fast in enumerate(fast) if not is_fast]
-        found = dict(zip(chosen, spread(by_hand, chosen, self.plan.workers), strict=True))
-        if rest:
+        """Those by hand side by side, then the others by autograd, as the plan says; results in order."""
+        ways = ["hand" if by_hand else self._path(device) for by_hand, device in zip(fast, devices, strict=True)]
+        hand, worker, plain = ([i for i, way in enumerate(ways) if way == name] for name in ("hand", "worker", "plain"))
+        found = dict(zip(hand, spread(by_hand, hand, self.plan.workers), strict=True))
+        if worker:
+            found.update(zip(worker, beside(worker), strict=True))
+        if plain:
             with torch_threads(self.plan.workers):
-                found.update(zip(rest, plainly(rest), strict=True))
+                found.update({index: plainly(index) for index in plain})
         return [found[index] for index in range(len(fast))]
+
+    def _path(self, device: int) -> Path:
+        """How a device is computed by autograd: in workers, or one after another with PyTorch's own threads."""
+        path = self.plan.paths[int(self._models.architecture[device])]
+        return path if path in ("worker", "plain") else self.plan.otherwise
 
     def _runnable(self, devices: Sequence[int], states: Sequence[State]) -> list[Network | None]:
         """The networks that are evaluated by hand, where a state is a whole model and nothing else."""
@@ -219,52 +316,21 @@ class CpuEngine(SequentialEngine):
         index = int(self._models.architecture[device])
         if index not in self._networks:
             network = self._models.profiles[index].network
-            by_hand = network is not None and self.plan.paths[index] != "plain" and self._kernels.compile(network)
+            by_hand = (
+                network is not None
+                and self.plan.paths[index] not in ("plain", "worker")
+                and self._kernels.compile(network)
+            )
             self._networks[index] = network if by_hand else None
         return self._networks[index]
 
-    def _log_once(self, what: str) -> None:
+    def _log_once(self, what: str, path: Path) -> None:
         if what not in self._logged:
             self._logged.add(what)
-            log.info("%s: trained by plain autograd, one device after another.", what)
+            how = "one device per core" if path == "worker" else "one device after another"
+            log.info("%s: trained by autograd, %s.", what, how)
 
 
 def _same(one: State, other: State) -> bool:
     """Whether two states are the same tensors, not merely equal ones."""
     return one is other or (one.keys() == other.keys() and all(one[name] is other[name] for name in one))
-
-
-# ── Workers ──────────────────────────────────────────────────────────────────
-
-
-def spread(work: Callable[[Item], T], items: Sequence[Item], workers: int) -> list[T]:
-    """`work` on every item, results in the order of the items."""
-    with torch_threads(1), torch.no_grad():
-        if workers == 1 or len(items) < 2:
-            return [work(item) for item in items]
-        return list(_pool(workers).map(functools.partial(_quietly, work), items))
-
-
-def _quietly(work: Callable[[Item], T], item: Item) -> T:
-    with torch.no_grad():  # gradient mode belongs to a thread
-        return work(item)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Threads inside PyTorch's own operations for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@functools.cache
-def _pool(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, "kfl-worker", initializer=_start)
-
-
-def _start() -> None:
-    torch.set_num_threads(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Sequence
 from typing import get_args
 
 from kfl.core.errors import ConfigError, MissingExtraError
@@ -58,7 +59,8 @@ def make_plan(models: FleetModels, device: str = "cpu", precision: str = "float3
     if check_device(device) == "cuda":
         return Plan("cuda", precision, workers=1, paths=("stacked",) * len(models.builders))  # type: ignore[arg-type]  # checked above
     paths = tuple(_path(models, index) for index in range(len(models.builders)))
-    return Plan("cpu", precision, torch.get_num_threads(), gram=True, paths=paths)  # type: ignore[arg-type]  # checked above
+    _say(models, paths)
+    return Plan("cpu", precision, torch.get_num_threads(), gram=True, paths=paths, otherwise="worker")  # type: ignore[arg-type]  # checked above
 
 
 def check_device(device: str) -> str:
@@ -79,13 +81,23 @@ def _path(models: FleetModels, index: int) -> Path:
     from kfl._kernels.cpu import kind
 
     found = kind(models.profiles[index].network)
-    if found is None:
-        _log_once(f"{models.names[index]} is none of the paper's networks: trained by plain autograd, which is slower.")
-        return "plain"
-    if found == "cnn" and not _compiles():
-        _log_once("Convolutions run as plain PyTorch, several times slower than with: pip install 'kfl[fast]'.")
-        return "plain"
-    return found
+    return "worker" if found is None or (found == "cnn" and not _compiles()) else found
+
+
+def _say(models: FleetModels, paths: Sequence[Path]) -> None:
+    """One sentence for the architectures that are not written out by hand, and why they are not."""
+    from kfl._kernels.cpu import kind
+    from kfl.engine.workers import few
+
+    others = [index for index, path in enumerate(paths) if path == "worker"]
+    for without_compiler in (False, True):
+        names = [models.names[i] for i in others if (kind(models.profiles[i].network) is None) != without_compiler]
+        if not names:
+            continue
+        why = "other layers than the paper's networks"
+        if without_compiler:
+            why = "convolutions several times slower than with: pip install 'kfl[fast]'"
+        _log_once(f"{few(list(dict.fromkeys(names)))}: trained by autograd, one device per core ({why}).")
 
 
 _logged: set[str] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +90,28 @@ class SequentialEngine(Engine):
         data: tuple[Tensor, Tensor] | None = None,
     ) -> State:
         """One device with its own objective."""
-        module = self.template(device).train()
+        with self.own_draws(key, device):
+            return self.descend(self.template(device), device, state, objective, sgd, key, data)
+
+    @contextmanager
+    def own_draws(self, key: RoundKey, device: int) -> Iterator[None]:
+        """Dropout and the like draw by name too, and leave the caller's random state alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.random.manual_seed(key.torch_seed("layers", device))
+            yield
+
+    def descend(
+        self,
+        module: nn.Module,
+        device: int,
+        state: State,
+        objective: Objective,
+        sgd: Sgd,
+        key: RoundKey,
+        data: tuple[Tensor, Tensor] | None = None,
+    ) -> State:
+        """The steps of one device through a module of its architecture, whatever weights that holds."""
+        module.train()
         buffers = {name for name, _ in module.named_buffers()}
         now = {name: value.clone() for name, value in state.items()}
         descent = objective.descent([name for name in now if name.rpartition("/")[2] not in buffers], sgd)
@@ -99,25 +121,22 @@ class SequentialEngine(Engine):
         velocity: State = {}
         forward = as_function(module)
         inputs, targets = self._read(device, "train") if data is None else data
-        # Fork, so that dropout and the like draw by name too and leave the caller's random state alone.
-        with torch.random.fork_rng(devices=[]):
-            torch.random.manual_seed(key.torch_seed("layers", device))
-            for batch in batches(len(targets), sgd, key, device):
-                x, y = (inputs, targets) if batch is None else (inputs[batch], targets[batch])
-                for name in trained:
-                    now[name].requires_grad_()
-                with torch.enable_grad():
-                    loss = objective.loss(forward, now, x, y)
-                gradients = torch.autograd.grad(loss, [now[name] for name in trained], allow_unused=True)
-                with torch.no_grad():
-                    for name, gradient in zip(trained, gradients, strict=True):
-                        if gradient is not None:
-                            if name in velocity:
-                                velocity[name].mul_(sgd.momentum).add_(gradient)
-                            else:
-                                velocity[name] = gradient.clone()  # gradients of two names may be one tensor
-                            now[name].sub_(velocity[name], alpha=descent.rates[name])
-                            now[name] = objective.project(name, now[name].detach())
+        for batch in batches(len(targets), sgd, key, device):
+            x, y = (inputs, targets) if batch is None else (inputs[batch], targets[batch])
+            for name in trained:
+                now[name].requires_grad_()
+            with torch.enable_grad():
+                loss = objective.loss(forward, now, x, y)
+            gradients = torch.autograd.grad(loss, [now[name] for name in trained], allow_unused=True)
+            with torch.no_grad():
+                for name, gradient in zip(trained, gradients, strict=True):
+                    if gradient is not None:
+                        if name in velocity:
+                            velocity[name].mul_(sgd.momentum).add_(gradient)
+                        else:
+                            velocity[name] = gradient.clone()  # gradients of two names may be one tensor
+                        now[name].sub_(velocity[name], alpha=descent.rates[name])
+                        now[name] = objective.project(name, now[name].detach())
         return {name: value.detach() for name, value in now.items()}
 
     @torch.no_grad()
@@ -130,12 +149,8 @@ class SequentialEngine(Engine):
         for device, state in zip(devices, states, strict=True):
             body, _ = parts(self._load(device, state).eval())
             inputs, labels = self._read(device, "train")
-            feature = body(inputs)
-            if clip_norm is not None:
-                feature = feature * (clip_norm / feature.norm(dim=1, keepdim=True)).clamp(max=1)
-            count = torch.bincount(labels, minlength=self.classes)
-            total = feature.new_zeros(self.classes, self.features).index_add_(0, labels, feature)
-            means.append((total / count.clamp(min=1)[:, None])[None])
+            mean, count = means_of(body(inputs), labels, self.classes, clip_norm)
+            means.append(mean[None])
             counts.append(count[None])
         return torch.cat(means), torch.cat(counts)
 
@@ -192,6 +207,15 @@ class SequentialEngine(Engine):
             with torch.random.fork_rng(devices=[]):
                 self._templates[index] = copy.deepcopy(self._models.builders[index]()).to(self._where, self._number)
         return self._templates[index]
+
+
+def means_of(feature: Tensor, labels: Tensor, classes: int, clip_norm: float | None) -> tuple[Tensor, Tensor]:
+    """Mean feature per class, zero where there is no sample, and counts: equation (4)."""
+    if clip_norm is not None:
+        feature = feature * (clip_norm / feature.norm(dim=1, keepdim=True)).clamp(max=1)
+    count = torch.bincount(labels, minlength=classes)
+    total = feature.new_zeros(classes, feature.shape[1]).index_add_(0, labels, feature)
+    return total / count.clamp(min=1)[:, None], count
 
 
 def as_function(module: nn.Module) -> Callable[[State, Tensor], tuple[Tensor, Tensor]]:

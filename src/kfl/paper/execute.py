@@ -167,7 +167,7 @@ def seconds_per_device(dataset: Dataset, device: str, precision: str, data_dir: 
 
     With one thread, as each of the runs will have.
     """
-    from kfl.engine.cpu import torch_threads
+    from kfl.engine.workers import torch_threads
     from kfl.simulation.runner import run
 
     stamps: list[float] = []

@@ -18,7 +18,7 @@ from typing import Any
 
 from kfl.core.errors import KflError, StoppedError
 from kfl.data import Dataset
-from kfl.engine.cpu import torch_threads
+from kfl.engine.workers import torch_threads
 from kfl.experiment import Experiment
 from kfl.runfolder import (
     History,
