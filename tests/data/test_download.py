@@ -5,6 +5,7 @@ import io
 import socket
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -191,3 +192,32 @@ def test_an_archive_that_is_not_as_expected_leaves_nothing(tmp_path, server: Ser
         fetch(files, tmp_path, None, server.url)
     assert left_behind(tmp_path) == []
     assert list((tmp_path / "toy").iterdir()) == []
+
+
+def test_members_leave_a_zip_too_and_their_sizes_may_be_unknown(tmp_path: Path, server: Server) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("gzip/one", b"1" * 10)
+        archive.writestr("../escape", b"evil")
+    content = buffer.getvalue()
+    server.content = {"z": content}
+    files = source(RemoteFile("z", hashlib.md5(content).hexdigest(), members={"gzip/one": None}))
+    fetch(files, tmp_path / "data", None, server.url)
+    assert left_behind(tmp_path) == ["data/toy/gzip/one"]
+    fetch(files, tmp_path / "data", None, server.url)
+    assert server.requests == ["z"], "what is there is not fetched again"
+    other = source(RemoteFile("z", hashlib.md5(content).hexdigest(), members={"gzip/two": None}))
+    with pytest.raises(DataError, match="not the expected archive"):
+        fetch(other, tmp_path / "data", None, server.url)
+
+
+def test_without_a_published_md5_a_whole_file_is_kept_and_a_broken_one_is_not(tmp_path: Path, server: Server) -> None:
+    seen: list[tuple[int, int | None]] = []
+    server.content = {"a": A}
+    fetch(source(RemoteFile("a")), tmp_path, lambda done, total: seen.append((done, total)), server.url)
+    assert (tmp_path / "toy" / "a").read_bytes() == A and {total for _, total in seen} == {None}
+    (tmp_path / "toy" / "a").unlink()
+    server.broken = {"a"}
+    with pytest.raises(DataError, match="broke off after"):
+        fetch(source(RemoteFile("a")), tmp_path, None, server.url)
+    assert left_behind(tmp_path) == []

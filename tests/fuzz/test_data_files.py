@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kfl.core.errors import DataError, KflError
-from kfl.data import Dataset
+from kfl.data import Dataset, load_dataset
 from kfl.data.idx import IdxFile, read_idx
 from kfl.data.mnist5k import _csv_path
 from kfl.data.parquet import read_table
@@ -77,6 +77,71 @@ def test_parquet_files(pictures, mutated, judged, tmp_path):
             assert found.labels.shape == (30,)
         assert path.read_bytes() == broken
     assert refused > CASES / 10
+
+
+@pytest.fixture
+def no_cache(tmp_path_factory):
+    """A cache folder that cannot be made, so that every file is read."""
+    path = tmp_path_factory.mktemp("none") / "file"
+    path.write_text("in the way")
+    return path
+
+
+def whole_npz(people: bool) -> tuple[bytes, np.ndarray]:
+    x, buffer = np.random.default_rng(0).normal(size=(20, 2, 3)).astype(np.float32), io.BytesIO()
+    more = {"device": np.arange(20) // 5} if people else {}
+    (np.savez_compressed if people else np.savez)(buffer, x=x, y=np.arange(20) % 2, **more)
+    return buffer.getvalue(), x
+
+
+@pytest.mark.parametrize("people", [False, True], ids=["stored", "compressed"])
+def test_npz_files(people, mutated, judged, tmp_path, no_cache):
+    whole, x = whole_npz(people)
+    draw, path, refused = random.Random(10), tmp_path / "a.npz", 0
+    for _ in range(CASES):
+        path.write_bytes(broken := mutated(whole, draw))
+        found = judged(lambda: load_dataset(str(path), cache_dir=no_cache))
+        refused += isinstance(found, KflError)
+        if not isinstance(found, KflError):  # a checksum covers what an archive holds, not all it says about it
+            assert found.train_y.min() >= 0 and len(found.train_y) == len(found.train_x)
+            assert set(found.train_x.reshape(-1).tolist()) <= set(x.reshape(-1).tolist())
+        assert path.read_bytes() == broken
+    assert refused > CASES / 2
+
+
+def test_idx_folders_of_unknown_sets(digits, mutated, judged, tmp_path, no_cache):
+    _, content, values = digits
+    labels = IdxFile("l", (20,)).header + bytes(range(10)) * 2
+    draw, refused = random.Random(11), 0
+    for _ in range(CASES):
+        images, tags = (mutated(content, draw), labels) if draw.random() < 0.5 else (content, mutated(labels, draw))
+        (tmp_path / "train-images-idx3-ubyte").write_bytes(images)
+        (tmp_path / "train-labels-idx1-ubyte").write_bytes(tags)
+        found = judged(lambda: load_dataset(str(tmp_path), cache_dir=no_cache))
+        refused += isinstance(found, KflError)
+        if not isinstance(found, KflError):
+            assert len(found.train_y) + len(found.test_y) == len(values)
+    assert refused > CASES / 4
+
+
+@pytest.mark.filterwarnings("ignore")  # pillow warns of odd images, which are refused or not
+def test_folders_of_images(mutated, judged, tmp_path, no_cache):
+    image = pytest.importorskip("PIL.Image")
+    for number in range(8):
+        path = tmp_path / "set" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        image.fromarray(pixels).save(path, format=("PNG", "BMP", "GIF", "TIFF")[number // 2])
+    draw, refused = random.Random(12), 0
+    for _ in range(CASES):
+        path = draw.choice(sorted((tmp_path / "set").rglob("*.png")))
+        whole = path.read_bytes()
+        path.write_bytes(mutated(whole, draw))
+        found = judged(lambda: load_dataset(str(tmp_path / "set"), cache_dir=no_cache))
+        refused += isinstance(found, KflError)
+        assert isinstance(found, KflError) or found.input_shape == (3, 6, 6)
+        path.write_bytes(whole)
+    assert refused > CASES / 5
 
 
 def test_a_damaged_cache_is_made_again(mutated, judged, tmp_path):

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tracemalloc
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import torch
 import kfl
 from kfl.core.arrays import read_npz
 from kfl.core.errors import DataError, KflError, RunFolderError, StoppedError
+from kfl.data import load_dataset
 from kfl.data.idx import IdxFile, read_idx
 from kfl.data.parquet import read_table
 from kfl.data.storage import Decoded, cached
@@ -99,8 +101,6 @@ def huge_npy(count: int = 2**45) -> bytes:
 
 
 def zipped(**members: bytes) -> bytes:
-    import zipfile
-
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in members.items():
@@ -199,6 +199,38 @@ def test_an_image_in_a_table_is_only_an_image(tmp_path, bomb):
     path.write_bytes(pickle.dumps(bomb))
     with pytest.raises(DataError, match="cannot be read as parquet"):
         read_table([path], tmp_path, shape=(3, 8, 8))
+
+
+def test_an_npz_dataset_is_only_numbers(tmp_path, bomb):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.array([[bomb]], dtype=object), y=np.arange(1))
+    with pytest.raises(DataError, match="holds x, which has Python objects"):
+        load_dataset(str(path), cache_dir=tmp_path / "cache")
+    for content in (npy(bomb), pickle.dumps(bomb)):
+        path.write_bytes(zipped(x=content, y=content))
+        with pytest.raises(DataError, match="holds x"):
+            load_dataset(str(path), cache_dir=tmp_path / "cache")
+
+
+def test_sizes_in_an_npz_dataset_are_not_believed(tmp_path):
+    """A header that promises more than there is, and an archive of a gigabyte of nothing."""
+    path = tmp_path / "a.npz"
+    nothing = tmp_path / "nothing.npz"
+    with (
+        zipfile.ZipFile(nothing, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("x.npy", "w", force_zip64=True) as x,
+    ):
+        np.lib.format.write_array_header_1_0(x, {"descr": "|u1", "fortran_order": False, "shape": (2**30 + 2**24, 1)})
+        for _ in range(2**6 + 1):
+            x.write(bytes(2**24))
+    for content in (zipped(x=huge_npy(), y=huge_npy()), zipped(x=huge_npy(2**62), y=huge_npy()), nothing.read_bytes()):
+        path.write_bytes(content)
+
+        def read():
+            with pytest.raises(DataError, match=r"declares the shape|which no real data does"):
+                load_dataset(str(path), cache_dir=tmp_path / "cache")
+
+        assert peak_mb(read) < 16
 
 
 def peak_mb(action) -> float:

@@ -44,7 +44,7 @@ DataDir = Annotated[
     Path | None,
     tyro.conf.arg(
         metavar="FOLDER",
-        help="Folder that holds MNIST and CIFAR-10. Default: the environment variable KFL_DATA_DIR.",
+        help="Folder that holds the datasets that have names. Default: the environment variable KFL_DATA_DIR.",
         help_behavior_hint="",
     ),
 ]

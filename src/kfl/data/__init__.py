@@ -13,7 +13,7 @@ from kfl.data.adjust import add_new_class, limit_samples, limit_tested
 from kfl.data.dataset import Dataset
 from kfl.data.local_data import LocalData
 from kfl.data.partition import Partition, partition
-from kfl.data.registry import DATASETS, check_name, download, downloadable, load_dataset, short_name
+from kfl.data.registry import DATASETS, check_name, dataset_path, download, downloadable, load_dataset, short_name
 from kfl.data.show import data_line, split_table
 from kfl.data.source import Download, RemoteFile, Source
 from kfl.data.storage import Decoded, cached, resolve_cache_dir, resolve_data_dir
@@ -31,6 +31,7 @@ __all__ = [
     "cached",
     "check_name",
     "data_line",
+    "dataset_path",
     "download",
     "downloadable",
     "limit_samples",

@@ -301,9 +301,11 @@ def _ids(name: str, values: ArrayLike) -> NDArray[Any]:
         return np.char.decode(array, "utf-8", "replace")
     if array.dtype.kind == "U":
         return array
-    if array.dtype.kind not in "buif":
+    if array.dtype.kind == "f" and bool(((array == np.trunc(array)) & (np.abs(array) < 2**53)).all()):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "bui":
         raise DataError(f"{name} has type {array.dtype}, but ids of devices must be integers or strings.")
-    return as_labels(name, array)
+    return array.astype(np.int64)
 
 
 def _check_devices(name: str, device: IntArray, samples: int, names: int, least: int) -> None:

@@ -13,7 +13,7 @@ from kfl.core.errors import ConfigError, DataError
 from kfl.core.lazy import import_object
 from kfl.data import cifar10, mnist5k, named
 from kfl.data.dataset import Dataset
-from kfl.data.paths import load_path, looks_like_path, name_of_path
+from kfl.data.paths import load_path, looks_like_path, name_of_path, parse_place
 from kfl.data.source import Progress, Source, fetch
 from kfl.data.storage import resolve_cache_dir, resolve_data_dir
 
@@ -68,6 +68,13 @@ def check_name(name: str) -> None:
     raise ConfigError(
         "dataset", name, f"one of {', '.join(DATASETS)}, a file or folder, or 'package.module:name'{hint}"
     )
+
+
+def dataset_path(name: str) -> Path | None:
+    """The file or folder that a dataset's name is the path of; None for other names."""
+    if name in DATASETS or not looks_like_path(name):
+        return None
+    return parse_place(name).path.absolute()
 
 
 def short_name(name: str) -> str:

@@ -53,7 +53,7 @@ def serve(grid: Grid, config: ServerConfig, folder: Path) -> None:
     target = RunFolder(folder)
     with target.locked():
         finished, facts = target.prepare(config.experiment) == "finished", _environment(config)
-        target.refuse_other_traces(facts)
+        target.refuse_other_files(facts)
         if finished:
             log.info("The run in %s is finished.", folder.name)
             return

@@ -220,7 +220,8 @@ def facts(run: RunData) -> dict[str, str]:
         found["Packages"] = ", ".join(f"{name} {version}" for name, version in packages.items())
     data = environment.get("dataset")
     if isinstance(data, dict):
-        found["Data"] = f"{data.get('name', '?')}, fingerprint {data.get('fingerprint', '?')}"
+        where = f" from {data['path']}" if data.get("path") else ""
+        found["Data"] = f"{data.get('name', '?')}{where}, fingerprint {data.get('fingerprint', '?')}"
         if data.get("note"):
             found["Note on the data"] = str(data["note"])
     traces = environment.get("traces")

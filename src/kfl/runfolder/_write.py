@@ -176,17 +176,25 @@ class RunFolder:
                 "choose another folder with --out."
             )
 
-    def refuse_other_traces(self, environment: Mapping[str, Any]) -> None:
-        """Refuse to go on, or to take a finished run for this one, with a trace that has changed since it began."""
-        before, now = (found.get("traces") for found in (RunReader(self.path).environment(), environment))
-        if not isinstance(before, Mapping) or not isinstance(now, Mapping):
-            return
-        for name, trace in now.items():
-            if before.get(name, trace) != trace:
-                raise RunFolderError(
-                    f"The {name} trace {trace['path']} has changed since the run in {self.path} began; restore it, or "
-                    "start a new run in another folder with --out."
-                )
+    def refuse_other_files(self, environment: Mapping[str, Any]) -> None:
+        """Refuse to go on, or to take a finished run for this one, with a trace or data file that has changed."""
+        before = RunReader(self.path).environment()
+        traces, now = before.get("traces"), environment.get("traces")
+        if isinstance(traces, Mapping) and isinstance(now, Mapping):
+            for name, trace in now.items():
+                if traces.get(name, trace) != trace:
+                    raise self._changed(f"The {name} trace {trace['path']}")
+        data, found = before.get("dataset"), environment.get("dataset")
+        if isinstance(data, Mapping) and isinstance(found, Mapping) and "path" in found:
+            fingerprint = found["fingerprint"]
+            if data.get("fingerprint", fingerprint) != fingerprint:
+                raise self._changed(f"The dataset {found['path']}")
+
+    def _changed(self, what: str) -> RunFolderError:
+        return RunFolderError(
+            f"{what} has changed since the run in {self.path} began; restore it, or start a new run in another folder "
+            "with --out."
+        )
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
         """Record what the run runs on."""

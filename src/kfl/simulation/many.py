@@ -79,7 +79,7 @@ def run_many(
         threads: PyTorch threads of each run. Independent of `workers`, because the last digits of sums depend on it: so
             results do not depend on `workers`.
         dataset: your own data instead of the one each experiment names.
-        data_dir: folder that holds MNIST and CIFAR-10; by default `KFL_DATA_DIR`.
+        data_dir: folder that holds the datasets that have names; by default `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
         precision: number format, as in `run`.
         ray: address of a Ray cluster that runs them instead of processes here: `HOST:PORT`, `ray://HOST:PORT`, `auto`

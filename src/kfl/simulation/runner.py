@@ -83,7 +83,7 @@ def run(
         dataset: your own data instead of the one `experiment.dataset` names.
         models: your own modules: one per device, or a function of the device number. Each needs a `body` and
             a `head`.
-        data_dir: folder that holds MNIST and CIFAR-10; by default `KFL_DATA_DIR`.
+        data_dir: folder that holds the datasets that have names; by default `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
         precision: number format: float32, tf32 (GPU), bf16 products with float32 weights, or float64.
         deterministic: on a GPU, only algorithms that give the same result every time; slower. A CPU always does.
@@ -134,7 +134,7 @@ def run_world(
     target = RunFolder(Path(folder))
     with target.locked():
         finished, facts = target.prepare(world.experiment) == "finished", world.describe()
-        target.refuse_other_traces(facts)
+        target.refuse_other_files(facts)
         if finished:
             return load_run(target.path)[1]
         target.write_environment({**describe_environment(), **facts, "deterministic": deterministic})

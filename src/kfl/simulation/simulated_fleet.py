@@ -98,11 +98,13 @@ class SimulatedFleet(Fleet):
         return correct
 
     def describe_devices(self) -> Iterable[dict[str, Any]]:
-        """For each device its number, model, parameters, samples and classes."""
-        models, counts = self.world.models, self.world.partition.train_counts
+        """For each device its number, what the data calls it if it does, its model, parameters, samples and classes."""
+        models, split = self.world.models, self.world.partition
+        counts, names = split.train_counts, split.names
         return [
             {
                 "device": device,
+                **({"name": names[device]} if names else {}),
                 "model": models.names[index],
                 "parameters": models.profiles[index].parameters,
                 "samples": int(self.table.samples[device]),

@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from kfl.core.errors import DataError
-from kfl.data import Dataset, Partition, load_dataset
+from kfl.data import Dataset, Partition, dataset_path, load_dataset
 from kfl.engine import Engine, LocalData
 from kfl.engine.base import Plan
 from kfl.engine.factory import make_engine
@@ -52,6 +52,10 @@ class World:
         facts = [configuration, plan, self.dataset.fingerprint()]
         return blake2b("\n".join(facts).encode(), digest_size=16).hexdigest()
 
+    def _data_path(self) -> Path | None:
+        """The file or folder the data was read from, where the configuration names one."""
+        return None if "dataset" in self.given_as_objects else dataset_path(self.experiment.dataset)
+
     def describe(self) -> dict[str, Any]:
         """The data, the models and how they are executed, for the run folder."""
         data, names = self.dataset, self.models.names
@@ -67,6 +71,7 @@ class World:
                 "mean": data.mean,
                 "std": data.std,
                 "note": data.note,
+                **({"path": str(where)} if (where := self._data_path()) is not None else {}),
             },
             "models": sorted(set(names)) if len(names) <= 20 else len(names),
             "given_as_objects": list(self.given_as_objects),
