@@ -63,7 +63,8 @@ def check_name(name: str) -> None:
     """Refuse what can be neither the name of a dataset, nor a path, nor a function; nothing is read."""
     if name in DATASETS or looks_like_path(name) or ":" in name:
         return
-    close = difflib.get_close_matches(name, DATASETS, n=1)
+    near = [path.name for path in Path().iterdir()] if "." in name else []
+    close = difflib.get_close_matches(name, [*DATASETS, *near], n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     raise ConfigError(
         "dataset", name, f"one of {', '.join(DATASETS)}, a file or folder, or 'package.module:name'{hint}"
