@@ -12,6 +12,7 @@ from kfl.algorithms import ALGORITHMS, FedKd
 from kfl.core.config import dump_toml
 from kfl.core.errors import ConfigError, KflError
 from kfl.experiment.faults import Faults
+from kfl.models import PAPER_WIDTHS
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import build_world
 from kfl.simulation.round import begin, play_round
@@ -88,11 +89,11 @@ def data():
 
 def playable(experiment: kfl.Experiment) -> bool:
     """Whether a mutation has left the sizes small; what is huge is a matter of memory, not of sense."""
-    algorithm = experiment.algorithm
+    algorithm, widths = experiment.algorithm, experiment.widths or PAPER_WIDTHS
     return (
         experiment.devices <= 20
-        and max(experiment.widths) <= 64
-        and len(experiment.widths) <= 20
+        and max(widths) <= 64
+        and len(widths) <= 20
         and algorithm.local_steps <= 20
         and ":" not in experiment.dataset + experiment.model
     )

@@ -15,6 +15,7 @@ from kfl.cli.main import COMMANDS, serve
 from kfl.cli.options import ALGORITHM_NAMES, MODELS, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
 from kfl.core.errors import KflError
 from kfl.data import DATASETS
+from kfl.models import WIDTHS
 from kfl.report.trackers import TRACKERS
 
 Kind = Literal["none", "text", "file", "folder", "run", "words", "list"]
@@ -63,6 +64,7 @@ _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "--preset": ("words", RADIO_NAMES[2:]),
     "--availability-trace": ("file", ()),
     "--dataset": ("words", tuple(DATASETS)),
+    "--model": ("list", ("auto", *WIDTHS)),
     "--track": ("list", tuple(TRACKERS)),
 }
 """Options whose values have names that their parser does not know."""

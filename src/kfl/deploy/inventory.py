@@ -101,7 +101,7 @@ class Inventory:
 def server_engine(experiment: Experiment, profile: Profile) -> Engine:
     """An engine for the server, which has no data: it knows sizes, and the first weights of a common model.
 
-    An algorithm that averages weights needs the devices' network by name (`model`, one entry in `widths`). For all
+    An algorithm that averages weights needs the devices' network by name (`model` with one width). For all
     others a stand-in of the right sizes does, which nobody ever trains.
     """
     from kfl.deploy.device import DeviceSetup
@@ -111,13 +111,13 @@ def server_engine(experiment: Experiment, profile: Profile) -> Engine:
     shape, classes = profile.input_shape, profile.classes
     builder: Callable[[], nn.Module]
     if experiment.algorithm.needs_equal_models:
-        fleet = fleet_from_name(experiment.model, experiment.widths[:1], 1, shape, classes, experiment.seed)
-        if fleet.profile(0).parameters != profile.parameters:
+        fleet = fleet_from_name(experiment.model, experiment.widths, 1, shape, classes, experiment.seed)
+        if fleet.profiles[0].parameters != profile.parameters:
             raise ConfigError(
                 "model",
                 experiment.model,
                 f"the network that devices have, with {profile.parameters} parameters and not "
-                f"{fleet.profile(0).parameters}: {experiment.algorithm.name} averages weights",
+                f"{fleet.profiles[0].parameters}: {experiment.algorithm.name} averages weights",
             )
         builder = fleet.builders[0]
     else:

@@ -1,11 +1,10 @@
 """The configuration of a run, and what can go wrong in it. Nothing here imports PyTorch."""
 
-from kfl.experiment._experiment import PAPER_WIDTHS, DataSettings, Experiment, common_settings, identity_fields
+from kfl.experiment._experiment import DataSettings, Experiment, common_settings, identity_fields
 from kfl.experiment.earlier import in_todays_words
 from kfl.experiment.faults import Faults
 
 __all__ = [
-    "PAPER_WIDTHS",
     "DataSettings",
     "Experiment",
     "Faults",

@@ -22,12 +22,10 @@ from kfl.core.randomness import stream
 from kfl.data import DATASETS, Dataset, Partition, add_new_class, check_name, limit_samples, limit_tested, partition
 from kfl.experiment.faults import Faults
 from kfl.experiment.traces import check_availability, open_traces
+from kfl.models import PAPER_WIDTHS, default_widths, names_widths
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
 from kfl.wireless import PRESETS, CellConfig
 from kfl.wireless.device import PRINTED
-
-PAPER_WIDTHS = (128, 192, 256, 320, 384)
-"""The widths the paper draws from for devices with different models."""
 
 ADDED_LATER: Table = {
     "tested_devices": "none",
@@ -63,8 +61,12 @@ def identity_fields(table: Table) -> Table:
     {'scheduler': {'v': 0.01}}
     >>> identity_fields({"radio": {"deadline_s": 2.0, "circuit_power_w": 0.0, "tail_s": 10.0}})
     {'radio': {'deadline_s': 2.0, 'tail_s': 10.0}}
+    >>> identity_fields({"model": "auto", "widths": "none"})  # as written before the data could say the widths
+    {'model': 'auto', 'widths': [128, 192, 256, 320, 384]}
     """
     kept = _without(table, ADDED_LATER)
+    if kept.get("model") == "auto" and kept.get("widths") == "none":
+        kept["widths"] = list(PAPER_WIDTHS)
     scheduler = kept.get("scheduler")
     if isinstance(scheduler, Mapping) and scheduler.get("v", "none") != "none":
         kept["scheduler"] = {name: value for name, value in scheduler.items() if name not in UNITLESS}
@@ -176,9 +178,11 @@ class Experiment(DataSettings):
     rounds: int = 100
     """Number of rounds, T."""
     model: str = "auto"
-    """Network of the devices: mlp, cnn, auto (by the kind of image), or package.module:function."""
-    widths: tuple[int, ...] = PAPER_WIDTHS
-    """Each device's width is drawn from these. Give one width for equal models."""
+    """Network of the devices: mlp, cnn, resnet8, resnet18, mobilenet, sensor, transformer, auto (by the kind of
+    sample), or package.module:function. Several, of which each device draws one: resnet8-8,resnet8-16,cnn-128."""
+    widths: tuple[int, ...] | None = None
+    """Each device's width is drawn from these. Give one for equal models. None: the network's own, for mlp and cnn
+    the paper's."""
     algorithm: Algorithm = Kfl()
     """How devices learn."""
     scheduler: Scheduler = Uniform()
@@ -213,8 +217,11 @@ class Experiment(DataSettings):
         return PRESETS[name]
 
     def resolved(self) -> Experiment:
-        """The same experiment with the radio spelled out."""
-        return replace(self, radio=self.cell_config)
+        """The same experiment with the radio and the widths spelled out, where the data need not say the widths."""
+        widths = default_widths(self.model) if self.widths is None else self.widths
+        if self.model == "auto" and widths is None and self.dataset in DATASETS:  # images, all of them
+            widths = PAPER_WIDTHS
+        return replace(self, radio=self.cell_config, widths=widths)
 
     def validate(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
@@ -234,8 +241,10 @@ class Experiment(DataSettings):
             raise ConfigError("new_class_samples", self.new_class_samples, "0 or more")
         if not 0 < self.dirichlet_alpha < float("inf"):
             raise ConfigError("dirichlet_alpha", self.dirichlet_alpha, "a number above 0")
-        if not self.widths or min(self.widths) < 1:
+        if self.widths is not None and (not self.widths or min(self.widths) < 1):
             raise ConfigError("widths", self.widths, "one or more widths of at least 1")
+        if names_widths(self.model) and self.widths is not None:
+            raise ConfigError("widths", self.widths, f"left out, as the model {self.model} says its widths itself")
         self.algorithm.validate()
         self.faults.validate(self.devices)
         if self.cell_config is not None:

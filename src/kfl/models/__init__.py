@@ -1,12 +1,53 @@
 """Networks as body and head, what they cost, and the models of a whole fleet."""
 
-from kfl.models.fleet import FleetModels, State, fleet_from_modules, fleet_from_name
-from kfl.models.network import Convolution, Dense, Network, build_wide, parts, read_network, widest
-from kfl.models.profile import ModelProfile, inspect_model
-from kfl.models.zoo import MODELS, SplitModel, cnn, mlp, mobilenet, resnet8, resnet18, sensor, transformer
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kfl.core.lazy import lazy_exports
+from kfl.models.names import PAPER_WIDTHS, WIDTHS, architectures, default_widths, names_widths, read_model
+
+if TYPE_CHECKING:
+    from kfl.models.fleet import FleetModels, State, fleet_from_modules, fleet_from_name
+    from kfl.models.network import Convolution, Dense, Network, build_wide, parts, read_network, widest
+    from kfl.models.profile import ModelProfile, inspect_model
+    from kfl.models.zoo import MODELS, SplitModel, cnn, mlp, mobilenet, resnet8, resnet18, sensor, transformer
+
+_LAZY = {
+    "MODELS": "kfl.models.zoo",
+    "Convolution": "kfl.models.network",
+    "Dense": "kfl.models.network",
+    "FleetModels": "kfl.models.fleet",
+    "ModelProfile": "kfl.models.profile",
+    "Network": "kfl.models.network",
+    "SplitModel": "kfl.models.zoo",
+    "State": "kfl.models.fleet",
+    "build_wide": "kfl.models.network",
+    "cnn": "kfl.models.zoo",
+    "fleet_from_modules": "kfl.models.fleet",
+    "fleet_from_name": "kfl.models.fleet",
+    "inspect_model": "kfl.models.profile",
+    "mlp": "kfl.models.zoo",
+    "mobilenet": "kfl.models.zoo",
+    "parts": "kfl.models.network",
+    "read_network": "kfl.models.network",
+    "resnet8": "kfl.models.zoo",
+    "resnet18": "kfl.models.zoo",
+    "sensor": "kfl.models.zoo",
+    "transformer": "kfl.models.zoo",
+    "widest": "kfl.models.network",
+}
+"""Where each name comes from: imported on first use, because the names of networks are known without PyTorch."""
+
+
+def __getattr__(name: str) -> Any:
+    return lazy_exports(__name__, _LAZY, name)
+
 
 __all__ = [
     "MODELS",
+    "PAPER_WIDTHS",
+    "WIDTHS",
     "Convolution",
     "Dense",
     "FleetModels",
@@ -14,14 +55,18 @@ __all__ = [
     "Network",
     "SplitModel",
     "State",
+    "architectures",
     "build_wide",
     "cnn",
+    "default_widths",
     "fleet_from_modules",
     "fleet_from_name",
     "inspect_model",
     "mlp",
     "mobilenet",
+    "names_widths",
     "parts",
+    "read_model",
     "read_network",
     "resnet8",
     "resnet18",

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from kfl.core.errors import ConfigError, ModelError
 from kfl.core.lazy import import_object
 from kfl.core.randomness import stream, torch_seed
+from kfl.models.names import architectures
 from kfl.models.profile import ModelProfile, inspect_model
 from kfl.models.zoo import MODELS, ModelBuilder
 
@@ -90,25 +91,30 @@ def _drawn(builder: Callable[[], nn.Module], name: int) -> State:
 
 def fleet_from_name(
     model: str,
-    widths: Sequence[int],
+    widths: Sequence[int] | None,
     devices: int,
     input_shape: tuple[int, ...],
     classes: int,
     seed: int,
 ) -> FleetModels:
-    """Networks chosen by name, each device's width drawn from `widths`.
+    """Networks chosen by name: each device draws one.
 
-    `model` is "mlp", "cnn", "auto" (cnn for colour images, mlp otherwise) or "package.module:function", a
-    function of (input_shape, classes, width).
+    `model` is a name in `MODELS`, "auto" (by the kind of sample) or "package.module:function", a function of
+    (input_shape, classes, width), and each device draws one of `widths`; None for the network's own. Or it is a name
+    with its width, "resnet8-16", or several with commas between them, and each device draws one of these.
+
+    >>> fleet_from_name("resnet8-8,cnn-32", None, 5, (3, 32, 32), 10, seed=0).names
+    ('resnet8-8', 'cnn-32')
     """
-    if model == "auto":
-        model = "cnn" if len(input_shape) == 3 and input_shape[0] == 3 else "mlp"
-    builder = MODELS[model] if model in MODELS else _named_builder(model)
+    builders, names = [], []
+    for name, width in architectures(model, widths, input_shape):
+        builder = MODELS[name] if name in MODELS else _named_builder(name)
+        own = _own_width(builder, name) if width is None else width
+        builders.append(partial(builder, input_shape=input_shape, classes=classes, width=own))
+        names.append(f"{name}-{own}")
     draws = stream(seed, "architecture").random(devices)
-    architecture = np.minimum((draws * len(widths)).astype(np.int64), len(widths) - 1)
-    builders = tuple(partial(builder, input_shape=input_shape, classes=classes, width=width) for width in widths)
-    names = tuple(f"{model}-{width}" for width in widths)
-    return _checked(builders, architecture, names, input_shape, classes)
+    architecture = np.minimum((draws * len(names)).astype(np.int64), len(names) - 1)
+    return _checked(tuple(builders), architecture, tuple(names), input_shape, classes)
 
 
 def fleet_from_modules(
@@ -163,13 +169,11 @@ def _constant(module: nn.Module) -> Callable[[], nn.Module]:
 
 def _named_builder(name: str) -> ModelBuilder:
     """Import "package.module:function" and check that it can be called as a builder."""
-    expected = f"one of {', '.join(['auto', *MODELS])}, or package.module:function"
-    if ":" not in name:
-        raise ConfigError("model", name, expected)
     try:
         builder = import_object(name)
     except ImportError as problem:
-        raise ConfigError("model", name, f"{expected} ({problem})") from problem
+        known = f"one of {', '.join(['auto', *MODELS])}, or package.module:function"
+        raise ConfigError("model", name, f"{known} ({problem})") from problem
     if not callable(builder):
         raise ConfigError("model", name, "a function that builds a torch.nn.Module")
     try:
@@ -178,3 +182,11 @@ def _named_builder(name: str) -> ModelBuilder:
         raise ConfigError("model", name, f"callable as f(input_shape=…, classes=…, width=…) ({problem})") from problem
     found: ModelBuilder = builder
     return found
+
+
+def _own_width(builder: ModelBuilder, name: str) -> int:
+    """The width a network has where none is said: the default of its function."""
+    default = inspect.signature(builder).parameters["width"].default
+    if not isinstance(default, int):
+        raise ConfigError("model", name, f"given with a width, such as {name}-32: its function has no default")
+    return default

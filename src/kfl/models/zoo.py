@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from kfl.core.errors import ModelError
+from kfl.models.names import SENSOR_STEPS
 
 FEATURES = 64
 """Length of the feature vector in all networks here."""
@@ -209,8 +210,8 @@ def sensor(input_shape: tuple[int, ...] = (9, 128), classes: int = 6, width: int
     if len(input_shape) != 2:
         _refuse("sensor", "samples of the shape (channels, time), such as (9, 128)", input_shape)
     channels, time = input_shape
-    if time < 27:
-        _refuse("sensor", "at least 27 time steps", input_shape)
+    if time < SENSOR_STEPS:
+        _refuse("sensor", f"at least {SENSOR_STEPS} time steps", input_shape)
     layers: list[nn.Module] = []
     for inputs, outputs in ((channels, width), (width, 2 * width), (2 * width, 2 * width)):
         layers += [nn.Conv1d(inputs, outputs, 9, padding=4), nn.ReLU(), nn.MaxPool1d(3)]
@@ -368,4 +369,4 @@ MODELS: dict[str, ModelBuilder] = {
     "sensor": sensor,
     "transformer": transformer,
 }
-"""Networks that can be chosen by name; a new one is one line here."""
+"""Networks that can be chosen by name; a new one is one line here and one in `kfl.models.names`."""

@@ -15,7 +15,8 @@ from typing import Literal
 from kfl.algorithms import ALGORITHMS, Algorithm, FedKd, FedRep
 from kfl.core.config import from_table
 from kfl.core.parse import parse_toml
-from kfl.experiment import PAPER_WIDTHS, Experiment
+from kfl.experiment import Experiment
+from kfl.models import PAPER_WIDTHS
 from kfl.plots import Axis
 from kfl.scheduling import Scheduler, Uniform
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from kfl.algorithms import ALGORITHMS
 from kfl.core.text import percent
 from kfl.engine.base import DeviceProfile
-from kfl.experiment import PAPER_WIDTHS
-from kfl.models import fleet_from_name
+from kfl.models import PAPER_WIDTHS, fleet_from_name
 from kfl.paper.judging import Claim, Finding
 from kfl.paper.setting import DATASETS, EQUAL_WIDTH, NAMES, TITLES, Dataset
 

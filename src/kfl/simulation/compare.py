@@ -11,6 +11,7 @@ from kfl.algorithms import ALGORITHMS, Algorithm
 from kfl.core.config import from_table, read_config
 from kfl.core.errors import ConfigError, ModelError
 from kfl.experiment import Experiment, common_settings
+from kfl.models import PAPER_WIDTHS, names_widths, read_model
 from kfl.scheduling import Status
 from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, Spread, paired_difference, spread
@@ -103,13 +104,21 @@ def read_settings(path: Path) -> dict[str, dict[str, Any]]:
 def refuse_mixed_models(base: Experiment, algorithms: Mapping[str, Algorithm]) -> None:
     """Raise ModelError, before anything runs, for algorithms that cannot work with different networks."""
     equal = [name for name, algorithm in algorithms.items() if algorithm.needs_equal_models]
-    if equal and len(set(base.widths)) > 1:
-        verb = "averages" if len(equal) == 1 else "average"
-        widths = ", ".join(map(str, base.widths))
-        raise ModelError(
-            f"{_and(equal)} {verb} weights, which needs equal models, but the widths are {widths}: give all devices "
-            f"one width with --equal-models {base.widths[len(base.widths) // 2]}, or leave {_and(equal)} out."
-        )
+    kinds: Sequence[object]
+    if names_widths(base.model):
+        kinds = read_model(base.model)
+        mixed, right = f"the models are {base.model}", f"one with --model {base.model.partition(',')[0]}"
+    else:
+        widths = base.resolved().widths
+        kinds = widths or PAPER_WIDTHS  # or others, which the data will say
+        mixed = f"the widths are {', '.join(map(str, widths))}" if widths else "each device draws its width"
+        right = f"one width with --equal-models {kinds[len(kinds) // 2]}"
+    if not equal or len(set(kinds)) == 1:
+        return
+    raise ModelError(
+        f"{_and(equal)} {'averages' if len(equal) == 1 else 'average'} weights, which needs equal models, but {mixed}: "
+        f"give all devices {right}, or leave {_and(equal)} out."
+    )
 
 
 def pick_reference(algorithms: Sequence[str], asked: str | None = None) -> str:

@@ -92,9 +92,8 @@ class FinishedRun:
         about: dict[str, Any] = {"kfl": __version__, "device": device, "model": record["model"]}
         if self.named_models:
             models = self.models()
-            index = int(models.architecture[device])
-            about["model"] = models.names[index].rpartition("-")[0]
-            about["width"] = self.experiment.widths[index]
+            name, _, width = models.names[int(models.architecture[device])].rpartition("-")
+            about["model"], about["width"] = name, int(width)
             about["features"] = models.features
         return {
             **about,
@@ -118,8 +117,8 @@ class FinishedRun:
 def load_model(run_folder: str | Path, device: int) -> nn.Module:
     """The model of one device at the end of a run, ready to predict (in evaluation mode).
 
-    Works for networks that have a name: mlp, cnn and package.module:function. No pickled code is executed; a network of
-    your own is built by calling your function.
+    Works for networks that have a name: those of the zoo and package.module:function. No pickled code is executed; a
+    network of your own is built by calling your function.
 
     >>> import kfl, tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "run"

@@ -175,7 +175,7 @@ def _scope(name: str, table: Mapping[str, Any]) -> str:
 
 def _holds(path: Path, experiment: Experiment) -> bool:
     """Whether a folder holds this very run, finished."""
-    return is_finished(path) and load_run(path)[0] == experiment.resolved()
+    return is_finished(path) and load_run(path)[0].identity() == experiment.identity()
 
 
 def _check_first(job: Job) -> None:

@@ -28,7 +28,7 @@ MOST_POINTS = 200
 def record(experiment: Experiment, history: History, note: str = "") -> Record:
     """One run in one line."""
     logs, summary = history.rounds, history.summary
-    table = experiment.to_table()
+    table, widths = experiment.to_table(), experiment.resolved().widths
     return {
         "digest": experiment.digest(),
         "algorithm": experiment.algorithm.name,
@@ -38,7 +38,8 @@ def record(experiment: Experiment, history: History, note: str = "") -> Record:
         "devices": experiment.devices,
         **({} if experiment.tested_devices is None else {"tested_devices": experiment.tested_devices}),
         "rounds": experiment.rounds,
-        "widths": list(experiment.widths),
+        **({"model": experiment.model} if widths is None else {}),
+        "widths": list(widths or ()),
         "scheduler": experiment.scheduler.name,
         "radio": experiment.cell_config is not None,
         "hard_budget": experiment.hard_budget,

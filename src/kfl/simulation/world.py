@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from kfl.engine.base import Plan
 from kfl.engine.factory import make_engine
 from kfl.experiment import Experiment
 from kfl.experiment.traces import open_traces
-from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
+from kfl.models import FleetModels, architectures, fleet_from_modules, fleet_from_name, names_widths, read_model
 from kfl.simulation.fleet import DeviceTable
 from kfl.wireless import Cell
 
@@ -98,6 +98,8 @@ def build_world(
     if experiment.asks_data:
         experiment = experiment.for_data(data)
         experiment.validate()
+    if models is None:
+        experiment = _with_widths(experiment, data)
     proxy = experiment.proxy(data, experiment.algorithm.proxy_per_class)
     split = experiment.partition(data, proxy)
     if split.train_sizes.min() < 1:
@@ -134,6 +136,14 @@ def build_world(
     )
 
 
+def _with_widths(experiment: Experiment, data: Dataset) -> Experiment:
+    """The experiment with the widths that devices draw from, where it left them to the network and the data."""
+    if experiment.widths is not None or names_widths(experiment.model):
+        return experiment
+    found = architectures(experiment.model, None, data.input_shape)
+    return replace(experiment, widths=tuple(width for _, width in found if width is not None))
+
+
 def _models(experiment: Experiment, data: Dataset, models: Models | None) -> FleetModels:
     if models is not None:
         return fleet_from_modules(models, experiment.devices, data.input_shape, data.classes)
@@ -153,7 +163,8 @@ def source_hashes(experiment: Experiment) -> dict[str, str]:
     """A hash of the source file of every module the user named, so that a later reader can tell it is the same."""
     hashes = {}
     table = experiment.to_table()
-    for name in (experiment.model, experiment.dataset, table["algorithm"]["name"], table["scheduler"]["name"]):
+    models = [name for name, _ in read_model(experiment.model)]
+    for name in (*models, experiment.dataset, table["algorithm"]["name"], table["scheduler"]["name"]):
         module_name, colon, _ = name.partition(":")
         if colon:
             try:

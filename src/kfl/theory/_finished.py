@@ -15,6 +15,7 @@ from kfl.algorithms import Kfl
 from kfl.algorithms.base import BITS_PER_VALUE
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.text import several
+from kfl.models import architectures
 from kfl.runfolder import RunReader, load_run
 from kfl.scheduling import DriftScheduler, EnergyBound, why_not_covered
 from kfl.theory._bound import Bound, schedule_of, theorem1
@@ -90,7 +91,7 @@ def bound_of_run(
             f"The data or the models of {path} were given as Python objects, which a run folder cannot rebuild; "
             "use kfl.theory.estimate_constants on a world of your own."
         )
-    world = _world(experiment, data_dir)
+    world = _world(experiment, reader, data_dir)
     notes: list[str] = []
     estimate = _estimate(reader, world, history, devices, iterations, notes)
     bound = best = knowledge = None
@@ -110,12 +111,13 @@ def reported(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
     return schedule_of([log.used for log in logs], devices)
 
 
-def _world(experiment: Experiment, data_dir: Path | None) -> World:
+def _world(experiment: Experiment, reader: RunReader, data_dir: Path | None) -> World:
     """The run's world on the CPU with plain autograd, whatever it ran on: nothing is trained here."""
     from kfl.engine.base import Plan
     from kfl.simulation.world import build_world
 
-    plan = Plan.read({"paths": ["plain"] * len(experiment.widths)})
+    kinds = architectures(experiment.model, experiment.widths, tuple(reader.dataset()["input_shape"]))
+    plan = Plan.read({"paths": ["plain"] * len(kinds)})
     return build_world(experiment, data_dir=data_dir, plan=plan)
 
 
