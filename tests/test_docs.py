@@ -36,6 +36,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         "train_y": y,
         "test_x": x[:50],
         "test_y": y[:50],
+        "person": [f"p{k % 5}" for k in range(len(y))],
         "my_torch_dataset": list(zip(x, y, strict=True)),
     }
     code = program(page).replace("kfl.Experiment()", "kfl.Experiment(rounds=2)")

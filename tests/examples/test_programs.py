@@ -45,6 +45,15 @@ def test_own_model_and_data_learns_the_faults():
     assert uploaded == f"uploaded {30 * 6 * 6 * 16 * 4 / 1000:.0f} kB in 30 rounds"
 
 
+def test_natural_federation_keeps_people_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("KFL_CACHE_DIR", str(tmp_path / "cache"))
+    *people, last = start("natural_federation.py", tmp_path / "wearables.npz")
+    assert [line.split(":")[0] for line in people] == ["person-00", "person-01", "person-02"]
+    assert all("sensor-8" in line or "sensor-16" in line for line in people)
+    together, alone = (percent(word.rstrip(",")) for word in last.split() if "%" in word)
+    assert last.startswith("16 people") and min(together, alone) > 30  # a guess among four is right in 25 %
+
+
 def test_own_scheduler_is_cheap_and_unfair():
     table = rows(start("own_scheduler.py"))
     assert list(table) == ["best-channel", "lyapunov"]
