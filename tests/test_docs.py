@@ -11,6 +11,7 @@ BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 PAGES = [
     "README.md",
     "docs/index.md",
+    "docs/models.md",
     "docs/own.md",
     "docs/scheduling.md",
     "docs/robust.md",

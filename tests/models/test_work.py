@@ -1,6 +1,8 @@
 """Parameters and FLOPs against formulas written out by hand, and against PyTorch's own counter."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 from torch.nn.functional import conv2d
 from torch.utils.flop_counter import FlopCounterMode
 
-from kfl.models import SplitModel, inspect_model, mobilenet, resnet8, resnet18, sensor, transformer
+from kfl.models import MODELS, SplitModel, inspect_model, mobilenet, resnet8, resnet18, sensor, transformer
 
 # ── The zoo ──────────────────────────────────────────────────────────────────
 #
@@ -114,6 +116,18 @@ def test_products_and_convolutions_are_those_that_pytorch_counts(build, shape):
     products = (counter.get_total_flops() - convolutions) / 2  # PyTorch counts a multiply-add as two
     rest = found.flops - convolutions - products  # biases, normalisations, positions
     assert 0 < rest < 0.12 * found.flops
+
+
+def test_the_table_in_the_docs_is_what_the_networks_are():
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)-(\d+)` \| ([\d×]+) \| ([\d,]+) \| ([\d.,]+) M \|", page, re.MULTILINE)
+    assert {name for name, *_ in rows} == set(MODELS)
+    for name, width, size, parameters, millions in rows:
+        shape = tuple(map(int, size.split("×")))
+        classes = 6 if name == "sensor" else 10
+        found = inspect_model(MODELS[name](shape, classes, int(width)), shape, classes)
+        assert found.parameters == int(parameters.replace(",", ""))
+        assert found.flops / 1e6 == pytest.approx(float(millions.replace(",", "")), rel=4e-3)
 
 
 # ── A user's own ─────────────────────────────────────────────────────────────

@@ -73,8 +73,9 @@ class RunDisplay(_LiveBar):
 
     def on_start(self, world: World) -> None:
         """Say what is about to run."""
-        sizes = [profile.parameters for profile in world.models.profiles]
-        kinds = len({world.models.names[int(which)] for which in world.models.architecture})
+        drawn = set(world.models.architecture.tolist())
+        sizes = [world.models.profiles[which].parameters for which in drawn]
+        kinds = len({world.models.names[which] for which in drawn})
         models = (
             f"{kinds} different networks of {min(sizes):,} to {max(sizes):,} parameters"
             if kinds > 1

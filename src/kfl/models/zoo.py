@@ -199,10 +199,10 @@ def mobilenet(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, wid
 def sensor(input_shape: tuple[int, ...] = (9, 128), classes: int = 6, width: int = 32) -> SplitModel:
     """A network for sensor data, (channels, time): three convolutions along time, each with ReLU and max pooling.
 
-    The layout of Ronao and Cho ("Human activity recognition with smartphone sensors using deep learning neural
-    networks", 2016), who have width = 96: windows of 9 time steps, pooling over 3, and width, 2·width and 2·width maps.
-    It differs in windows that are padded, so that short series fit, in a dense layer of 64 units instead of 1000, and
-    in having no dropout.
+    The layout is that of Ronao and Cho ("Human activity recognition with smartphone sensors using deep learning neural
+    networks", 2016): three pairs of convolution and pooling, then a dense layer. The sizes are our choice: width,
+    2·width and 2·width maps, windows of 9 time steps that are padded, so that short series fit, pooling over 3, and 64
+    units.
 
     >>> sum(p.numel() for p in sensor().parameters())
     74886
