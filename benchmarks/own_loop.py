@@ -8,6 +8,7 @@ last number is read. Mini-batches are drawn by kfl's names, so that both sides t
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,7 +83,7 @@ class LoopRun:
         self.counts = [torch.bincount(y, minlength=self.classes) for _, y in self.train]
         self.models: list[nn.Module] = []
         for device_number, architecture in enumerate(models.architecture.tolist()):
-            module = models.builders[architecture]()
+            module = copy.deepcopy(models.builders[architecture]())
             module.load_state_dict(models.initial(device_number, seed))
             self.models.append(module.to(self.where, number))
         self.knowledge = torch.zeros(self.classes, models.features, device=self.where, dtype=number)
@@ -97,10 +98,9 @@ class LoopRun:
             with self.watch.part("means"), torch.inference_mode():
                 self._share(chosen)
             with self.watch.part("test"), torch.inference_mode():
-                right = [(self.models[k](self.test[k][0]).argmax(1) == self.test[k][1]).sum() for k in chosen]
-                counted = int(torch.stack(right).sum())
+                right = int(torch.stack([self._right(k) for k in chosen]).sum())
         self.round += 1
-        return counted
+        return right
 
     def state(self, device: int) -> dict[str, Tensor]:
         """A device's model."""
@@ -120,6 +120,11 @@ class LoopRun:
             loss.backward()
             optimizer.step()
 
+    def _right(self, k: int) -> Tensor:
+        (x, y), (body, head) = self.test[k], parts(self.models[k])
+        logits: Tensor = head(body(x))
+        return (logits.argmax(1) == y).sum()
+
     def _share(self, chosen: list[int]) -> None:
         """Mean features of the classes over all samples of the round's devices; an unseen class keeps its last."""
         total, counts = torch.zeros_like(self.knowledge), torch.zeros_like(self.known)
@@ -128,8 +133,9 @@ class LoopRun:
             total.index_add_(0, y, parts(model)[0](x).to(total.dtype))
             counts += self.counts[k]
         reported = counts > 0
-        # Copies, because autograd may not keep what was made in inference mode.
-        self.knowledge.copy_(torch.where(reported[:, None], total / counts.clamp(min=1)[:, None], self.knowledge))
+        # Copies, because autograd may not keep what was made in inference mode. Messages are float32.
+        means = (total / counts.clamp(min=1)[:, None]).float()
+        self.knowledge.copy_(torch.where(reported[:, None], means, self.knowledge))
         self.known.copy_(torch.where(reported, 1.0, self.known))
 
 

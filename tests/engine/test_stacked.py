@@ -484,7 +484,7 @@ def test_own_modules_that_are_built_alike_are_one_batch():
     [
         (lambda _: nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.ReLU()), 7, "buffers in place"),
         (lambda _: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.3)), 7, "random numbers"),
-        (lambda _: Forked(), 7, "control flow"),
+        (lambda _: Forked(), 7, "decides in Python"),
     ],
     ids=["batch norm", "dropout", "control flow"],
 )

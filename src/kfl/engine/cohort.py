@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from kfl._kernels.arithmetic import Arithmetic
 from kfl.engine.vectorised import Verdict, try_module
-from kfl.models import Network, build_wide, widest
+from kfl.models import Network, build_wide, tied, widest
 
 if TYPE_CHECKING:
     from kfl.data import LocalData
@@ -131,19 +132,28 @@ def structure(module: nn.Module) -> Hashable:
     found: list[Any] = []
     common = set(vars(nn.Module()))
     state = module.state_dict()
+    weights = {id(value) for value in module.parameters()}
     for name, part in module.named_modules():
-        own = {key: _plain(value) for key, value in vars(part).items() if key not in common}
+        own = {key: _plain(value, weights) for key, value in vars(part).items() if key not in common}
         hooked = id(part) if any(vars(part)[key] for key in common if key.endswith("hooks")) else 0
         found.append((name, type(part), tuple(sorted(own.items(), key=lambda item: item[0])), hooked))
     found.extend((name, tuple(value.shape), value.dtype) for name, value in state.items())
-    found.extend((name, _plain(value)) for name, value in module.named_buffers() if name not in state)
+    found.extend((name, _plain(value, set())) for name, value in module.named_buffers() if name not in state)
+    found.extend(tied(module).items())
     return tuple(found)
 
 
-def _plain(value: Any) -> Hashable:
-    """A value that can be compared; an object without a value of its own stands for itself."""
+def _plain(value: Any, weights: set[int]) -> Hashable:
+    """A value that can be compared; an object without a value of its own stands for itself.
+
+    A layer may hold its weights, by their ids in `weights`, a second time in a list, as recurrent ones do.
+    """
+    if isinstance(value, weakref.ref):
+        value = value()
+    if id(value) in weights:
+        return "a weight"
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy().tobytes()
     if isinstance(value, list | tuple):
-        return tuple(_plain(item) for item in value)
+        return tuple(_plain(item, weights) for item in value)
     return value if isinstance(value, int | float | str | bool | type(None)) else id(value)

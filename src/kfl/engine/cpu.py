@@ -233,7 +233,7 @@ class CpuEngine(SequentialEngine):
     def _outputs(self, device: int, state: State, inputs: Tensor, *, head: bool = True) -> Tensor:
         """Logits, or features without the head, in evaluation mode and in pieces: the memory is that of a piece."""
         module = self._copy(device)
-        module.load_state_dict(state)
+        module.load_state_dict(with_ties(state, tied(module)))
         body, last = parts(module.eval())
 
         def outputs(rows: Tensor) -> Tensor:

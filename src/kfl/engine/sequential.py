@@ -14,7 +14,7 @@ from torch.func import functional_call
 from kfl.data import LocalData
 from kfl.engine.base import DeviceProfile, Engine, Plan, RoundKey, Sgd
 from kfl.engine.objectives import Objective
-from kfl.models import FleetModels, State, parts
+from kfl.models import FleetModels, State, parts, tied, with_ties
 
 
 class SequentialEngine(Engine):
@@ -137,7 +137,7 @@ class SequentialEngine(Engine):
                             velocity[name] = gradient.clone()  # gradients of two names may be one tensor
                         now[name].sub_(velocity[name], alpha=descent.rates[name])
                         now[name] = objective.project(name, now[name].detach())
-        return {name: value.detach() for name, value in now.items()}
+        return with_ties({name: value.detach() for name, value in now.items()}, tied(module), copies=True)
 
     @torch.no_grad()
     def class_means(
@@ -197,7 +197,7 @@ class SequentialEngine(Engine):
     def _load(self, device: int, state: State) -> nn.Module:
         """The device's architecture with the given weights."""
         module = self.template(device)
-        module.load_state_dict(state)
+        module.load_state_dict(with_ties(state, tied(module)))
         return module
 
     def template(self, device: int) -> nn.Module:
@@ -221,8 +221,10 @@ def means_of(feature: Tensor, labels: Tensor, classes: int, clip_norm: float | N
 def as_function(module: nn.Module) -> Callable[[State, Tensor], tuple[Tensor, Tensor]]:
     """A module as a pure function (parameters, inputs) → (features, logits)."""
     body, head = parts(module)
+    ties = tied(module)
 
     def forward(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        state = with_ties(state, ties)
         feature = functional_call(body, _part(state, "body."), (inputs,))
         return feature, functional_call(head, _part(state, "head."), (feature,))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -23,7 +24,7 @@ from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cuda import Batch
 from kfl.engine.objectives import Objective
 from kfl.engine.sequential import as_function
-from kfl.models import State
+from kfl.models import State, tied, with_ties
 
 Path = tuple[str, ...]
 
@@ -139,7 +140,8 @@ def train_vectorised(
                 velocity[name] = value
             moved = moving[name] - descent.rates[name] * velocity[name]
             moving[name] = _projected(objective, name, moved, tensors, tensor_dims)
-    return {name: moving.get(name, value) for name, value in state.items()}
+    ended = {name: moving.get(name, value) for name, value in state.items()}
+    return with_ties(ended, tied(module), copies=True)
 
 
 def _projected(
@@ -194,12 +196,34 @@ def try_module(module: nn.Module, state: State, inputs: Tensor, labels: Tensor) 
             separable = torch.allclose(forward({**moving, **kept}, inputs)[1][:2], alone, rtol=1e-4, atol=1e-5)
         pair = [moving, {name: value * 0.9 for name, value in moving.items()}]
         stacked = {name: torch.stack([one[name] for one in pair]) for name in moving}
-        both = vmap(grad(loss), in_dims=(0, None, None, None))(stacked, kept, inputs, labels)
-        single = [grad(loss)(one, kept, inputs, labels) for one in pair]
+        samples = [(inputs, labels), (inputs.flip(0), labels.flip(0))]
+        x, y = (torch.stack(values) for values in zip(*samples, strict=True))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is slow in a batch: here it only has to work
+            both = vmap(grad(loss), in_dims=(0, None, 0, 0))(stacked, kept, x, y)
+            single = [grad(loss)(one, kept, *own) for one, own in zip(pair, samples, strict=True)]
+            with torch.no_grad():
+                forward = as_function(module.eval())
+                vmap(lambda one, x: forward({**one, **kept}, x))(stacked, x)
     except Exception as problem:  # whatever a user's module does, one device after another still works
-        return Verdict(False, True, (str(problem).strip().splitlines() or [type(problem).__name__])[0])
+        return Verdict(False, True, _in_short(problem))
     for index, one in enumerate(single):
         for name, value in one.items():
             if not torch.allclose(both[name][index], value, rtol=1e-3, atol=1e-5):
                 return Verdict(False, separable, f"its gradients in a batch differ from those alone ({name})")
     return Verdict(True, separable, "torch.func")
+
+
+_KNOWN_PROBLEMS = {
+    "data-dependent control flow": "it decides in Python by what is in a batch",
+    "inplace arithmetic": "it writes in place into a tensor that it makes itself",
+}
+
+
+def _in_short(problem: Exception) -> str:
+    """Why PyTorch cannot: in our words where it is a common reason, or the first sentence of its own."""
+    for words, reason in _KNOWN_PROBLEMS.items():
+        if words in str(problem):
+            return reason
+    line = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+    return line.split(". ")[0].removesuffix(".")

@@ -9,7 +9,7 @@ from kfl.models.names import PAPER_WIDTHS, WIDTHS, architectures, default_widths
 
 if TYPE_CHECKING:
     from kfl.models.fleet import FleetModels, State, fleet_from_modules, fleet_from_name
-    from kfl.models.network import Convolution, Dense, Network, build_wide, parts, read_network, widest
+    from kfl.models.network import Convolution, Dense, Network, build_wide, parts, read_network, tied, widest, with_ties
     from kfl.models.profile import ModelProfile, inspect_model
     from kfl.models.zoo import MODELS, SplitModel, cnn, mlp, mobilenet, resnet8, resnet18, sensor, transformer
 
@@ -34,8 +34,10 @@ _LAZY = {
     "resnet8": "kfl.models.zoo",
     "resnet18": "kfl.models.zoo",
     "sensor": "kfl.models.zoo",
+    "tied": "kfl.models.network",
     "transformer": "kfl.models.zoo",
     "widest": "kfl.models.network",
+    "with_ties": "kfl.models.network",
 }
 """Where each name comes from: imported on first use, because the names of networks are known without PyTorch."""
 
@@ -71,6 +73,8 @@ __all__ = [
     "resnet8",
     "resnet18",
     "sensor",
+    "tied",
     "transformer",
     "widest",
+    "with_ties",
 ]

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from torch import nn
+from torch import Tensor, nn
 
 from kfl.core.errors import ModelError
 
@@ -32,6 +32,46 @@ def parts(model: nn.Module, who: str = "The model") -> tuple[nn.Module, nn.Modul
             )
         found.append(part)
     return found[0], found[1]
+
+
+def tied(module: nn.Module) -> dict[str, str]:
+    """The further names of weights that a module holds under several, each with the name that counts.
+
+    That is the one in the body, where there is one, then the one in the head.
+
+    >>> inner = nn.Linear(3, 3)
+    >>> module = nn.Module()
+    >>> module.body, module.head = nn.Sequential(inner, nn.ReLU(), inner), nn.Linear(3, 2)
+    >>> tied(module)
+    {'body.2.weight': 'body.0.weight', 'body.2.bias': 'body.0.bias'}
+    """
+    names: dict[int, list[str]] = {}
+    for name, value in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(value), []).append(name)
+    found = {}
+    for alike in names.values():
+        first = min(alike, key=lambda name: (not name.startswith("body."), not name.startswith("head.")))
+        found.update({name: first for name in alike if name != first})
+    return found
+
+
+def with_ties(state: dict[str, Tensor], ties: dict[str, str], *, copies: bool = False) -> dict[str, Tensor]:
+    """A state in which every further name of a weight is the one that counts, or its copy; names may have a prefix.
+
+    >>> import torch
+    >>> with_ties({"personal/b": torch.tensor(1), "personal/a": torch.tensor(2)}, {"b": "a"})
+    {'personal/b': tensor(2), 'personal/a': tensor(2)}
+    """
+    if not ties:
+        return state
+    found = {}
+    for name, value in state.items():
+        prefix, slash, plain = name.rpartition("/")
+        first = prefix + slash + ties.get(plain, plain)
+        found[name] = value if first not in state or first == name else state[first]
+        if copies and found[name] is not value:
+            found[name] = found[name].clone()
+    return found
 
 
 @dataclass(frozen=True)
