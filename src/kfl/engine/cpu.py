@@ -28,7 +28,7 @@ from kfl.engine.base import Path, Plan, RoundKey, Sgd
 from kfl.engine.objectives import Objective
 from kfl.engine.sequential import SequentialEngine, means_of
 from kfl.engine.workers import few, keep_memory, spread, torch_threads
-from kfl.models import FleetModels, Network, State, parts
+from kfl.models import FleetModels, Network, State, parts, tied, with_ties
 
 ROWS_AT_ONCE = 1024
 """Test samples of devices with one common model that are evaluated together."""
