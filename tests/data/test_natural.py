@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import kfl
 from kfl.core.errors import ConfigError, DataError
 from kfl.data import Dataset, partition, split_table
-from kfl.data.dataset import NOBODY, device_numbers
+from kfl.data.arrays import NOBODY, device_numbers
 from kfl.experiment import DataSettings
 
 

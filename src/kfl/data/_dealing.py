@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kfl.data.dataset import IntArray
+from kfl.data.arrays import IntArray
 
 
 def level_fill(capacity: IntArray, total: int, priority: IntArray) -> IntArray:

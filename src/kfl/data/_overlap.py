@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.data.dataset import IntArray
+from kfl.data.arrays import IntArray
 
 DRAWN_AT_ONCE = 4096
 """Devices whose classes are drawn in one go, so that many classes need little memory."""

@@ -8,7 +8,8 @@ import numpy as np
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.data.dataset import IntArray
+from kfl.data.arrays import IntArray
+from kfl.data.holdout import turn_within_class
 from kfl.data.partition import Partition
 
 
@@ -26,7 +27,7 @@ def limit_samples(split: Partition, train_y: IntArray, most: int, seed: int) -> 
     train, counts = [], split.train_counts.copy()
     for device, held in enumerate(split.train):
         order = stream(seed, "sample limit", device).permutation(held)
-        turns = np.argsort(_turn_within_class(train_y[order]), kind="stable")
+        turns = np.argsort(turn_within_class(train_y[order]), kind="stable")
         train.append(np.sort(order[turns[:most]]))
         counts[device] = np.bincount(train_y[train[-1]], minlength=split.classes)
     return replace(split, train=tuple(train), train_counts=counts)
@@ -85,12 +86,3 @@ def limit_tested(split: Partition, most: int, seed: int) -> Partition:
     counts[sorted(tested)] = split.test_counts[sorted(tested)]
     test = tuple(split.test[device] if device in tested else none for device in range(split.devices))
     return replace(split, test=test, test_counts=counts)
-
-
-def _turn_within_class(labels: IntArray) -> IntArray:
-    """For each sample, how many of its class stand before it."""
-    order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], labels[order])
-    turns = np.empty(len(labels), dtype=np.int64)
-    turns[order] = np.arange(len(labels)) - starts
-    return turns

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import DataError
-from kfl.data.dataset import Dataset, as_labels, check_labels
+from kfl.data.arrays import as_labels, check_labels
+from kfl.data.dataset import Dataset
 from kfl.data.parquet import Columns, read_table
 from kfl.data.source import Download, RemoteFile, Source
 from kfl.data.storage import Decoded, cached

@@ -15,18 +15,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kfl.core.errors import ConfigError, DataError
-from kfl.core.randomness import stream
+from kfl.data.arrays import NOBODY, IntArray, as_inputs, as_labels, check_devices, check_split, device_numbers
+from kfl.data.holdout import set_aside
 
 if TYPE_CHECKING:
     import torch
 
-IntArray = NDArray[np.int64]
 Split = Literal["train", "test"]
 
 MOST_CLASSES = 100_000
 """Memory grows with the classes, and they are counted from the largest label, which may be a mistake."""
-NOBODY = -1
-"""The device of a sample that belongs to no device."""
 FINGERPRINT_ROWS = 256
 """Samples of each set that enter the fingerprint; labels enter completely."""
 
@@ -82,7 +80,7 @@ class Dataset:
             ("test", self.test_device, len(self.test_y)),
         ):
             if device is not None:
-                _check_devices(
+                check_devices(
                     f"{split}_device", device, samples, len(self.device_names), NOBODY if split == "test" else 0
                 )
 
@@ -222,115 +220,6 @@ def _index(indices: ArrayLike) -> IntArray:
     return array.astype(np.int64) if array.size == 0 else array
 
 
-def set_aside(y: IntArray, fraction: float, seed: int, device: IntArray | None = None) -> NDArray[np.bool_]:
-    """Which samples become the test set: the same fraction of every class, drawn by the seed.
-
-    Where samples have devices, that fraction of each device's samples, and of its classes as nearly as numbers
-    allow; every device keeps at least one sample to train with.
-    """
-    if not 0 < fraction < 1:
-        raise ConfigError("test_fraction", fraction, "between 0 and 1")
-    if len(y) < 2:
-        raise DataError(f"{len(y)} samples cannot be split into a training and a test set: give test_x.")
-    aside = np.zeros(len(y), dtype=np.bool_)
-    if device is None:
-        _set_some_aside(aside, np.arange(len(y)), y, fraction, seed)
-        return aside
-    order = np.argsort(device, kind="stable")
-    cuts = np.flatnonzero(np.diff(device[order])) + 1
-    for rows in np.split(order, cuts):
-        if len(rows) > 1:
-            _set_some_aside(aside, rows, y[rows], fraction, seed, int(device[rows[0]]))
-    if not aside.any():
-        raise DataError("No device has two samples, so that none can be set aside as a test set: give test_x.")
-    return aside
-
-
-def _set_some_aside(
-    aside: NDArray[np.bool_], rows: IntArray, y: IntArray, fraction: float, seed: int, *device: int
-) -> None:
-    """Mark the fraction of `rows`, whose labels are `y`, in `aside`."""
-    present, sizes = np.unique(y, return_counts=True)
-    total = min(max(round(len(y) * fraction), 1), len(y) - 1)
-    # Ties go to the first class. Of a device they are drawn: else the first classes would be tested on every device.
-    order = stream(seed, "test split ties", *device).permutation(len(present)) if device else np.arange(len(present))
-    shares = np.empty(len(present), dtype=np.int64)
-    shares[order] = largest_remainder(sizes[order] / len(y) * total, total)
-    for label, size, share in zip(present.tolist(), sizes.tolist(), shares.tolist(), strict=True):
-        chosen = stream(seed, "test split", label, *device).permutation(size)[:share]
-        aside[rows[np.flatnonzero(y == label)[chosen]]] = True
-
-
-def device_numbers(
-    train: ArrayLike | None, test: ArrayLike | None = None
-) -> tuple[IntArray | None, IntArray | None, tuple[str, ...]]:
-    """Ids of any kind as numbers 0 … K − 1 in sorted order, and the names these stand for.
-
-    Who has no training sample is nobody.
-
-    >>> device_numbers([30, 4, 30], [4, 5])
-    (array([1, 0, 1]), array([ 0, -1]), ('4', '30'))
-    """
-    if train is None:
-        if test is not None:
-            raise DataError("train_device is missing: give it too, or leave test_device out.")
-        return None, None, ()
-    ids = _ids("train_device", train)
-    known, numbers = np.unique(ids, return_inverse=True)
-    names = tuple(str(one) for one in known.tolist())
-    if test is None:
-        return numbers.astype(np.int64), None, names
-    others = _ids("test_device", test)
-    if others.dtype.kind != ids.dtype.kind:
-        raise DataError(f"train_device has type {ids.dtype}, but test_device has {others.dtype}: give both the same.")
-    index = np.minimum(np.searchsorted(known, others), max(len(known) - 1, 0))
-    return numbers.astype(np.int64), np.where(known[index] == others, index, NOBODY).astype(np.int64), names
-
-
-def _ids(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Ids of devices, one per sample: integers, or strings."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise DataError(f"{name} is not one array of ids: its entries differ in shape.") from error
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        raise DataError(f"{name} has shape {array.shape}, but must be one id per sample: (samples,).")
-    if array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8", "replace")
-    if array.dtype.kind == "U":
-        return array
-    if array.dtype.kind == "f" and bool(((array == np.trunc(array)) & (np.abs(array) < 2**53)).all()):
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "bui":
-        raise DataError(f"{name} has type {array.dtype}, but ids of devices must be integers or strings.")
-    return array.astype(np.int64)
-
-
-def _check_devices(name: str, device: IntArray, samples: int, names: int, least: int) -> None:
-    if device.dtype != np.int64 or device.shape != (samples,):
-        raise DataError(
-            f"{name} has type {device.dtype} and shape {device.shape}, but must be int64, one for each of {samples} "
-            "samples."
-        )
-    wrong = np.flatnonzero((device < least) | (device >= names))
-    if len(wrong):
-        raise DataError(f"{name}[{wrong[0]}] is {device[wrong[0]]}, but must be {least} … {names - 1}.")
-
-
-def largest_remainder(quotas: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """Integers with sum `total`, each within one of its quota (quotas sum to `total`); ties to the first.
-
-    >>> largest_remainder(np.array([1.2, 0.7, 1.1]), 3).tolist()
-    [1, 1, 1]
-    """
-    counts = np.floor(quotas).astype(np.int64)
-    order = np.argsort(counts - quotas, kind="stable")
-    counts[order[: total - int(counts.sum())]] += 1
-    return counts
-
-
 def _pairs(split: str, dataset: torch.utils.data.Dataset[Any]) -> tuple[list[Any], list[Any]]:
     size = getattr(dataset, "__len__", None)
     if size is None:
@@ -344,65 +233,3 @@ def _pairs(split: str, dataset: torch.utils.data.Dataset[Any]) -> tuple[list[Any
         xs.append(np.asarray(x))
         ys.append(np.asarray(y))
     return xs, ys
-
-
-def as_inputs(name: str, values: ArrayLike) -> NDArray[Any]:
-    """`values` as uint8 or float32, one sample per row."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise DataError(f"{name} is not one array: its samples differ in shape.") from error
-    if array.dtype.kind not in "buif":
-        raise DataError(f"{name} has type {array.dtype}, but must hold numbers.")
-    return array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
-
-
-def as_labels(name: str, values: ArrayLike) -> IntArray:
-    """`values` as int64. Whole numbers stored as floats are accepted, anything else is not rounded."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise DataError(f"{name} is not one array of labels: its entries differ in shape.") from error
-    if array.ndim != 1:
-        raise DataError(f"{name} has shape {array.shape}, but must be one label per sample: (samples,).")
-    if array.dtype.kind == "f":
-        wrong = np.flatnonzero(~np.isfinite(array) | (array != np.trunc(array)))
-        if len(wrong):
-            raise DataError(f"{name}[{wrong[0]}] is {array[wrong[0]]}, but labels must be integers.")
-    elif array.dtype.kind not in "bui":
-        raise DataError(f"{name} has type {array.dtype}, but labels must be integers.")
-    return array.astype(np.int64, copy=False)
-
-
-def check_split(split: str, x: NDArray[Any], y: NDArray[Any], classes: int) -> None:
-    """A train or test set is not empty, agrees in length, is finite and has labels 0 … classes − 1."""
-    if x.ndim < 2 or 0 in x.shape[1:]:
-        raise DataError(f"{split}_x has shape {x.shape}, but must be (samples, …) with at least one input.")
-    if x.dtype not in (np.uint8, np.float32):
-        raise DataError(f"{split}_x has type {x.dtype}, but must be uint8 or float32.")
-    if y.ndim != 1 or y.dtype != np.int64:
-        raise DataError(f"{split}_y has type {y.dtype} and shape {y.shape}, but must be int64, (samples,).")
-    if len(x) != len(y):
-        raise DataError(f"{split}_x has {len(x)} samples, but {split}_y has {len(y)} labels.")
-    if not len(y):
-        raise DataError(f"The {split} set is empty, but must have at least one sample.")
-    check_labels(f"{split}_y", y, classes)
-    _check_finite(f"{split}_x", x)
-
-
-def check_labels(name: str, y: NDArray[Any], classes: int) -> None:
-    """Labels are 0 … classes − 1; the first that is not is named."""
-    wrong = np.flatnonzero((y < 0) | (y >= classes))
-    if len(wrong):
-        raise DataError(f"{name}[{wrong[0]}] is {y[wrong[0]]}, but labels must be 0 … {classes - 1}.")
-
-
-def _check_finite(name: str, x: NDArray[Any], rows_at_once: int = 4096) -> None:
-    """No NaN and no infinity; in pieces, so that the check needs no memory of its own."""
-    if x.dtype == np.uint8:
-        return
-    for start in range(0, len(x), rows_at_once):
-        piece = x[start : start + rows_at_once]
-        wrong = np.flatnonzero(~np.isfinite(piece).reshape(len(piece), -1).all(axis=1))
-        if len(wrong):
-            raise DataError(f"{name}[{start + wrong[0]}] holds NaN or infinity, but inputs must be finite.")

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import DataError, MissingExtraError
+from kfl.data.arrays import as_labels, check_labels
 from kfl.data.columns import choose, column_words
-from kfl.data.dataset import Dataset, as_labels, check_labels
+from kfl.data.dataset import Dataset
 from kfl.data.images import Shape, stack, with_moments
 from kfl.data.samples import DEVICE_WORDS, X_WORDS, Y_WORDS, Samples, as_dataset, decode, split_of
 from kfl.data.source import Download, RemoteFile, Source

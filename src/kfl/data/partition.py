@@ -22,7 +22,7 @@ from kfl.core.errors import ConfigError, DataError
 from kfl.core.randomness import stream, streams
 from kfl.data._dealing import assign_distinct, assign_freely, level_fill, skim
 from kfl.data._overlap import DrawnRows, class_members, draw_overlapping
-from kfl.data.dataset import NOBODY, IntArray, as_labels, check_labels
+from kfl.data.arrays import NOBODY, IntArray, as_labels, check_labels
 
 PartitionKind = Literal["shards", "iid", "dirichlet", "overlap", "natural"]
 
@@ -125,8 +125,7 @@ def partition(
     elif kind == "iid":
         owners = _iid(train, test, devices, seed)
     elif kind == "natural":
-        owners, chosen = _natural(train, test, classes, devices, seed, train_device, test_device)
-        names = tuple(names[index] for index in chosen.tolist()) if names else ()
+        owners, names = _natural(train, test, classes, devices, seed, train_device, test_device, names)
     else:
         owners = _dirichlet(train, test, classes, devices, seed, alpha)
     return Partition(
@@ -224,26 +223,28 @@ def _natural(
     seed: int,
     train_device: IntArray | None,
     test_device: IntArray | None,
-) -> tuple[tuple[IntArray, IntArray], IntArray]:
-    """Whose each sample is, and which devices of the data take part, ascending."""
+    names: Sequence[str],
+) -> tuple[tuple[IntArray, IntArray], tuple[str, ...]]:
+    """Whose each sample is, and what the data calls the devices that take part, in its order."""
     if train_device is None:
         raise DataError(
             "split is 'natural', but the data does not say whose each sample is: give it a device column, or choose "
             "shards, iid, dirichlet or overlap."
         )
-    present = np.unique(train_device)
+    present = np.arange(max(int(train_device.max(initial=-1)) + 1, len(names)))
     if devices > len(present):
         raise ConfigError("devices", devices, f"at most {len(present)}, the devices in the data, or 0 for all of them")
     chosen = present
     if devices < len(present):
         chosen = np.sort(stream(seed, "natural devices").choice(present, devices, replace=False))
-    number = np.full(int(present[-1]) + 2, NOBODY, dtype=np.int64)  # the last place is nobody's
+    number = np.full(len(present) + 1, NOBODY, dtype=np.int64)  # the last place is nobody's
     number[chosen] = np.arange(devices)
     owners = number[train_device]
     if test_device is None:
-        return (owners, _like_training(owners, train, test, classes, devices, seed)), chosen
-    known = np.where(test_device > present[-1], NOBODY, test_device)
-    return (owners, number[known]), chosen
+        tested = _like_training(owners, train, test, classes, devices, seed)
+    else:
+        tested = number[np.where(test_device < len(present), test_device, NOBODY)]
+    return (owners, tested), tuple(names[index] for index in chosen.tolist()) if names else ()
 
 
 def _proportions(draw: np.random.Generator, alpha: float, devices: int) -> NDArray[np.float64]:

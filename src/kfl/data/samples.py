@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import DataError
-from kfl.data.dataset import Dataset, IntArray, as_labels, device_numbers, set_aside
+from kfl.data.arrays import IntArray, as_labels, device_numbers
+from kfl.data.dataset import Dataset
+from kfl.data.holdout import set_aside
 from kfl.data.storage import Decoded, spacious
 
 HELD_OUT = 0.2

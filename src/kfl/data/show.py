@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.text import percent, shortened
-from kfl.data.dataset import Dataset, IntArray
+from kfl.data.arrays import IntArray
+from kfl.data.dataset import Dataset
 from kfl.data.partition import Partition
 
 SHADES = " ░▒▓█"
