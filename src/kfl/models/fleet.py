@@ -125,7 +125,7 @@ def fleet_from_modules(
 ) -> FleetModels:
     """A user's own modules: a list with one per device, or a function of the device number.
 
-    Modules that are built alike share an architecture, though each keeps the weights it came with.
+    Each keeps the weights it came with and is an architecture of its own here; engines find those built alike.
     """
     if not callable(models) and len(models) != devices:
         raise ModelError(f"There are {len(models)} models for {devices} devices; give one model per device.")
