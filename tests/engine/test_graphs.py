@@ -9,17 +9,18 @@ import contextlib
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kfl._kernels.cuda.graphs import GraphRunner, Input
 from kfl._kernels.cuda.samples import ResidentTable, StoredTable
-from kfl.data import Dataset, partition
+from kfl.data import Dataset, Partition, partition
 from kfl.engine import Distillation, FeatureTargets, LocalData, Mixture, RoundKey, Sgd, Supervised
 from kfl.engine.objectives import MIXING, PERSONAL
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
-from kfl.models import fleet_from_name
+from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -31,11 +32,22 @@ class Recorder(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.calls = []
+        self.before = {}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function._schema.is_mutable:
+            for value in tree_leaves((args, kwargs)):
+                if isinstance(value, torch.Tensor):
+                    self.before.setdefault(value.data_ptr(), (value, value.clone()))
         result = function(*args, **(kwargs or {}))
         self.calls.append((function, args, kwargs or {}, result))
         return result
+
+    @torch.no_grad()
+    def restore(self):
+        """What is recorded is not done."""
+        for value, before in self.before.values():
+            value.copy_(before)
 
     @torch.no_grad()
     def replay(self):
@@ -52,6 +64,7 @@ def recorded(monkeypatch):
     def record(graph, pool):
         with graph:
             yield
+        graph.restore()
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorder)
     monkeypatch.setattr(torch.cuda, "graph", record)
@@ -185,3 +198,40 @@ def test_a_graph_serves_cohorts_of_one_width_and_of_several(recorded):
             for name in other:
                 torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-5)
     assert stacked.choices.graphs_recorded == 1
+
+
+def own_body():
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(96, 5)
+    )
+
+
+def test_own_modules_train_step_by_step_from_one_graph_whoever_takes_part(recorded):
+    """Unequal numbers of samples and steps, rounds of any size, ragged batches: one graph, each device as alone."""
+    shape, counts = (1, 4, 4), (20, 13, 10, 17, 20, 11, 14, 16)
+    draw = np.random.default_rng(0)
+    y = np.arange(sum(counts)) % 4
+    data = Dataset.from_arrays(draw.normal(size=(len(y), *shape)).astype(np.float32), y, name="own")
+    rows = np.split(np.arange(len(y)) % len(data.train_y), np.cumsum(counts)[:-1])
+    table = np.stack([np.bincount(data.train_y[own], minlength=4) for own in rows])
+    local = LocalData(data, Partition(tuple(rows), tuple(own[:3] % len(data.test_y) for own in rows), table, table))
+    torch.manual_seed(0)
+    models = fleet_from_modules([SplitModel(own_body(), nn.Linear(5, 4)) for _ in counts], len(counts), shape, 4)
+    plain, stacked = SequentialEngine(local, models), StackedEngine(local, models, "cpu")
+    stacked._work.graphs.enabled = True
+    for split in ("train", "test"):
+        stacked._work._tables[split] = ResidentTable(data, split, torch.float32, CPU, ready=True)
+    sgd = Sgd(3, 0.05, 0.03, 0.9, batch_size=6)
+    recorded_then = []
+    for number, devices in enumerate([[0, 1, 2, 3, 4], [3, 4, 5, 6, 7, 1], [7, 0, 2, 4, 6], [1, 2, 3, 4, 5, 6]]):
+        states = [plain.initial(device, number) for device in devices]
+        found, wanted = (
+            engine.train(devices, states, Supervised(), sgd, RoundKey(0, number)) for engine in (stacked, plain)
+        )
+        for one, other in zip(found, wanted, strict=True):
+            assert one.keys() == other.keys()
+            for name in other:
+                torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-5)
+        recorded_then.append(stacked.choices.graphs_recorded)
+    assert list(stacked.choices.families.values()) == ["torch.func"]
+    assert recorded_then == [1] * 4 and not stacked.choices.graphs_problem

@@ -21,7 +21,7 @@ from kfl.engine import Distillation, FeatureTargets, LocalData, Mixture, Objecti
 from kfl.engine.objectives import MIXING, PERSONAL, class_loss
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
-from kfl.engine.vectorised import split_objective, train_vectorised
+from kfl.engine.vectorised import CohortStep, split_objective, try_module
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
 
 torch.set_num_threads(1)
@@ -224,7 +224,10 @@ def test_units_that_fill_a_narrow_layer_up_stay_exactly_zero(model, fused):
     else:
         parts = split_objective([Supervised(pull())])
         cpu = Arithmetic("float32", "cpu")
-        after = train_vectorised(family.template, held, parts, parts.shared, steps, descent, cpu)
+        step = CohortStep(family.template, parts, descent, family.buffers, False, cpu)
+        after, velocity = held, {name: torch.zeros_like(value) for name, value in held.items()}
+        for read in steps:
+            step(after, velocity, parts.shared, read(), None, None)
     filled = 0
     for name, value in after.items():
         for place, state in enumerate(stack.states):
@@ -479,14 +482,22 @@ def test_own_modules_that_are_built_alike_are_one_batch():
     assert len(different) == 2, "a number that is no weight makes another architecture"
 
 
+class Noisy(nn.Module):
+    """Draws by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 7)
+
+    def forward(self, x):
+        out = self.layer(x)
+        return out + 0.1 * torch.rand(out.shape, dtype=out.dtype) if self.training else out
+
+
 @pytest.mark.parametrize(
     ("body", "features", "reason"),
-    [
-        (lambda _: nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.ReLU()), 7, "buffers in place"),
-        (lambda _: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.3)), 7, "random numbers"),
-        (lambda _: Forked(), 7, "decides in Python"),
-    ],
-    ids=["batch norm", "dropout", "control flow"],
+    [(lambda _: Noisy(), 7, "other means than dropout"), (lambda _: Forked(), 7, "decides in Python")],
+    ids=["noise", "control flow"],
 )
 def test_modules_that_cannot_be_vectorised_run_one_after_another_and_it_is_said_once(body, features, reason, caplog):
     caplog.set_level(logging.WARNING, "kfl")
@@ -494,6 +505,90 @@ def test_modules_that_cannot_be_vectorised_run_one_after_another_and_it_is_said_
     assert len(kinds) == 1 and all(kind.startswith("sequential") and reason in kind for kind in kinds.values())
     said = [record for record in caplog.records if "cannot be vectorised" in record.getMessage()]
     assert len(said) == 1
+
+
+class Windowed(nn.Module):
+    """Convolutions, pooling, norms and dropout of whole channels, over images made of the inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.spread = nn.Linear(6, 3 * 6 * 6)
+        self.layers = nn.Sequential(
+            nn.Unflatten(1, (3, 6, 6)),
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Dropout2d(0.2),
+            nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8),
+            nn.GroupNorm(2, 8),
+            nn.Conv2d(8, 7, 1),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+
+    def forward(self, x):
+        return self.layers(self.spread(x))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda _: nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7), nn.ReLU()),
+        lambda _: nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7, momentum=0.3, affine=False), nn.ReLU()),
+        lambda _: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.3)),
+        lambda _: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.3), nn.BatchNorm1d(7), nn.ReLU(), nn.Dropout(0.1)),
+        lambda _: Windowed(),
+    ],
+    ids=["batch norm", "without weights", "dropout", "both", "windows"],
+)
+def test_batch_norm_and_dropout_are_one_batch_and_equal_what_each_device_does_alone(body):
+    kinds = compare_own(*own_fleet([body] * DEVICES, 7))
+    assert list(kinds.values()) == ["torch.func"]
+
+
+def test_running_statistics_belong_to_the_device():
+    plain, stacked = own_fleet([lambda _: nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7))] * DEVICES, 7)
+    states = [plain.initial(device, 0) for device in range(DEVICES)]
+    for engine in (plain, stacked):
+        after = engine.train(range(DEVICES), states, Supervised(), FULL, RoundKey(0, 0))
+        means = torch.stack([state["body.1.running_mean"] for state in after])
+        assert len(torch.unique(means, dim=0)) == DEVICES
+        assert [int(state["body.1.num_batches_tracked"]) for state in after] == [FULL.steps] * DEVICES
+
+
+def test_draws_have_names_and_do_not_depend_on_the_company():
+    _, stacked = own_fleet([lambda _: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.5))] * DEVICES, 7)
+    states = [stacked.initial(device, 0) for device in range(DEVICES)]
+    together = stacked.train(range(DEVICES), states, Supervised(), SMALL, RoundKey(0, 0))
+    alone = [stacked.train([k], [states[k]], Supervised(), SMALL, RoundKey(0, 0))[0] for k in range(DEVICES)]
+    assert_same(alone, together)
+    other = stacked.train(range(DEVICES), states, Supervised(), SMALL, RoundKey(0, 1))
+    assert not torch.allclose(other[0]["body.0.weight"], together[0]["body.0.weight"])
+
+
+def test_modules_are_tried_in_float64_so_that_rounding_is_no_difference():
+    """A deep network in float32 rounds so much that a batch seems to differ from a device alone."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(40) for part in (nn.Linear(6, 6), nn.LayerNorm(6), nn.GELU())]
+    module = SplitModel(nn.Sequential(*layers, nn.Linear(6, 4)), nn.Linear(4, 3))
+    with torch.no_grad():
+        for value in module.parameters():
+            value.mul_(3.0)
+    verdict = try_module(module, torch.randn(3, 6), torch.tensor([0, 1, 2]))
+    assert verdict.vectorised and verdict.separable, verdict.reason
+
+
+def test_a_module_that_insists_on_float32_is_tried_in_that():
+    class Insists(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.layer(x.to(torch.float32))
+
+    verdict = try_module(SplitModel(Insists(), nn.Linear(4, 3)), torch.randn(3, 6), torch.tensor([0, 1, 2]))
+    assert verdict.vectorised, verdict.reason
 
 
 def test_a_module_whose_samples_depend_on_each_other_is_never_filled_up():

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from kfl.models import FleetModels
 
 TRIED_SAMPLES = 3
+LOGGED = 8
+"""Families whose way is logged."""
+
+log = logging.getLogger("kfl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +66,7 @@ class Families:
             key = (False, self._key(index)) if network is None or not exact else (True, network)
             if key not in self._built:
                 self._built[key] = self._build(index, exact=exact)
+                self._log(self._built[key])
             found = self._of[index, exact] = self._built[key]
         return found
 
@@ -112,15 +117,22 @@ class Families:
     def _tried(self, index: int, module: nn.Module) -> Verdict:
         rows = [index % len(self._data.dataset.train_y) for index in range(TRIED_SAMPLES)]
         inputs, labels = self._data.dataset.inputs("train", rows), self._data.dataset.labels("train", rows)
-        state = {name: value.detach() for name, value in copy.deepcopy(module).cpu().state_dict().items()}
-        verdict = try_module(copy.deepcopy(module).cpu(), state, inputs, labels)
-        if not verdict.vectorised:
-            logging.getLogger("kfl").warning(
+        return try_module(module, inputs, labels)
+
+    def _log(self, family: Family) -> None:
+        """Say once how a family runs and why; of a fleet with many, the first few and those that are slow."""
+        many = len(self._built) > LOGGED
+        if not family.verdict.vectorised:
+            log.log(
+                logging.DEBUG if many else logging.WARNING,
                 "%s cannot be vectorised: %s. Its devices are trained one after another.",
-                self._models.names[index],
-                verdict.reason,
+                family.name,
+                family.verdict.reason,
             )
-        return verdict
+        elif family.network is None and not many:
+            log.info("%s: its devices are one batch, by torch.func.", family.name)
+        if len(self._built) == LOGGED + 1:
+            log.info("The fleet has more architectures; how each of them runs is said at the level DEBUG.")
 
 
 def structure(module: nn.Module) -> Hashable:

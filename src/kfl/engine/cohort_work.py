@@ -1,7 +1,9 @@
 """What is done with one cohort: train it, read its features, test it.
 
-Each is one computation of fixed shape, by hand where `kfl._kernels.cuda` has a trainer or a runner for it and by
-torch.func where not. Either way it goes through `GraphRunner`, so that a repeated shape is one CUDA graph.
+By hand where `kfl._kernels.cuda` has a trainer or a runner for it and by torch.func where not. Either way it goes
+through `GraphRunner`, so that a repeated shape is one CUDA graph: of a whole training by hand, of one step by
+torch.func. There, a cohort is filled up to one of few sizes with devices whose results are dropped, so that few graphs
+serve rounds with any number of devices.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cuda import (
     Batch,
@@ -24,18 +27,21 @@ from kfl._kernels.cuda import (
     Rows,
     Split,
     Stack,
+    StackedConvolution,
     Steps,
     StoredTable,
     Table,
+    Trainer,
     mini_batches,
 )
 from kfl.data import LocalData
 from kfl.engine.base import RoundKey, Sgd
 from kfl.engine.cohort import Family
+from kfl.engine.layers import step_seed
 from kfl.engine.objectives import Objective
 from kfl.engine.sequential import batches, batches_per_pass
-from kfl.engine.vectorised import run_vectorised, split_objective, train_vectorised
-from kfl.models import State
+from kfl.engine.vectorised import CohortStep, ObjectiveParts, run_vectorised, split_objective
+from kfl.models import State, tied, with_ties
 
 RESIDENT_SHARE = 0.25
 """Part of a GPU's memory that a stored dataset may take; a larger one stays where it is."""
@@ -55,6 +61,26 @@ class Cohort:
     family: Family
     devices: Sequence[int]
     states: Sequence[State]
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """One training of one cohort."""
+
+    cohort: Cohort
+    parts: ObjectiveParts
+    descent: Descent
+    stack: Stack
+    needed: dict[str, Input]
+    """What goes into the computation whatever way it is done: states, tensors of the objective, given samples."""
+    sgd: Sgd
+    key: RoundKey
+    given: Given | None
+
+    def signature(self, sizes: tuple[int, ...]) -> Hashable | None:
+        """Equal for trainings that are the same computation; None where that is not known."""
+        own = self.parts.spec, tuple(self.parts.stacked), self.sgd, sizes, tuple(self.descent.rates.items())
+        return _hashable(("train", id(self.cohort.family), *own))
 
 
 class CohortWork:
@@ -77,6 +103,8 @@ class CohortWork:
         self._arithmetic = arithmetic
         self._where = where
         self._kernels = CohortKernels(arithmetic, where, convolution=convolution, enabled=fused)
+        own = where.type == "cuda" and convolution != "grouped"
+        self._convolution = StackedConvolution(arithmetic, where) if own else None
         self._rows = Rows(data, where, arithmetic.dtype)
         self._tables: dict[Split, Table] = {}
 
@@ -103,54 +131,109 @@ class CohortWork:
         given: Given | None,
     ) -> list[State] | None:
         """The trained states; None where the devices' objectives are too different to be one."""
-        parts = split_objective(objectives)
+        cohort, own = self._filled_up(cohort), [*objectives]
+        own += own[:1] * (len(cohort.devices) - len(own))
+        parts = split_objective(own)
         if parts is None:
             return None
-        steps, passes = self._steps(cohort, sgd, key, given)
         stack = self._stack(cohort)
         moving = [name for name in stack.names() if name.rpartition("/")[2] not in cohort.family.buffers]
         descent = parts.sample.descent(moving, sgd)
-        tensors = {**parts.shared, **parts.stacked}
-        needed = {**stack.inputs(), **_step_inputs(steps)}
-        needed.update({f"tensor {number}": self._keep(value) for number, value in enumerate(tensors.values())})
+        tensors = {f"tensor {number}": value for number, value in enumerate({**parts.shared, **parts.stacked}.values())}
+        needed = {**stack.inputs(), **{name: self._keep(value) for name, value in tensors.items()}}
         if given is not None:
             needed.update({"given inputs": self._keep(given[0]), "given targets": self._keep(given[1])})
         trainer = self._kernels.trainer(cohort.family.network, parts.sample.closed_form(), stack.names(), descent)
         self.objectives[type(parts.sample).__name__] = "torch.func" if trainer is None else "by hand"
+        work = _Work(cohort, parts, descent, stack, needed, sgd, key, given)
+        trained = self._train_stepwise(work) if trainer is None else self._train_by_hand(work, trainer)
+        return stack.take(trained)[: len(objectives)]
+
+    def _train_by_hand(self, work: _Work, trainer: Trainer) -> State:
+        """One graph for all steps."""
+        steps, passes = self._steps(work)
+        paths, stack = [*work.parts.shared, *work.parts.stacked], work.stack
 
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
-            table = self._table("train") if given is None else GivenTable(held["given inputs"], held["given targets"])
-            batches = _readers(table, held, steps) * passes
-            state = {name: held[name] for name in stack.names()}
-            own = {path: held[f"tensor {number}"] for number, path in enumerate(tensors)}
-            form = None if trainer is None else parts.with_tensors(own).closed_form()
-            if trainer is not None and form is not None:
-                return trainer(state, batches, form)
-            return train_vectorised(cohort.family.template, state, parts, own, batches, descent, self._arithmetic)
+            batches = _readers(self._source(work, held), held, steps) * passes
+            tensors = {path: held[f"tensor {number}"] for number, path in enumerate(paths)}
+            form = work.parts.with_tensors(tensors).closed_form()
+            assert form is not None
+            return trainer({name: held[name] for name in stack.names()}, batches, form)
 
-        signature = _hashable(("train", id(cohort.family), parts.spec, tuple(parts.stacked), sgd, steps.sizes))
-        return stack.take(self.graphs.run(signature, needed, body))
+        return self.graphs.run(work.signature(steps.sizes), {**work.needed, **_step_inputs(steps)}, body)
 
-    def _steps(self, cohort: Cohort, sgd: Sgd, key: RoundKey, given: Given | None) -> tuple[Steps, int]:
+    def _train_stepwise(self, work: _Work) -> State:
+        """One graph for one step."""
+        steps, passes = self._steps(work)
+        family, stack = work.cohort.family, work.stack
+        paths, moving = [*work.parts.shared, *work.parts.stacked], [*work.descent.rates]
+        needed = dict(work.needed)
+        for name in moving:
+            needed[f"velocity {name}"] = _zeros(needed[name].shape, self._arithmetic.dtype, self._where)
+        draws = family.verdict.draws
+        if draws:
+            seeds = [work.key.torch_seed("layers", device) for device in work.cohort.devices]
+            needed["seeds"] = _ready(torch.tensor(seeds).to(self._where))
+        one = CohortStep(
+            family.template, work.parts, work.descent, family.buffers, draws, self._arithmetic, self._convolution
+        )
+
+        def body(held: dict[str, Tensor]) -> None:
+            batch = (*self._source(work, held).gather(held["rows"]), held.get("weights"))
+            one(
+                {name: held[name] for name in stack.names()},
+                {name: held[f"velocity {name}"] for name in moving},
+                {path: held[f"tensor {number}"] for number, path in enumerate(paths)},
+                batch,
+                held.get("active"),
+                step_seed(held["seeds"], held["number"]) if draws else None,
+            )
+
+        count = len(steps.sizes)
+        numbers = torch.arange(count * passes, device=self._where)
+        seen = [
+            {**_seen(steps, step % count), **({"number": numbers[step]} if draws else {})}
+            for step in range(count * passes)
+        ]
+        trained = self.graphs.run_steps(work.signature(()), needed, seen, body, stack.names())
+        return with_ties(trained, tied(family.template), copies=True)
+
+    def _source(self, work: _Work, held: dict[str, Tensor]) -> Table:
+        if work.given is None:
+            return self._table("train")
+        return GivenTable(held["given inputs"], held["given targets"])
+
+    def _filled_up(self, cohort: Cohort) -> Cohort:
+        """A cohort of the general path with its first device repeated, up to one of few sizes."""
+        extra = _bucket(len(cohort.devices)) - len(cohort.devices)
+        if not self.graphs.enabled or extra == 0 or self._kernels.runner(cohort.family.network) is not None:
+            return cohort
+        devices, states = list(cohort.devices), list(cohort.states)
+        return Cohort(cohort.family, devices + devices[:1] * extra, states + states[:1] * extra)
+
+    def _steps(self, work: _Work) -> tuple[Steps, int]:
         """The steps of one pass with the number of passes, or all steps and 1."""
-        count = self._data.size(cohort.devices[0], "train") if given is None else len(given[1])
-        if batches_per_pass(count, sgd) > 0:
+        cohort, sgd, given = work.cohort, work.sgd, work.given
+        counts = [self._data.size(device, "train") if given is None else len(given[1]) for device in cohort.devices]
+        if any(batches_per_pass(count, sgd) > 0 for count in counts):
             drawn = []
-            for device in cohort.devices:
+            for device, count in zip(cohort.devices, counts, strict=True):
                 rows = self._rows.of(device, "train") if given is None else np.arange(count)
-                chosen = batches(len(rows), sgd, key, device)
+                chosen = batches(len(rows), sgd, work.key, device)
                 drawn.append([rows if batch is None else rows[batch.numpy()] for batch in chosen])
             return mini_batches(drawn, self._where, self._arithmetic.dtype), 1
         if given is not None:
-            row = torch.arange(count, device=self._where)
-            return Steps(row.expand(1, len(cohort.devices), -1), None, (count,)), sgd.steps
+            row = torch.arange(counts[0], device=self._where)
+            return Steps(row.expand(1, len(cohort.devices), -1), None, (counts[0],)), sgd.steps
         return self._whole(cohort, "train"), sgd.steps
 
     def _whole(self, cohort: Cohort, split: Split) -> Steps:
         """All samples of each device."""
         counts = [self._data.size(device, split) for device in cohort.devices]
         size = max(counts)
-        if self.graphs.enabled and cohort.family.verdict.separable and min(counts) < size:
+        verdict = cohort.family.verdict
+        if self.graphs.enabled and verdict.separable and verdict.separable_reading and min(counts) < size:
             size = -(-size // ROW_STEP) * ROW_STEP
         return self._rows.whole(cohort.devices, split, size)
 
@@ -158,6 +241,7 @@ class CohortWork:
 
     def class_means(self, cohort: Cohort, clip_norm: float | None) -> tuple[Tensor, Tensor]:
         """Equation (4) for a cohort: means (devices, classes, features) and counts (devices, classes)."""
+        count, cohort = len(cohort.devices), self._filled_up(cohort)
         stack, steps = self._stack(cohort), self._whole(cohort, "train")
         classes = self._data.dataset.classes
         needed = {**stack.inputs(), **_step_inputs(steps)}
@@ -177,10 +261,11 @@ class CohortWork:
             return {"means": total / counts.clamp(min=1).unsqueeze(-1), "counts": counts}
 
         found = self.graphs.run(("means", id(cohort.family), clip_norm), needed, body)
-        return found["means"], found["counts"]
+        return found["means"][:count], found["counts"][:count]
 
     def correct(self, cohort: Cohort) -> Tensor:
         """Number of correct predictions of each device on its own test samples."""
+        count, cohort = len(cohort.devices), self._filled_up(cohort)
         stack, steps = self._stack(cohort), self._whole(cohort, "test")
         needed = {**stack.inputs(), **_step_inputs(steps)}
 
@@ -189,10 +274,11 @@ class CohortWork:
             right = self._run(cohort.family, stack, held, inputs)[1].argmax(2) == labels
             return {"right": (right if weights is None else right & (weights > 0)).sum(1)}
 
-        return self.graphs.run(("correct", id(cohort.family)), needed, body)["right"]
+        return self.graphs.run(("correct", id(cohort.family)), needed, body)["right"][:count]
 
     def logits(self, cohort: Cohort, inputs: Tensor) -> Tensor:
         """The logits of each model for the same inputs."""
+        count, cohort = len(cohort.devices), self._filled_up(cohort)
         stack = self._stack(cohort)
         needed = {**stack.inputs(), "given inputs": self._keep(inputs)}
 
@@ -200,14 +286,14 @@ class CohortWork:
             shared = held["given inputs"].expand(len(cohort.devices), *inputs.shape)
             return {"logits": self._run(cohort.family, stack, held, shared)[1]}
 
-        return self.graphs.run(("logits", id(cohort.family)), needed, body)["logits"]
+        return self.graphs.run(("logits", id(cohort.family)), needed, body)["logits"][:count]
 
     def _run(self, family: Family, stack: Stack, held: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
         state = {name: held[name] for name in stack.names()}
         runner = self._kernels.runner(family.network)
         if runner is not None:
             return runner(state, inputs)
-        return run_vectorised(family.template, state, inputs, self._arithmetic)
+        return run_vectorised(family.template, state, inputs, self._arithmetic, self._convolution)
 
     # ── Parts ──
 
@@ -247,6 +333,33 @@ def _step_inputs(steps: Steps) -> dict[str, Input]:
 
 def _ready(value: Tensor) -> Input:
     return Input(tuple(value.shape), lambda memory: value if memory is None else memory.copy_(value))
+
+
+def _seen(steps: Steps, number: int) -> dict[str, Tensor]:
+    """What one step sees, by the names it has in the computation."""
+    if steps.weights is None:
+        found = {"rows": steps.rows[number, :, : steps.sizes[number]]}
+    else:  # filled up as it is, every step has one shape
+        found = {"rows": steps.rows[number], "weights": steps.weights[number]}
+    if steps.active is not None:
+        found["active"] = steps.active[number]
+    return found
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, where: torch.device) -> Input:
+    return Input(
+        shape, lambda memory: torch.zeros(shape, dtype=dtype, device=where) if memory is None else memory.zero_()
+    )
+
+
+def _bucket(count: int) -> int:
+    """The size of a cohort that holds so many devices: at most a quarter more.
+
+    >>> [_bucket(count) for count in (3, 5, 9, 17, 33, 100)]
+    [3, 6, 10, 20, 40, 112]
+    """
+    step = max(1, 1 << max(0, count.bit_length() - 3))
+    return -(-count // step) * step
 
 
 def _readers(table: Table, held: dict[str, Tensor], steps: Steps) -> list[Callable[[], Batch]]:

@@ -4,8 +4,8 @@ Each device asks `kfl._kernels.cpu` for a trainer of its network and objective. 
 mini-batches, its worker does what `SequentialEngine` would. Each device is computed by one worker alone, with one
 thread: results do not depend on which worker or on how many there are (`kfl.engine.workers`).
 
-A module or an objective that draws random numbers from PyTorch's own generator cannot share it: its devices are
-trained one after another, each with a seed of its own. Nobody has to say so. A round that moved the generator is
+Dropout is drawn by name (`kfl.engine.layers`). A module or an objective that draws random numbers from PyTorch's own
+generator cannot share it: its devices are trained one after another, each with a seed of its own. Nobody has to say so. A round that moved the generator is
 taken back and done again in that way, and so are later ones.
 """
 
@@ -253,9 +253,9 @@ class CpuEngine(SequentialEngine):
         return torch.cat([outputs(rows) for rows in inputs.split(PIECE_ROWS)])
 
     def _build(self, devices: Sequence[int]) -> None:
-        """Make the modules that workers copy: a builder may draw random numbers, so only one thread may call it."""
+        """Make the modules that workers copy, and see whether they have dropout: only one thread may draw at a time."""
         for device in devices:
-            self.template(device)
+            self._draws(device)
 
     def _copy(self, device: int) -> nn.Module:
         """A module of the device's architecture that no other worker has."""

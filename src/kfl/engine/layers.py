@@ -12,13 +12,16 @@ Everything else passes through. PyTorch calls such a mode for each of its functi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from kfl.models import parts
 
 Convolve = Callable[..., Tensor]
 """As `torch.conv1d` or `torch.conv2d`."""
@@ -110,6 +113,23 @@ class Layers(TorchFunctionMode):
         if weight is not None:
             output = output * weight.reshape(column)
         return output if bias is None else output + bias.reshape(column)
+
+
+def draws(module: nn.Module, inputs: Tensor) -> bool:
+    """Whether a module draws random numbers when it trains; its buffers are left as they are.
+
+    >>> from kfl.models import SplitModel
+    >>> draws(SplitModel(nn.Dropout(0.5), nn.Linear(2, 2)), torch.zeros(1, 2))
+    True
+    """
+    body, head = parts(copy.deepcopy(module).to("cpu").train())
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            before = torch.random.get_rng_state()
+            head(body(inputs.cpu()))
+            return not torch.equal(torch.random.get_rng_state(), before)
+    except Exception:  # what is wrong with it shows when it trains
+        return False
 
 
 def uniform(seed: Tensor, call: int, shape: Iterable[int]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from kfl.data import LocalData
 from kfl.engine.base import DeviceProfile, Engine, Plan, RoundKey, Sgd
+from kfl.engine.layers import Layers, draws, step_seed
 from kfl.engine.objectives import Objective
 from kfl.models import FleetModels, State, parts, tied, with_ties
 
@@ -45,6 +46,7 @@ class SequentialEngine(Engine):
         self._train_sizes = data.partition.train_sizes
         self._test_sizes = data.partition.test_sizes
         self._templates: dict[int, nn.Module] = {}
+        self._dropout: dict[int, bool] = {}
 
     def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Bring a message to the processor that computes."""
@@ -95,7 +97,7 @@ class SequentialEngine(Engine):
 
     @contextmanager
     def own_draws(self, key: RoundKey, device: int) -> Iterator[None]:
-        """Dropout and the like draw by name too, and leave the caller's random state alone."""
+        """Layers that draw by other means than dropout do it by name too, and leave the caller's random state alone."""
         with torch.random.fork_rng(devices=[]):
             torch.random.manual_seed(key.torch_seed("layers", device))
             yield
@@ -121,11 +123,13 @@ class SequentialEngine(Engine):
         velocity: State = {}
         forward = as_function(module)
         inputs, targets = self._read(device, "train") if data is None else data
-        for batch in batches(len(targets), sgd, key, device):
+        seed = torch.tensor(key.torch_seed("layers", device), device=self._where) if self._draws(device) else None
+        for number, batch in enumerate(batches(len(targets), sgd, key, device)):
             x, y = (inputs, targets) if batch is None else (inputs[batch], targets[batch])
             for name in trained:
                 now[name].requires_grad_()
-            with torch.enable_grad():
+            layers = nullcontext() if seed is None else Layers(seed=step_seed(seed, number))
+            with torch.enable_grad(), layers:
                 loss = objective.loss(forward, now, x, y)
             gradients = torch.autograd.grad(loss, [now[name] for name in trained], allow_unused=True)
             with torch.no_grad():
@@ -199,6 +203,15 @@ class SequentialEngine(Engine):
         module = self.template(device)
         module.load_state_dict(with_ties(state, tied(module)))
         return module
+
+    def _draws(self, device: int) -> bool:
+        """Whether a device's module draws random numbers when it trains, found out once for each architecture."""
+        index = int(self._models.architecture[device])
+        if index not in self._dropout:
+            rows = [row % len(self._data.dataset.train_y) for row in range(2)]
+            inputs = self._converted(self._data.dataset.inputs("train", rows))
+            self._dropout[index] = draws(self.template(device), inputs)
+        return self._dropout[index]
 
     def template(self, device: int) -> nn.Module:
         """One module per architecture is kept, and refilled or called with other weights."""

@@ -15,7 +15,8 @@ halved. What was chosen, and why, is in `StackedEngine.choices`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -34,6 +35,8 @@ from kfl.engine.sequential import SequentialEngine, batches_per_pass
 from kfl.engine.vectorised import takes_weights
 from kfl.models import FleetModels, State
 
+LANES = 4
+"""Cohorts that a GPU works on at the same time."""
 WIDEST_RATIO = 2
 """A cohort's largest number of samples is at most this times its smallest: the rest is another cohort."""
 
@@ -98,6 +101,7 @@ class StackedEngine(SequentialEngine):
             data, self._arithmetic, self._where, convolution=convolution, graphs=graphs, fused=fused
         )
         self._most: dict[str, int] = {}
+        self._lanes = Lanes(self._where)
 
     @property
     def choices(self) -> Choices:
@@ -143,8 +147,10 @@ class StackedEngine(SequentialEngine):
         counts = [self._data.size(device, "train") if data is None else len(data[1]) for device in devices]
 
         def apart(index: int, family: Family) -> Hashable:
-            batches = batches_per_pass(counts[index], sgd)
-            return batches if weighable and family.verdict.separable else (batches, counts[index])
+            if not (weighable and family.verdict.separable):
+                return counts[index]
+            # By hand, all devices of a cohort take equally many steps, of which a graph is made.
+            return batches_per_pass(counts[index], sgd) if family.network is not None else 0
 
         exact = not all(kind.outputs_only for kind in kinds)
         return self._in_cohorts(devices, states, counts, work, apart, exact=exact)
@@ -209,7 +215,7 @@ class StackedEngine(SequentialEngine):
         counts = [self._data.size(device, split) for device in devices]
 
         def apart(index: int, family: Family) -> Hashable:
-            return 0 if family.verdict.separable else counts[index]
+            return 0 if family.verdict.separable_reading else counts[index]
 
         return self._in_cohorts(devices, states, counts, work, apart)
 
@@ -231,11 +237,13 @@ class StackedEngine(SequentialEngine):
             key: Hashable = (id(family), apart(index, family))
             families[key] = family
             groups.setdefault(key, []).append(index)
+        cohorts = [(key, indices) for key, members in groups.items() for indices in _of_like_size(members, counts)]
         found: dict[int, Result] = {}
-        for key, members in groups.items():
-            for indices in _of_like_size(members, counts):
-                ordered = sorted(indices, key=lambda index: self._families.architecture(devices[index]))
+        for number, (key, indices) in enumerate(cohorts):
+            ordered = sorted(indices, key=lambda index: self._families.architecture(devices[index]))
+            with self._lanes.lane(number if len(cohorts) > 1 else None):
                 found.update(self._fitting(families[key], ordered, devices, states, work))
+        self._lanes.join()
         return [found[index] for index in range(len(devices))]
 
     def _fitting(
@@ -269,6 +277,41 @@ class StackedEngine(SequentialEngine):
         for start in range(0, len(indices), most):
             found.update(self._fitting(family, indices[start : start + most], devices, states, work))
         return found
+
+
+class Lanes:
+    """Streams of a GPU for cohorts that need not wait for each other; on a CPU, nothing.
+
+    A lane begins after all that was asked for before it, and `join` lets what follows wait for all lanes. So memory
+    that one stream gave back is never written by another that has not waited for it.
+    """
+
+    def __init__(self, where: torch.device) -> None:
+        self._where = where
+        self._streams: list[torch.cuda.Stream] = []
+        self._used: set[int] = set()
+
+    @contextmanager
+    def lane(self, number: int | None) -> Iterator[None]:
+        """Work in one of the lanes; None: where everything else runs."""
+        if number is None or self._where.type != "cuda":
+            yield
+            return
+        number %= LANES
+        while len(self._streams) <= number:
+            self._streams.append(torch.cuda.Stream(self._where))
+        stream = self._streams[number]
+        if number not in self._used:
+            stream.wait_stream(torch.cuda.current_stream(self._where))
+            self._used.add(number)
+        with torch.cuda.stream(stream):
+            yield
+
+    def join(self) -> None:
+        """Let what follows wait for all lanes."""
+        for number in self._used:
+            torch.cuda.current_stream(self._where).wait_stream(self._streams[number])
+        self._used.clear()
 
 
 def is_out_of_memory(problem: BaseException) -> bool:

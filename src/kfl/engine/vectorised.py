@@ -2,7 +2,8 @@
 
 The general path: every objective and every module that PyTorch can vectorise. What a step does to one device is
 written once, as for a single model, and runs for the whole cohort. Objectives are dataclasses, so the tensors in
-which those of a cohort differ can be taken out, stacked over devices, and put back inside that function.
+which those of a cohort differ can be taken out, stacked over devices, and put back inside that function. Buffers that
+a module changes while it trains, such as BatchNorm's statistics, are part of a device's state and stacked like it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, cast
@@ -21,10 +23,11 @@ from torch.func import grad, vmap
 
 from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
-from kfl._kernels.cuda import Batch
+from kfl._kernels.cuda import Batch, StackedConvolution
+from kfl.engine.layers import Layers
 from kfl.engine.objectives import Objective
 from kfl.engine.sequential import as_function
-from kfl.models import State, tied, with_ties
+from kfl.models import State
 
 Path = tuple[str, ...]
 
@@ -104,65 +107,136 @@ def _rebuilt(thing: Any, path: Path, tensors: dict[Path, Tensor]) -> Any:
     return new
 
 
-def train_vectorised(
-    module: nn.Module,
-    state: State,
-    objective: ObjectiveParts,
-    tensors: dict[Path, Tensor],
-    steps: Sequence[Callable[[], Batch]],
-    descent: Descent,
-    arithmetic: Arithmetic,
-) -> State:
-    """Descend from a stacked state, once per entry of `steps`; `tensors` are the objective's, stacked or shared."""
-    forward = as_function(module.train())
-    moving = {name: value for name, value in state.items() if descent.rates.get(name)}
-    fixed = {name: value for name, value in state.items() if name not in moving}
-    tensor_dims = {path: 0 if path in objective.stacked else None for path in tensors}
+@dataclass(frozen=True, eq=False)
+class CohortStep:
+    """One step of training a cohort, w ← w − η v with v ← m v + ∇, for every device at once."""
 
-    def loss(own: State, kept: State, extra: dict[Path, Tensor], x: Tensor, y: Tensor, w: Tensor | None) -> Tensor:
-        task = objective.with_tensors(extra)
-        whole = {name: own[name] if name in own else kept[name] for name in state}
-        if w is None:
-            return task.loss(forward, whole, x, y)
-        return task.loss(forward, whole, x, y, weights=w)
+    module: nn.Module
+    objective: ObjectiveParts
+    descent: Descent
+    buffers: frozenset[str]
+    """Entries of a model's state that are not parameters."""
+    draws: bool
+    """Whether the module has dropout."""
+    arithmetic: Arithmetic
+    convolution: StackedConvolution | None = None
 
-    velocity: State = {}
-    for index, read in enumerate(steps):
-        if index == 0 or read is not steps[index - 1]:
-            inputs, targets, weights = read()
-        dims = (0, 0, tensor_dims, 0, 0, None if weights is None else 0)
-        with arithmetic.autocast():
-            gradient = vmap(grad(loss), in_dims=dims)(moving, fixed, tensors, inputs, targets, weights)
-        for name, value in gradient.items():
-            if name in velocity:
-                velocity[name].mul_(descent.momentum).add_(value)
-            else:
-                velocity[name] = value
-            moved = moving[name] - descent.rates[name] * velocity[name]
-            moving[name] = _projected(objective, name, moved, tensors, tensor_dims)
-    ended = {name: moving.get(name, value) for name, value in state.items()}
-    return with_ties(ended, tied(module), copies=True)
+    def __call__(
+        self,
+        state: State,
+        velocity: State,
+        tensors: Mapping[Path, Tensor],
+        batch: Batch,
+        active: Tensor | None,
+        seeds: Tensor | None,
+    ) -> None:
+        """Change the stacked state and velocity in place.
+
+        `tensors` are the objective's, stacked or shared. `active` says which devices have a step left; None: all.
+        `seeds` are those of this step's draws.
+        """
+        inputs, targets, weights = batch
+        moving = {name: value for name, value in state.items() if name in self.descent.rates}
+        fixed = {name: value for name, value in state.items() if name not in moving}
+        dims = {path: 0 if path in self.objective.stacked else None for path in tensors}
+        each = (None if weights is None else 0, 0 if self.draws else None)
+        step = vmap(grad(self._loss, has_aux=True), in_dims=(0, 0, dims, 0, 0, *each))
+        with self.arithmetic.autocast():
+            gradient, changed = step(
+                moving, fixed, dict(tensors), inputs, targets, weights, seeds if self.draws else None
+            )
+        with torch.no_grad():
+            self._move(moving, velocity, gradient, active)
+            for name, value in moving.items():
+                if self._projects:
+                    value.copy_(self._projected(name, value, tensors, dims))
+            for name, value in changed.items():
+                state[name].copy_(value if active is None else torch.where(_beside(active, value), value, state[name]))
+
+    def _loss(
+        self,
+        own: State,
+        kept: State,
+        extra: dict[Path, Tensor],
+        x: Tensor,
+        y: Tensor,
+        w: Tensor | None,
+        seed: Tensor | None,
+    ) -> tuple[Tensor, State]:
+        """The loss of one device, and its buffers after the pass."""
+        task = self.objective.with_tensors(extra)
+        # A pass writes into buffers: those of its own.
+        changed = {name: value.clone() for name, value in kept.items() if name.rpartition("/")[2] in self.buffers}
+        whole = {**kept, **own, **changed}
+        forward = as_function(self.module.train())
+        with Layers(seed=seed, weights=w, convolve=self.convolution):
+            loss = task.loss(forward, whole, x, y) if w is None else task.loss(forward, whole, x, y, weights=w)
+        return loss, changed
+
+    def _move(self, moving: State, velocity: State, gradient: State, active: Tensor | None) -> None:
+        for rate in dict.fromkeys(self.descent.rates[name] for name in moving):
+            names = [name for name in moving if self.descent.rates[name] == rate]
+            speeds = [velocity[name] for name in names]
+            torch._foreach_mul_(speeds, self.descent.momentum)
+            torch._foreach_add_(speeds, [gradient[name] for name in names])
+            if active is None:
+                torch._foreach_sub_([moving[name] for name in names], speeds, alpha=rate)
+                continue
+            for name, speed in zip(names, speeds, strict=True):
+                moving[name].sub_(torch.where(_beside(active, speed), speed, 0), alpha=rate)
+
+    @property
+    def _projects(self) -> bool:
+        return type(self.objective.sample).project is not Objective.project
+
+    def _projected(
+        self, name: str, value: Tensor, tensors: Mapping[Path, Tensor], dims: dict[Path, int | None]
+    ) -> Tensor:
+        def project(one: Tensor, extra: dict[Path, Tensor]) -> Tensor:
+            return self.objective.with_tensors(extra).project(name, one)
+
+        projected: Tensor = vmap(project, in_dims=(0, dims))(value, dict(tensors))
+        return projected
 
 
-def _projected(
-    objective: ObjectiveParts, name: str, value: Tensor, tensors: dict[Path, Tensor], dims: dict[Path, int | None]
-) -> Tensor:
-    if type(objective.sample).project is Objective.project:
-        return value
-
-    def project(one: Tensor, extra: dict[Path, Tensor]) -> Tensor:
-        return objective.with_tensors(extra).project(name, one)
-
-    projected: Tensor = vmap(project, in_dims=(0, dims))(value, tensors)
-    return projected
+def _beside(active: Tensor, value: Tensor) -> Tensor:
+    """One truth per device in the shape of what it is for."""
+    return active.reshape(-1, *[1] * (value.dim() - 1))
 
 
 @torch.no_grad()
-def run_vectorised(module: nn.Module, state: State, inputs: Tensor, arithmetic: Arithmetic) -> tuple[Tensor, Tensor]:
+def run_vectorised(
+    module: nn.Module,
+    state: State,
+    inputs: Tensor,
+    arithmetic: Arithmetic,
+    convolution: StackedConvolution | None = None,
+) -> tuple[Tensor, Tensor]:
     """Features and logits of a cohort in evaluation mode; inputs have one row per device."""
-    with arithmetic.autocast():
-        feature, logits = vmap(as_function(module.eval()))(state, inputs)
+    forward = as_function(module.eval())
+
+    def one(own: State, x: Tensor) -> tuple[Tensor, Tensor]:
+        with Layers(convolve=convolution):
+            return forward(own, x)
+
+    with arithmetic.autocast(), _no_shortcut():
+        feature, logits = vmap(one)(state, inputs)
     return feature.to(arithmetic.dtype), logits.to(arithmetic.dtype)
+
+
+@contextmanager
+def _no_shortcut() -> Iterator[None]:
+    """PyTorch's attention layers as they are written: their shortcut in evaluation mode cannot be vectorised."""
+    mha: Any = torch.backends.mha
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
+
+
+# ── Which modules can be batched ─────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -171,47 +245,128 @@ class Verdict:
 
     vectorised: bool
     separable: bool
-    """Whether a sample's output is its own matter: then samples of weight 0 may be added."""
+    """Whether a sample's output is its own matter in training: then samples of weight 0 may be added."""
     reason: str
+    separable_reading: bool = True
+    """The same in evaluation mode."""
+    draws: bool = False
+    """Whether it has dropout."""
 
 
-def try_module(module: nn.Module, state: State, inputs: Tensor, labels: Tensor) -> Verdict:
-    """Try a module on a few samples: batched and alone, with more and with fewer samples."""
-    forward = as_function(module.train())
+def try_module(module: nn.Module, inputs: Tensor, labels: Tensor) -> Verdict:
+    """Try a module on three samples: batched and alone, with more and with fewer samples.
 
-    def loss(moving: State, kept: State, x: Tensor, y: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(forward({**moving, **kept}, x)[1], y)
+    In float64, where rounding cannot be mistaken for a difference; a module that insists on float32 is tried in that.
+    """
+    for dtype, tolerance in ((torch.float64, 1e-7), (torch.float32, 1e-3)):
+        try:
+            return _Trial(copy.deepcopy(module).cpu().to(dtype), inputs.to(dtype), labels, tolerance).verdict()
+        except _NotVectorisableError as problem:
+            return Verdict(False, True, str(problem), problem.separable)
+        except Exception as problem:  # whatever a user's module does, one device after another still works
+            reason = _in_words(problem)
+    return Verdict(False, False, reason, False)
 
-    buffers = {name for name, _ in module.named_buffers()}
-    kept = {name: value.clone() for name, value in state.items() if name in buffers}
-    moving = {name: value for name, value in state.items() if name not in buffers}
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            random = torch.random.get_rng_state()
-            alone = forward({**moving, **kept}, inputs[:2])[1]
-            if not torch.equal(torch.random.get_rng_state(), random):
-                return Verdict(False, True, "it draws random numbers")
-            if any(not torch.equal(value, state[name]) for name, value in kept.items()):
-                return Verdict(False, True, "it changes its buffers in place")
-            separable = torch.allclose(forward({**moving, **kept}, inputs)[1][:2], alone, rtol=1e-4, atol=1e-5)
-        pair = [moving, {name: value * 0.9 for name, value in moving.items()}]
-        stacked = {name: torch.stack([one[name] for one in pair]) for name in moving}
-        samples = [(inputs, labels), (inputs.flip(0), labels.flip(0))]
-        x, y = (torch.stack(values) for values in zip(*samples, strict=True))
-        with warnings.catch_warnings():
+
+class _NotVectorisableError(Exception):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.separable = False
+
+
+class _Trial:
+    """A module on a few samples, alone and as one of two."""
+
+    def __init__(self, module: nn.Module, inputs: Tensor, labels: Tensor, tolerance: float) -> None:
+        self.module, self.inputs, self.labels, self.tolerance = module, inputs, labels, tolerance
+        names = {name for name, _ in module.named_buffers()}
+        whole = {name: value.detach() for name, value in module.state_dict().items()}
+        self.kept = {name: value for name, value in whole.items() if name in names}
+        moving = {name: value for name, value in whole.items() if name not in names}
+        # Two devices that differ. Weights that are shared are entries of their own, and equal.
+        self.pair = [moving, {name: value * 0.9 for name, value in moving.items()}]
+        self.samples = [(inputs, labels), (inputs.flip(0), labels.flip(0))]
+
+    def verdict(self) -> Verdict:
+        """What came of it."""
+        with torch.random.fork_rng(devices=[]), _no_shortcut(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is slow in a batch: here it only has to work
-            both = vmap(grad(loss), in_dims=(0, None, 0, 0))(stacked, kept, x, y)
-            single = [grad(loss)(one, kept, *own) for one, own in zip(pair, samples, strict=True)]
-            with torch.no_grad():
-                forward = as_function(module.eval())
-                vmap(lambda one, x: forward({**one, **kept}, x))(stacked, x)
-    except Exception as problem:  # whatever a user's module does, one device after another still works
-        return Verdict(False, True, _in_short(problem))
-    for index, one in enumerate(single):
-        for name, value in one.items():
-            if not torch.allclose(both[name][index], value, rtol=1e-3, atol=1e-5):
-                return Verdict(False, separable, f"its gradients in a batch differ from those alone ({name})")
-    return Verdict(True, separable, "torch.func")
+            alone, draws = self._alone()
+            separable = self._is_separable(training=True)
+            self._compare(alone)
+            return Verdict(True, separable, "torch.func", self._reads(), draws)
+
+    def _loss(self, moving: State, kept: State, x: Tensor, y: Tensor, seed: Tensor) -> tuple[Tensor, State]:
+        changed = {name: value.clone() for name, value in kept.items()}
+        with Layers(seed=seed):
+            logits = as_function(self.module.train())({**moving, **changed}, x)[1]
+            return nn.functional.cross_entropy(logits, y), changed
+
+    def _alone(self) -> tuple[list[tuple[State, State]], bool]:
+        """Gradients and buffers of both, each alone; and whether there is dropout."""
+        before = torch.random.get_rng_state()
+        with torch.no_grad():
+            changed = {name: value.clone() for name, value in self.kept.items()}
+            as_function(self.module.train())({**self.pair[0], **changed}, self.inputs)
+        draws = not torch.equal(torch.random.get_rng_state(), before)
+        torch.random.set_rng_state(before)
+        found = [
+            grad(self._loss, has_aux=True)(one, self.kept, *samples, torch.tensor(seed))
+            for seed, (one, samples) in enumerate(zip(self.pair, self.samples, strict=True))
+        ]
+        if not torch.equal(torch.random.get_rng_state(), before):
+            raise _NotVectorisableError("it draws random numbers by other means than dropout layers")
+        return found, draws
+
+    def _compare(self, alone: list[tuple[State, State]]) -> None:
+        stacked = {name: torch.stack([one[name] for one in self.pair]) for name in self.pair[0]}
+        kept = {name: torch.stack([value, value]) for name, value in self.kept.items()}
+        x, y = (torch.stack(values) for values in zip(*self.samples, strict=True))
+        try:
+            gradient, changed = vmap(grad(self._loss, has_aux=True))(stacked, kept, x, y, torch.arange(2))
+        except Exception as problem:
+            raise _NotVectorisableError(_in_words(problem)) from problem
+        for index, (own, buffers) in enumerate(alone):
+            # A gradient that should be zero (a bias before a norm layer) is rounding: measured against all others.
+            largest = max([float(value.abs().max()) for value in own.values() if value.numel()], default=0.0)
+            for name, value in {**own, **buffers}.items():
+                if not self._close({**gradient, **changed}[name][index], value, largest if name in own else 0.0):
+                    raise _NotVectorisableError(f"its gradients in a batch differ from those alone ({name})")
+
+    def _is_separable(self, *, training: bool) -> bool:
+        """Whether a third sample, in training of weight 0, leaves the outputs of two others and the buffers alone."""
+        module = self.module.train(training)
+        unequal = torch.tensor([0.5, 0.5, 0.0], dtype=self.inputs.dtype) if training else None
+        found = []
+        for count, weights in ((2, None), (3, unequal)):
+            changed = {name: value.clone() for name, value in self.kept.items()}
+            with torch.no_grad(), Layers(seed=torch.tensor(0), weights=weights):
+                logits = as_function(module)({**self.pair[0], **changed}, self.inputs[:count])[1]
+            found.append((logits[:2], changed))
+        (one, buffers), (other, others) = found
+        return self._close(one, other) and all(self._close(buffers[name], others[name]) for name in buffers)
+
+    def _reads(self) -> bool:
+        """Try evaluation mode; returns whether samples are separable there."""
+        forward = as_function(self.module.eval())
+        whole = [{**one, **self.kept} for one in self.pair]
+        stacked = {name: torch.stack([one[name] for one in whole]) for name in whole[0]}
+        x = torch.stack([inputs for inputs, _ in self.samples])
+        with torch.no_grad():
+            try:
+                together = vmap(forward)(stacked, x)[1]
+            except Exception as problem:
+                raise _NotVectorisableError(_in_words(problem)) from problem
+            if not all(self._close(together[index], forward(one, x[index])[1]) for index, one in enumerate(whole)):
+                raise _NotVectorisableError("its outputs in a batch differ from those alone")
+        return self._is_separable(training=False)
+
+    def _close(self, one: Tensor, other: Tensor, largest: float = 0.0) -> bool:
+        """Equal up to rounding, measured against the largest value: a small one may be the difference of large ones."""
+        if not one.is_floating_point():
+            return torch.equal(one, other)
+        largest = max(largest, float(other.abs().max()) if other.numel() else 0.0)
+        return torch.allclose(one, other, rtol=self.tolerance, atol=self.tolerance * largest)
 
 
 _KNOWN_PROBLEMS = {
@@ -220,7 +375,7 @@ _KNOWN_PROBLEMS = {
 }
 
 
-def _in_short(problem: Exception) -> str:
+def _in_words(problem: Exception) -> str:
     """Why PyTorch cannot: in our words where it is a common reason, or the first sentence of its own."""
     for words, reason in _KNOWN_PROBLEMS.items():
         if words in str(problem):

@@ -1,7 +1,10 @@
 """CUDA graphs: a computation that is repeated in one shape is recorded once and then played back.
 
 Between two launches a GPU waits for Python. A recorded graph has no such gaps: all its kernels, on fixed memory,
-are one launch. The first call of a shape runs directly, the second records, later ones play.
+are one launch. The first call of a shape runs directly, the second records, later ones play. A training of many equal
+steps is a graph of one step, recorded after the first and played for all others (`GraphRunner.run_steps`).
+
+Graphs that run in different streams may run at the same time: each stream has graphs and a memory pool of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ from torch import Tensor
 Body = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 """The computation. It may change its inputs in place and return them."""
 
-KEPT = 16
-"""Graphs that are kept; the one that was not used for longest makes room."""
+KEPT = 48
+"""Computations whose graphs are kept; the one that was not used for longest makes room."""
+
+Step = Callable[[dict[str, Tensor]], None]
+"""One step of a training: changes its inputs in place."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +40,17 @@ class Input:
 
 
 @dataclass(eq=False)
-class _Recorded:
-    graph: torch.cuda.CUDAGraph
+class _Memory:
+    """Fixed memory that inputs are put into."""
+
     inputs: dict[str, Tensor]
     rows: dict[str, list[Tensor]]
     """The rows of inputs that were filled by them."""
-    outputs: dict[str, Tensor]
+
+    @staticmethod
+    def of(inputs: Mapping[str, Input]) -> _Memory:
+        """Memory with these inputs in it."""
+        return _Memory({name: one.fill(None).clone() for name, one in inputs.items()}, {})
 
     def fill(self, inputs: Mapping[str, Input]) -> None:
         """Put inputs into their memory."""
@@ -56,6 +67,23 @@ class _Recorded:
             torch._foreach_copy_(into, values, non_blocking=True)
 
 
+@dataclass(eq=False)
+class _Recorded:
+    graph: torch.cuda.CUDAGraph
+    memory: _Memory
+    outputs: dict[str, Tensor]
+
+
+@dataclass(eq=False)
+class _Training:
+    """The memory of a training, and a graph of one step for each shape of what steps differ in."""
+
+    memory: _Memory
+    graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]]
+    """The graph and the memory of what one step sees."""
+    refused: set[Hashable]
+
+
 class GraphRunner:
     """Runs computations, as graphs where that is possible."""
 
@@ -66,9 +94,9 @@ class GraphRunner:
         self.problem = ""
         """Why a computation could not be recorded; empty where all could."""
         self._seen: set[Hashable] = set()
-        self._kept: OrderedDict[Hashable, _Recorded] = OrderedDict()
+        self._kept: OrderedDict[Hashable, _Recorded | _Training] = OrderedDict()
         self._refused: set[Hashable] = set()
-        self._pool: Any = None
+        self._pools: dict[int, Any] = {}
 
     def run(self, key: Hashable | None, inputs: Mapping[str, Input], body: Body) -> dict[str, Tensor]:
         """The outputs of `body`, in memory of their own.
@@ -77,48 +105,119 @@ class GraphRunner:
         """
         recorded = None
         if key is not None and self.enabled:
-            shapes = tuple((name, one.shape) for name, one in inputs.items())
-            recorded = self._recorded((key, shapes), inputs, body)
+            recorded = self._recorded(self._address(key, inputs), inputs, body)
         if recorded is None:
             return body({name: one.fill(None) for name, one in inputs.items()})
-        recorded.fill(inputs)
+        recorded.memory.fill(inputs)
         recorded.graph.replay()
         return {name: value.clone() for name, value in recorded.outputs.items()}
+
+    def run_steps(
+        self,
+        key: Hashable | None,
+        inputs: Mapping[str, Input],
+        steps: Sequence[Mapping[str, Tensor]],
+        body: Step,
+        results: Sequence[str],
+    ) -> dict[str, Tensor]:
+        """Do a step for each entry of `steps`, with what it sees besides the inputs; then give some of the inputs back.
+
+        Calls with the same key and the same shapes must mean the same computation. A key of None: never recorded.
+        """
+        if key is None or not self.enabled:
+            held = {name: one.fill(None) for name, one in inputs.items()}
+            for step in steps:
+                body({**held, **step})
+            return {name: held[name] for name in results}
+        training = self._training(("steps", self._address(key, inputs)), inputs)
+        held = training.memory.inputs
+        shapes = [tuple((name, value.shape) for name, value in step.items()) for step in steps]
+        for index, (step, shape) in enumerate(zip(steps, shapes, strict=True)):
+            if shape in training.graphs:
+                graph, seen = training.graphs[shape]
+                torch._foreach_copy_(list(seen.values()), list(step.values()), non_blocking=True)
+                graph.replay()
+                continue
+            body({**held, **step})
+            if shape not in training.refused and shapes.count(shape) > 1 and shape in shapes[index + 1 :]:
+                self._record_step(training, shape, step, body)
+        return {name: held[name].clone() for name in results}
 
     def forget(self) -> None:
         """Give the memory of all graphs back."""
         self._kept.clear()
 
-    def _recorded(self, key: Hashable, inputs: Mapping[str, Input], body: Body) -> _Recorded | None:
-        if key in self._kept:
+    def _address(self, key: Hashable, inputs: Mapping[str, Input]) -> Hashable:
+        """A computation by its key, the shapes of its inputs and the stream it runs in."""
+        return key, tuple((name, one.shape) for name, one in inputs.items()), _stream()
+
+    def _training(self, key: Hashable, inputs: Mapping[str, Input]) -> _Training:
+        found = self._kept.get(key)
+        if isinstance(found, _Training):
             self._kept.move_to_end(key)
-            return self._kept[key]
+            found.memory.fill(inputs)
+            return found
+        found = _Training(_Memory.of(inputs), {}, set())
+        self._keep(key, found)
+        return found
+
+    def _record_step(self, training: _Training, shape: Hashable, step: Mapping[str, Tensor], body: Step) -> None:
+        seen = {name: value.clone() for name, value in step.items()}
+        try:
+            graph, _ = self._capture(lambda: body({**training.memory.inputs, **seen}))
+        except torch.OutOfMemoryError:
+            training.refused.add(shape)
+            raise
+        except Exception as problem:  # anything that cannot be recorded still runs directly
+            training.refused.add(shape)
+            self._say(problem)
+            return
+        training.graphs[shape] = graph, seen
+
+    def _recorded(self, key: Hashable, inputs: Mapping[str, Input], body: Body) -> _Recorded | None:
+        found = self._kept.get(key)
+        if isinstance(found, _Recorded):
+            self._kept.move_to_end(key)
+            return found
         if key not in self._seen or key in self._refused:
             self._seen.add(key)
             return None
         try:
-            recorded = self._record(inputs, body)
+            memory = _Memory.of(inputs)
+            graph, outputs = self._capture(lambda: body(dict(memory.inputs)))
         except torch.OutOfMemoryError:
             self._refused.add(key)
             raise
         except Exception as problem:  # anything that cannot be recorded still runs directly
             self._refused.add(key)
-            self.problem = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-            logging.getLogger("kfl").warning("A CUDA graph could not be recorded: %s", self.problem)
+            self._say(problem)
             return None
-        self._kept[key] = recorded
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+        recorded = _Recorded(graph, memory, outputs)
+        self._keep(key, recorded)
         return recorded
 
-    def _record(self, inputs: Mapping[str, Input], body: Body) -> _Recorded:
-        held = {name: one.fill(None).clone() for name, one in inputs.items()}
+    def _keep(self, key: Hashable, found: _Recorded | _Training) -> None:
+        self._kept[key] = found
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+
+    def _capture(self, work: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         graph = torch.cuda.CUDAGraph()
-        if self._pool is None:
-            # One pool for all graphs: they never run at the same time, and what they return is copied at once.
-            self._pool = torch.cuda.graph_pool_handle()
+        stream = _stream()
+        if stream not in self._pools:
+            # One pool for all graphs of a stream: they never run at the same time, and what they return is copied.
+            self._pools[stream] = torch.cuda.graph_pool_handle()
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=self._pool):
-            outputs = body(dict(held))
+        with torch.cuda.graph(graph, pool=self._pools[stream]):
+            outputs = work()
         self.recorded += 1
-        return _Recorded(graph, held, {}, outputs)
+        return graph, outputs
+
+    def _say(self, problem: Exception) -> None:
+        self.problem = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        logging.getLogger("kfl").warning("A CUDA graph could not be recorded: %s", self.problem)
+
+
+def _stream() -> int:
+    """The stream that computes now."""
+    return int(torch.cuda.current_stream().cuda_stream) if torch.cuda.is_initialized() else 0

@@ -117,6 +117,8 @@ class Steps:
     """The same shape, adding up to 1 for each step and device, 0 for samples that fill up; None: all alike."""
     sizes: tuple[int, ...]
     """How many samples of `rows` each step takes."""
+    active: Tensor | None = None
+    """(steps, devices): whether a device takes part in a step; None: all in all."""
 
 
 class Rows:
@@ -169,11 +171,19 @@ def sample_weights(
 
 
 def mini_batches(drawn: Sequence[Sequence[NDArray[np.int64]]], where: torch.device, dtype: torch.dtype) -> Steps:
-    """The steps of devices that take equally many; `drawn` has the rows of each step of each device.
+    """The steps of a cohort; `drawn` has the rows of each step of each device.
 
-    A last batch that is smaller than the others is filled up to the largest of the cohort.
+    A batch that is smaller than the largest of its step is filled up. Where a device has fewer steps than others, the
+    rest of its steps weigh nothing, and `active` is false for them.
     """
-    counts = np.array([[len(batch) for batch in of_step] for of_step in zip(*drawn, strict=True)])
+    count = max(len(of_device) for of_device in drawn)
+    counts = np.array([[len(batch) for batch in of_device] + [0] * (count - len(of_device)) for of_device in drawn]).T
     sizes = counts.max(axis=1)
-    table = np.stack([[fill_up(batch, int(sizes.max())) for batch in of_step] for of_step in zip(*drawn, strict=True)])
-    return Steps(torch.from_numpy(table).to(where), sample_weights(counts, sizes, where, dtype), tuple(sizes.tolist()))
+    table = np.empty((count, len(drawn), int(sizes.max())), dtype=np.int64)
+    for device, of_device in enumerate(drawn):
+        table[:, device] = of_device[0][0]
+        for step, batch in enumerate(of_device):
+            table[step, device] = fill_up(batch, table.shape[2])
+    active = None if (counts > 0).all() else torch.from_numpy(counts > 0).to(where)
+    rows, weights = torch.from_numpy(table).to(where), sample_weights(counts, sizes, where, dtype)
+    return Steps(rows, weights, tuple(sizes.tolist()), active)

@@ -268,7 +268,11 @@ def unfold(x: Tensor, window: Window, per: int) -> Tensor:
     if x.is_cuda:
         found = x.new_empty(maps // per, inner, per * rows * columns)
         grid = (-(-rows * columns // THREADS), channels, min(maps, MOST_MAPS))
-        arguments = [x.contiguous(), found, *_geometry(maps, channels, (size[0], size[1]), window, per)]
+        arguments: list[Tensor | int] = [
+            x.contiguous(),
+            found,
+            *_geometry(maps, channels, (size[0], size[1]), window, per),
+        ]
         _kernels(x.device).launch("unfold", grid, THREADS, arguments)
         return found
     flat = functional.unfold(
@@ -286,7 +290,7 @@ def fold(columns: Tensor, shape: tuple[int, ...], window: Window, per: int) -> T
     if columns.is_cuda:
         image = columns.new_empty(shape)
         grid = (-(-height * width // THREADS), channels, min(maps, MOST_MAPS))
-        arguments = [columns.contiguous(), image, *_geometry(maps, channels, size, window, per)]
+        arguments: list[Tensor | int] = [columns.contiguous(), image, *_geometry(maps, channels, size, window, per)]
         _kernels(columns.device).launch("fold", grid, THREADS, arguments)
         return image
     inner = columns.shape[1]
