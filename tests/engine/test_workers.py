@@ -146,7 +146,7 @@ def test_two_models_in_one_state_and_given_data_go_through_workers_too():
 
 
 def test_only_architectures_that_draw_are_trained_one_after_another_and_the_log_says_so_once(caplog):
-    data, models = fleet("convolutional", "dropout")
+    data, models = fleet("convolutional", "draws late")
     engine = engines(data, models)[1]
     states = [engine.initial(k, 0) for k in range(6)]
     with caplog.at_level(logging.INFO, "kfl"):

@@ -358,7 +358,7 @@ def _bucket(count: int) -> int:
     >>> [_bucket(count) for count in (3, 5, 9, 17, 33, 100)]
     [3, 6, 10, 20, 40, 112]
     """
-    step = max(1, 1 << max(0, count.bit_length() - 3))
+    step = 1 if count <= 4 else max(2, 1 << ((count - 1).bit_length() - 3))
     return -(-count // step) * step
 
 

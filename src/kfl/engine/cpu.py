@@ -5,8 +5,8 @@ mini-batches, its worker does what `SequentialEngine` would. Each device is comp
 thread: results do not depend on which worker or on how many there are (`kfl.engine.workers`).
 
 Dropout is drawn by name (`kfl.engine.layers`). A module or an objective that draws random numbers from PyTorch's own
-generator cannot share it: its devices are trained one after another, each with a seed of its own. Nobody has to say so. A round that moved the generator is
-taken back and done again in that way, and so are later ones.
+generator cannot share it: its devices are trained one after another, each with a seed of its own. Nobody has to say so.
+A round that moved the generator is taken back and done again in that way, and so are later ones.
 """
 
 from __future__ import annotations
