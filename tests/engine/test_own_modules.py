@@ -27,7 +27,7 @@ ENGINES = ["sequential", "cpu", "stacked"]
 NETWORKS = {
     "mlp": ((1, 4, 5), (8, 12)),
     "cnn": ((2, 16, 18), (6, 10)),
-    "resnet8": ((3, 8, 8), (2, 4)),
+    "resnet8": ((3, 8, 8), (4, 8)),
     "resnet18": ((1, 8, 8), (2,)),
     "mobilenet": ((3, 8, 8), (2, 4)),
     "sensor": ((3, 30), (4, 6)),
