@@ -73,6 +73,9 @@ def test_names(place):
     assert bash("run", "--algorithm", "") == list(ALGORITHMS)
     assert bash("run", "--scheduler", "l") == ["lyapunov"]
     assert bash("run", "--rounds", "3", "--dataset", "") == list(DATASETS)
+    (place / "readings.npz").write_text("")
+    assert bash("data", "show", "--dataset", "read") == ["readings.npz"]
+    assert bash("data", "show", "--dataset", "./r") == ["./readings.npz", "./runs"]
     assert set(PRESETS) < set(bash("run", "--radio", ""))
     assert bash("run", "--radio", "=", "nb") == ["nb-iot"]  # bash makes three words of --radio=nb
     assert bash("compare", "--algorithms", "kfl,fedr") == ["kfl,fedrep"]
@@ -105,6 +108,8 @@ def test_commands_that_show_runs_complete_run_folders(table):
         ("kfl data ", {"show", "download"}),
         ("kfl data download cifar1", {"cifar10", "cifar100"}),
         ("kfl data show --sp", {"--split"}),
+        ("kfl run --dataset mnist-", {"mnist-5k"}),
+        ("kfl run --dataset mi", {"mine/"}),
         ("kfl resume runs/alp", {"runs/alpha", "runs/alpha/"}),
     ],
 )
@@ -138,6 +143,8 @@ zpty -d z
         ("kfl data ", "download"),
         ("kfl resume ", "runs/alpha"),
         ("kfl data show --sp", "How the data is split"),
+        ("kfl run --dataset ", "tiny-imagenet"),
+        ("kfl run --dataset ot", "other"),
     ],
 )
 def test_zsh(place, typed, expected):

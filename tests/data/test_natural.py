@@ -129,5 +129,6 @@ def test_an_experiment_asks_the_data_how_many_devices_there_are(tmp_path):
     assert one.accuracy == history.accuracy
     assert kfl.Experiment.from_table({"split": "natural"}).devices == 0
     assert kfl.Experiment.from_table({"split": "natural", "devices": 7}).devices == 7
-    with pytest.raises(ConfigError, match="devices is 0, but must be 1 or more"):
-        kfl.Experiment(devices=0).validate()
+    for split in ("natural", "iid"):
+        with pytest.raises(ConfigError, match="devices is 0, but must be 1 or more"):
+            kfl.Experiment(devices=0, split=split).validate()

@@ -18,8 +18,8 @@ from kfl.data import DATASETS
 from kfl.models import WIDTHS
 from kfl.report.trackers import TRACKERS
 
-Kind = Literal["none", "text", "file", "folder", "run", "words", "list"]
-"""What a value is: none for a flag, a run folder, one of some words, several of them with commas between."""
+Kind = Literal["none", "text", "file", "folder", "run", "words", "words or file", "list"]
+"""What a value is: none for a flag, a run folder, one of some words or else a file, several with commas between."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     **{f"--radio.{field}": ("words", tuple(kind.registry())) for field, kind in MODELS.items()},
     "--preset": ("words", RADIO_NAMES[2:]),
     "--availability-trace": ("file", ()),
-    "--dataset": ("words", tuple(DATASETS)),
+    "--dataset": ("words or file", tuple(DATASETS)),
     "--model": ("list", ("auto", *WIDTHS)),
     "--track": ("list", tuple(TRACKERS)),
 }

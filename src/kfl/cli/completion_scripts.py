@@ -1,6 +1,7 @@
 """The commands of kfl as a completion script, which shtab writes for each shell.
 
-What shtab does not know is added here: run folders, lists with commas, and that bash splits --radio=nb in three.
+What shtab does not know is added here: run folders, lists with commas, words or else a file, and that bash splits
+--radio=nb in three.
 """
 
 from __future__ import annotations
@@ -71,7 +72,13 @@ def script(shell: str, commands: Sequence[Command]) -> str:
         raise MissingExtraError("shtab", "cli", "Shell completion") from problem
     lists = {option.name: option for command in commands for option in command.options if option.kind == "list"}
     functions = [f'{_function(name)}() {{ _kfl_list "$1" "{" ".join(one.words)}"; }}' for name, one in lists.items()]
-    preamble = {"bash": _BASH + "\n".join(functions), "zsh": _ZSH, "fish": _FISH}
+    either = {o.name: " ".join(o.words) for command in commands for o in command.options if o.kind == "words or file"}
+    functions += [
+        f'{_function(name)}() {{ compgen -W "{words}" -- "$1" || compgen -f -- "$1"; }}'
+        for name, words in either.items()
+    ]
+    in_zsh = "".join(f"{_function(name)}() {{ compadd -- {words}; _files }}\n" for name, words in either.items())
+    preamble = {"bash": _BASH + "\n".join(functions), "zsh": _ZSH + in_zsh, "fish": _FISH}
     made: str = shtab.complete(_program(commands), shell, preamble=preamble[shell])
     head, _, rest = made.partition("\n")
     made = f"{head}\n# Completion of the command kfl {__version__}, printed by: kfl completion {shell}\n{rest}\n"
@@ -108,6 +115,9 @@ def _add(parser: argparse.ArgumentParser, argument: Argument) -> None:
     elif argument.kind == "list":
         words = " ".join(argument.words)
         action.complete = {"bash": _function(argument.name), "zsh": f"_sequence compadd - {words}", "fish": words}
+    elif argument.kind == "words or file":
+        name, words = _function(argument.name), " ".join(argument.words)
+        action.complete = {"bash": name, "zsh": name, "fish": f"{words} (__fish_complete_path (commandline -ct))"}
     elif argument.kind == "run":
         action.complete = {"bash": "_kfl_runs_dir", "zsh": "_kfl_runs", "fish": "(__kfl_runs)"}
     elif argument.kind in ("file", "folder"):
@@ -115,8 +125,8 @@ def _add(parser: argparse.ArgumentParser, argument: Argument) -> None:
 
 
 def _function(option: str) -> str:
-    """The bash function that completes a list."""
-    return "_kfl_list_" + option.lstrip("-").replace("-", "_")
+    """The function that completes the values of an option."""
+    return "_kfl_values_" + option.lstrip("-").replace("-", "_")
 
 
 def _escaped(text: str) -> str:

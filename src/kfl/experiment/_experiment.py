@@ -226,6 +226,8 @@ class Experiment(DataSettings):
     def validate(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
         check_name(self.dataset)
+        if self.asks_data:
+            raise ConfigError("devices", 0, "1 or more where nobody reads the data to count its devices")
         for name in ("devices", "rounds", "classes_per_device", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, getattr(self, name), "1 or more")
