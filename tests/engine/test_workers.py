@@ -1,5 +1,6 @@
 """Any module on all cores: the bits of one device after another, whatever it is and however many workers there are."""
 
+import importlib.util
 import logging
 from dataclasses import dataclass, replace
 
@@ -67,14 +68,14 @@ MODULES = {
 }
 
 
-def fleet(*kinds, samples=20, devices=6, proxy=None):
+def fleet(*kinds, samples=20, devices=6, proxy=None, length=8):
     draw = np.random.default_rng(0)
     y = np.arange(samples * devices) % 3
-    x = (draw.normal(size=(len(y), 2, 8)) + y[:, None, None]).astype(np.float32)
+    x = (draw.normal(size=(len(y), 2, length)) + y[:, None, None]).astype(np.float32)
     data = Dataset.from_arrays(x, y, x[: 5 * devices], y[: 5 * devices])
     split = partition("iid", data.train_y, data.test_y, 3, devices, 0)
     modules = [MODULES[kinds[device % len(kinds)]]() for device in range(devices)]
-    return LocalData(data, split, proxy), fleet_from_modules(modules, devices, (2, 8), 3)
+    return LocalData(data, split, proxy), fleet_from_modules(modules, devices, (2, length), 3)
 
 
 def engines(data, models):
@@ -128,6 +129,30 @@ def test_workers_give_the_bits_of_one_device_after_another(kind):
     assert all(same(mine, theirs) for mine, theirs in zip(found[0], expected[0], strict=True))
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found[1:4], expected[1:4], strict=True))
     assert found[4] == expected[4]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llvmlite") is None, reason="needs the extra fast")
+def test_compiled_convolutions_stay_close_for_three_rounds_and_can_be_left_out():
+    MODULES["wide"] = lambda: wrapped(
+        nn.Conv1d(2, 6, 3, padding=1), nn.GroupNorm(2, 6), nn.ReLU(), nn.Flatten(), feature=96
+    )
+    data, models = fleet("wide", proxy=np.arange(12), length=16)
+    compiled = engines(data, models)[1]
+    assert compiled.plan.compiled
+    without = make_engine(data, models, plan=replace(compiled.plan, compiled=False))
+    reference = SequentialEngine(data, models)
+    states = [compiled.initial(k, 0) for k in range(6)]
+    with torch_threads(1):
+        expected = everything(reference, states, pull())
+    assert all(
+        same(mine, theirs) for mine, theirs in zip(everything(without, states, pull())[0], expected[0], strict=True)
+    )
+    found = everything(compiled, states, pull())
+    assert not all(same(mine, theirs) for mine, theirs in zip(found[0], expected[0], strict=True))
+    for mine, theirs in zip(found[0], expected[0], strict=True):
+        for name in theirs:
+            torch.testing.assert_close(mine[name], theirs[name], atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[1:4], expected[1:4], atol=1e-5, rtol=0)
 
 
 def test_two_models_in_one_state_and_given_data_go_through_workers_too():
@@ -204,6 +229,7 @@ def test_a_plan_of_an_older_version_runs_as_it_did_and_keeps_its_table():
     assert all(same(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
     new = make_engine(data, models).plan
     assert Plan.read(new.table()) == new and new.table()["otherwise"] == "worker"
+    assert Plan.read({**new.table(), "compiled": True}).compiled and not Plan.read(old).compiled
     with pytest.raises(ConfigError, match=r"plan\.otherwise"):
         Plan.read({"otherwise": "stacked"})
 

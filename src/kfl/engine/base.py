@@ -92,10 +92,13 @@ class Plan:
     one device per core), or plain autograd, one device after another."""
     otherwise: Literal["plain", "worker"] = "plain"
     """How mlp and cnn are trained where nothing is written out: mini-batches, objectives of one's own."""
+    compiled: bool = False
+    """Whether workers run convolutions as compiled loops (extra `fast`) where these are faster than PyTorch's."""
 
     def table(self) -> Table:
         """As plain values, for a file. What older plans did not have is left out where it does nothing."""
-        return {name: value for name, value in to_table(self).items() if (name, value) != ("otherwise", "plain")}
+        added = {"otherwise": "plain", "compiled": False}
+        return {name: value for name, value in to_table(self).items() if added.get(name, ()) != value}
 
     @staticmethod
     def read(table: Mapping[str, Any]) -> Plan:

@@ -2,7 +2,8 @@
 
 Each device asks `kfl._kernels.cpu` for a trainer of its network and objective. Where there is none, and for
 mini-batches, its worker does what `SequentialEngine` would. Each device is computed by one worker alone, with one
-thread: results do not depend on which worker or on how many there are (`kfl.engine.workers`).
+thread: results do not depend on which worker or on how many there are (`kfl.engine.workers`). Convolutions of any
+module, whoever calls them, go through compiled loops where these are faster (`kfl._kernels.cpu.convolution`).
 
 Dropout is drawn by name (`kfl.engine.layers`). A module or an objective that draws random numbers from PyTorch's own
 generator cannot share it: its devices are trained one after another, each with a seed of its own. Nobody has to say so.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import numpy as np
@@ -22,11 +24,11 @@ from torch import Tensor, nn
 
 from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
-from kfl._kernels.cpu import DeviceKernels, Trainer
+from kfl._kernels.cpu import CompiledConvolutions, DeviceKernels, Trainer
 from kfl.data import LocalData
 from kfl.engine.base import Path, Plan, RoundKey, Sgd
 from kfl.engine.objectives import Objective
-from kfl.engine.sequential import SequentialEngine, means_of
+from kfl.engine.sequential import Forward, SequentialEngine, as_function, means_of
 from kfl.engine.workers import few, keep_memory, spread, torch_threads
 from kfl.models import FleetModels, Network, State, parts, tied, with_ties
 
@@ -77,7 +79,7 @@ class CpuEngine(SequentialEngine):
 
         def steps(index: int) -> State:
             module, own = self._copy(devices[index]), objective.for_device(index)
-            return self.descend(module, devices[index], states[index], own, sgd, key, data)
+            return self.descend(module, self._forward(module), devices[index], states[index], own, sgd, key, data)
 
         def cost(index: int) -> float:
             profile = self.profile(devices[index])
@@ -237,7 +239,8 @@ class CpuEngine(SequentialEngine):
         body, last = parts(module.eval())
 
         def outputs(rows: Tensor) -> Tensor:
-            found: Tensor = last(body(rows)) if head else body(rows)
+            with self._convolutions():
+                found: Tensor = last(body(rows)) if head else body(rows)
             return found
 
         if len(inputs) <= PIECE_ROWS:
@@ -251,6 +254,20 @@ class CpuEngine(SequentialEngine):
         if not self._by_rows[index]:
             return outputs(inputs)
         return torch.cat([outputs(rows) for rows in inputs.split(PIECE_ROWS)])
+
+    def _forward(self, module: nn.Module) -> Forward:
+        """A module as a function, its convolutions compiled where the plan says so."""
+        forward = as_function(module)
+
+        def inside(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
+            with self._convolutions():
+                return forward(state, inputs)
+
+        return inside if self.plan.compiled else forward
+
+    def _convolutions(self) -> AbstractContextManager[object]:
+        """Where convolutions of any module go through compiled loops."""
+        return CompiledConvolutions() if self.plan.compiled else nullcontext()
 
     def _build(self, devices: Sequence[int]) -> None:
         """Make the modules that workers copy, and see whether they have dropout: only one thread may draw at a time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 from kfl.core.errors import ConfigError, MissingExtraError
@@ -45,7 +46,7 @@ def make_engine(
 
     if len(plan.paths) != len(models.builders):
         raise ConfigError("plan.paths", list(plan.paths), f"one of {get_args(Path)} for each architecture")
-    if "cnn" in plan.paths and not _compiles():
+    if ("cnn" in plan.paths or plan.compiled) and not _compiles():
         raise MissingExtraError("llvmlite", "fast", "The plan of this run")
     return CpuEngine(data, models, plan)
 
@@ -60,7 +61,9 @@ def make_plan(models: FleetModels, device: str = "cpu", precision: str = "float3
         return Plan("cuda", precision, workers=1, paths=("stacked",) * len(models.builders))  # type: ignore[arg-type]  # checked above
     paths = tuple(_path(models, index) for index in range(len(models.builders)))
     _say(models, paths)
-    return Plan("cpu", precision, torch.get_num_threads(), gram=True, paths=paths, otherwise="worker")  # type: ignore[arg-type]  # checked above
+    compiled = _compiles() and set(paths) != {"mlp"}
+    plan = Plan(workers=torch.get_num_threads(), gram=True, paths=paths, otherwise="worker", compiled=compiled)
+    return replace(plan, precision=precision)  # type: ignore[arg-type]  # checked above
 
 
 def check_device(device: str) -> str:

@@ -17,6 +17,9 @@ from kfl.engine.layers import Layers, draws, step_seed
 from kfl.engine.objectives import Objective
 from kfl.models import FleetModels, State, parts, tied, with_ties
 
+Forward = Callable[[State, Tensor], tuple[Tensor, Tensor]]
+"""(parameters of one model, inputs) → (feature vectors, logits)."""
+
 
 class SequentialEngine(Engine):
     """Trains devices one after another with PyTorch's autograd, in float32 or float64.
@@ -93,7 +96,8 @@ class SequentialEngine(Engine):
     ) -> State:
         """One device with its own objective."""
         with self.own_draws(key, device):
-            return self.descend(self.template(device), device, state, objective, sgd, key, data)
+            module = self.template(device)
+            return self.descend(module, as_function(module), device, state, objective, sgd, key, data)
 
     @contextmanager
     def own_draws(self, key: RoundKey, device: int) -> Iterator[None]:
@@ -105,6 +109,7 @@ class SequentialEngine(Engine):
     def descend(
         self,
         module: nn.Module,
+        forward: Forward,
         device: int,
         state: State,
         objective: Objective,
@@ -112,7 +117,7 @@ class SequentialEngine(Engine):
         key: RoundKey,
         data: tuple[Tensor, Tensor] | None = None,
     ) -> State:
-        """The steps of one device through a module of its architecture, whatever weights that holds."""
+        """The steps of one device through a module of its architecture, called as a function of its weights."""
         module.train()
         buffers = {name for name, _ in module.named_buffers()}
         now = {name: value.clone() for name, value in state.items()}
@@ -121,7 +126,6 @@ class SequentialEngine(Engine):
         if not trained:
             return now
         velocity: State = {}
-        forward = as_function(module)
         inputs, targets = self._read(device, "train") if data is None else data
         seed = torch.tensor(key.torch_seed("layers", device), device=self._where) if self._draws(device) else None
         for number, batch in enumerate(batches(len(targets), sgd, key, device)):
@@ -231,7 +235,7 @@ def means_of(feature: Tensor, labels: Tensor, classes: int, clip_norm: float | N
     return total / count.clamp(min=1)[:, None], count
 
 
-def as_function(module: nn.Module) -> Callable[[State, Tensor], tuple[Tensor, Tensor]]:
+def as_function(module: nn.Module) -> Forward:
     """A module as a pure function (parameters, inputs) → (features, logits)."""
     body, head = parts(module)
     ties = tied(module)

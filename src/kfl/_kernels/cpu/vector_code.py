@@ -49,9 +49,11 @@ class Code:
         for argument in self.function.args[:arrays]:
             argument.add_attribute("noalias")
         self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
-        suffix = {"float32": "v16f32", "float64": "v16f64"}[number]
+        self._suffix = {"float32": "v16f32", "float64": "v16f64"}[number]
         three = ir.FunctionType(self.vector, [self.vector] * 3)
-        self._fma = ir.Function(self.module, three, f"llvm.fma.{suffix}")
+        self._fma = ir.Function(self.module, three, f"llvm.fma.{self._suffix}")
+        self._pointer, self._small = ir.PointerType(), ir.IntType(32)
+        self._mask = ir.VectorType(ir.IntType(1), LANES)
         self._align = {"float32": 4, "float64": 8}[number]
 
     @property
@@ -126,6 +128,74 @@ class Code:
     def store(self, value: Value, array: Value, offset: Value) -> None:
         """Write a vector of numbers at an offset."""
         self.builder.store(value, self.at(array, offset), align=self._align)
+
+    def clipped(self, count: Value) -> Value:
+        """A whole number brought to 0 … 16: how many lanes of a vector are meant."""
+        b, lanes = self.builder, self.whole(LANES)
+        least = b.select(b.icmp_signed("<", count, self.whole(0)), self.whole(0), count)
+        return b.select(b.icmp_signed("<", least, lanes), least, lanes)
+
+    def load_some(self, array: Value, offset: Value, count: Value) -> Value:
+        """The first `count` numbers from an offset on, the other lanes zero; nothing else is touched."""
+        take = self._intrinsic("llvm.masked.load", self.vector, [self._pointer, self._small, self._mask, self.vector])
+        at, align = self.at(array, offset), self.ir.Constant(self._small, self._align)
+        return self.builder.call(take, [at, align, self._first(count), self.splat(0.0)])
+
+    def store_some(self, value: Value, array: Value, offset: Value, count: Value) -> None:
+        """Write the first `count` numbers of a vector."""
+        nothing = self.ir.VoidType()
+        put = self._intrinsic("llvm.masked.store", nothing, [self.vector, self._pointer, self._small, self._mask])
+        align = self.ir.Constant(self._small, self._align)
+        self.builder.call(put, [value, self.at(array, offset), align, self._first(count)])
+
+    def parted(self, vectors: Sequence[Value]) -> list[Value]:
+        """Two neighbouring vectors as their even and their odd numbers; one as it is."""
+        if len(vectors) == 1:
+            return list(vectors)
+        return [
+            self.builder.shuffle_vector(*vectors, self._lanes(list(range(part, 2 * LANES, 2)))) for part in range(2)
+        ]
+
+    def joined(self, vectors: Sequence[Value]) -> list[Value]:
+        """The way back from `parted`."""
+        if len(vectors) == 1:
+            return list(vectors)
+        lanes = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
+        return [
+            self.builder.shuffle_vector(*vectors, self._lanes(lanes[half * LANES : (half + 1) * LANES]))
+            for half in range(2)
+        ]
+
+    def totals(self, vectors: Sequence[Value]) -> Value:
+        """The sums of up to 16 vectors, one in each lane; lanes beyond them are zero."""
+        now = [*vectors, *[self.splat(0.0)] * (LANES - len(vectors))]
+        low = self._lanes([lane // 2 + LANES * (lane % 2) for lane in range(LANES)])
+        high = self._lanes([lane // 2 + LANES // 2 + LANES * (lane % 2) for lane in range(LANES)])
+        # Two vectors are merged lane by lane into one that has half of each sum: lane 2 i is the first's, 2 i + 1 the
+        # second's. After four passes, bits of the vector's number are the bits of its lane.
+        while len(now) > 1:
+            half = len(now) // 2
+            now = [
+                self.builder.fadd(*(self.builder.shuffle_vector(now[i], now[i + half], mask) for mask in (low, high)))
+                for i in range(half)
+            ]
+        return now[0]
+
+    def _first(self, count: Value) -> Value:
+        """A mask of the first `count` lanes."""
+        b = self.builder
+        small = b.trunc(count, self._small)
+        kind = self.ir.VectorType(self._small, LANES)
+        nothing = self.ir.Constant(kind, self.ir.Undefined)
+        one = b.insert_element(nothing, small, self.ir.Constant(self._small, 0))
+        every = b.shuffle_vector(one, nothing, self._lanes([0] * LANES))
+        return b.icmp_unsigned("<", self._lanes(list(range(LANES))), every)
+
+    def _intrinsic(self, name: str, result: Value, arguments: list[Value]) -> Value:
+        full = f"{name}.{self._suffix}.p0"
+        if full not in self.module.globals:
+            self.ir.Function(self.module, self.ir.FunctionType(result, arguments), full)
+        return self.module.globals[full]
 
     def load_one(self, array: Value, offset: Value) -> Value:
         """One number."""
@@ -228,13 +298,17 @@ class Code:
         """Add a b to a slot."""
         self.put(self.fma(a, b, self.get(slot)), slot)
 
-    def compile(self) -> Callable[..., None]:
-        """The finished function, for this processor; it takes addresses and the count."""
+    def compile(self, *, unroll: bool = True) -> Callable[..., None]:
+        """The finished function, for this processor; it takes addresses and the count.
+
+        Without `unroll` loops stay as they were written: with all registers in use, what remains of a loop that LLVM
+        unrolled runs several times slower.
+        """
         self.builder.ret_void()
-        return _compiled(self.module, self.name, self.arrays)
+        return _compiled(self.module, self.name, self.arrays, unroll)
 
 
-def _compiled(module: Value, name: str, arrays: int) -> Callable[..., None]:
+def _compiled(module: Value, name: str, arrays: int, unroll: bool) -> Callable[..., None]:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -246,7 +320,9 @@ def _compiled(module: Value, name: str, arrays: int) -> Callable[..., None]:
     module.data_layout = str(machine.target_data)
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
-    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = unroll
+    passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(parsed, passes)
     engine = llvm.create_mcjit_compiler(parsed, machine)
     engine.finalize_object()
