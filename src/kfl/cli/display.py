@@ -85,8 +85,9 @@ class RunDisplay(_LiveBar):
             f"{world.devices:,} devices, {len(world.dataset.train_y):,} samples of {world.dataset.name}, {models}.",
             highlight=False,
         )
-        if world.dataset.note:
-            self._progress.console.print(f"Note: {world.dataset.note}", highlight=False)
+        for note in (world.dataset.note, too_slow(world)):
+            if note:
+                self._progress.console.print(f"Note: {note}", highlight=False)
         self._progress.update(self._task, facts="evaluating the initial models …")
 
     def on_round(self, log: RoundLog) -> None:
@@ -100,6 +101,21 @@ class RunDisplay(_LiveBar):
         elif log.round % self._every == 0 or log.round + 1 == self._rounds:
             passed = time.perf_counter() - self._started
             print(f"{self._label}: round {log.round + 1}/{self._rounds}  {facts}  {passed:.0f} s", flush=True)
+
+
+def too_slow(world: World) -> str | None:
+    """What to say, before hours of rounds with nobody in them, where no device can finish computing in time."""
+    if world.cell is None:
+        return None
+    fastest_s = float((world.table.flops / world.cell.flops_per_cycle / world.cell.cpu_hz).min())
+    deadline_s = world.cell.config.deadline_s
+    if fastest_s < deadline_s:
+        return None
+    return (
+        f"nobody can take part. The fastest device computes for {quantity(fastest_s, 's')}, and a round has "
+        f"{quantity(deadline_s, 's')}: give a longer --radio.deadline-s, less work (--model, --samples-per-device, "
+        "--algorithm.local-steps) or --radio none."
+    )
 
 
 def print_summary(experiment: Experiment, history: History, alone: History | None, folder: Path) -> None:
