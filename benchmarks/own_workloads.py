@@ -51,17 +51,7 @@ class Workload:
 
     def fleet(self, seed: int = 0) -> FleetModels:
         """The architecture of every device, drawn from the list."""
-        named = [name.split("-") for name in self.models.split(",")]
-        apart = [
-            fleet_from_name(name, (int(width),), self.devices, self.shape, self.classes, seed) for name, width in named
-        ]
-        return FleetModels(
-            builders=tuple(fleet.builders[0] for fleet in apart),
-            architecture=stream(seed, "architecture").integers(len(apart), size=self.devices),
-            profiles=tuple(fleet.profiles[0] for fleet in apart),
-            starts=(None,) * len(apart),
-            names=tuple(fleet.names[0] for fleet in apart),
-        )
+        return fleet_from_name(self.models, None, self.devices, self.shape, self.classes, seed)
 
     def schedule(self, rounds: int, seed: int = 0) -> list[list[int]]:
         """Who trains in each round: everybody once, in a random order, before anybody a second time."""
