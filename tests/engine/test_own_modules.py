@@ -13,7 +13,6 @@ from kfl.data import Dataset, LocalData, Partition
 from kfl.engine import Engine
 from kfl.engine.cohort import structure
 from kfl.engine.factory import make_engine, make_plan
-from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
 from tests.reference.own_modules import ODD
@@ -23,7 +22,7 @@ COUNTS = [23, 40, 12, 31, 23, 7]
 """Training samples of each device: unequal, and one with fewer than a mini-batch."""
 ALGORITHM = Kfl(local_steps=2, batch_size=9)
 ROUNDS = [[0, 1, 2, 5], [1, 3, 4, 5], [0, 1, 3, 4]]
-ENGINES = ["sequential", "cpu", "stacked"]
+ENGINES = ["cpu", "stacked"]
 NETWORKS = {
     "mlp": ((1, 4, 5), (8, 12)),
     "cnn": ((2, 16, 18), (6, 10)),
@@ -54,9 +53,7 @@ def local_data(shape):
 def engine_of(kind: str, data: LocalData, models: FleetModels, precision: str = "float32") -> Engine:
     if kind == "cpu":
         return make_engine(data, models, "cpu", precision, replace(make_plan(models, "cpu", precision), workers=2))
-    if kind == "stacked":
-        return StackedEngine(data, models, "cpu", precision)
-    return SequentialEngine(data, models, "cpu", precision)
+    return StackedEngine(data, models, "cpu", precision)
 
 
 def agree(engine: Engine, data: LocalData, models: FleetModels, tolerance: float = 1e-5) -> None:
