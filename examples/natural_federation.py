@@ -54,8 +54,8 @@ def main(path: Path) -> None:
     setting = kfl.Experiment(
         dataset=str(path), split="natural", devices=0, model="sensor", widths=(8, 16), rounds=15, seed=100
     )
-    together = kfl.run(setting)
-    alone = kfl.run(replace(setting, algorithm=kfl.Local()))
+    together = kfl.run(replace(setting, algorithm=kfl.Kfl(learning_rate=0.2)))
+    alone = kfl.run(replace(setting, algorithm=kfl.Local(learning_rate=0.2)))
     for record in together.devices[:3]:
         print(f"{record['name']}: {record['samples']} readings, {record['model']}, {record['accuracy']:.0%} right")
     print(

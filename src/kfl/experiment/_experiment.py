@@ -92,13 +92,11 @@ class DataSettings:
     dataset: str = "mnist-5k"
     """Name of a dataset, a file or folder (.npz, .parquet, IDX, images), or package.module:function for your own."""
     devices: int = 50
-    """Number of devices in the fleet, K. With the natural split, 0 is all that the data has: what is meant there where
-    a command or a config file does not say."""
+    """Number of devices in the fleet, K. With the natural split 0, the default there, is all that the data has."""
     seed: int = 0
     """Seed of every random draw: same seed, same run."""
     split: Literal["shards", "iid", "dirichlet", "overlap", "natural"] = "shards"
-    """How the data is split: the paper's class shards, evenly, by Dirichlet, overlap: drawn anew by each device, or
-    natural: by the data's own device column."""
+    """How the data is split: the paper's class shards, evenly, by Dirichlet, drawn anew by each, or its own devices."""
     classes_per_device: int = 2
     """Shards each device draws, m: it holds at most this many classes. With overlap, classes, all different."""
     distinct_classes: bool = False
