@@ -40,6 +40,8 @@ def experiments() -> dict[str, tuple[str, kfl.Experiment]]:
         "kfl, MLPs": ("W1", base),
         "kfl, CNNs": ("W2", replace(base, widths=(128, 256))),
         "kfl, batches": ("W1", replace(base, algorithm=kfl.Kfl(batch_size=50))),
+        "kfl, ResNets": ("W2", replace(base, model="resnet8-8,resnet8-16", algorithm=kfl.Kfl(batch_size=50))),
+        "kfl, others": ("W2", replace(base, model="mobilenet-8,transformer-32", algorithm=kfl.Kfl(batch_size=50))),
         "fedavg": ("W1", replace(equal, algorithm=ALGORITHMS["fedavg"]())),
         "fedrep": ("W1", replace(equal, algorithm=ALGORITHMS["fedrep"]())),
         "apfl": ("W1", replace(equal, algorithm=ALGORITHMS["apfl"]())),

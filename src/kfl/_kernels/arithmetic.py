@@ -40,7 +40,8 @@ class Arithmetic:
     def products(self, *, exact: bool = False) -> Iterator[None]:
         """Matrix products inside round their factors to this precision; not at all where `exact`.
 
-        PyTorch keeps this in global switches: they are set for the block alone.
+        Convolutions inside are those that give the same bits in every run. PyTorch keeps all this in global switches:
+        they are set for the block alone.
         """
         if self.device_type != "cuda":
             yield
@@ -49,11 +50,14 @@ class Arithmetic:
         backends: Any = torch.backends
         matmul, conv = backends.cuda.matmul, backends.cudnn.conv
         before = matmul.fp32_precision, conv.fp32_precision
+        repeats = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
         matmul.fp32_precision, conv.fp32_precision = chosen, chosen
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
         try:
             yield
         finally:
             matmul.fp32_precision, conv.fp32_precision = before
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = repeats
 
     @contextmanager
     def autocast(self) -> Iterator[None]:

@@ -237,12 +237,16 @@ class StackedEngine(SequentialEngine):
             key: Hashable = (id(family), apart(index, family))
             families[key] = family
             groups.setdefault(key, []).append(index)
-        cohorts = [(key, indices) for key, members in groups.items() for indices in _of_like_size(members, counts)]
+        # Each family has a lane, the same in every round: graphs belong to one.
+        lanes = {id(family): number for number, family in enumerate(self._families.built())}
         found: dict[int, Result] = {}
-        for number, (key, indices) in enumerate(cohorts):
-            ordered = sorted(indices, key=lambda index: self._families.architecture(devices[index]))
-            with self._lanes.lane(number if len(cohorts) > 1 else None):
-                found.update(self._fitting(families[key], ordered, devices, states, work))
+        self._lanes.fork()
+        for key, members in groups.items():
+            family = families[key]
+            with self._lanes.lane(lanes[id(family)]):
+                for indices in _of_like_size(members, counts):
+                    ordered = sorted(indices, key=lambda index: self._families.architecture(devices[index]))
+                    found.update(self._fitting(family, ordered, devices, states, work))
         self._lanes.join()
         return [found[index] for index in range(len(devices))]
 
@@ -282,27 +286,34 @@ class StackedEngine(SequentialEngine):
 class Lanes:
     """Streams of a GPU for cohorts that need not wait for each other; on a CPU, nothing.
 
-    A lane begins after all that was asked for before it, and `join` lets what follows wait for all lanes. So memory
-    that one stream gave back is never written by another that has not waited for it.
+    Every lane begins after all that was asked for before `fork`, and what follows `join` waits for all lanes. So memory
+    that one stream gave back is never written by another that has not waited for it. The first lane is where
+    everything else runs.
     """
 
     def __init__(self, where: torch.device) -> None:
         self._where = where
-        self._streams: list[torch.cuda.Stream] = []
+        self._streams: dict[int, torch.cuda.Stream] = {}
+        self._start: torch.cuda.Event | None = None
         self._used: set[int] = set()
 
+    def fork(self) -> None:
+        """Let lanes begin."""
+        if self._where.type == "cuda":
+            self._start = torch.cuda.current_stream(self._where).record_event()
+
     @contextmanager
-    def lane(self, number: int | None) -> Iterator[None]:
-        """Work in one of the lanes; None: where everything else runs."""
-        if number is None or self._where.type != "cuda":
+    def lane(self, number: int) -> Iterator[None]:
+        """Work in one of the lanes."""
+        number %= LANES
+        if number == 0 or self._start is None:
             yield
             return
-        number %= LANES
-        while len(self._streams) <= number:
-            self._streams.append(torch.cuda.Stream(self._where))
+        if number not in self._streams:
+            self._streams[number] = torch.cuda.Stream(self._where)
         stream = self._streams[number]
         if number not in self._used:
-            stream.wait_stream(torch.cuda.current_stream(self._where))
+            stream.wait_event(self._start)
             self._used.add(number)
         with torch.cuda.stream(stream):
             yield
