@@ -94,11 +94,13 @@ class LoopRun:
         with self.arithmetic.autocast():
             with self.watch.part("train"):
                 for k in chosen:
-                    self._train(k)
+                    key = RoundKey(self.seed, self.round)
+                    pull = (self.knowledge_weight, self.knowledge, self.known)
+                    descend(self.models[k], *self.train[k], pull, self.sgd, key, k, self.optimiser)
             with self.watch.part("means"), torch.inference_mode():
                 self._share(chosen)
             with self.watch.part("test"), torch.inference_mode():
-                right = int(torch.stack([self._right(k) for k in chosen]).sum())
+                right = int(torch.stack([count_right(self.models[k], *self.test[k]) for k in chosen]).sum())
         self.round += 1
         return right
 
@@ -106,37 +108,53 @@ class LoopRun:
         """A device's model."""
         return self.models[device].state_dict()
 
-    def _train(self, k: int) -> None:
-        (x, y), model = self.train[k], self.models[k].train()
-        body, head = parts(model)
-        fast = {self.optimiser: True}
-        optimizer = torch.optim.SGD(model.parameters(), self.sgd.body_rate, self.sgd.momentum, **fast)
-        for inputs, labels in _minibatches(x, y, self.sgd, RoundKey(self.seed, self.round), k):
-            feature = body(inputs)
-            distance = 0.5 * (feature - self.knowledge[labels]).square().sum(1)
-            loss = cross_entropy(head(feature), labels)
-            loss = loss + self.knowledge_weight * (distance * self.known[labels]).mean()
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-
-    def _right(self, k: int) -> Tensor:
-        (x, y), (body, head) = self.test[k], parts(self.models[k])
-        logits: Tensor = head(body(x))
-        return (logits.argmax(1) == y).sum()
-
     def _share(self, chosen: list[int]) -> None:
         """Mean features of the classes over all samples of the round's devices; an unseen class keeps its last."""
         total, counts = torch.zeros_like(self.knowledge), torch.zeros_like(self.known)
         for k in chosen:
-            (x, y), model = self.train[k], self.models[k].eval()
-            total.index_add_(0, y, parts(model)[0](x).to(total.dtype))
+            add_features(total, self.models[k], *self.train[k])
             counts += self.counts[k]
         reported = counts > 0
         # Copies, because autograd may not keep what was made in inference mode. Messages are float32.
         means = (total / counts.clamp(min=1)[:, None]).float()
         self.knowledge.copy_(torch.where(reported[:, None], means, self.knowledge))
         self.known.copy_(torch.where(reported, 1.0, self.known))
+
+
+def descend(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    pull: tuple[float, Tensor, Tensor],
+    sgd: Sgd,
+    key: RoundKey,
+    device: int,
+    optimiser: Optimiser = "foreach",
+) -> None:
+    """A device's steps of one round on KFL's loss; `pull` is its weight, the classes' knowledge and which have any."""
+    weight, knowledge, known = pull
+    body, head = parts(model.train())
+    optimizer = torch.optim.SGD(model.parameters(), sgd.body_rate, sgd.momentum, **{optimiser: True})
+    for inputs, labels in _minibatches(x, y, sgd, key, device):
+        feature = body(inputs)
+        distance = 0.5 * (feature - knowledge[labels]).square().sum(1)
+        loss = cross_entropy(head(feature), labels) + weight * (distance * known[labels]).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+
+def add_features(total: Tensor, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Add the feature of every sample to the sum of its class."""
+    body, _ = parts(model.eval())
+    total.index_add_(0, y, body(x).to(total.dtype))
+
+
+def count_right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Right predictions."""
+    body, head = parts(model.eval())
+    logits: Tensor = head(body(x))
+    return (logits.argmax(1) == y).sum()
 
 
 def _minibatches(x: Tensor, y: Tensor, sgd: Sgd, key: RoundKey, device: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -10,37 +10,28 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from torch import nn
 
-from benchmarks.naive_loop import evaluate, local_steps
-from benchmarks.workloads import CLASSES, DEVICES, FEATURES, new_model, schedule, workload_data
-from kfl.models import SplitModel
+from benchmarks.peers.tasks import Task
 
 WORKLOAD, ALGORITHM, ROUNDS = "KFL_PEER_WORKLOAD", "KFL_PEER_ALGORITHM", "KFL_PEER_ROUNDS"
-Pair = tuple[torch.Tensor, torch.Tensor]
 client = ClientApp()
 server = ServerApp()
 
 
 @functools.cache
-def data() -> Any:
-    """The workload of this run; actors learn it from their environment."""
+def task() -> Task:
+    """The workload of this run; actors learn it from their environment, and keep the data they have read."""
     torch.set_num_threads(1)
-    return workload_data(os.environ[WORKLOAD])
+    return Task(os.environ[WORKLOAD])
 
 
-@functools.cache
-def samples(device: int, split: str) -> Pair:
-    """A client's samples, read once by each actor."""
-    found: Pair = data().read(device, split)
-    return found
-
-
-def received_model(message: Message, context: Context, device: int) -> SplitModel:
+def received_model(message: Message, context: Context, device: int) -> nn.Module:
     """The model in the message, or the client's own, or its start."""
-    model = new_model(os.environ[WORKLOAD], 0, device)
+    model = task().new_model(device)
     if "model" in message.content:
         model.load_state_dict(message.content["model"].to_torch_state_dict())
     elif "model" in context.state:
@@ -50,22 +41,21 @@ def received_model(message: Message, context: Context, device: int) -> SplitMode
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    """Five local steps; the model goes back, or class means."""
+    """The local steps; the model goes back, or class means."""
     device = int(context.node_config["partition-id"])
-    x, y = samples(device, "train")
+    number = int(message.content["round"]["number"])
     model = received_model(message, context, device)
     if os.environ[ALGORITHM] == "fedavg":
-        local_steps(model, x, y, None, None)
+        task().train(model, device, number, None)
         arrays = ArrayRecord(model.state_dict())
     else:
         given = message.content["knowledge"].to_torch_state_dict()
-        local_steps(model, x, y, given["means"], given["known"] > 0)
-        with torch.no_grad():
-            total = torch.zeros(CLASSES, FEATURES).index_add_(0, y, model.body(x))
+        task().train(model, device, number, (given["means"], given["known"]))
+        total, counts = task().class_sums(model, device)
         context.state["model"] = ArrayRecord(model.state_dict())
-        counts = torch.bincount(y, minlength=CLASSES).float()
         arrays = ArrayRecord({"total": Array(total.numpy()), "counts": Array(counts.numpy())})
-    content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"samples": len(y)})})
+    samples = len(task().samples(device, "train")[1])
+    content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"samples": samples})})
     return Message(content=content, reply_to=message)
 
 
@@ -73,7 +63,7 @@ def train(message: Message, context: Context) -> Message:
 def test(message: Message, context: Context) -> Message:
     """Right predictions of one client."""
     device = int(context.node_config["partition-id"])
-    right = evaluate([received_model(message, context, device)], [samples(device, "test")])
+    right = task().right(received_model(message, context, device), device)
     return Message(content=RecordDict({"metrics": MetricRecord({"right": right})}), reply_to=message)
 
 
@@ -92,16 +82,18 @@ def ask(grid: Grid, kind: str, nodes: list[int], records: dict[str, Any]) -> lis
 @server.main()
 def main_of_server(grid: Grid, context: Context) -> None:
     """Rounds, timed from the first message to the last count of right predictions."""
-    while len(nodes := sorted(grid.get_node_ids())) < DEVICES:
+    while len(nodes := sorted(grid.get_node_ids())) < task().devices:
         time.sleep(0.5)
     common = os.environ[ALGORITHM] == "fedavg"
-    model = new_model(os.environ[WORKLOAD], 0, None).state_dict()
-    means, known = np.zeros((CLASSES, FEATURES), np.float32), np.zeros(CLASSES, np.float32)
+    model = task().new_model(None).state_dict() if common else {}
+    shape = (task().classes, task().features)
+    means, known = np.zeros(shape, np.float32), np.zeros(shape[0], np.float32)
     seconds = []
-    for chosen in schedule(int(os.environ[ROUNDS]) + 1):
+    for number, chosen in enumerate(task().schedule(int(os.environ[ROUNDS]) + 1)):
         started = time.perf_counter()
-        sent = {"model": ArrayRecord(model)} if common else {"knowledge": _knowledge(means, known)}
-        replies = ask(grid, "train", [nodes[k] for k in chosen], sent)
+        sent: dict[str, Any] = {"model": ArrayRecord(model)} if common else {"knowledge": _knowledge(means, known)}
+        told = {**sent, "round": ConfigRecord({"number": number})}
+        replies = ask(grid, "train", [nodes[k] for k in chosen], told)
         if common:
             model = _average(replies)
         else:
@@ -110,11 +102,16 @@ def main_of_server(grid: Grid, context: Context) -> None:
             total = sum(array["total"].numpy() for array in arrays)
             means = np.where(counts[:, None] > 0, total / np.maximum(counts, 1)[:, None], means).astype(np.float32)
             known = np.maximum(known, (counts > 0).astype(np.float32))
-        told = ask(grid, "evaluate", nodes, {"model": ArrayRecord(model)} if common else {})
-        right = sum(int(reply.content["metrics"]["right"]) for reply in told)
+        tested = [nodes[k] for k in task().tested(chosen)]
+        said = ask(grid, "evaluate", tested, {"model": ArrayRecord(model)} if common else {})
+        right = sum(int(reply.content["metrics"]["right"]) for reply in said)
         seconds.append(time.perf_counter() - started)
     rate = 1 / statistics.median(seconds[1:])
-    print(f"{os.environ[WORKLOAD]} {os.environ[ALGORITHM]:10s} Flower {rate:6.2f} rounds/s   {right} right", flush=True)
+    print(
+        f"{task().name} {os.environ[ALGORITHM]:10s} Flower {rate:6.3f} rounds/s   {right} right, load "
+        f"{os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
 
 
 def _knowledge(means: np.ndarray, known: np.ndarray) -> ArrayRecord:

@@ -1,10 +1,11 @@
-"""W1 and W2 in Flower's simulation engine, with the local work of `benchmarks.naive_loop`.
+"""W1, W2 and the workloads of `benchmarks.own_workloads` in Flower's simulation engine, with our loops' local work.
 
 Flower needs an environment of its own; kfl is only read from the source tree:
 
     python -m venv /tmp/peers-flower
     /tmp/peers-flower/bin/pip install 'flwr[simulation]==1.41.0' torch==2.13.0 scipy
     PYTHONPATH=src:. /tmp/peers-flower/bin/python -m benchmarks.peers.flower_simulation [--workload W1] [--rounds 5]
+    … --workload sensor --algorithm prototypes
 
 One actor per core, each with one PyTorch thread, which is Flower's usual setting; no other was tried. Every actor
 keeps the data it has read. In federated averaging a model travels to 10 clients and back and then to all 100 for
@@ -18,16 +19,19 @@ import os
 
 from flwr.simulation import run_simulation
 
+from benchmarks.own_workloads import WORKLOADS
 from benchmarks.peers.flower_app import ALGORITHM, ROUNDS, WORKLOAD, client, server
-from benchmarks.workloads import DEVICES
+from benchmarks.peers.tasks import NAMES, Task
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", choices=("W1", "W2"), default="W1")
+    parser.add_argument("--workload", choices=NAMES, default="W1")
     parser.add_argument("--algorithm", choices=("fedavg", "prototypes"), default="fedavg")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    if options.workload in WORKLOADS and options.algorithm == "fedavg":
+        parser.error("--algorithm: models of several architectures cannot be averaged; choose prototypes")
     os.environ.update(
         {
             WORKLOAD: options.workload,
@@ -42,7 +46,7 @@ def main() -> None:
     run_simulation(
         server_app=server,
         client_app=client,
-        num_supernodes=DEVICES,
+        num_supernodes=Task(options.workload).devices,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
 
