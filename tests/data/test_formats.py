@@ -106,6 +106,18 @@ def test_labels_of_all_kinds_become_classes(tmp_path):
         assert same_samples(data, x.astype(np.float32), LABELS) and data.note.startswith(note)
 
 
+@pytest.mark.parametrize("kind", ["<f8", ">f4", "f2", ">i2", "i1", "?"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_numbers_of_all_kinds_and_orders(tmp_path, kind, order):
+    x = np.array(DRAW.integers(0, 2, (40, 3, 5)), dtype=kind, order=order)
+    (tmp_path / "file").write_text("where the cache would be")
+    path = npz(tmp_path / "a.npz", x=x, y=LABELS, x_test=x[::-1], y_test=LABELS)
+    for cache in (tmp_path / "file", tmp_path / "cache"):
+        data = load_dataset(str(path), cache_dir=cache)
+        assert np.array_equal(data.train_x, x) and np.array_equal(data.test_x, x[::-1])
+        assert data.train_x.dtype == np.float32 and data.train_x.flags.c_contiguous
+
+
 def test_devices_keep_their_names_and_every_one_is_tested(tmp_path):
     x = DRAW.normal(size=(40, 3))
     np.savez(tmp_path / "a.npz", signals=x, activity=LABELS, subject_id=WHO)

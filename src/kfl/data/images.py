@@ -21,7 +21,7 @@ GREY_MODES = ("1", "L", "LA")
 MODES = (*GREY_MODES, "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 """Pillow's words for pixels of eight bits; others would lose something."""
 LARGEST_SIDE = 4096
-"""Pixels of the longer side of an image that a network is to learn from."""
+"""Pixels of the longer side of an image that a network is to learn from; four times that of one that is scaled."""
 
 Shape = tuple[int, int, int]
 Encoded = Iterable[tuple[str, bytes | Path]]
@@ -84,7 +84,8 @@ def _picture(
         data = content if isinstance(content, bytes) else content.read_bytes()
         with Image.open(io.BytesIO(data)) as image:
             found = image.size
-            fits = max(found) <= LARGEST_SIDE and (size > 0 or pixels is None or found == pixels)
+            most = 4 * LARGEST_SIDE if size else LARGEST_SIDE
+            fits = max(found) <= most and (size > 0 or pixels is None or found == pixels)
             if fits and image.mode in MODES:
                 image.load()
                 scaled = image if pixels is None or found == pixels else _scaled(image, pixels)
@@ -94,8 +95,8 @@ def _picture(
         raise DataError(f"{name}: the image cannot be decoded ({str(error).partition(' <')[0]}).") from error
     if fits:
         raise DataError(f"{name}: the image has pixels of the kind {mode}, but must have eight bits for each colour.")
-    if max(found) > LARGEST_SIDE:
-        raise DataError(f"{name}: the image has {_in_pixels(found)}, but must have at most {LARGEST_SIDE} each way.")
+    if max(found) > most:
+        raise DataError(f"{name}: the image has {_in_pixels(found)}, but must have at most {most} each way.")
     wanted = _in_pixels(pixels or found)
     if not first:
         raise DataError(f"{name}: the image has {_in_pixels(found)}, but must have {wanted.removesuffix(' pixels')}.")
@@ -127,7 +128,7 @@ def with_moments(found: Decoded) -> Decoded:
 
 def has_images(folder: Path) -> bool:
     """Whether images lie in subfolders of a folder, which are then classes or sets of them."""
-    return next((True for inner in _folders(folder) for _ in _images_in(inner)), False)
+    return any(_is_image(path) for inner in _folders(folder) for path in inner.rglob("*"))
 
 
 def image_files(folder: Path) -> dict[str, dict[str, list[Path]]]:
@@ -175,4 +176,8 @@ def _folders(folder: Path) -> list[Path]:
 
 def _images_in(folder: Path) -> Iterator[Path]:
     """Image files at any depth, in order of their paths."""
-    return (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS and path.is_file())
+    return (path for path in sorted(folder.rglob("*")) if _is_image(path))
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in ENDINGS and path.is_file()

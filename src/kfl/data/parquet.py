@@ -26,7 +26,7 @@ from kfl.data.storage import Decoded, cached
 
 SITE = "https://huggingface.co/datasets"
 ROWS_AT_ONCE = 256
-JPEG_NOTE = "Its images went through JPEG: pixels are not those of the original where that was something else."
+JPEG_NOTE = "Its images went through JPEG: where the original did not, results can differ a little."
 
 Files = Mapping[str, Sequence[Path]]
 """The tables of each set, by the words train and test."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from kfl.core.errors import DataError
 from kfl.data.arrays import IntArray, as_labels, device_numbers
@@ -73,8 +73,8 @@ def decode(name: str, train: Samples, test: Samples | None, cache_dir: Path, not
         notes.append(f"There is no test set, so {HELD_OUT:.0%} of each {whose} samples are held out as one.")
     else:
         x, other_x, y, other_y = train.x, test.x, labels[0], labels[1]
-    if x.dtype != np.uint8 or other_x.dtype != np.uint8:
-        x, other_x = _as_float(x, cache_dir), _as_float(other_x, cache_dir)
+    kind = np.uint8 if x.dtype == other_x.dtype == np.uint8 else np.float32
+    x, other_x = _stored(x, kind, cache_dir), _stored(other_x, kind, cache_dir)
     arrays = {"train_x": x, "train_y": y, "test_x": other_x, "test_y": other_y}
     if device is not None:
         arrays |= {"train_device": device, "device_names": np.array(names)}
@@ -156,11 +156,11 @@ def _rows(x: NDArray[Any], rows: IntArray, cache_dir: Path) -> NDArray[Any]:
     return out
 
 
-def _as_float(x: NDArray[Any], cache_dir: Path) -> NDArray[np.float32]:
-    """The same numbers as float32, of an array that may be larger than memory."""
-    if x.dtype == np.float32:
+def _stored(x: NDArray[Any], dtype: DTypeLike, cache_dir: Path) -> NDArray[Any]:
+    """The same numbers in another type and in the order of their indices; the array may be larger than memory."""
+    if x.dtype == dtype and x.flags.c_contiguous:
         return x
-    out = spacious(x.shape, np.float32, cache_dir)
+    out = spacious(x.shape, dtype, cache_dir)
     with np.errstate(over="ignore"):  # infinite is refused later, with the sample it is in
         for start in range(0, len(x), ROWS_AT_ONCE):
             out[start : start + ROWS_AT_ONCE] = x[start : start + ROWS_AT_ONCE]
