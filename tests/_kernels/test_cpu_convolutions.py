@@ -1,5 +1,7 @@
 """Compiled convolutions: PyTorch's, for any shape that they take, and nothing else is touched."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -8,7 +10,7 @@ from torch import nn
 
 pytest.importorskip("llvmlite")
 
-from kfl._kernels.cpu import CompiledConvolutions
+from kfl._kernels.cpu import CompiledLayers
 from kfl._kernels.cpu.convolution import Shape, convolved, input_gradient, pays, weight_gradient
 
 pair = st.tuples(st.integers(1, 2), st.integers(1, 2))
@@ -62,19 +64,19 @@ def test_memory_that_is_used_again_holds_nothing_of_the_last_batch():
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(first, again, strict=True))
 
 
-class Counted(CompiledConvolutions):
-    """Notes which convolutions were done by PyTorch."""
+class Counted(CompiledLayers):
+    """Counts what was taken over."""
 
     def __init__(self):
         super().__init__()
-        self.theirs = 0
+        self.ours = 0
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        before = torch.get_num_threads()
         result = super().__torch_function__(func, types, args, kwargs)
-        assert torch.get_num_threads() == before
-        if func in (torch.conv1d, torch.conv2d):
-            self.theirs += "Convolution" not in type(_origin(result)).__name__.split("Backward")[0][1:]
+        self.ours += isinstance(result, torch.Tensor) and type(_origin(result)).__name__ in (
+            "ConvolutionFunctionBackward",
+            "PoolingFunctionBackward",
+        )
         return result
 
 
@@ -99,11 +101,19 @@ def _origin(result):
         (nn.Conv2d(3, 8, 3, stride=3), (3, 32, 32), False),
         (nn.Conv2d(3, 8, 3), (3, 4, 4), False),
         (nn.Conv2d(3, 8, 3).double(), (3, 32, 32), False),
+        (nn.MaxPool2d(2), (3, 9, 40), True),
+        (nn.MaxPool1d(3), (3, 40), True),
+        (nn.MaxPool2d((2, 3), stride=(2, 3)), (3, 9, 40), True),
+        (nn.MaxPool2d(3, stride=2), (3, 9, 40), False),
+        (nn.MaxPool2d(2, padding=1), (3, 9, 40), False),
+        (nn.MaxPool1d(3, ceil_mode=True), (3, 40), False),
+        (nn.MaxPool1d(3, dilation=2), (3, 40), False),
     ],
 )
 def test_modules_give_what_they_give_and_only_what_is_faster_is_taken_over(layer, shape, ours):
     draw = torch.Generator().manual_seed(0)
-    x = torch.randn(5, *shape, generator=draw, dtype=layer.weight.dtype)
+    number = layer.weight.dtype if isinstance(layer, nn.Conv1d | nn.Conv2d) else torch.float32
+    x = torch.randn(5, *shape, generator=draw, dtype=number)
     slopes = torch.randn(layer(x).shape, generator=draw, dtype=x.dtype)
     found = []
     for inputs in (x.clone().requires_grad_(), x.clone().requires_grad_()):
@@ -111,7 +121,7 @@ def test_modules_give_what_they_give_and_only_what_is_faster_is_taken_over(layer
         if found:
             with mode:
                 output = layer(inputs)
-            assert (mode.theirs == 0) == ours
+            assert mode.ours == ours
         else:
             output = layer(inputs)
         found.append((output, *torch.autograd.grad(output, [inputs, *layer.parameters()], slopes)))
@@ -120,22 +130,45 @@ def test_modules_give_what_they_give_and_only_what_is_faster_is_taken_over(layer
 
 
 def test_gradients_of_gradients_and_function_transforms_still_work():
-    layer = nn.Conv2d(2, 4, 3, padding=1)
+    layer = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.MaxPool2d(2))
+    weight = layer[0].weight
     x = torch.randn(2, 2, 16, 16, generator=torch.Generator().manual_seed(0))
 
     def penalty():
         inputs = x.clone().requires_grad_()
         (slope,) = torch.autograd.grad(layer(inputs).square().sum(), inputs, create_graph=True)
-        return torch.autograd.grad(slope.square().sum(), layer.weight)[0]
+        return torch.autograd.grad(slope.square().sum(), weight)[0]
 
     def by_function():
-        return torch.func.grad(lambda w: torch.conv2d(x, w, None, padding=1).square().sum())(layer.weight.detach())
+        return torch.func.grad(lambda w: torch.conv2d(x, w, None, padding=1).square().sum())(weight.detach())
 
     for work in (penalty, by_function):
         expected = work()
-        with CompiledConvolutions():
+        with CompiledLayers():
             found = work()
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-5)
+
+
+@given(
+    cell=st.tuples(st.integers(1, 4), st.integers(1, 8)),
+    more=st.tuples(st.integers(0, 9), st.integers(0, 70)),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_pooling_gives_the_bits_of_pytorch_with_equal_numbers_and_what_is_no_number(cell, more, seed):
+    draw = torch.Generator().manual_seed(seed)
+    image = torch.randint(-2, 3, (2, 3, cell[0] + more[0], cell[1] + more[1]), generator=draw).float()
+    image[torch.rand(image.shape, generator=draw) < 0.05] = float("nan")
+    image[torch.rand(image.shape, generator=draw) < 0.05] = float("-inf")
+    found = []
+    for mode in (CompiledLayers(), nullcontext()):
+        inputs = image.clone().requires_grad_()
+        with mode:
+            pooled = nn.functional.max_pool2d(inputs, cell)
+        slopes = torch.randn(pooled.shape, generator=torch.Generator().manual_seed(1))
+        found.append((pooled, *torch.autograd.grad(pooled, inputs, slopes)))
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=0, rtol=0, equal_nan=True)
 
 
 def test_images_that_do_not_fill_vectors_are_left_to_pytorch():

@@ -3,7 +3,7 @@
 Each device asks `kfl._kernels.cpu` for a trainer of its network and objective. Where there is none, and for
 mini-batches, its worker does what `SequentialEngine` would. Each device is computed by one worker alone, with one
 thread: results do not depend on which worker or on how many there are (`kfl.engine.workers`). Convolutions of any
-module, whoever calls them, go through compiled loops where these are faster (`kfl._kernels.cpu.convolution`).
+module, whoever calls them, go through compiled loops where these are faster (`kfl._kernels.cpu.layers`).
 
 Dropout is drawn by name (`kfl.engine.layers`). A module or an objective that draws random numbers from PyTorch's own
 generator cannot share it: its devices are trained one after another, each with a seed of its own. Nobody has to say so.
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
-from kfl._kernels.cpu import CompiledConvolutions, DeviceKernels, Trainer
+from kfl._kernels.cpu import CompiledLayers, DeviceKernels, Trainer
 from kfl.data import LocalData
 from kfl.engine.base import Path, Plan, RoundKey, Sgd
 from kfl.engine.objectives import Objective
@@ -239,7 +239,7 @@ class CpuEngine(SequentialEngine):
         body, last = parts(module.eval())
 
         def outputs(rows: Tensor) -> Tensor:
-            with self._convolutions():
+            with self._layers():
                 found: Tensor = last(body(rows)) if head else body(rows)
             return found
 
@@ -260,14 +260,14 @@ class CpuEngine(SequentialEngine):
         forward = as_function(module)
 
         def inside(state: State, inputs: Tensor) -> tuple[Tensor, Tensor]:
-            with self._convolutions():
+            with self._layers():
                 return forward(state, inputs)
 
         return inside if self.plan.compiled else forward
 
-    def _convolutions(self) -> AbstractContextManager[object]:
+    def _layers(self) -> AbstractContextManager[object]:
         """Where convolutions of any module go through compiled loops."""
-        return CompiledConvolutions() if self.plan.compiled else nullcontext()
+        return CompiledLayers() if self.plan.compiled else nullcontext()
 
     def _build(self, devices: Sequence[int]) -> None:
         """Make the modules that workers copy, and see whether they have dropout: only one thread may draw at a time."""

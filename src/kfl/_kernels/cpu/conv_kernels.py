@@ -17,12 +17,10 @@ Three layouts, all channels last:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
-from kfl._kernels.cpu.vector_code import LANES, Code, Value
+from kfl._kernels.cpu.vector_code import LANES, Code, Kernel, Value
 from kfl.models import Convolution
 
-Kernel = Callable[..., None]
 BACKWARD_OUTPUTS = 16
 """Output channels that the second convolution must have: one vector."""
 REGISTER_SUMS = 30

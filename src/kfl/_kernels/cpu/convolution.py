@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from kfl._kernels.cpu.correlation import OUTPUTS, SHIFTS, SLACK, SLOPES, sum_kernel, weight_kernel
 from kfl._kernels.cpu.vector_code import LANES
@@ -270,17 +268,19 @@ def _call(kernel: Any, *arrays: Tensor, count: int) -> None:
     kernel(*(array.data_ptr() for array in arrays), count)
 
 
-class _Convolution(torch.autograd.Function):
+class ConvolutionFunction(torch.autograd.Function):
     """The convolution and its gradients."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weights: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
+        """The convolution."""
         ctx.save_for_backward(inputs, weights)
         ctx.shape, ctx.with_bias = shape, bias is not None
         return convolved(inputs, weights, bias, shape)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients that are needed."""
         inputs, weights = ctx.saved_tensors
         shape, needs = ctx.shape, ctx.needs_input_grad
         if torch.is_grad_enabled():  # gradients of gradients are PyTorch's affair
@@ -295,62 +295,6 @@ class _Convolution(torch.autograd.Function):
             slope.sum((0, 2, 3)) if needs[2] else None,
             None,
         )
-
-
-class CompiledConvolutions(TorchFunctionMode):
-    """Inside, convolutions that the compiled loops are made for go through them, whoever calls them."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Convolutions of our own, everything else as it is."""
-        if func is torch.conv2d or func is torch.conv1d:
-            found = _ours(func is torch.conv1d, *args, **(kwargs or {}))
-            if found is not None:
-                return found
-        return func(*args, **(kwargs or {}))
-
-
-def _ours(
-    lines: bool,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor | None:
-    """A convolution by the compiled loops; None for one that they are not made for."""
-    tensors = [tensor for tensor in (input, weight, bias) if tensor is not None]
-    plain = all(type(tensor) in (Tensor, torch.nn.Parameter) and tensor.dtype == torch.float32 for tensor in tensors)
-    ready = groups == 1 and not isinstance(padding, str) and input.dim() == (3 if lines else 4) and len(input) > 0
-    if not (plain and ready) or torch._C._functorch.peek_interpreter_stack() is not None:
-        return None
-    if lines:
-        input, weight = input.unsqueeze(2), weight.unsqueeze(2)
-    shape = Shape(
-        input.shape[1],
-        weight.shape[0],
-        (input.shape[2], input.shape[3]),
-        (weight.shape[2], weight.shape[3]),
-        _pair(stride, 1, lines),
-        _pair(padding, 0, lines),
-        _pair(dilation, 1, lines),
-    )
-    if input.shape[1] != weight.shape[1] or not pays(shape):
-        return None
-    inputs = (input.contiguous(), weight.contiguous(), bias)
-    result: Tensor = _Convolution.apply(*inputs, shape)  # type: ignore[no-untyped-call]
-    return result.squeeze(2) if lines else result
-
-
-def _pair(value: Any, first: int, lines: bool) -> Pair:
-    """A setting of both axes; lines are images of one row."""
-    sizes = (value,) if isinstance(value, int) else tuple(value)
-    if lines:
-        return first, sizes[0]
-    return sizes[0], sizes[-1]
 
 
 @functools.cache

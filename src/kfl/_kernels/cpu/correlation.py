@@ -17,12 +17,10 @@ The border of one row is that of the next: a row takes as many numbers as its pi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kfl._kernels.cpu.vector_code import LANES, Code, Value
-
-Kernel = Callable[..., None]
+from kfl._kernels.cpu.vector_code import LANES, Code, Kernel, Value
 
 OUTPUTS = 8
 """Output channels summed at once; their weights lie side by side."""

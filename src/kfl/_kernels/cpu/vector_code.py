@@ -19,6 +19,8 @@ from typing import Any
 LANES = 16
 """Numbers in a vector."""
 
+Kernel = Callable[..., None]
+"""A compiled function: addresses of arrays, then a whole number."""
 Value = Any
 """A value in the code being written (llvmlite has no types for Python's checkers)."""
 
@@ -149,22 +151,28 @@ class Code:
         self.builder.call(put, [value, self.at(array, offset), align, self._first(count)])
 
     def parted(self, vectors: Sequence[Value]) -> list[Value]:
-        """Two neighbouring vectors as their even and their odd numbers; one as it is."""
-        if len(vectors) == 1:
-            return list(vectors)
+        """n neighbouring vectors as n others, of every n-th number each: two as the even and the odd ones."""
+        count = len(vectors)
         return [
-            self.builder.shuffle_vector(*vectors, self._lanes(list(range(part, 2 * LANES, 2)))) for part in range(2)
+            self._picked(vectors, [divmod(lane * count + part, LANES) for lane in range(LANES)])
+            for part in range(count)
         ]
 
     def joined(self, vectors: Sequence[Value]) -> list[Value]:
         """The way back from `parted`."""
-        if len(vectors) == 1:
-            return list(vectors)
-        lanes = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
-        return [
-            self.builder.shuffle_vector(*vectors, self._lanes(lanes[half * LANES : (half + 1) * LANES]))
-            for half in range(2)
-        ]
+        count = len(vectors)
+        places = [(place % count, place // count) for place in range(count * LANES)]
+        return [self._picked(vectors, places[part * LANES : (part + 1) * LANES]) for part in range(count)]
+
+    def _picked(self, vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
+        """One vector whose lanes come from these (vector, lane)."""
+        now = vectors[0]
+        own = [place for _, place in places]
+        for number, vector in enumerate(vectors[1:], start=1):
+            lanes = [LANES + place if which == number else own[lane] for lane, (which, place) in enumerate(places)]
+            now = self.builder.shuffle_vector(now, vector, self._lanes(lanes))
+            own = list(range(LANES))
+        return now
 
     def totals(self, vectors: Sequence[Value]) -> Value:
         """The sums of up to 16 vectors, one in each lane; lanes beyond them are zero."""
