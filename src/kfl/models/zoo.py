@@ -277,11 +277,11 @@ class Patches(nn.Module):
 
 
 class Positions(nn.Module):
-    """Adds a learned vector to each patch."""
+    """Adds a learned vector to each patch. It starts as an embedding of PyTorch does, from a normal distribution."""
 
     def __init__(self, count: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(0.02 * torch.randn(count, width))
+        self.weight = nn.Parameter(torch.randn(count, width))
 
     def forward(self, x: Tensor) -> Tensor:
         """Patches that know their place."""
