@@ -1,16 +1,18 @@
 """CPU against GPU, and a GPU against itself: how far apart, and whether twice is the same.
 
-    python -m studies.determinism_gpu
+    python -m studies.determinism_gpu [--runs "kfl, ResNets" …]
 
 Plays the same short runs on both, on made-up images, and compares: who took part and what it cost in energy must be
 the same to 1e-9; accuracy may differ by 1 point, knowledge and weights after five rounds by 1 % of the largest value
-(float32 adds in another order, and every round builds on the last). Then the GPU run again, with and without
-`deterministic`: bit for bit the same or not, and what it costs. Then every run stopped half way and resumed, which must
-be bit for bit the run that was not. Needs a GPU.
+(float32 adds in another order, and every round builds on the last). Deep networks with norm layers are compared in
+float64: a channel that is dead for all samples is divided by almost nothing, and rounding grows a hundredfold in each
+layer. Then the GPU run again, with and without `deterministic`: bit for bit the same or not, and what it costs. Then
+every run stopped half way and resumed, which must be bit for bit the run that was not. Needs a GPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 import tempfile
@@ -36,12 +38,13 @@ ROUNDS = 5
 def experiments() -> dict[str, tuple[str, kfl.Experiment]]:
     base = kfl.Experiment(devices=20, rounds=ROUNDS, scheduler=kfl.Uniform(count=5))
     equal = replace(base, widths=(256,))
+    own = replace(base, radio="none", rounds=3, algorithm=kfl.Kfl(batch_size=50, local_steps=1))
     return {
         "kfl, MLPs": ("W1", base),
         "kfl, CNNs": ("W2", replace(base, widths=(128, 256))),
         "kfl, batches": ("W1", replace(base, algorithm=kfl.Kfl(batch_size=50))),
-        "kfl, ResNets": ("W2", replace(base, model="resnet8-8,resnet8-16", algorithm=kfl.Kfl(batch_size=50))),
-        "kfl, others": ("W2", replace(base, model="mobilenet-8,transformer-32", algorithm=kfl.Kfl(batch_size=50))),
+        "kfl, ResNets": ("W2", replace(own, model="resnet8-8,resnet8-16")),
+        "kfl, others": ("W2", replace(own, model="mobilenet-8,transformer-32")),
         "fedavg": ("W1", replace(equal, algorithm=ALGORITHMS["fedavg"]())),
         "fedrep": ("W1", replace(equal, algorithm=ALGORITHMS["fedrep"]())),
         "apfl": ("W1", replace(equal, algorithm=ALGORITHMS["apfl"]())),
@@ -62,9 +65,17 @@ def images(workload: str) -> kfl.Dataset:
     )
 
 
-def play(workload: str, experiment: kfl.Experiment, folder: Path, device: str, deterministic: bool = False) -> float:
+def play(
+    workload: str,
+    experiment: kfl.Experiment,
+    folder: Path,
+    device: str,
+    deterministic: bool = False,
+    precision: str = "float32",
+) -> float:
     started = time.perf_counter()
-    kfl.run(experiment, folder, dataset=images(workload), device=device, deterministic=deterministic)
+    data = images(workload)
+    kfl.run(experiment, folder, dataset=data, device=device, deterministic=deterministic, precision=precision)
     return time.perf_counter() - started
 
 
@@ -128,19 +139,24 @@ def bits(folder: Path) -> list[bytes]:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", nargs="+", choices=list(experiments()), help="some of the runs (default: all)")
+    named = parser.parse_args().runs
+    chosen = {name: found for name, found in experiments().items() if named is None or name in named}
     if not torch.cuda.is_available():
         print("This compares a CPU with a GPU, and there is no GPU here.", file=sys.stderr)
         return 2
     fine = True
     print(f"{'run':<14}{'devices':>8}{'energy':>10}{'points':>10}{'server':>11}{'weights':>11}{'':>10}")
     with tempfile.TemporaryDirectory() as base:
-        for number, (name, (workload, experiment)) in enumerate(experiments().items()):
+        for number, (name, (workload, experiment)) in enumerate(chosen.items()):
             cpu, gpu = Path(base) / f"cpu-{number}", Path(base) / f"gpu-{number}"
-            play(workload, experiment, cpu, "cpu")
-            play(workload, experiment, gpu, "cuda")
+            precision = "float32" if experiment.model == "auto" else "float64"
+            play(workload, experiment, cpu, "cpu", precision=precision)
+            play(workload, experiment, gpu, "cuda", precision=precision)
             fine &= compare(name, cpu, gpu)
         print(f"\n{'run':<14}{'as it is':>12}{'deterministic':>16}{'slower by':>12}")
-        for number, (name, (workload, experiment)) in enumerate(experiments().items()):
+        for number, (name, (workload, experiment)) in enumerate(chosen.items()):
             twice = {}
             for wanted in (False, True):
                 folders = [Path(base) / f"{number}-{wanted}-{turn}" for turn in range(2)]
@@ -151,7 +167,7 @@ def main() -> int:
             slower = 100 * (twice[True][1] / twice[False][1] - 1)
             print(f"{name:<14}{words[twice[False][0]]:>12}{words[twice[True][0]]:>16}{slower:>+10.0f} %")
         print(f"\n{'run':<14}{'resumed':>12}")
-        for number, (name, (workload, experiment)) in enumerate(experiments().items()):
+        for number, (name, (workload, experiment)) in enumerate(chosen.items()):
             whole, halves = Path(base) / f"{number}-True-0", Path(base) / f"{number}-halves"
             in_halves(workload, experiment, halves)
             same = bits(whole) == bits(halves)

@@ -243,7 +243,7 @@ class StackedEngine(SequentialEngine):
         self._lanes.fork()
         for key, members in groups.items():
             family = families[key]
-            with self._lanes.lane(lanes[id(family)]):
+            with self._lanes.lane(lanes[id(family)]), self._arithmetic.products():
                 for indices in _of_like_size(members, counts):
                     ordered = sorted(indices, key=lambda index: self._families.architecture(devices[index]))
                     found.update(self._fitting(family, ordered, devices, states, work))
