@@ -4,9 +4,9 @@
 
 W1 is the paper's MLP with 600 samples of 28×28 on each of 100 devices, W2 its CNN with 500 samples of 3×32×32. A
 round is KFL's: five full-batch steps with momentum, class means, aggregation; no evaluation. Images are random,
-since speed does not depend on what they show. Parts: `kernels` times each of the CNN's alone; `checks` compares with
-the CPU; `rounds` times rounds in every precision and way. Whatever fails is printed with its traceback, and the
-rest goes on.
+since speed does not depend on what they show. Parts: `kernels` times each of the CNN's alone; `convolutions` those of
+any module, our three passes against a grouped convolution; `checks` compares with the CPU; `rounds` times rounds in
+every precision and way. Whatever fails is printed with its traceback, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kfl.models import FleetModels, State, fleet_from_name
 
 PRECISIONS: tuple[Precision, ...] = ("tf32", "bf16", "float32")
 TARGETS_MS = {("W1", 10): 3.0, ("W1", 50): 8.0, ("W2", 10): 8.0, ("W2", 50): 30.0}
-PARTS = ("kernels", "checks", "rounds")
+PARTS = ("kernels", "convolutions", "checks", "rounds")
 REPEATS = 20
 
 
@@ -242,6 +242,56 @@ def time_kernels(device: str) -> list[dict[str, Any]]:
     return rows
 
 
+CONVOLUTIONS = {
+    # channels, height, width, filters, kernel, stride, padding
+    "9 to 32, over time": (9, 1, 128, 32, (1, 5), (1, 1), (0, 2)),
+    "32 to 64, over time": (32, 1, 64, 64, (1, 5), (1, 1), (0, 2)),
+    "64 to 64, over time": (64, 1, 32, 64, (1, 3), (1, 1), (0, 1)),
+    "3 to 16": (3, 32, 32, 16, (3, 3), (1, 1), (1, 1)),
+    "16 to 16": (16, 32, 32, 16, (3, 3), (1, 1), (1, 1)),
+    "16 to 32, stride 2": (16, 32, 32, 32, (3, 3), (2, 2), (1, 1)),
+    "32 to 32": (32, 16, 16, 32, (3, 3), (1, 1), (1, 1)),
+    "64 to 64": (64, 8, 8, 64, (3, 3), (1, 1), (1, 1)),
+    "16 to 32, one place": (16, 32, 32, 32, (1, 1), (2, 2), (0, 0)),
+    "512 to 512": (512, 4, 4, 512, (3, 3), (1, 1), (1, 1)),
+}
+
+
+def time_convolutions(device: str) -> list[dict[str, Any]]:
+    """Forward and backward of single layers for stacked devices with 50 samples each: ours, and as PyTorch would."""
+    from kfl._kernels.arithmetic import Arithmetic
+    from kfl._kernels.cuda.stacked_convolution import Window, forward, input_gradient, weight_gradient
+
+    where, rows = torch.device(device), []
+    for name, (channels, height, width, filters, kernel, stride, padding) in CONVOLUTIONS.items():
+        window = Window(kernel, stride, padding, (1, 1))
+        for devices in (5, 25) if device == "cuda" else (2,):
+            samples = 50 if device == "cuda" else 2
+            x = torch.randn(devices, samples, channels, height, width, device=where, requires_grad=True)
+            weight = torch.randn(devices, filters, channels, *kernel, device=where, requires_grad=True)
+            d = torch.randn(forward(x.detach(), weight.detach(), window).shape, device=where)
+
+            def passes(x: Tensor = x, weight: Tensor = weight, d: Tensor = d, window: Window = window) -> None:
+                with torch.no_grad():
+                    forward(x, weight, window)
+                    weight_gradient(x, d, window)
+                    input_gradient(d, weight, (x.shape[3], x.shape[4]), window)
+
+            def grouped(x: Tensor = x, weight: Tensor = weight, d: Tensor = d, window: Window = window) -> None:
+                many = x.transpose(0, 1).flatten(1, 2)
+                y = torch.conv2d(many, weight.flatten(0, 1), None, window.stride, window.padding, 1, len(x))
+                torch.autograd.grad(y.unflatten(1, (len(x), -1)).transpose(0, 1), (x, weight), d)
+
+            row: dict[str, Any] = {"layer": name, "devices": devices}
+            with Arithmetic("tf32", device).products():
+                for way, work in (("ours", passes), ("grouped", grouped)):
+                    work()
+                    row[f"{way}_ms"] = busy_ms(work, device)
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    return rows
+
+
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Rounds as a table."""
     lines = [
@@ -307,6 +357,7 @@ def main() -> None:
     print(json.dumps(result), flush=True)
     work: dict[str, Callable[[], Any]] = {
         "kernels": lambda: time_kernels(device),
+        "convolutions": lambda: time_convolutions(device),
         "checks": lambda: [*check("W1", device, quick), *check("W2", device, quick)],
         "rounds": lambda: rounds(device, quick, lambda rows: save({**result, "rounds": rows}, arguments.out)),
     }
