@@ -119,7 +119,8 @@ class Algorithm(ABC):
         if len(shapes) > 1:
             raise ModelError(
                 f"The algorithm {self.name} averages weights, which needs one architecture for all devices, but "
-                f"there are {len(shapes)}: give one network, such as --model mlp-256, or models that are built alike."
+                f"there are {len(shapes)}: give one width, such as --widths 256, one network with its width, such as "
+                "--model resnet8-16, or models that are built alike."
             )
 
     def server_init(self, engine: Engine, seed: int) -> State:
