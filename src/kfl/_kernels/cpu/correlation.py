@@ -17,8 +17,7 @@ The border of one row is that of the next: a row takes as many numbers as its pi
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from kfl._kernels.cpu.vector_code import LANES, Code, Kernel, Value
 
@@ -153,13 +152,14 @@ def _lay_out(
         line = code.plus(source[1], code.times(code.plus(code.times(channel, height), row), width))
         image = code.plus(target[1], code.times(channel, plane))
         to = [code.plus(image, code.look_up(rows, code.plus(code.times(row, step), part))) for part in range(step)]
-        with _vectors(code, width, step) as (first, counts, part_counts):
-            values = [
-                code.load_some(source[0], code.plus(line, code.times(first, step), part * LANES), count)
-                for part, count in enumerate(counts)
-            ]
+
+        def move(first: Value, counts: list[Value] | None, parts: list[Value] | None) -> None:
+            values = code.load_line(source[0], code.plus(line, code.times(first, step)), step, counts)
             for part, value in enumerate(code.parted(values)):
-                code.store_some(value, target[0], code.plus(to[part], first), part_counts[part])
+                at = code.plus(to[part], first)
+                code.store_line([value], target[0], at, parts and parts[part : part + 1])
+
+        _each_vector(code, width, step, move)
 
 
 def _bring_back(
@@ -176,19 +176,29 @@ def _bring_back(
         line = code.plus(target[1], code.times(code.plus(code.times(channel, height), row), width))
         image = code.times(channel, plane)
         starts = [code.plus(image, code.look_up(rows, code.plus(code.times(row, step), part))) for part in range(step)]
-        with _vectors(code, width, step) as (first, counts, _):
+
+        def move(first: Value, counts: list[Value] | None, _: list[Value] | None) -> None:
             values = [code.load(summed, code.plus(start, first)) for start in starts]
-            for part, (value, count) in enumerate(zip(code.joined(values), counts, strict=True)):
-                code.store_some(value, target[0], code.plus(line, code.times(first, step), part * LANES), count)
+            code.store_line(code.joined(values), target[0], code.plus(line, code.times(first, step)), counts)
+
+        _each_vector(code, width, step, move)
 
 
-@contextmanager
-def _vectors(code: Code, width: Value, step: int) -> Iterator[tuple[Value, list[Value], list[Value]]]:
-    """The vectors of a row: the first number of each, how many numbers are there, and how many in each part."""
+def _each_vector(
+    code: Code, width: Value, step: int, work: Callable[[Value, list[Value] | None, list[Value] | None], None]
+) -> None:
+    """Work on the vectors of a row: whole ones, then what is left of it.
+
+    Each time the first number of the parts is given, how many numbers there are in each vector of the row, and how
+    many in each of its parts; None stands for whole vectors.
+    """
     b = code.builder
-    with code.loop(b.udiv(code.plus(width, step * LANES - 1), code.whole(step * LANES))) as number:
-        first = code.times(number, LANES)
-        left = b.sub(width, code.times(first, step))
+    whole = b.udiv(width, code.whole(step * LANES))
+    with code.loop(whole) as number:
+        work(code.times(number, LANES), None, None)
+    first = code.times(whole, LANES)
+    left = b.sub(width, code.times(first, step))
+    with code.loop(b.zext(b.icmp_unsigned("!=", left, code.whole(0)), code.index)):
         counts = [code.clipped(b.sub(left, code.whole(part * LANES))) for part in range(step)]
         parts = [code.clipped(b.udiv(code.plus(left, step - 1 - part), code.whole(step))) for part in range(step)]
-        yield first, counts, parts
+        work(first, counts, parts)

@@ -150,6 +150,22 @@ class Code:
         align = self.ir.Constant(self._small, self._align)
         self.builder.call(put, [value, self.at(array, offset), align, self._first(count)])
 
+    def load_line(self, array: Value, offset: Value, vectors: int, counts: Sequence[Value] | None) -> list[Value]:
+        """Neighbouring vectors, whole or as many numbers of each as are there."""
+        at = [self.plus(offset, number * LANES) for number in range(vectors)]
+        if counts is None:
+            return [self.load(array, start) for start in at]
+        return [self.load_some(array, start, count) for start, count in zip(at, counts, strict=True)]
+
+    def store_line(self, values: Sequence[Value], array: Value, offset: Value, counts: Sequence[Value] | None) -> None:
+        """Write neighbouring vectors, whole or in part."""
+        for number, value in enumerate(values):
+            at = self.plus(offset, number * LANES)
+            if counts is None:
+                self.store(value, array, at)
+            else:
+                self.store_some(value, array, at, counts[number])
+
     def parted(self, vectors: Sequence[Value]) -> list[Value]:
         """n neighbouring vectors as n others, of every n-th number each: two as the even and the odd ones."""
         count = len(vectors)
