@@ -17,6 +17,9 @@ from kfl._kernels.memory import PADDING, Workspace, workspace
 BLOCK_VECTORS = 64
 """Vectors of pixels that the gradient of the weights adds up before its running sums leave the registers."""
 
+LARGE = 512
+"""Pixels of an image that is worth not being brought into another order."""
+
 Pair = tuple[int, int]
 
 
@@ -299,10 +302,16 @@ class ConvolutionFunction(torch.autograd.Function):
 
 @functools.cache
 def pays(shape: Shape) -> bool:
-    """Whether the compiled loops are made for a shape: strides of 1 and 2, and images that fill vectors."""
+    """Whether the compiled loops are faster than PyTorch's, which brings images into an order of its own and back.
+
+    That costs most where images are large for the work on them: few channels, few taps, many pixels. Channels that
+    are no multiple of 16 it fills up. Where all three are otherwise, its products are the faster ones, and so they are
+    for images that do not fill our vectors, and for strides of more than 2 we have no loops.
+    """
     down, right = shape.result
     if not set(shape.stride) <= {1, 2} or min(down, right) < 1:
         return False
     pitch = right + (shape.kernel[1] - 1) * shape.dilation[1] // 2
-    lanes = up((down - 1) * pitch + right, LANES)
-    return down * right >= 0.85 * lanes
+    full = down * right >= 0.85 * up((down - 1) * pitch + right, LANES)
+    few_taps, odd, many = math.prod(shape.kernel) == 1, shape.channels % LANES != 0, math.prod(shape.image) >= LARGE
+    return full and (few_taps or odd or many)
