@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
 import threading
 import time
@@ -29,7 +28,7 @@ import torch
 from blazefl.core import ProcessPoolClientTrainer, ThreadPoolClientTrainer
 from torch import Tensor, nn
 
-from benchmarks.peers.tasks import NAMES, Task
+from benchmarks.peers.tasks import NAMES, Task, told
 
 
 @dataclass
@@ -139,12 +138,7 @@ def main() -> None:
             known = torch.where(counts > 0, 1.0, known)
             right = sum(package.right for package in packages)
             seconds.append(time.perf_counter() - started)
-    rate = 1 / statistics.median(seconds[1:])
-    print(
-        f"{task.name} prototypes BlazeFL, {options.mode} {rate:6.3f} rounds/s   {right} right, load "
-        f"{os.getloadavg()[0]:.1f}",
-        flush=True,
-    )
+    print(f"{task.name} prototypes BlazeFL, {options.mode} {told(seconds)}   {right} right", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import statistics
 import time
 from typing import Any
 
@@ -15,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from benchmarks.peers.tasks import Task
+from benchmarks.peers.tasks import Task, told
 
 WORKLOAD, ALGORITHM, ROUNDS = "KFL_PEER_WORKLOAD", "KFL_PEER_ALGORITHM", "KFL_PEER_ROUNDS"
 client = ClientApp()
@@ -92,8 +91,8 @@ def main_of_server(grid: Grid, context: Context) -> None:
     for number, chosen in enumerate(task().schedule(int(os.environ[ROUNDS]) + 1)):
         started = time.perf_counter()
         sent: dict[str, Any] = {"model": ArrayRecord(model)} if common else {"knowledge": _knowledge(means, known)}
-        told = {**sent, "round": ConfigRecord({"number": number})}
-        replies = ask(grid, "train", [nodes[k] for k in chosen], told)
+        message = {**sent, "round": ConfigRecord({"number": number})}
+        replies = ask(grid, "train", [nodes[k] for k in chosen], message)
         if common:
             model = _average(replies)
         else:
@@ -106,12 +105,7 @@ def main_of_server(grid: Grid, context: Context) -> None:
         said = ask(grid, "evaluate", tested, {"model": ArrayRecord(model)} if common else {})
         right = sum(int(reply.content["metrics"]["right"]) for reply in said)
         seconds.append(time.perf_counter() - started)
-    rate = 1 / statistics.median(seconds[1:])
-    print(
-        f"{task().name} {os.environ[ALGORITHM]:10s} Flower {rate:6.3f} rounds/s   {right} right, load "
-        f"{os.getloadavg()[0]:.1f}",
-        flush=True,
-    )
+    print(f"{task().name} {os.environ[ALGORITHM]:10s} Flower {told(seconds)}   {right} right", flush=True)
 
 
 def _knowledge(means: np.ndarray, known: np.ndarray) -> ArrayRecord:

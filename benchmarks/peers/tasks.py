@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
+import statistics
 from typing import Any, Literal
 
 import torch
@@ -80,3 +82,12 @@ class Task:
     def tested(self, chosen: list[int]) -> list[int]:
         """Who is tested after a round: all, or with networks of one's own those that trained."""
         return list(range(self.devices)) if self.own is None else chosen
+
+
+def told(seconds: list[float]) -> str:
+    """Rounds per second without the first round: the median, and the quickest, which a busy machine spoils least."""
+    times = seconds[1:]
+    return (
+        f"{1 / statistics.median(times):6.3f} rounds/s (the quickest round {1 / min(times):.3f}), "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
