@@ -15,7 +15,7 @@ from kfl.engine.cohort import structure
 from kfl.engine.factory import make_engine, make_plan
 from kfl.engine.stacked import StackedEngine
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
-from tests.reference.own_modules import ODD
+from tests.reference.own_modules import ODD, Through
 
 DEVICES, CLASSES = 6, 4
 COUNTS = [23, 40, 12, 31, 23, 7]
@@ -148,6 +148,16 @@ def test_dropout_is_drawn_by_name(kind):
         assert 1e-3 < difference < 0.5
 
 
+def test_dropout_is_the_same_on_every_engine():
+    data, models = local_data((5,)), odd_fleet("dropout")
+    runs = [EngineRun(engine_of(kind, data, models), ALGORITHM, devices=DEVICES) for kind in ENGINES]
+    for chosen in ROUNDS:
+        assert runs[0].play(chosen) == runs[1].play(chosen)
+    for device in range(DEVICES):
+        for name, value in runs[0].state(device).items():
+            torch.testing.assert_close(runs[1].state(device)[name], value, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
@@ -169,3 +179,11 @@ def test_modules_that_differ_only_in_what_they_share_are_not_alike():
     apart.head[0].weight = torch.nn.Parameter(apart.body[2].weight.detach().clone())
     assert structure(tied) != structure(apart)
     assert structure(tied) == structure(ODD["head tied to the body"](8))
+
+
+def test_lambdas_are_alike_by_what_they_do():
+    def scaled(factor):
+        return ODD["lambda"](8) if factor is None else Through(lambda x: factor * x)
+
+    assert structure(scaled(None)) == structure(scaled(None))
+    assert structure(scaled(2)) == structure(scaled(2)) != structure(scaled(3))

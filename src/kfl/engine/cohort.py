@@ -7,6 +7,7 @@ import logging
 import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -168,4 +169,8 @@ def _plain(value: Any, weights: set[int]) -> Hashable:
         return value.detach().cpu().numpy().tobytes()
     if isinstance(value, list | tuple):
         return tuple(_plain(item, weights) for item in value)
+    if isinstance(value, FunctionType) and not value.__kwdefaults__:
+        # A lambda that a builder makes anew for every module: alike where its code and all that it sees are.
+        seen = tuple(cell.cell_contents for cell in value.__closure__ or ())
+        return value.__code__, id(value.__globals__), _plain((value.__defaults__, seen), weights)
     return value if isinstance(value, int | float | str | bool | type(None)) else id(value)
