@@ -155,6 +155,19 @@ def test_compiled_convolutions_stay_close_for_three_rounds_and_can_be_left_out()
     torch.testing.assert_close(found[1:4], expected[1:4], atol=1e-5, rtol=0)
 
 
+def test_shared_weights_are_shared_in_workers_too():
+    layer = nn.Linear(FEATURES, FEATURES)
+    MODULES["shared"] = lambda: flat(layer, nn.ReLU(), layer, nn.ReLU())
+    data, models = fleet("shared", proxy=np.arange(12))
+    engine, reference = engines(data, models)[1], SequentialEngine(data, models)
+    states = [engine.initial(k, 0) for k in range(6)]
+    with torch_threads(1):
+        expected = everything(reference, states, pull())
+    found = everything(engine, states, pull())
+    assert all(same(mine, theirs) for mine, theirs in zip(found[0], expected[0], strict=True))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found[1:4], expected[1:4], strict=True))
+
+
 def test_two_models_in_one_state_and_given_data_go_through_workers_too():
     data, models = fleet("convolutional", "batch norm")
     engine, reference = engines(data, models)[2], SequentialEngine(data, models)

@@ -34,7 +34,7 @@ from kfl.models import FleetModels, Network, State, parts, tied, with_ties
 
 ROWS_AT_ONCE = 1024
 """Test samples of devices with one common model that are evaluated together."""
-PIECE_ROWS = 128
+PIECE_ROWS = 256
 """Samples that go through a network at once where nothing is trained."""
 
 T = TypeVar("T")
@@ -51,8 +51,6 @@ class CpuEngine(SequentialEngine):
         self._logged: set[str] = set()
         self._drawing: set[tuple[int, type[Objective]]] = set()
         self._by_rows: dict[int, bool] = {}
-        if "worker" in (*plan.paths, plan.otherwise):
-            keep_memory()
         for index in np.flatnonzero([path == "cnn" for path in plan.paths]):
             if (members := np.flatnonzero(models.architecture == index)).size:
                 self._network(int(members[0]))
@@ -271,6 +269,7 @@ class CpuEngine(SequentialEngine):
 
     def _build(self, devices: Sequence[int]) -> None:
         """Make the modules that workers copy, and see whether they have dropout: only one thread may draw at a time."""
+        keep_memory()
         for device in devices:
             self._draws(device)
 
