@@ -65,6 +65,25 @@ def test_batch_norm_sees_the_samples_that_weigh_something(real, extra):
     torch.testing.assert_close(dict(together.named_buffers()), dict(alone.named_buffers()))
 
 
+@settings(max_examples=10, deadline=None)
+@given(extra=st.integers(0, 4))
+def test_a_sample_alone_is_normalised_by_the_running_statistics(extra):
+    norm = nn.BatchNorm1d(3).double()
+    norm(torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 + 1)
+    before = {name: value.clone() for name, value in norm.named_buffers()}
+    x = torch.randn(1 + extra, 3, dtype=torch.float64)
+    wanted = norm.eval()(x[:1])
+    weights = torch.tensor([1.0] + [0.0] * extra).double() if extra else None
+    with Layers(weights=weights):
+        found = norm.train()(x)
+    torch.testing.assert_close(found[:1], wanted)
+    assert torch.equal(norm.running_mean, before["running_mean"])
+    assert torch.equal(norm.running_var, before["running_var"])
+    with Layers():
+        flat = nn.BatchNorm1d(3, track_running_stats=False)(torch.randn(1, 3))
+    assert torch.equal(flat, torch.zeros(1, 3)), "without running statistics the value is its own mean"
+
+
 def test_whether_a_module_draws():
     x = torch.zeros(2, 3)
     quiet = SplitModel(nn.BatchNorm1d(3), nn.Linear(3, 2))

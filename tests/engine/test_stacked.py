@@ -546,6 +546,21 @@ def test_batch_norm_and_dropout_are_one_batch_and_equal_what_each_device_does_al
     assert list(kinds.values()) == ["torch.func"]
 
 
+@pytest.mark.parametrize("tracked", [True, False], ids=["running statistics", "none"])
+@pytest.mark.parametrize("batch_size", [11, 1])
+def test_batch_norm_takes_a_batch_of_one_sample(tracked, batch_size):
+    def body(_):
+        return nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7, track_running_stats=tracked), nn.ReLU())
+
+    plain, stacked = own_fleet([body] * DEVICES, 7)
+    states = [plain.initial(device, 0) for device in range(DEVICES)]
+    sgd = Sgd(1, 0.05, 0.03, 0.9, batch_size=batch_size)
+    assert any(count % batch_size == 1 for count in COUNTS) or batch_size == 1
+    wanted = three_rounds(plain, states, Supervised(), sgd)
+    assert_same(three_rounds(stacked, states, Supervised(), sgd), wanted)
+    assert all(torch.isfinite(value).all() for state in wanted for value in state.values())
+
+
 def test_running_statistics_belong_to_the_device():
     plain, stacked = own_fleet([lambda _: nn.Sequential(nn.Linear(6, 7), nn.BatchNorm1d(7))] * DEVICES, 7)
     states = [plain.initial(device, 0) for device in range(DEVICES)]

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{len(files)} model{'s' * (len(files) != 1)} of {run.experiment.algorithm.name}, {total}, in {options.out}:")
     for device, path in list(zip(devices, files, strict=True))[:10]:
         about = run.history.devices[device]
-        accuracy = "no test samples" if about["accuracy"] is None else percent(about["accuracy"])
+        accuracy = "not tested" if about["accuracy"] is None else percent(about["accuracy"])
         rounds = "never trained" if about["rounds"] == 0 else f"trained in {about['rounds']} rounds"
         print(f"  {path.name}  {about['model']}, {about['parameters']:,} parameters, {accuracy}, {rounds}")
     if len(files) > 10:

@@ -4,7 +4,8 @@ A module says `dropout`, `batch_norm`, `conv2d`. Inside the mode `Layers` these 
 a device computes what it would compute alone:
 
     dropout        is drawn by name (device, round, step, call, position), not from a generator's next number
-    batch_norm     in training takes its statistics over the real samples: those that fill a batch up weigh nothing
+    batch_norm     in training takes its statistics over the real samples: those that fill a batch up weigh nothing;
+                   a sample that is alone in its batch is normalised by the running statistics, and leaves them alone
     convolutions   of stacked weights go the quickest way (`convolve`)
 
 Everything else passes through. PyTorch calls such a mode for each of its functions, whoever calls them.
@@ -64,8 +65,7 @@ class Layers(TorchFunctionMode):
             if self._seed is not None:
                 return self._dropout(func in _CHANNELS, *args, **kwargs)
         elif func is functional.batch_norm:
-            if self._weights is not None:
-                return self._batch_norm(func, *args, **kwargs)
+            return self._batch_norm(func, *args, **kwargs)
         elif (func is torch.conv2d or func is torch.conv1d) and self._convolve is not None:
             return self._convolve(func, *args, **kwargs)
         return func(*args, **kwargs)
@@ -95,10 +95,12 @@ class Layers(TorchFunctionMode):
         eps: float = 1e-5,
     ) -> Tensor:
         weights = self._weights
+        places = input[0, 0].numel()
+        if weights is None and len(input) * places == 1:  # PyTorch refuses one value, which has no spread
+            weights = input.new_ones(1)
         if not training or weights is None or len(weights) != len(input):
             return func(input, running_mean, running_var, weight, bias, training, momentum, eps)
         inner = [axis for axis in range(input.dim()) if axis != 1]
-        places = input[0, 0].numel()
         column = (1, -1, *[1] * (input.dim() - 2))
         share = (weights / places).reshape(-1, *[1] * (input.dim() - 1)).to(input.dtype)
         mean = (input * share).sum(inner)
@@ -107,8 +109,11 @@ class Layers(TorchFunctionMode):
         if running_mean is not None and running_var is not None:
             count = (weights > 0).sum() * places
             unbiased = variance.detach() * (count.to(input.dtype) / (count - 1).clamp(min=1))
-            running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
-            running_var.mul_(1 - momentum).add_(momentum * unbiased)
+            alone = count == 1
+            away = torch.where(alone, input - running_mean.reshape(column), away)
+            variance = torch.where(alone, running_var, variance)
+            for running, new in ((running_mean, mean.detach()), (running_var, unbiased)):
+                running.copy_(torch.where(alone, running, running * (1 - momentum) + momentum * new))
         output = away * (variance + eps).rsqrt().reshape(column)
         if weight is not None:
             output = output * weight.reshape(column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -132,8 +132,7 @@ class SequentialEngine(Engine):
             x, y = (inputs, targets) if batch is None else (inputs[batch], targets[batch])
             for name in trained:
                 now[name].requires_grad_()
-            layers = nullcontext() if seed is None else Layers(seed=step_seed(seed, number))
-            with torch.enable_grad(), layers:
+            with torch.enable_grad(), _layers(seed, number, len(y)):
                 loss = objective.loss(forward, now, x, y)
             gradients = torch.autograd.grad(loss, [now[name] for name in trained], allow_unused=True)
             with torch.no_grad():
@@ -224,6 +223,13 @@ class SequentialEngine(Engine):
             with torch.random.fork_rng(devices=[]):
                 self._templates[index] = copy.deepcopy(self._models.builders[index]()).to(self._where, self._number)
         return self._templates[index]
+
+
+def _layers(seed: Tensor | None, number: int, samples: int) -> AbstractContextManager[object]:
+    """What the layers of a step have besides their inputs; nothing for most."""
+    if seed is not None:
+        return Layers(seed=step_seed(seed, number))
+    return Layers() if samples == 1 else nullcontext()
 
 
 def means_of(feature: Tensor, labels: Tensor, classes: int, clip_norm: float | None) -> tuple[Tensor, Tensor]:
