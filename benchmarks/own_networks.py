@@ -1,6 +1,7 @@
 """Speed of the engine with networks of one's own, against a plain careful PyTorch loop.
 
     python -m benchmarks.own_networks [--workload sensor,resnet,four] [--device cpu] [--precision float32] [--rounds 10]
+    python -m benchmarks.own_networks --alone             without the loop, to set beside benchmarks.peers
     python -m benchmarks.own_networks --check             the models after three rounds, compared weight by weight
     python -m benchmarks.own_networks --device cuda --precision tf32 --out own.json
 
@@ -32,6 +33,7 @@ import torch
 from benchmarks.engine import EngineRun, matrix_rate
 from benchmarks.own_loop import LoopRun, Optimiser, Stopwatch, finish
 from benchmarks.own_workloads import ALGORITHM, WORKLOADS, Workload, round_flops
+from benchmarks.peers.tasks import told
 from kfl._kernels.arithmetic import Arithmetic
 from kfl.data import LocalData
 from kfl.engine import Engine
@@ -104,6 +106,19 @@ def compare(workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
         found["choices"] = asdict(choices)  # type: ignore[arg-type]  # an instance
     show(found)
     return found
+
+
+def alone(workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
+    """The engine without the loop beside it, in the words of the peers."""
+    run = engine_run(make_engine(workload.data(), workload.fleet(), options.device, options.precision), workload)
+    seconds = []
+    for chosen in workload.schedule(options.warm_up + options.rounds):
+        started = time.perf_counter()
+        run.play(chosen)
+        finish(options.device)
+        seconds.append(time.perf_counter() - started)
+    print(f"{workload.name} prototypes kfl {told(seconds[options.warm_up - 1 :])}", flush=True)
+    return {"workload": workload.name, "device": options.device, "precision": options.precision, "seconds": seconds}
 
 
 def loop(data: LocalData, models: FleetModels, options: argparse.Namespace, precision: str = "") -> LoopRun:
@@ -238,6 +253,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, help="rounds before them (2; on a GPU 20)")
     parser.add_argument("--optimiser", choices=get_args(Optimiser), default="foreach", help="of the loop's SGD")
     parser.add_argument("--check", action="store_true", help="compare models instead of times")
+    parser.add_argument("--alone", action="store_true", help="without the loop, to set beside benchmarks.peers")
     parser.add_argument("--devices", type=int, default=100, help="fewer, to try something out")
     parser.add_argument("--samples", type=int, default=500, help="training samples of each device")
     parser.add_argument("--verbose", action="store_true", help="every round's time, and the engine's log")
@@ -249,7 +265,7 @@ def main() -> None:
     on_gpu = options.device == "cuda"
     options.precision = options.precision or ("tf32" if on_gpu else "float32")
     options.rounds = options.rounds or (30 if on_gpu else 10)
-    options.warm_up = (20 if on_gpu else 2) if options.warm_up is None else options.warm_up
+    options.warm_up = (20 if on_gpu else 2) if options.warm_up is None else max(1, options.warm_up)
     torch.backends.cudnn.benchmark = True
     logging.basicConfig(format="    log: %(message)s", level=logging.INFO if options.verbose else logging.WARNING)
     machine = torch.cuda.get_device_name() if on_gpu else f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
@@ -257,9 +273,10 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in names:
         workload = WORKLOADS[name].smaller(options.devices, options.samples)
-        rows.append((check if options.check else compare)(workload, options))
+        kind = "check" if options.check else "alone" if options.alone else "speed"
+        rows.append({"check": check, "alone": alone, "speed": compare}[kind](workload, options))
         if options.out is not None:
-            result = {"torch": torch.__version__, "machine": machine, "check" if options.check else "speed": rows}
+            result = {"torch": torch.__version__, "machine": machine, kind: rows}
             options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
