@@ -76,7 +76,7 @@ def test_whole_numbers_in_any_type_are_labels() -> None:
         ((X, Y, np.where(X == 30, np.inf, X), Y), r"test_x\[10\] holds NaN or infinity"),
         ((X[:0], Y[:0], X, Y), "The train set is empty"),
         ((X, Y, X[:0], Y[:0]), "The test set is empty"),
-        ((X[:1], Y[:1]), "1 samples cannot be split"),
+        ((X[:1], Y[:1]), "1 sample cannot be split"),
         ((X, Y, X), "test_y is missing"),
         ((X, Y, X[:, :2], Y), "one test sample has"),
         ((X[:, 0], Y), "train_x has shape"),

@@ -172,7 +172,7 @@ GOOD = {"x": np.ones((6, 2)), "y": np.arange(6) % 2}
         (GOOD | {"label": np.arange(6)}, "has y and label, which may each hold the labels: say which by ',y=NAME'"),
         (GOOD | {"x_test": np.ones((2, 2))}, "no labels of the test set"),
         (GOOD | {"x_test": np.ones((2, 3)), "y_test": [0, 1]}, "One training sample has shape"),
-        ({"x": np.ones((1, 2)), "y": np.zeros(1, int)}, "1 samples cannot be split"),
+        ({"x": np.ones((1, 2)), "y": np.zeros(1, int)}, "1 sample cannot be split"),
         (GOOD | {"device": np.arange(6)}, "No device has two samples"),
     ],
 )
@@ -421,7 +421,7 @@ def test_folders_of_classes_alone(tmp_path):
     assert same_samples(data, BYTES, LABELS) and "20% of each class's samples" in data.note
     small = load_dataset(f"{tmp_path / 'pets'},size=4")
     assert small.input_shape == (3, 4, 4)
-    for size in ("x", "-3", "5000", "100000"):
+    for size in ("x", "-3", "0", "5000", "100000"):
         with pytest.raises(ConfigError, match="size"):
             load_dataset(f"{tmp_path / 'pets'},size={size}")
 
@@ -496,3 +496,22 @@ def test_real_files_read_by_path_are_the_named_sets(tmp_path):
         pytest.skip("KFL_DATA_DIR has no MNIST")
     named, by_path = load_dataset("mnist", Path(folder)), load_dataset(str(Path(folder) / "mnist"))
     assert named.fingerprint() == by_path.fingerprint()
+
+
+def test_what_follows_a_path_and_functions_that_do_not_fit_are_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    np.savez("readings.npz", x=DRAW.normal(size=(40, 3)), y=LABELS)
+    np.savez("one.npz", x=np.ones((1, 3)), y=[0])
+    np.savez("fractions.npz", x=DRAW.normal(size=(40, 3)), y=LABELS, device=DRAW.normal(size=40))
+    (tmp_path / "my_readings.py").write_text("def load(folder):\n    return folder\n")
+    for text, sentence in {
+        "": r"dataset is '', but must be one of mnist-5k, ",
+        "readings.npz,device": r"'readings.npz,device', but must be a path, or one with options such as read",
+        "./readings.npz,": r"'./readings.npz,', but must be a path, or one with options such as ./readings.npz,y=",
+        "my_readings:load": r"'my_readings:load', but must be callable without arguments \(missing .*'folder'\)",
+        "one.npz": r"one.npz: 1 sample cannot be split",
+        "fractions.npz": r"fractions.npz: train_device has type float64",
+    }.items():
+        with pytest.raises(KflError, match=sentence):
+            load_dataset(text)

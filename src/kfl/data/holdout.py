@@ -19,7 +19,7 @@ def set_aside(y: IntArray, fraction: float, seed: int, device: IntArray | None =
     if not 0 < fraction < 1:
         raise ConfigError("test_fraction", fraction, "between 0 and 1")
     if len(y) < 2:
-        raise DataError(f"{len(y)} samples cannot be split into a training and a test set: give test_x.")
+        raise DataError(f"{len(y)} sample cannot be split into a training and a test set: give more, or a test set.")
     aside = np.zeros(len(y), dtype=np.bool_)
     if device is None:
         present, sizes = np.unique(y, return_counts=True)
@@ -40,7 +40,7 @@ def set_aside(y: IntArray, fraction: float, seed: int, device: IntArray | None =
             place = (turn_within_class(label) + draw.random(len(sizes))[label]) / sizes[label]
             aside[shuffled[np.argsort(place, kind="stable")[: _part(len(rows), fraction)]]] = True
     if not aside.any():
-        raise DataError("No device has two samples, so that none can be set aside as a test set: give test_x.")
+        raise DataError("No device has two samples, so that none can be set aside as a test set: give one.")
     return aside
 
 

@@ -53,6 +53,8 @@ def looks_like_path(text: str) -> bool:
     >>> looks_like_path("data/har.npz"), looks_like_path("har.npz"), looks_like_path("my_data:load")
     (True, True, False)
     """
+    if not text:
+        return False
     path = parse_place(text).path
     if "/" in text or "\\" in text or text.startswith((".", "~")) or path.suffix in (".npz", ".parquet"):
         return True
@@ -75,6 +77,14 @@ def parse_place(text: str) -> Place:
     return Place(Path(path).expanduser(), tuple((name.strip(), value.strip()) for name, _, value in pairs))
 
 
+def check_options(text: str) -> None:
+    """Refuse a path that is followed by something other than options."""
+    before, comma, _ = text.partition(",")
+    place = parse_place(text)
+    if comma and before and not place.options and not _exists(place.path) and _exists(Path(before).expanduser()):
+        raise ConfigError("dataset", text, f"a path, or one with options such as {before},y=NAME")
+
+
 def name_of_path(text: str) -> str:
     """A short name for what lies at a path: the last part of it, without its ending."""
     path = parse_place(text).path
@@ -90,8 +100,8 @@ def load_path(text: str, cache_dir: Path) -> Dataset:
         if option not in OPTIONS[found.kind]:
             known = ", ".join(f"{name}=…" for name in OPTIONS[found.kind]) or "nothing"
             raise ConfigError("dataset", text, f"followed by {known}, not {option}={value}: it is read as {found.kind}")
-    if "size" in options and not re.fullmatch(r"\d{1,5}", options["size"]):
-        raise ConfigError("dataset", text, "followed by size=N with a whole number of pixels")
+    if "size" in options and not re.fullmatch(r"[1-9]\d{0,4}", options["size"]):
+        raise ConfigError("dataset", text, "followed by size=N where N is a whole number of pixels, 1 or more")
     name = name_of_path(text)
     key = blake2b(repr(sorted(options.items())).encode(), digest_size=3).hexdigest() if options else ""
     entry = "-".join(word for word in (found.kind, name, key) if word)

@@ -5,6 +5,7 @@ with a `SOURCE`; and each is one line in `DATASETS`.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from kfl.core.errors import ConfigError, DataError
 from kfl.core.lazy import import_object
 from kfl.data import cifar10, mnist5k, named
 from kfl.data.dataset import Dataset
-from kfl.data.paths import load_path, looks_like_path, name_of_path, parse_place
+from kfl.data.paths import check_options, load_path, looks_like_path, name_of_path, parse_place
 from kfl.data.source import Progress, Source, fetch
 from kfl.data.storage import resolve_cache_dir, resolve_data_dir
 
@@ -61,6 +62,7 @@ def load_dataset(name: str, data_dir: Path | None = None, cache_dir: Path | None
 
 def check_name(name: str) -> None:
     """Refuse what can be neither the name of a dataset, nor a path, nor a function; nothing is read."""
+    check_options(name)
     if name in DATASETS or looks_like_path(name) or ":" in name:
         return
     near = [path.name for path in Path().iterdir()] if "." in name else []
@@ -97,6 +99,10 @@ def _loader(address: str) -> Callable[[], Any]:
         raise DataError(f"dataset is {address!r}, but it cannot be imported: {error}.") from error
     if not callable(found):
         raise DataError(f"dataset is {address!r}, which is not callable, but must return a kfl Dataset.")
+    try:
+        inspect.signature(found).bind()
+    except TypeError as problem:
+        raise ConfigError("dataset", address, f"callable without arguments ({problem})") from problem
     return found
 
 

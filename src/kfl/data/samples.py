@@ -59,12 +59,15 @@ def decode(name: str, train: Samples, test: Samples | None, cache_dir: Path, not
     for split, found in sets:
         _check_lengths(f"{name}: the {split} set", found)
     labels, renumbered = _classes(name, [found.y for _, found in sets])
-    ids = None if train.device is None else train.device
-    other_ids = None if ids is None or test is None else test.device
-    device, other_device, names = device_numbers(ids, other_ids)
+    other_ids = None if train.device is None or test is None else test.device
+    try:
+        device, other_device, names = device_numbers(train.device, other_ids)
+        aside = set_aside(labels[0], HELD_OUT, 0, device) if test is None else None
+    except DataError as problem:
+        raise DataError(f"{name}: {problem}") from problem
     notes = [note, renumbered]
     if test is None:
-        aside = set_aside(labels[0], HELD_OUT, 0, device)
+        assert aside is not None
         x, other_x = (_rows(train.x, np.flatnonzero(chosen), cache_dir) for chosen in (~aside, aside))
         y, other_y = labels[0][~aside], labels[0][aside]
         if device is not None:

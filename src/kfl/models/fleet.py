@@ -186,7 +186,8 @@ def _named_builder(name: str) -> ModelBuilder:
 
 def _own_width(builder: ModelBuilder, name: str) -> int:
     """The width a network has where none is said: the default of its function."""
-    default = inspect.signature(builder).parameters["width"].default
+    width = inspect.signature(builder).parameters.get("width")
+    default = None if width is None else width.default
     if not isinstance(default, int):
         raise ConfigError("model", name, f"given with a width, such as {name}-32: its function has no default")
     return default
