@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 
 import numpy as np
@@ -57,6 +58,17 @@ def test_natural_federation_from_a_file(place, capsys):
     assert main([*words[:-2], "--devices", "4", "--out", "three", "--no-baseline"]) == 0
     assert kfl.load_run("three")[0].devices == 4
     assert main(["report", "one"]) == 0
+
+
+def test_a_run_says_once_how_its_networks_are_executed(place, capsys):
+    level = logging.getLogger("kfl").level
+    words = ["run", "--dataset", "har.npz", "--split", "natural", "--model", "transformer-20", "--rounds", "1"]
+    assert main([*words, "--radio", "none", "--algorithm.batch-size", "7"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("transformer-20: trained by autograd, one device per core") == 1
+    assert shown.count("Mini-batches: trained by autograd") == 1, "and the local-only run does not repeat it"
+    assert "equal networks of" in shown
+    assert (logging.getLogger("kfl").level, logging.getLogger("kfl").handlers) == (level, [])
 
 
 def test_a_run_whose_data_changed_is_refused(place, capsys):

@@ -5,6 +5,7 @@ On a terminal progress is a live line with a bar; elsewhere (a log file, a pipe)
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 import time
@@ -59,11 +60,32 @@ class _LiveBar:
         self._progress.stop()
 
 
-class RunDisplay(_LiveBar):
-    """Progress of one run: round, accuracy, devices, energy so far, time left."""
+class _Sentences(logging.Handler):
+    """What the log says, such as how each architecture runs: beside the bar; warnings to the error stream."""
 
-    def __init__(self, rounds: int, label: str) -> None:
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.INFO)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one sentence."""
+        if record.levelno >= logging.WARNING:
+            print(record.getMessage(), file=sys.stderr, flush=True)
+        else:
+            self._console.print(record.getMessage(), highlight=False, markup=False, soft_wrap=True)
+
+
+class RunDisplay(_LiveBar):
+    """Progress of one run: round, accuracy, devices, energy so far, time left.
+
+    With `sentences`, what the log says too.
+    """
+
+    def __init__(self, rounds: int, label: str, *, sentences: bool = True) -> None:
         super().__init__(Console(), label, rounds, "reading data …")
+        self._sentences = _Sentences(self._progress.console) if sentences else None
+        self._logger = logging.getLogger("kfl")
+        self._level = self._logger.level
         self._live = self._console.is_terminal
         self._rounds = rounds
         self._label = label
@@ -71,23 +93,36 @@ class RunDisplay(_LiveBar):
         self._accuracy = "…"
         self._every = max(1, rounds // 20)
 
+    def __enter__(self) -> Self:
+        if self._sentences is not None:
+            self._logger.addHandler(self._sentences)
+            self._logger.setLevel(min(self._logger.getEffectiveLevel(), logging.INFO))
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, problem, trace)
+        if self._sentences is not None:
+            self._logger.setLevel(self._level)
+            self._logger.removeHandler(self._sentences)
+
     def on_start(self, world: World) -> None:
         """Say what is about to run."""
         drawn = set(world.models.architecture.tolist())
         sizes = [world.models.profiles[which].parameters for which in drawn]
         kinds = len({world.models.names[which] for which in drawn})
-        models = (
-            f"{kinds} different networks of {min(sizes):,} to {max(sizes):,} parameters"
-            if kinds > 1
-            else f"equal networks of {sizes[0]:,} parameters"
-        )
+        kind = f"{kinds} different networks" if kinds > 1 else "equal networks"
+        size = f"{min(sizes):,} to {max(sizes):,}" if min(sizes) < max(sizes) else f"{sizes[0]:,}"
+        models = f"{kind} of {size} parameters"
         self._progress.console.print(
             f"{world.devices:,} devices, {len(world.dataset.train_y):,} samples of {world.dataset.name}, {models}.",
             highlight=False,
+            soft_wrap=True,
         )
         for note in (world.dataset.note, too_slow(world)):
             if note:
-                self._progress.console.print(f"Note: {note}", highlight=False)
+                self._progress.console.print(f"Note: {note}", highlight=False, soft_wrap=True)
         self._progress.update(self._task, facts="evaluating the initial models …")
 
     def on_round(self, log: RoundLog) -> None:

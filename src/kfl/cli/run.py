@@ -170,7 +170,7 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
         tracking.finish(experiment, history)
     if job.baseline and not isinstance(experiment.algorithm, Local):
         alone = replace(experiment, algorithm=common_settings(experiment.algorithm, Local))
-        with GentleStop() as stop, RunDisplay(experiment.rounds, "local-only") as display:
+        with GentleStop() as stop, RunDisplay(experiment.rounds, "local-only", sentences=False) as display:
             try:
                 twin = run(
                     alone,
