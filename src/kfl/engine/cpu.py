@@ -246,8 +246,8 @@ class CpuEngine(SequentialEngine):
         index = int(self._models.architecture[device])
         if index not in self._by_rows:
             # A layer may look at the whole batch, such as a normalisation without running statistics.
-            few = inputs[:4]
-            together, apart = outputs(few), torch.cat([outputs(few[:2]), outputs(few[2:])])
+            first = inputs[:4]
+            together, apart = outputs(first), torch.cat([outputs(first[:2]), outputs(first[2:])])
             self._by_rows[index] = torch.allclose(together, apart, rtol=1e-3, atol=1e-4, equal_nan=True)
         if not self._by_rows[index]:
             return outputs(inputs)

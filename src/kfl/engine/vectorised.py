@@ -24,7 +24,7 @@ from torch.func import grad, vmap
 from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cuda import Batch, StackedConvolution
-from kfl.engine.layers import Layers
+from kfl.engine.layers import Layers, draws
 from kfl.engine.objectives import Objective
 from kfl.engine.sequential import as_function
 from kfl.models import State
@@ -262,16 +262,14 @@ def try_module(module: nn.Module, inputs: Tensor, labels: Tensor) -> Verdict:
         try:
             return _Trial(copy.deepcopy(module).cpu().to(dtype), inputs.to(dtype), labels, tolerance).verdict()
         except _NotVectorisableError as problem:
-            return Verdict(False, True, str(problem), problem.separable)
+            return Verdict(False, False, str(problem), False)
         except Exception as problem:  # whatever a user's module does, one device after another still works
             reason = _in_words(problem)
     return Verdict(False, False, reason, False)
 
 
 class _NotVectorisableError(Exception):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.separable = False
+    """Says why."""
 
 
 class _Trial:
@@ -291,10 +289,10 @@ class _Trial:
         """What came of it."""
         with torch.random.fork_rng(devices=[]), _no_shortcut(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is slow in a batch: here it only has to work
-            alone, draws = self._alone()
+            alone, dropout = self._alone()
             separable = self._is_separable(training=True)
             self._compare(alone)
-            return Verdict(True, separable, "torch.func", self._reads(), draws)
+            return Verdict(True, separable, "torch.func", self._reads(), dropout)
 
     def _loss(self, moving: State, kept: State, x: Tensor, y: Tensor, seed: Tensor) -> tuple[Tensor, State]:
         changed = {name: value.clone() for name, value in kept.items()}
@@ -305,18 +303,13 @@ class _Trial:
     def _alone(self) -> tuple[list[tuple[State, State]], bool]:
         """Gradients and buffers of both, each alone; and whether there is dropout."""
         before = torch.random.get_rng_state()
-        with torch.no_grad():
-            changed = {name: value.clone() for name, value in self.kept.items()}
-            as_function(self.module.train())({**self.pair[0], **changed}, self.inputs)
-        draws = not torch.equal(torch.random.get_rng_state(), before)
-        torch.random.set_rng_state(before)
         found = [
             grad(self._loss, has_aux=True)(one, self.kept, *samples, torch.tensor(seed))
             for seed, (one, samples) in enumerate(zip(self.pair, self.samples, strict=True))
         ]
         if not torch.equal(torch.random.get_rng_state(), before):
             raise _NotVectorisableError("it draws random numbers by other means than dropout layers")
-        return found, draws
+        return found, draws(self.module, self.inputs)
 
     def _compare(self, alone: list[tuple[State, State]]) -> None:
         stacked = {name: torch.stack([one[name] for one in self.pair]) for name in self.pair[0]}
