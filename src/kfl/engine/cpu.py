@@ -3,7 +3,7 @@
 Each device asks `kfl._kernels.cpu` for a trainer of its network and objective. Where there is none, and for
 mini-batches, its worker does what `SequentialEngine` would. Each device is computed by one worker alone, with one
 thread: results do not depend on which worker or on how many there are (`kfl.engine.workers`). Convolutions of any
-module, whoever calls them, go through compiled loops where these are faster (`kfl._kernels.cpu.layers`).
+module, whoever calls them, go through compiled loops where these are faster (`kfl._kernels.cpu.compiled_layers`).
 
 Dropout is drawn by name (`kfl.engine.layers`). A module or an objective that draws random numbers from PyTorch's own
 generator cannot share it: its devices are trained one after another, each with a seed of its own. Nobody has to say so.
