@@ -197,13 +197,3 @@ def test_work_that_no_device_can_do_in_time_is_announced(tmp_path, monkeypatch, 
     assert not any(log.devices for log in history.rounds)
     assert main([*words, "--model", "mlp-8", "--out", "quick"]) == 0
     assert "nobody can take part" not in " ".join(capsys.readouterr().out.split())
-
-
-def test_what_goes_wrong_in_a_builder_is_one_sentence_that_names_its_line(tmp_path, monkeypatch, capsys):
-    (tmp_path / "failing_models.py").write_text("def build(input_shape, classes, width):\n    return {}['layers']\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert main(["run", "--model", "failing_models:build-8", "--devices", "4", "--rounds", "1"]) != 0
-    said = capsys.readouterr().err
-    assert "The model failing_models:build-8 cannot be built: KeyError: 'layers'" in said.replace("\n", " ")
-    assert "failing_models.py, line 2" in said.replace("\n", " ") and "Traceback" not in said

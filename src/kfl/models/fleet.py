@@ -7,7 +7,6 @@ untouched device's model is its seed.
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -17,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from kfl.core.errors import ConfigError, KflError, ModelError
+from kfl.core.errors import ConfigError, ModelError
 from kfl.core.lazy import import_object
 from kfl.core.randomness import stream, torch_seed
 from kfl.models.names import architectures
@@ -152,7 +151,8 @@ def _checked(
     """Build each architecture once and check that all feature sizes agree."""
     profiles = []
     for builder, name in zip(builders, names, strict=True):
-        module = _built(builder, name)
+        with torch.random.fork_rng(devices=[]):
+            module = builder()
         profiles.append(inspect_model(module, input_shape, classes, f"The model {name}"))
     for profile, name in zip(profiles, names, strict=True):
         if profile.features != profiles[0].features:
@@ -161,22 +161,6 @@ def _checked(
                 f"{profiles[0].features}: knowledge can only be shared when all bodies end in the same size."
             )
     return FleetModels(builders, architecture, tuple(profiles), (None,) * len(names), names)
-
-
-def _built(builder: Callable[[], nn.Module], name: str) -> nn.Module:
-    """A module by its builder, the random state left as it was; what goes wrong in a user's is one sentence."""
-    try:
-        with torch.random.fork_rng(devices=[]):
-            return builder()
-    except KflError:
-        raise
-    except Exception as problem:
-        place = traceback.extract_tb(problem.__traceback__)[-1]
-        reason = (str(problem).strip().splitlines() or [""])[0]
-        raise ModelError(
-            f"The model {name} cannot be built: {type(problem).__name__}{': ' if reason else ''}{reason} "
-            f"({place.filename}, line {place.lineno})."
-        ) from problem
 
 
 def _constant(module: nn.Module) -> Callable[[], nn.Module]:
