@@ -260,7 +260,8 @@ CONVOLUTIONS = {
 def time_convolutions(device: str) -> list[dict[str, Any]]:
     """Forward and backward of single layers for stacked devices with 50 samples each: ours, and as PyTorch would."""
     from kfl._kernels.arithmetic import Arithmetic
-    from kfl._kernels.cuda.stacked_convolution import Window, forward, input_gradient, weight_gradient
+    from kfl._kernels.cuda.stacked_convolution import forward, input_gradient, weight_gradient
+    from kfl._kernels.window import Window
 
     where, rows = torch.device(device), []
     for name, (channels, height, width, filters, kernel, stride, padding) in CONVOLUTIONS.items():

@@ -15,7 +15,8 @@ from torch.nn import grad as gradients
 
 import kfl._kernels.cuda.stacked_convolution as ours
 from kfl._kernels.arithmetic import Arithmetic
-from kfl._kernels.cuda.stacked_convolution import StackedConvolution, Window
+from kfl._kernels.cuda.stacked_convolution import StackedConvolution
+from kfl._kernels.window import Window
 from kfl.engine.layers import Layers
 
 sizes = st.integers(1, 3)
@@ -103,13 +104,13 @@ class Emulated:
         """)
         library = folder / "unfold.so"
         subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-w", "-o", library, source], check=True)
-        self.library = ctypes.CDLL(str(library))
+        self.compiled = ctypes.CDLL(str(library))
 
     def launch(self, name, grid, threads, arguments):
         values = [
             ctypes.c_void_p(one.data_ptr()) if isinstance(one, torch.Tensor) else ctypes.c_int(one) for one in arguments
         ]
-        self.library[f"run_{name}"](*grid, threads, *values)
+        self.compiled[f"run_{name}"](*grid, threads, *values)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

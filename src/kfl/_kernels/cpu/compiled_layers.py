@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from kfl._kernels.cpu.convolution import ConvolutionFunction, Pair, Shape, pays
+from kfl._kernels.cpu.convolution import ConvolutionFunction, Shape, pays
 from kfl._kernels.cpu.pooling import MOST_COLUMNS, PoolingFunction
+from kfl._kernels.window import both_axes
 
 
 class CompiledLayers(TorchFunctionMode):
@@ -64,14 +65,14 @@ def _convolution(
         weight.shape[0],
         (input.shape[2], input.shape[3]),
         (weight.shape[2], weight.shape[3]),
-        _pair(stride, 1, lines),
-        _pair(padding, 0, lines),
-        _pair(dilation, 1, lines),
+        both_axes(stride, 1, lines),
+        both_axes(padding, 0, lines),
+        both_axes(dilation, 1, lines),
     )
     if input.shape[1] != weight.shape[1] or not pays(shape):
         return None
     inputs = (input.contiguous(), weight.contiguous(), bias)
-    result: Tensor = ConvolutionFunction.apply(*inputs, shape)  # type: ignore[no-untyped-call]
+    result: Tensor = ConvolutionFunction.apply(*inputs, shape)  # type: ignore[no-untyped-call]  # PyTorch's
     return result.squeeze(2) if lines else result
 
 
@@ -88,26 +89,18 @@ def _pooling(
     """Max pooling over cells that do not overlap; None for any other."""
     if ceil_mode or return_indices or not _is_plain(input) or input.dim() != (3 if lines else 4):
         return None
-    cell = _pair(kernel_size, 1, lines)
+    cell = both_axes(kernel_size, 1, lines)
     # PyTorch takes an empty stride for the size of a cell.
-    step = cell if stride is None or stride in ((), []) else _pair(stride, 1, lines)
-    plain = _pair(padding, 0, lines) == (0, 0) and _pair(dilation, 1, lines) == (1, 1)
+    step = cell if stride is None or stride in ((), []) else both_axes(stride, 1, lines)
+    plain = both_axes(padding, 0, lines) == (0, 0) and both_axes(dilation, 1, lines) == (1, 1)
     image = input.unsqueeze(2) if lines else input
     fits = (
         image.shape[2] >= cell[0] and image.shape[3] >= cell[1] and cell[1] <= MOST_COLUMNS and cell[0] * cell[1] < 256
     )
     if step != cell or not plain or not fits or not image.numel():
         return None
-    result: Tensor = PoolingFunction.apply(image.contiguous(), cell)  # type: ignore[no-untyped-call]
+    result: Tensor = PoolingFunction.apply(image.contiguous(), cell)  # type: ignore[no-untyped-call]  # PyTorch's
     return result.squeeze(2) if lines else result
-
-
-def _pair(value: Any, first: int, lines: bool) -> Pair:
-    """A setting of both axes; lines are images of one row."""
-    sizes = (value,) if isinstance(value, int) else tuple(value)
-    if lines:
-        return first, sizes[0]
-    return sizes[0], sizes[-1]
 
 
 def _of_lines(work: Callable[..., Tensor | None], lines: bool) -> Callable[..., Tensor | None]:

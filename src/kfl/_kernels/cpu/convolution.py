@@ -13,14 +13,13 @@ from torch import Tensor
 from kfl._kernels.cpu.correlation import OUTPUTS, SHIFTS, SLACK, SLOPES, sum_kernel, weight_kernel
 from kfl._kernels.cpu.vector_code import LANES
 from kfl._kernels.memory import PADDING, Workspace, workspace
+from kfl._kernels.window import Pair, Window
 
 BLOCK_VECTORS = 64
 """Vectors of pixels that the gradient of the weights adds up before its running sums leave the registers."""
 
 LARGE = 512
 """Pixels of an image that is worth not being brought into another order."""
-
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,7 @@ class Shape:
     @property
     def result(self) -> Pair:
         """Rows and columns of the output."""
-        down, right = (
-            (size + 2 * pad - spread * (taps - 1) - 1) // step + 1
-            for size, pad, spread, taps, step in zip(
-                self.image, self.padding, self.dilation, self.kernel, self.stride, strict=True
-            )
-        )
-        return down, right
+        return Window(self.kernel, self.stride, self.padding, self.dilation).outputs(self.image)
 
 
 @dataclass(frozen=True, eq=False)

@@ -163,16 +163,9 @@ class GraphRunner:
 
     def _record_step(self, training: _Training, shape: Hashable, step: Mapping[str, Tensor], body: Step) -> None:
         seen = {name: value.clone() for name, value in step.items()}
-        try:
-            graph, _ = self._capture(lambda: body({**training.memory.inputs, **seen}))
-        except torch.OutOfMemoryError:
-            training.refused.add(shape)
-            raise
-        except Exception as problem:  # anything that cannot be recorded still runs directly
-            training.refused.add(shape)
-            self._say(problem)
-            return
-        training.graphs[shape] = graph, seen
+        captured = self._captured(lambda: body({**training.memory.inputs, **seen}), shape, training.refused)
+        if captured is not None:
+            training.graphs[shape] = captured[0], seen
 
     def _recorded(self, key: Hashable, inputs: Mapping[str, Input], body: Body) -> _Recorded | None:
         found = self._kept.get(key)
@@ -182,17 +175,11 @@ class GraphRunner:
         if key not in self._seen or key in self._refused:
             self._seen.add(key)
             return None
-        try:
-            memory = _Memory.of(inputs)
-            graph, outputs = self._capture(lambda: body(dict(memory.inputs)))
-        except torch.OutOfMemoryError:
-            self._refused.add(key)
-            raise
-        except Exception as problem:  # anything that cannot be recorded still runs directly
-            self._refused.add(key)
-            self._say(problem)
+        memory = _Memory.of(inputs)
+        captured = self._captured(lambda: body(dict(memory.inputs)), key, self._refused)
+        if captured is None:
             return None
-        recorded = _Recorded(graph, memory, outputs)
+        recorded = _Recorded(captured[0], memory, captured[1])
         self._keep(key, recorded)
         return recorded
 
@@ -200,6 +187,20 @@ class GraphRunner:
         self._kept[key] = found
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
+
+    def _captured(
+        self, work: Callable[[], Any], key: Hashable, refused: set[Hashable]
+    ) -> tuple[torch.cuda.CUDAGraph, Any] | None:
+        """A graph of some work and what that returned; None, and the key among the refused, where there can be none."""
+        try:
+            return self._capture(work)
+        except torch.OutOfMemoryError:
+            refused.add(key)
+            raise
+        except Exception as problem:  # anything that cannot be recorded still runs directly
+            refused.add(key)
+            self._say(problem)
+            return None
 
     def _capture(self, work: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         graph = torch.cuda.CUDAGraph()

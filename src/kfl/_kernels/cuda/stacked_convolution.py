@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from torch.nn import functional
 
 from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cuda.nvrtc import CompiledKernels, CompileError
+from kfl._kernels.window import Pair, Window, both_axes
 
 SOURCE = Path(__file__).with_name("unfold.cu")
 THREADS = 128
@@ -36,43 +36,6 @@ MOST_MAPS = 65_535
 """Largest third side of a grid."""
 FEW_CHANNELS = 4
 """Up to so many channels an image is unfolded forward too."""
-
-Pair = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Window:
-    """How a window moves over an image."""
-
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    dilation: Pair
-
-    def outputs(self, size: Pair) -> Pair:
-        """Height and width of the output for those of the image.
-
-        >>> Window((3, 3), (2, 2), (1, 1), (1, 1)).outputs((32, 32))
-        (16, 16)
-        """
-        found = [
-            (length + 2 * p - d * (k - 1) - 1) // s + 1
-            for length, k, s, p, d in zip(size, self.kernel, self.stride, self.padding, self.dilation, strict=True)
-        ]
-        return found[0], found[1]
-
-    def turned(self) -> Window | None:
-        """The window over the output whose convolution is the input gradient; None where there is none."""
-        sides = zip(self.kernel, self.padding, self.dilation, strict=True)
-        rows, columns = (d * (k - 1) - p for k, p, d in sides)
-        if self.stride != (1, 1) or rows < 0 or columns < 0:
-            return None
-        return Window(self.kernel, (1, 1), (rows, columns), self.dilation)
-
-    @property
-    def is_point(self) -> bool:
-        """Whether the windows of an image are the image."""
-        return self.kernel == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0)
 
 
 class StackedConvolution:
@@ -113,17 +76,11 @@ class StackedConvolution:
         ):
             return function(input, weight, bias, stride, padding, dilation, groups)
         kernel = (1, weight.shape[2]) if flat else (weight.shape[2], weight.shape[3])
-        window = Window(kernel, _pair(stride, 1, flat), _pair(padding, 0, flat), _pair(dilation, 1, flat))
+        window = Window(kernel, both_axes(stride, 1, flat), both_axes(padding, 0, flat), both_axes(dilation, 1, flat))
         images, filters = (input.unsqueeze(2), weight.unsqueeze(2)) if flat else (input, weight)
-        output: Tensor = _Convolution.apply(images, filters, window)  # type: ignore[no-untyped-call]
+        output: Tensor = _Convolution.apply(images, filters, window)  # type: ignore[no-untyped-call]  # PyTorch's
         output = output.squeeze(2) if flat else output
         return output if bias is None else output + bias.reshape(-1, *[1] * (output.dim() - 2))
-
-
-def _pair(value: Any, of_rows: int, flat: bool) -> Pair:
-    """A setting of a convolution for rows and columns; one over time has a single row."""
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return (of_rows, values[0]) if flat else (values[0], values[-1])
 
 
 # Each of the three is a function of one device with a rule for many. The gradients are functions of their own, because
@@ -145,9 +102,9 @@ class _Convolution(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         to_input = to_weight = None
         if ctx.needs_input_grad[0]:
-            to_input = _InputGradient.apply(d, weight, tuple(x.shape[-2:]), ctx.window)  # type: ignore[no-untyped-call]
+            to_input = _InputGradient.apply(d, weight, tuple(x.shape[-2:]), ctx.window)  # type: ignore[no-untyped-call]  # PyTorch's
         if ctx.needs_input_grad[1]:
-            to_weight = _WeightGradient.apply(x, d, ctx.window)  # type: ignore[no-untyped-call]
+            to_weight = _WeightGradient.apply(x, d, ctx.window)  # type: ignore[no-untyped-call]  # PyTorch's
         return to_input, to_weight, None
 
     @staticmethod
