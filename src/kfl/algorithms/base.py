@@ -123,6 +123,10 @@ class Algorithm(ABC):
                 "--model resnet8-16, or models that are built alike."
             )
 
+    def device_models(self, models: FleetModels) -> FleetModels:
+        """The networks that devices train: the fleet's own, unless an algorithm puts something around each."""
+        return models
+
     def server_init(self, engine: Engine, seed: int) -> State:
         """What the server knows before the first round."""
         return {}
@@ -202,6 +206,16 @@ def training_flops(steps: int, profile: DeviceProfile) -> float:
 def feature_flops(profile: DeviceProfile) -> float:
     """Real work of reading the features of all local samples: one pass through the body."""
     return float(profile.samples * profile.model.body_flops)
+
+
+def held_bits(profile: DeviceProfile, values_per_class: int, bits: int = BITS_PER_VALUE) -> float:
+    """Bits of so many values for each class that a device holds, and one bit per class that says which these are.
+
+    All classes are charged where it is not known how many a device holds.
+    """
+    classes = profile.model.classes
+    held = classes if profile.held_classes is None else profile.held_classes
+    return float(held * values_per_class * bits + classes)
 
 
 def require(condition: bool, field: str, value: object, expected: str) -> None:

@@ -14,7 +14,7 @@ from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, number, 
 
 if TYPE_CHECKING:
     from kfl.engine import DeviceProfile
-    from kfl.models import ModelProfile
+    from kfl.models import ModelProfile, SharedLayers
 
 MOST_SAMPLES = 2**53
 MOST_CLASSES = 100_000
@@ -91,12 +91,13 @@ class Profile(Hardware):
         lasting = {name: v for name, v in asdict(self).items() if name not in {"correct", "gain", *unsaid}}
         return hashlib.blake2b(json.dumps(lasting, sort_keys=True).encode(), digest_size=8).hexdigest()
 
-    def for_engine(self) -> DeviceProfile:
-        """The same as algorithms know it when they say what a round costs."""
+    def for_engine(self, shared: SharedLayers | None = None) -> DeviceProfile:
+        """The same as algorithms know it when they say what a round costs; the server knows what networks share."""
         from kfl.engine import DeviceProfile
         from kfl.models import ModelProfile
 
-        return DeviceProfile(ModelProfile(**model_sizes(self)), self.samples)
+        held = sum(count > 0 for count in self.samples_per_class) or None
+        return DeviceProfile(ModelProfile(**model_sizes(self)), self.samples, held, shared)
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Profile:

@@ -160,11 +160,12 @@ def one_device_engine(setup: DeviceSetup, device: int) -> tuple[Engine, str]:
     none = np.zeros(0, dtype=np.int64)
     tests = none if setup.has_no_test else np.arange(len(data.test_y))
     counts = np.zeros((device + 1, data.classes), dtype=np.int64)
+    counts[device] = np.bincount(data.train_y, minlength=data.classes)
     split = Partition(
         train=(*[none] * device, np.arange(len(data.train_y))),
         test=(*[none] * device, tests),
         train_counts=counts,
-        test_counts=counts,
+        test_counts=np.zeros_like(counts),
     )
     models = one_device_models(setup, device, data.input_shape, data.classes)
     return make_engine(LocalData(data, split), models), models.names[0]

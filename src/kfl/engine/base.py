@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.engine.objectives import Objective
-    from kfl.models import ModelProfile, State
+    from kfl.models import ModelProfile, SharedLayers, State
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,10 @@ class DeviceProfile:
     model: ModelProfile
     samples: int
     """Training samples D_k."""
-    shared_parameters: int | None = None
-    """Values in the arrays that the models of all devices have in the same shape; None where that is not known."""
+    held_classes: int | None = None
+    """Classes of which the device has samples; None where that is not known."""
+    shared: SharedLayers | None = None
+    """The layers that the models of all devices have in the same shape; None where that is not known."""
 
 
 Precision = Literal["float32", "tf32", "bf16", "float64"]
@@ -134,8 +136,8 @@ class Engine(ABC):
         """The sizes of a device's model and data."""
 
     @abstractmethod
-    def shared(self) -> dict[str, tuple[int, ...]]:
-        """Arrays that the models of all devices have in the same shape, by name."""
+    def shared(self) -> SharedLayers:
+        """The layers that the models of all devices have in the same shape."""
 
     @abstractmethod
     def initial(self, device: int, seed: int, *, common: bool = False) -> State:

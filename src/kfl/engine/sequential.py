@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -15,7 +14,7 @@ from kfl.data import LocalData
 from kfl.engine.base import DeviceProfile, Engine, Plan, RoundKey, Sgd
 from kfl.engine.layers import Layers, draws, step_seed
 from kfl.engine.objectives import Objective
-from kfl.models import FleetModels, State, parts, tied, with_ties
+from kfl.models import FleetModels, SharedLayers, State, parts, tied, with_ties
 
 Forward = Callable[[State, Tensor], tuple[Tensor, Tensor]]
 """(parameters of one model, inputs) → (feature vectors, logits)."""
@@ -57,12 +56,12 @@ class SequentialEngine(Engine):
 
     def profile(self, device: int) -> DeviceProfile:
         """The sizes of a device's model and data."""
-        shared = sum(math.prod(shape) for shape in self.shared().values())
         model = self._models.profiles[self._models.architecture[device]]
-        return DeviceProfile(model, int(self._train_sizes[device]), shared)
+        held = int((self._data.partition.train_counts[device] > 0).sum())
+        return DeviceProfile(model, int(self._train_sizes[device]), held, self.shared())
 
-    def shared(self) -> dict[str, tuple[int, ...]]:
-        """Arrays that the models of all devices have in the same shape, by name."""
+    def shared(self) -> SharedLayers:
+        """The layers that the models of all devices have in the same shape."""
         return self._models.shared
 
     def initial(self, device: int, seed: int, *, common: bool = False) -> State:

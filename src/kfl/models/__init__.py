@@ -9,7 +9,20 @@ from kfl.models.names import PAPER_WIDTHS, WIDTHS, architectures, default_widths
 
 if TYPE_CHECKING:
     from kfl.models.fleet import FleetModels, State, fleet_from_modules, fleet_from_name
-    from kfl.models.network import Convolution, Dense, Network, build_wide, parts, read_network, tied, widest, with_ties
+    from kfl.models.network import (
+        Convolution,
+        Dense,
+        Layer,
+        Network,
+        SharedLayers,
+        build_wide,
+        parts,
+        read_network,
+        shared_layers,
+        tied,
+        widest,
+        with_ties,
+    )
     from kfl.models.profile import ModelProfile, inspect_model
     from kfl.models.zoo import MODELS, SplitModel, cnn, mlp, mobilenet, resnet8, resnet18, sensor, transformer
 
@@ -18,8 +31,10 @@ _LAZY = {
     "Convolution": "kfl.models.network",
     "Dense": "kfl.models.network",
     "FleetModels": "kfl.models.fleet",
+    "Layer": "kfl.models.network",
     "ModelProfile": "kfl.models.profile",
     "Network": "kfl.models.network",
+    "SharedLayers": "kfl.models.network",
     "SplitModel": "kfl.models.zoo",
     "State": "kfl.models.fleet",
     "build_wide": "kfl.models.network",
@@ -34,6 +49,7 @@ _LAZY = {
     "resnet8": "kfl.models.zoo",
     "resnet18": "kfl.models.zoo",
     "sensor": "kfl.models.zoo",
+    "shared_layers": "kfl.models.network",
     "tied": "kfl.models.network",
     "transformer": "kfl.models.zoo",
     "widest": "kfl.models.network",
@@ -53,8 +69,10 @@ __all__ = [
     "Convolution",
     "Dense",
     "FleetModels",
+    "Layer",
     "ModelProfile",
     "Network",
+    "SharedLayers",
     "SplitModel",
     "State",
     "architectures",
@@ -73,6 +91,7 @@ __all__ = [
     "resnet8",
     "resnet18",
     "sensor",
+    "shared_layers",
     "tied",
     "transformer",
     "widest",

@@ -20,6 +20,7 @@ from kfl.core.errors import ConfigError, ModelError
 from kfl.core.lazy import import_object
 from kfl.core.randomness import stream, torch_seed
 from kfl.models.names import architectures
+from kfl.models.network import SharedLayers, shared_layers
 from kfl.models.profile import ModelProfile, inspect_model
 from kfl.models.zoo import MODELS, ModelBuilder
 
@@ -52,13 +53,10 @@ class FleetModels:
         return len(set(self.architecture.tolist())) > 1
 
     @cached_property
-    def shared(self) -> dict[str, tuple[int, ...]]:
-        """Arrays that the models of all devices have in the same shape, such as the first layers or the head."""
-        devices = {int(index): device for device, index in enumerate(self.architecture)}
-        starts = [self.initial(device, 0, common=True) for device in devices.values()]
-        shapes = [{(name, tuple(value.shape)) for name, value in start.items()} for start in starts]
-        common = set.intersection(*shapes)
-        return {name: tuple(value.shape) for name, value in starts[0].items() if (name, tuple(value.shape)) in common}
+    def shared(self) -> SharedLayers:
+        """The layers that the models of all devices have in the same shape: the first ones, and the head."""
+        with torch.random.fork_rng(devices=[]):
+            return shared_layers([self.builders[index]() for index in sorted(set(self.architecture.tolist()))])
 
     def profile(self, device: int) -> ModelProfile:
         """The sizes of a device's model."""

@@ -75,6 +75,65 @@ def with_ties(state: dict[str, Tensor], ties: dict[str, str], *, copies: bool = 
 
 
 @dataclass(frozen=True)
+class Layer:
+    """The parameters that one module inside a network owns itself, such as a convolution's weight and bias."""
+
+    name: str
+    """"body.0"."""
+    arrays: tuple[tuple[str, tuple[int, ...]], ...]
+    """Names in the model's state, "body.0.weight", and shapes."""
+
+    @property
+    def values(self) -> int:
+        """How many numbers it has.
+
+        >>> Layer("body.0", (("body.0.weight", (6, 3, 5, 5)), ("body.0.bias", (6,)))).values
+        456
+        """
+        return sum(math.prod(shape) for _, shape in self.arrays)
+
+
+@dataclass(frozen=True)
+class SharedLayers:
+    """What all networks of a fleet have in the same shape, so that it could be averaged."""
+
+    stem: tuple[Layer, ...] = ()
+    """Layers of the body from the input upwards, before the first that differs; all where the bodies are alike."""
+    head: tuple[Layer, ...] = ()
+    """Layers of the head; none unless all of them agree."""
+
+
+def layers_of(part: nn.Module, prefix: str) -> list[Layer]:
+    """The layers of a body or a head in the order in which the module lists them. Buffers are not among them.
+
+    >>> [layer.name for layer in layers_of(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.BatchNorm1d(2)), "body")]
+    ['body.0', 'body.2']
+    """
+    found: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for name, value in part.named_parameters(prefix):
+        found.setdefault(name.rpartition(".")[0], []).append((name, tuple(value.shape)))
+    return [Layer(name, tuple(arrays)) for name, arrays in found.items()]
+
+
+def shared_layers(models: Sequence[nn.Module]) -> SharedLayers:
+    """The layers that all these networks have alike: how deep they agree from the input on, and their heads.
+
+    >>> from kfl.models import cnn
+    >>> shared = shared_layers([cnn(width=32), cnn(width=64)])
+    >>> [layer.name for layer in shared.stem], [layer.values for layer in shared.head]
+    (['body.0', 'body.3'], [650])
+    """
+    bodies, heads = zip(*(parts(model) for model in models), strict=True)
+    stem = []
+    for layers in zip(*(layers_of(body, "body") for body in bodies), strict=False):
+        if len(set(layers)) > 1:
+            break
+        stem.append(layers[0])
+    tops = {tuple(layers_of(head, "head")) for head in heads}
+    return SharedLayers(tuple(stem), tops.pop() if len(tops) == 1 else ())
+
+
+@dataclass(frozen=True)
 class Convolution:
     """A square convolution without padding, then ReLU, then 2×2 max pooling."""
 

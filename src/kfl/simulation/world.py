@@ -106,7 +106,7 @@ def build_world(
         raise DataError(f"A split over {experiment.devices} devices leaves a device without a sample; use fewer.")
     if not split.test_sizes.any():
         raise DataError("No device has a test sample: the test set has none of the classes that devices hold.")
-    fleet_models = _models(experiment, data, models)
+    fleet_models = experiment.algorithm.device_models(_models(experiment, data, models))
     experiment.algorithm.check_models(fleet_models)
     local = LocalData(data, split, proxy)
     engine = make_engine(local, fleet_models, device, precision, plan)
