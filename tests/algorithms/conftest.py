@@ -53,6 +53,14 @@ def tiny(width: int) -> SplitModel:
     return SplitModel(body, nn.Linear(FEATURES, CLASSES))
 
 
+def stemmed(width: int) -> SplitModel:
+    """A network whose first layer is the same for every width."""
+    body = nn.Sequential(
+        nn.Linear(INPUTS, 7), nn.ReLU(), nn.Linear(7, width), nn.ReLU(), nn.Linear(width, FEATURES), nn.ReLU()
+    )
+    return SplitModel(body, nn.Linear(FEATURES, CLASSES))
+
+
 def without_biases(width: int) -> SplitModel:
     """A network whose work is in its inner layers, all of it in products."""
     sizes = (INPUTS, width, width, width)
@@ -113,8 +121,8 @@ def toy() -> Toy:
 
 @pytest.fixture(scope="session")
 def mixed_toy() -> Toy:
-    """Three architectures."""
-    return build((8, 6, 9))
+    """Three architectures that begin alike."""
+    return build((8, 6, 9), network=stemmed)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kfl.algorithms import Apfl, FedAvg, FedKd, FedProto, FedRep, FixedKnowledge, Kfl, Local, SelfKnowledge, Upload
+from kfl.algorithms.targets import fixed_targets
 from kfl.core.errors import ConfigError, DataError
 from kfl.engine import DeviceProfile, LocalData
 from kfl.engine.sequential import SequentialEngine
@@ -111,14 +112,22 @@ def test_self_knowledge_remembers_its_own_means(toy, play):
     assert torch.equal(state["own/known"], counts[0] > 0)
 
 
-def test_fixed_knowledge_is_one_draw_for_all():
-    algorithm = FixedKnowledge(scale=3.0)
-    targets = algorithm.targets(10, 64, seed=5)
-    assert torch.equal(targets, algorithm.targets(10, 64, seed=5))
-    assert not torch.equal(targets, algorithm.targets(10, 64, seed=6))
+@pytest.mark.parametrize("kind", ["random", "simplex"])
+def test_fixed_targets_are_one_draw_for_all(kind):
+    targets = fixed_targets(kind, 10, 64, 3.0, seed=5)
+    assert torch.equal(targets, fixed_targets(kind, 10, 64, 3.0, seed=5))
+    assert not torch.equal(targets, fixed_targets(kind, 10, 64, 3.0, seed=6))
     assert (targets >= 0).all()
     torch.testing.assert_close(targets.norm(dim=1), torch.full((10,), 3.0))
     assert torch.linalg.matrix_rank(targets) == 10
+
+
+def test_corners_of_a_simplex_are_equally_far_apart_and_need_a_feature_each():
+    targets = fixed_targets("simplex", 10, 64, 3.0, seed=5)
+    apart = torch.pdist(targets)
+    torch.testing.assert_close(apart, torch.full_like(apart, 3.0 * 2**0.5))
+    with pytest.raises(ConfigError, match="10 corners of a simplex need 10 features, not 9"):
+        fixed_targets("simplex", 10, 9, 3.0, seed=5)
 
 
 def test_fedkd_without_proxy_samples_says_so(toy):
@@ -177,3 +186,14 @@ def test_four_steps_of_each_part_make_fedrep_as_much_work_as_kfl(model, shape):
     assert ours == pytest.approx(16 * forward, rel=2e-4)
     assert theirs == pytest.approx(ours, rel=4e-4)
     assert FedRep().cost(profile, real_work=True).flops == pytest.approx(20 * forward, rel=4e-4)
+
+
+def test_kfl_may_be_charged_for_what_it_sends():
+    """Two held classes of ten: 128 values and a mask of ten bits up; a broadcast has all classes for everybody."""
+    profile = DeviceProfile(MLP, 600, held_classes=2)
+    assert Kfl().bits(profile) == (20_480, 20_480)
+    assert Kfl(charge="held").bits(profile) == (2 * 64 * 32 + 10, 20_480 + 10)
+    assert Kfl(charge="held", bits_per_value=8).bits(profile) == (2 * 64 * 8 + 64 + 10, 640 * 8 + 64 + 10)
+    secret = Kfl(charge="held", noise_counts=True, noise_multiplier=1.0, clip_norm=1.0)
+    assert secret.bits(profile)[0] == 20_480 + 10 + 320  # noisy counts report every class
+    assert Kfl(charge="held").bits(DeviceProfile(MLP, 600))[0] == 20_480 + 10

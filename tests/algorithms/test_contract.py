@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from kfl.algorithms import ALGORITHMS, Algorithm, ArrayFormat, Rejection, Upload, plot_style
 from kfl.core.config import from_table, to_table
 from kfl.core.errors import ConfigError, KflError, ModelError
-from kfl.engine import DeviceProfile, RoundKey, Sgd, Supervised
+from kfl.engine import RoundKey, Sgd, Supervised
 
 COHORTS = [[0, 1, 3], [1, 2], [0, 3, 2]]
 WEIGHTS = ("counts", "samples")
@@ -152,7 +152,8 @@ def test_cost_is_sane_and_grows_with_samples(cls, toy):
     algorithm = cls()
     profile = toy.engine.profile(0)
     for real_work in (False, True):
-        costs = [algorithm.cost(DeviceProfile(profile.model, samples), real_work=real_work) for samples in (1, 10, 500)]
+        sizes = [dataclasses.replace(profile, samples=samples) for samples in (1, 10, 500)]
+        costs = [algorithm.cost(size, real_work=real_work) for size in sizes]
         for cost in costs:
             assert all(math.isfinite(value) for value in dataclasses.astuple(cost))
             assert cost.flops > 0 and cost.bits_up >= 0 and cost.bits_down >= 0

@@ -12,7 +12,20 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from kfl.algorithms import Apfl, FedAvg, FedKd, FedProto, FedRep, FixedKnowledge, Kfl, Local, SelfKnowledge
+from kfl.algorithms import (
+    Apfl,
+    FedAvg,
+    FedKd,
+    FedProto,
+    FedRep,
+    FixedKnowledge,
+    Kfl,
+    LgFedAvg,
+    Local,
+    SelfKnowledge,
+    SharedStem,
+)
+from kfl.algorithms.targets import fixed_targets
 
 COHORTS = [[0, 1, 3], [1, 2, 4], [0, 3, 2]]
 DEVICES, CLASSES, STEPS, RATE, HEAD_RATE, MOMENTUM = 5, 4, 5, 0.05, 0.03, 0.9
@@ -274,11 +287,110 @@ def test_self_knowledge(toy, play, fleet):
     same_predictors(algorithm, play(algorithm, toy, COHORTS), models)
 
 
-def test_fixed_knowledge(toy, play, fleet):
-    algorithm = FixedKnowledge(knowledge_weight=0.5, scale=2.0, **COMMON)
-    models, targets = fleet(), dict(enumerate(algorithm.targets(CLASSES, 5, toy.seed)))
+@pytest.mark.parametrize("kind", ["random", "simplex"])
+def test_fixed_knowledge(kind, toy, play, fleet):
+    algorithm = FixedKnowledge(knowledge_weight=0.5, scale=2.0, targets=kind, **COMMON)
+    models, targets = fleet(), dict(enumerate(fixed_targets(kind, CLASSES, 5, 2.0, toy.seed)))
     for cohort in COHORTS:
         for k in cohort:
             x, y = toy.train(k)
             descend(optimiser(models[k]), lambda m=models[k], x=x, y=y: pulled(m, x, y, targets, 0.5), STEPS)
     same_predictors(algorithm, play(algorithm, toy, COHORTS), models)
+
+
+@pytest.fixture
+def mixed_fleet(mixed_toy):
+    """Every device's own start in a fleet of three architectures, and the first layer they would have in common."""
+
+    def model(device: int, common: bool = False) -> nn.Module:
+        module = mixed_toy.models.builders[mixed_toy.models.architecture[device]]()
+        module.load_state_dict(mixed_toy.models.initial(device, mixed_toy.seed, common=common))
+        return module
+
+    return [model(device) for device in range(DEVICES)], model(0, common=True)
+
+
+@pytest.mark.parametrize("share", ["head", "stem"])
+def test_lg_fedavg(share, mixed_toy, play, mixed_fleet):
+    """Liang et al., Algorithm 1: train everything, average one part, and everybody has the newest of it."""
+    models, start = mixed_fleet
+
+    def part(model):
+        return model.head if share == "head" else model.body[0]
+
+    shared = copy.deepcopy(part(start))
+    for cohort in COHORTS:
+        parts, sizes = [], []
+        for k in cohort:
+            x, y = mixed_toy.train(k)
+            part(models[k]).load_state_dict(shared.state_dict())
+            descend(optimiser(models[k]), lambda m=models[k], x=x, y=y: functional.cross_entropy(m(x), y), STEPS)
+            parts.append(copy.deepcopy(part(models[k])))
+            sizes.append(len(y))
+        shared = average(parts, sizes)
+    for model in models:
+        part(model).load_state_dict(shared.state_dict())
+    algorithm = LgFedAvg(share=share, **COMMON)
+    same_predictors(algorithm, play(algorithm, mixed_toy, COHORTS), models)
+
+
+def coarse(values, bits):
+    """The grid ±s, ±3s … that loses least in squares, by trying many s; one bit: the sign times the mean magnitude."""
+    if bits == 32:
+        return values.clone()
+    exact = values.double().flatten()
+    if bits == 1:
+        return (torch.where(exact >= 0, 1.0, -1.0) * exact.abs().mean()).float().reshape(values.shape)
+    odd = torch.arange(-(2**bits) + 1, 2**bits, 2, dtype=torch.float64)
+
+    def nearest(grid):  # of two that are equally near, such as −s and s for zero, the larger
+        return len(grid) - 1 - (exact[:, None] - grid.flip(0)).abs().argmin(1)
+
+    largest = odd * exact.abs().max() / (2**bits - 1)
+    if bits > 8:
+        return largest[nearest(largest)].float().reshape(values.shape)
+    tries = []
+    for power in range(24):
+        codes = odd[nearest(largest * 0.9**power)]
+        fitted = (codes * exact).sum() / codes.square().sum()  # the best s for these codes
+        tries.append((float((codes * fitted - exact).square().sum()), float(fitted)))
+    grid = odd * torch.tensor(min(tries)[1], dtype=torch.float32)
+    return grid[nearest(grid)].float().reshape(values.shape)
+
+
+@pytest.mark.parametrize(("bits", "down"), [(32, 32), (1, 32), (1, 7), (4, 9)])
+@pytest.mark.parametrize("pull", ["none", "simplex", "knowledge"])
+def test_shared_stem(bits, down, pull, mixed_toy, play, mixed_fleet):
+    """One layer is common to the three networks. What quantisation takes from an update is added to the next."""
+    models, start = mixed_fleet
+    algorithm = SharedStem(
+        bits_per_value=bits, bits_down=down, budget_bits=2000, pull=pull, knowledge_weight=0.5, scale=2.0, **COMMON
+    )
+    stem = {name: value.clone() for name, value in start.body[0].state_dict().items()}
+    left = [dict.fromkeys(stem, 0.0) for _ in range(DEVICES)]
+    targets = dict(enumerate(fixed_targets("simplex", CLASSES, 5, 2.0, mixed_toy.seed))) if pull == "simplex" else {}
+    for cohort in COHORTS:
+        total, samples, sums, counts = dict.fromkeys(stem, 0.0), 0, {}, {}
+        received = {name: coarse(value, down) for name, value in stem.items()}
+        for k in cohort:
+            x, y = mixed_toy.train(k)
+            models[k].body[0].load_state_dict(received)
+            descend(optimiser(models[k]), lambda m=models[k], x=x, y=y, o=targets: pulled(m, x, y, o, 0.5), STEPS)
+            for name, value in models[k].body[0].state_dict().items():
+                wanted = value - received[name] + left[k][name]
+                sent = coarse(wanted, bits)
+                left[k][name] = wanted - sent
+                total[name] = total[name] + len(y) * sent
+            samples += len(y)
+            for c, mean in prototypes(models[k], x, y).items():
+                n = int((y == c).sum())
+                sums[c], counts[c] = sums.get(c, 0) + n * mean, counts.get(c, 0) + n
+        stem = {name: value + total[name] / samples for name, value in stem.items()}
+        if pull == "knowledge":
+            targets = {**targets, **{c: sums[c] / counts[c] for c in sums}}
+    run = play(algorithm, mixed_toy, COHORTS)
+    same_predictors(algorithm, run, models)
+    for name, value in stem.items():
+        torch.testing.assert_close(run.server[f"body.0.{name}"], value, rtol=1e-5, atol=1e-5)
+    if pull == "knowledge":
+        same_knowledge(run.server, targets)

@@ -13,12 +13,18 @@ from kfl.algorithms.fedkd import FedKd
 from kfl.algorithms.fedproto import FedProto
 from kfl.algorithms.fedrep import FedRep
 from kfl.algorithms.kfl import Kfl
+from kfl.algorithms.lgfedavg import LgFedAvg
 from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
 from kfl.algorithms.privacy import PrivacyCost, privacy_cost
+from kfl.algorithms.stem import SharedStem
 from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    cls.name: cls for cls in (Kfl, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, SelfKnowledge, FixedKnowledge)
+    cls.name: cls
+    for cls in (
+        *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, LgFedAvg),
+        *(SelfKnowledge, FixedKnowledge),
+    )
 }
 """Algorithms by the word that selects them."""
 
@@ -41,11 +47,13 @@ __all__ = [
     "FedRep",
     "FixedKnowledge",
     "Kfl",
+    "LgFedAvg",
     "Local",
     "PlotStyle",
     "PrivacyCost",
     "Rejection",
     "SelfKnowledge",
+    "SharedStem",
     "Upload",
     "UploadFormat",
     "feature_flops",

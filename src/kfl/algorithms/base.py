@@ -71,6 +71,8 @@ class Algorithm(ABC):
     """The word that selects it on the command line and in files."""
     needs_equal_models: ClassVar[bool] = False
     """True where the server averages weights, which needs one architecture for all."""
+    server_needs_models: ClassVar[bool] = False
+    """True where the server holds layers of the devices' networks: in a fleet it then builds those its file names."""
     predicts_alone: ClassVar[bool] = True
     """True where a device's predictions depend on its own state only: an idle one need not be tested again."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None

@@ -9,6 +9,10 @@ weighted by how many samples stand behind each. Models never leave their device 
 Where the paper is silent: a class nobody has reported yet has no knowledge loss; a class nobody reports this
 round keeps its last knowledge (`memory`); a class a device does not hold is uploaded with count 0 and ignored.
 
+The paper charges q bits for each of the C · p numbers of Ω, up and down, though a device has means of the classes
+that it holds and no others. `charge = "held"` charges what is sent: those means and one bit per class that says which
+they are; down go all classes that are known, since a broadcast is one message for all.
+
 Three options go beyond the paper's experiments. `bits_per_value`, the paper's q, is not only charged but happens:
 knowledge is quantised on its way up and down (`kfl.algorithms.quantise`), and devices train on what arrives.
 `clip_norm` and `noise_multiplier` make uploads differentially private (`kfl.algorithms.privacy`), noise first,
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from kfl.algorithms.averaging import average_knowledge, empty_knowledge, knowledge_format
 from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, feature_flops, require, training_flops
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
     from kfl.algorithms.base import Message
     from kfl.engine import DeviceProfile, Engine, RoundKey
     from kfl.models import State
+
+Charge = Literal["printed", "held"]
+"""Whose bits are charged: the paper's C · p numbers, or the means of the classes that a device holds."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,8 @@ class Kfl(Algorithm):
     """How the server combines reports: the paper's mean, or against poisoned ones clip, median or trimmed."""
     trim: float = 0.25
     """Share of the reports of a class that trimmed leaves out at either end, coordinate by coordinate."""
+    charge: Charge = "printed"
+    """Bits of an upload: a value for every class and feature, as the paper prints, or only for the classes held."""
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
@@ -79,6 +88,8 @@ class Kfl(Algorithm):
         require(0 <= self.trim < 0.5, "trim", self.trim, "at least 0 and below 0.5")
         kinds = get_args(Aggregation)
         require(self.aggregation in kinds, "aggregation", self.aggregation, f"one of {', '.join(kinds)}")
+        charges = get_args(Charge)
+        require(self.charge in charges, "charge", self.charge, f"one of {', '.join(charges)}")
         require(not self.noise_counts or noise > 0, "noise_counts", True, "off when noise_multiplier is 0")
 
     def server_init(self, engine: Engine, seed: int) -> State:
@@ -145,6 +156,11 @@ class Kfl(Algorithm):
 
         As in the paper, counts are not charged: they are sent once and never change. Noisy ones do.
         """
-        bits = message_bits(profile.model.features * profile.model.classes, self.bits_per_value)
-        counts = profile.model.classes * BITS_PER_VALUE if self.noise_counts else 0
-        return bits + counts, bits
+        model = profile.model
+        bits = message_bits(model.features * model.classes, self.bits_per_value)
+        counts = model.classes * BITS_PER_VALUE if self.noise_counts else 0
+        if self.charge == "printed":
+            return bits + counts, bits
+        # Noisy counts hide which classes a device holds by reporting all of them.
+        held = model.classes if self.noise_counts or profile.held_classes is None else profile.held_classes
+        return message_bits(model.features * held, self.bits_per_value) + model.classes + counts, bits + model.classes

@@ -7,25 +7,26 @@ Where does the gain of knowledge come from? KFL's pull ½‖h(x) − Ω_c‖² d
 target would, and it carries what others know. Two ablations keep the pull and take a part of the sharing away.
 
 - `SelfKnowledge`: a device's targets are its own class means of its previous round. No pull in its first round.
-- `FixedKnowledge`: the targets are drawn once, from the run's seed, the same for all devices. Everybody agrees
-  where each class belongs, and nobody has told anyone anything.
+- `FixedKnowledge`: the targets are drawn once, from the run's seed, the same for all devices: random points, or the
+  corners of a regular simplex. Everybody agrees where each class belongs, and nobody has told anyone anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from kfl.algorithms.averaging import empty_knowledge
 from kfl.algorithms.base import Algorithm, PlotStyle, feature_flops, require, training_flops
+from kfl.algorithms.targets import FixedTargets, fixed_targets
 from kfl.algorithms.uploads import Upload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.algorithms.base import Message
-    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.engine import DeviceProfile, Engine, FeatureTargets, RoundKey
     from kfl.models import State
 
 OWN = "own/"
@@ -114,7 +115,7 @@ class SelfKnowledge(Algorithm):
 
 @dataclass(frozen=True)
 class FixedKnowledge(Algorithm):
-    """Ablation: all devices are pulled to the same random targets, drawn once from the seed.
+    """Ablation: all devices are pulled to the same targets, drawn once from the seed: random ones, or a simplex.
 
     >>> import kfl
     >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.FixedKnowledge()))
@@ -130,37 +131,38 @@ class FixedKnowledge(Algorithm):
     """Weight λ of the pull, as in kfl."""
     scale: float = 3.0
     """Euclidean norm of each target. KFL's own knowledge has norms of about 3 on CIFAR-10; 2 and 5 work as well."""
+    targets: FixedTargets = "random"
+    """Where the targets are: random points, or the corners of a simplex, every two classes equally far apart."""
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
         require(0 <= self.knowledge_weight < float("inf"), "knowledge_weight", self.knowledge_weight, "0 or more")
         require(0 < self.scale < float("inf"), "scale", self.scale, "a number above 0")
+        kinds = get_args(FixedTargets)
+        require(self.targets in kinds, "targets", self.targets, f"one of {', '.join(kinds)}")
 
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
         """τ steps on F + λL towards the fixed targets."""
-        import torch
-
-        from kfl.engine import FeatureTargets, Supervised
+        from kfl.engine import Supervised
 
         if not devices:
             return [], []
-        where = next(iter(states[0].values())).device
-        targets = self.targets(engine.classes, engine.features, key.seed).to(where)
-        known = torch.ones(engine.classes, dtype=torch.bool, device=where)
-        pull = FeatureTargets(self.knowledge_weight, targets, known)
+        targets = fixed_targets(self.targets, engine.classes, engine.features, self.scale, key.seed)
+        pull = pull_to(targets, self.knowledge_weight, states[0])
         return engine.train(devices, states, Supervised(pull), self.sgd(), key), []
 
-    def targets(self, classes: int, features: int, seed: int) -> Tensor:
-        """One target per class: a normal draw after ReLU, as features are after theirs, scaled to `scale`."""
-        import torch
 
-        from kfl.core.randomness import torch_stream
+def pull_to(targets: Tensor, weight: float, beside: State) -> FeatureTargets:
+    """The pull of every class to its target, where the model `beside` it is computed with."""
+    import torch
 
-        drawn = torch.randn(classes, features, generator=torch_stream(seed, "fixed knowledge")).relu()
-        unit: Tensor = drawn / drawn.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        return self.scale * unit
+    from kfl.engine import FeatureTargets
+
+    where = next(iter(beside.values())).device
+    known = torch.ones(len(targets), dtype=torch.bool, device=where)
+    return FeatureTargets(weight, targets.to(where), known)
 
 
 def _model(state: State) -> State:

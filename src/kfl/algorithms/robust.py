@@ -26,7 +26,7 @@ the class. One or two reports of a class have no majority: of two, `median` and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from kfl.algorithms.averaging import renewed, usable_reports
@@ -52,18 +52,24 @@ def robust_knowledge(
         return server, rejected
     before, known = server["knowledge"], server["known"]
     means, counts = reports.means, reports.counts
-    combine: dict[str, Callable[[Tensor, Tensor, Tensor | None], Tensor]] = {
-        "clip": clipped_mean,
-        "median": lambda reports, _weights, _centre: coordinate_median(reports),
-        "trimmed": lambda reports, _weights, _centre: trimmed_mean(reports, trim),
-    }
     result = torch.zeros(before.shape, dtype=torch.float64)
     for c in range(len(before)):
         held = counts[:, c] > 0
         if held.any():
             centre = before[c].double().cpu() if known[c] else None
-            result[c] = combine[rule](means[held, c], counts[held, c], centre)
+            result[c] = combine(rule, means[held, c], counts[held, c], centre, trim)
     return renewed(server, result, (counts > 0).any(dim=0), memory=memory), rejected
+
+
+def combine(rule: Aggregation, reports: Tensor, weights: Tensor, centre: Tensor | None, trim: float) -> Tensor:
+    """One vector from several reports (n × p) with their weights, by a rule; `centre` is what `clip` measures from."""
+    if rule == "clip":
+        return clipped_mean(reports, weights, centre)
+    if rule == "median":
+        return coordinate_median(reports)
+    if rule == "trimmed":
+        return trimmed_mean(reports, trim)
+    return weights @ reports / weights.sum()
 
 
 def clipped_mean(reports: Tensor, weights: Tensor, centre: Tensor | None = None) -> Tensor:

@@ -31,6 +31,7 @@ ADDED_LATER: Table = {
     "tested_devices": "none",
     "availability_trace": "none",
     "availability_repeat_s": "none",
+    "algorithm": {"targets": "random", "charge": "printed"},
     "scheduler": {"device_epsilon": 0.01},
     "radio": {
         **{name: "none" if value is None else value for name, value in PRINTED.items()},
