@@ -17,6 +17,7 @@ from kfl.core.text import DASH, duration
 
 if TYPE_CHECKING:
     from kfl.paper import Figure, Scale, Store
+    from kfl.simulation.store import Execution
 
 DESCRIPTION = """Reproduce the paper: run its experiments, draw its figures, judge its claims.
 
@@ -58,6 +59,14 @@ class PaperOptions:
         """Number of processes to use."""
         return worker_count(self.workers, self.device)
 
+    def execution(self) -> Execution:
+        """Where and how its runs are played."""
+        from kfl.simulation.store import Execution
+
+        return Execution(
+            self.worker_count(), self.device, self.precision, self.data_dir, self.ray, keep_runs=self.keep_runs
+        )
+
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, then list, judge, or run and draw."""
@@ -91,13 +100,8 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
                 figures,
                 scale,
                 options.out,
+                execution=options.execution(),
                 shard=shard,
-                workers=options.worker_count(),
-                device=options.device,
-                precision=options.precision,
-                data_dir=options.data_dir,
-                ray=options.ray,
-                keep_runs=options.keep_runs,
                 on_progress=display.on_progress,
             )
     except KeyboardInterrupt:

@@ -5,7 +5,6 @@ How long that takes here is estimated from a few timed rounds of each network.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +17,9 @@ from kfl.experiment import Experiment
 from kfl.paper.figures import ROUND_ROBIN
 from kfl.paper.results import Store
 from kfl.paper.setting import DATASETS, Dataset, Figure, Scale, as_set, base, runs
-from kfl.simulation.many import Progress, run_many, run_paths
-from kfl.simulation.records import RESULTS, Record, data_note, record
+from kfl.simulation.many import Progress
+from kfl.simulation.records import RESULTS, Record
+from kfl.simulation.store import Execution, run_missing
 
 if TYPE_CHECKING:
     from kfl.runfolder import RoundLog
@@ -73,83 +73,24 @@ def execute(
     scale: Scale,
     folder: Path,
     *,
+    execution: Execution | None = None,
     shard: Shard | None = None,
-    workers: int = 1,
-    device: str = "cpu",
-    precision: str = "float32",
-    data_dir: Path | None = None,
-    ray: str | None = None,
-    keep_runs: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Store:
-    """Run what these figures still need, writing each result as it comes; returns all results.
-
-    A run folder is removed once its result is written, unless `keep_runs`.
-    """
+    """Run what these figures still need, writing each result as it comes; returns all results."""
     shard = shard or Shard()
     store = Store.open(folder, shard.file)
     todo = wanted(figures, scale)
     todo = {name: todo[name] for name in shard.share(list(todo))}
-    digests = {name: experiment.digest() for name, experiment in todo.items()}
-    _copy_twins(store, digests)
-    # Long and short ones mixed: what is done then tells how long the rest takes.
-    order = sorted(todo, key=lambda name: digests[name])
-    todo = {name: todo[name] for name in order if not store.has(name, digests[name])}
-    if not todo:
-        return store
-    paths = run_paths(list(todo.values()), folder / "runs")
-    names: dict[str, list[str]] = {}
-    for path, name in zip(paths, todo, strict=True):
-        names.setdefault(path.name, []).append(name)
-
-    def finished(progress: Progress) -> None:
-        if on_progress is not None:
-            on_progress(replace(progress, name=names[progress.name][0]))
-        if progress.history is None or progress.history.folder is None:
-            return
-        run_folder = Path(progress.history.folder)
-        experiment = todo[names[progress.name][0]]
-        cell = experiment.cell_config
-        budget_j = None if cell is None else cell.budget_j_per_round * experiment.rounds * experiment.devices
-        row = {
-            **_short(record(experiment, progress.history, data_note(run_folder))),
-            "budget_j": budget_j,
-            "device": device,
-            "precision": precision,
-        }
-        store.add(dict.fromkeys(names[progress.name], row))
-        if not keep_runs:
-            shutil.rmtree(run_folder, ignore_errors=True)
-
-    run_many(
-        list(todo.values()),
-        folder / "runs",
-        workers,
-        finished,
-        device=device,
-        precision=precision,
-        data_dir=data_dir,
-        ray=ray,
-    )
+    run_missing(store, todo, execution or Execution(), on_progress=on_progress, more=_budget)
     return store
 
 
-def _copy_twins(store: Store, digests: dict[str, str]) -> None:
-    """A run that stands under another name with the very same settings is that result."""
-    known = {row["digest"]: row for row in store.rows.values()}
-    twins = {
-        name: {key: value for key, value in known[its].items() if key != "run"}
-        for name, its in digests.items()
-        if its in known and not store.has(name, its)
-    }
-    if twins:
-        store.add(twins)
-
-
-def _short(row: Record) -> Record:
-    """What tables and plots need; a curve's numbers to five digits."""
-    curve = {name: [float(f"{value:.5g}") for value in values] for name, values in row["curve"].items()}
-    return {**row, "curve": curve}
+def _budget(experiment: Experiment) -> Record:
+    """The budgets of all devices together; none without a cell."""
+    cell = experiment.cell_config
+    per_run = None if cell is None else cell.budget_j_per_round * experiment.rounds * experiment.devices
+    return {"budget_j": per_run}
 
 
 RELATIVE_WORK = {"apfl": 2.0, "fedkd": 1.6, "fedrep": 1.25}

@@ -1,22 +1,17 @@
-"""Finished runs of the paper's experiments as JSON lines, found by key and seed, and what is read off them.
-
-A folder may hold several files `results*.jsonl`, one for each machine or session that shared the work: collected in one
-folder they are one store.
-"""
+"""Finished runs of the paper's experiments, found by key and seed, and what is read off them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from kfl.core.text import percent
 from kfl.paper.setting import Line, Scale, run_key
 from kfl.paper.verdict import FEWEST_SEEDS
-from kfl.simulation.records import RESULTS, Record, read_lines, write_records
+from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, paired_difference
+from kfl.simulation.store import ResultStore
 
 NOT_RUN = "not run"
 """Stands where a number is missing."""
@@ -24,42 +19,8 @@ IDENTICAL = "identical runs"
 """Stands where two lines chose and learned the same in every round."""
 
 
-@dataclass
-class Store:
-    """Results by the name of the run."""
-
-    folder: Path
-    file: str = RESULTS
-    """Where new results go."""
-    rows: dict[str, Record] = field(default_factory=dict)
-    _own: dict[str, Record] = field(default_factory=dict)
-
-    @staticmethod
-    def open(folder: Path, file: str = RESULTS) -> Store:
-        """What a folder holds; a new folder holds nothing."""
-        store = Store(folder, file)
-        for path in sorted(folder.glob("results*.jsonl")):
-            for row in read_lines(path, "kfl paper", ("run",)):
-                store.rows[row["run"]] = row
-                if path.name == file:
-                    store._own[row["run"]] = row
-        return store
-
-    def add(self, rows: Mapping[str, Record]) -> None:
-        """Keep new results, and write them down at once."""
-        for name, row in rows.items():
-            self.rows[name] = self._own[name] = {"run": name, **row}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_records(self.folder / self.file, [self._own[name] for name in sorted(self._own)])
-
-    def has(self, name: str, digest: str) -> bool:
-        """Whether this very run is finished: a result of other settings under the same name does not count."""
-        return name in self.rows and self.rows[name]["digest"] == digest
-
-    def current(self, digests: Mapping[str, str]) -> Store:
-        """Only what was run with the settings that a run of this name has today, to be read."""
-        kept = {name: row for name, row in self.rows.items() if name in digests and self.has(name, digests[name])}
-        return Store(self.folder, self.file, kept)
+class Store(ResultStore):
+    """Results by the name of the run, read by the lines of figures."""
 
     def seeds(self, line: Line | str, scale: Scale) -> dict[int, Record]:
         """The results of a line by seed."""
