@@ -203,6 +203,11 @@ class SharedStem(Algorithm):
         # A device of a fleet knows its own network only, the simulator all of them: the message says how deep.
         layers = engine.shared().stem[: int(message[DEPTH])]
         sizes, like = _sizes(layers), states[0][layers[0].arrays[0][0]]
+        if not _fits(message, packed_format(sizes, self.bits_down)):
+            raise ModelError(
+                f"The stem of {sum(sizes):,} values that this network begins with is not the one that was received: "
+                "the server's file names other networks than this device has."
+            )
         received = unpack(message, sizes, self.bits_down)
         stem = _arrays(received.to(like), {name: shape for layer in layers for name, shape in layer.arrays})
         models: list[State] = [{**_model(state), **stem} for state in states]
@@ -324,6 +329,11 @@ class SharedStem(Algorithm):
         if self.pull != "knowledge":
             return up, down
         return up + held_bits(profile, model.features), down + model.classes * (model.features * BITS_PER_VALUE + 1)
+
+
+def _fits(message: Message, formats: UploadFormat) -> bool:
+    """Whether a message has the packed arrays that are expected, in their sizes."""
+    return all(name in message and tuple(message[name].shape) == form.shape for name, form in formats.items())
 
 
 def _sizes(layers: Sequence[Layer]) -> list[int]:

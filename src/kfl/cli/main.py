@@ -16,6 +16,10 @@ from kfl.core.errors import KflError
 COMMANDS = {
     "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
     "compare": ("kfl.cli.compare:main", "Compare algorithms over seeds: one table, one plot."),
+    "sharing": (
+        "kfl.cli.sharing:main",
+        "Does it share? Methods beside twins that upload nothing: points against bits.",
+    ),
     "tune": ("kfl.cli.tune:main", "Give every algorithm the same small search on development seeds."),
     "export": ("kfl.cli.export:main", "Write the trained models of chosen devices as safetensors."),
     "schedule": (

@@ -67,8 +67,8 @@ class FlowerFleet(Fleet):
                 log.info("%d of %d devices are online; the run begins.", len(self.present), self.experiment.devices)
                 break
             time.sleep(WAIT_S)
-        self._take_stock()
         self.engine = server_engine(self.experiment, next(iter(self.roster.members.values())).profile)
+        self._take_stock()
 
     def restore(self, state: RunState) -> RunState:
         """Continue from a checkpoint, if the devices that are online fit it."""
@@ -190,7 +190,7 @@ class FlowerFleet(Fleet):
 
     def _take_stock(self) -> None:
         profiles = {device: member.profile for device, member in self.roster.members.items()}
-        self.inventory = Inventory.build(self.experiment, profiles)
+        self.inventory = Inventory.build(self.experiment, profiles, self.engine.shared())
         self.table, self.cell = self.inventory.table, self.inventory.cell
 
     def _counts(self, state: RunState, devices: Iterable[int]) -> IntArray:

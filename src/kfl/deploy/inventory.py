@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from kfl.engine import Engine
+    from kfl.models import FleetModels, SharedLayers
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +34,13 @@ class Inventory:
     table: DeviceTable
 
     @staticmethod
-    def build(experiment: Experiment, profiles: Mapping[int, Profile]) -> Inventory:
-        """The devices whose profiles are known."""
+    def build(experiment: Experiment, profiles: Mapping[int, Profile], shared: SharedLayers | None = None) -> Inventory:
+        """The devices whose profiles are known, and the layers that all their networks share, if the server knows."""
         count, config = experiment.devices, experiment.cell_config
         cell = None if config is None else Cell.build(config, count, experiment.seed)
         budget_j = np.full(count, np.inf) if cell is None else cell.budget_j(experiment.rounds)
         costs = {
-            device: experiment.algorithm.cost(profile.for_engine(), real_work=experiment.real_work)
+            device: experiment.algorithm.cost(profile.for_engine(shared), real_work=experiment.real_work)
             for device, profile in profiles.items()
         }
 
@@ -99,32 +100,44 @@ class Inventory:
 
 
 def server_engine(experiment: Experiment, profile: Profile) -> Engine:
-    """An engine for the server, which has no data: it knows sizes, and the first weights of a common model.
+    """An engine for the server, which has no data: it knows sizes, and the first weights of common layers.
 
-    An algorithm that averages weights needs the devices' network by name (`model` with one width). For all
-    others a stand-in of the right sizes does, which nobody ever trains.
+    An algorithm whose server holds layers of the devices' networks needs these by name (`model` and its widths). For
+    all others a stand-in of the right sizes does, which nobody ever trains.
     """
-    from kfl.deploy.device import DeviceSetup
-    from kfl.deploy.worker import one_device_engine
-    from kfl.models import fleet_from_name
+    from kfl.data import Dataset, Partition
+    from kfl.engine import LocalData
+    from kfl.engine.factory import make_engine
 
     shape, classes = profile.input_shape, profile.classes
-    builder: Callable[[], nn.Module]
-    if experiment.algorithm.needs_equal_models:
-        fleet = fleet_from_name(experiment.model, experiment.widths, 1, shape, classes, experiment.seed)
-        if fleet.profiles[0].parameters != profile.parameters:
-            raise ConfigError(
-                "model",
-                experiment.model,
-                f"the network that devices have, with {profile.parameters} parameters and not "
-                f"{fleet.profiles[0].parameters}: {experiment.algorithm.name} averages weights",
-            )
-        builder = fleet.builders[0]
-    else:
-        builder = _stand_in(shape, profile.features, classes)
-    nothing = np.zeros((classes, *shape), dtype=np.float32)
-    setup = DeviceSetup(builder, nothing, np.arange(classes), nothing, np.arange(classes), classes=classes)
-    return one_device_engine(setup, 0)[0]
+    models = experiment.algorithm.device_models(_server_models(experiment, profile))
+    experiment.algorithm.check_models(models)
+    nothing, labels = np.zeros((classes, *shape), dtype=np.float32), np.arange(classes)
+    data = Dataset.from_arrays(nothing, labels, nothing, labels, classes=classes)
+    count = len(models.architecture)
+    rows, counts = (labels,) * count, np.ones((count, classes), dtype=np.int64)
+    return make_engine(LocalData(data, Partition(rows, rows, counts, counts)), models)
+
+
+def _server_models(experiment: Experiment, profile: Profile) -> FleetModels:
+    """The networks that the experiment names, drawn as in the simulator, or a stand-in where the server needs none."""
+    from kfl.models import FleetModels, fleet_from_name, inspect_model
+
+    algorithm, shape, classes = experiment.algorithm, profile.input_shape, profile.classes
+    if not (algorithm.needs_equal_models or algorithm.server_needs_models):
+        build = _stand_in(shape, profile.features, classes)
+        one = np.zeros(1, dtype=np.int64)
+        return FleetModels((build,), one, (inspect_model(build(), shape, classes),), (None,), ("stand-in",))
+    fleet = fleet_from_name(experiment.model, experiment.widths, experiment.devices, shape, classes, experiment.seed)
+    sizes = [known.parameters for known in fleet.profiles]
+    if profile.parameters not in sizes:
+        raise ConfigError(
+            "model",
+            experiment.model,
+            f"the network that devices have, with {profile.parameters} parameters and not "
+            f"{' or '.join(map(str, sizes))}: {algorithm.name} averages weights",
+        )
+    return fleet
 
 
 def _stand_in(shape: tuple[int, ...], features: int, classes: int) -> Callable[[], nn.Module]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfl.core.errors import ModelError
 from kfl.core.parse import parse_json
 from kfl.deploy.device import Advice, DeviceSetup
 from kfl.deploy.memory import Memory, StoredState
@@ -54,7 +55,7 @@ class Worker:
             if kind == "round":
                 return self._round(values, arrays)
             raise RefusedError("unknown_kind")
-        except RefusedError as problem:
+        except (RefusedError, ModelError) as problem:  # such as layers that this device's network does not have
             return self._answer("refused", whole_or(values, "round"), reason=str(problem)), {}
 
     def _profile(self, values: Mapping[str, Any]) -> Profile:

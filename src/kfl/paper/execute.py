@@ -22,7 +22,7 @@ from kfl.simulation.records import RESULTS, Record
 from kfl.simulation.store import Execution, run_missing
 
 if TYPE_CHECKING:
-    from kfl.runfolder import RoundLog
+    from kfl.runfolder import History, RoundLog
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def execute(
     return store
 
 
-def _budget(experiment: Experiment) -> Record:
+def _budget(experiment: Experiment, _: History) -> Record:
     """The budgets of all devices together; none without a cell."""
     cell = experiment.cell_config
     per_run = None if cell is None else cell.budget_j_per_round * experiment.rounds * experiment.devices

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kfl.experiment import Experiment
+from kfl.runfolder import History
 from kfl.simulation.many import Progress, run_many, run_paths
 from kfl.simulation.records import RESULTS, Record, data_note, read_lines, record, write_records
 
@@ -88,7 +89,7 @@ def run_missing(
     execution: Execution,
     *,
     on_progress: Callable[[Progress], None] | None = None,
-    more: Callable[[Experiment], Record] | None = None,
+    more: Callable[[Experiment, History], Record] | None = None,
 ) -> None:
     """Run what the store does not hold yet, and write each result as its run ends.
 
@@ -116,7 +117,7 @@ def run_missing(
         experiment = todo[names[progress.name][0]]
         row = {
             **_short(record(experiment, progress.history, data_note(folder))),
-            **({} if more is None else more(experiment)),
+            **({} if more is None else more(experiment, progress.history)),
             "device": execution.device,
             "precision": execution.precision,
         }

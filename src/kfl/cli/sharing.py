@@ -1,0 +1,187 @@
+"""`kfl sharing`: does what a method uploads add anything? Every method beside twins that upload nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from kfl.cli.options import new_folder, peek, whole_numbers, worker_count
+from kfl.cli.setting import Setting, command_line, interrupted, parse_setting
+from kfl.core.errors import ConfigError, KflError, MissingExtraError
+from kfl.core.files import write_atomic
+from kfl.core.text import several
+from kfl.experiment import Experiment
+from kfl.sharing import LABELS, STANDARD, Condition, Study, answers, chosen, columns, page, published, sentences, unfit
+from kfl.sharing.tables import count_questions
+from kfl.simulation.records import RESULTS
+from kfl.simulation.store import Execution, ResultStore
+
+if TYPE_CHECKING:
+    from kfl.sharing import Answer
+
+DESCRIPTION = f"""Does it share? Put methods that upload something beside twins that upload nothing.
+
+  kfl sharing                                       the embedded digits, about a minute
+  kfl sharing --dataset my-data.npz --model cnn     your own data: every option of kfl run applies to all methods alike
+  kfl sharing --published                           the conditions of the documentation; a GPU, or days
+  kfl sharing --from FOLDER                         show the results of a folder again, without running anything
+
+Out come a table and a picture: points over the best twin, paired by seed and corrected for the number of questions,
+against the bits that a device uploads in a round. Finished runs are never repeated, so an interrupted command continues
+where it was. Methods: {", ".join(LABELS)}; other algorithms by name, and package.module:Class of your own."""
+
+FIRST: dict[str, object] = {
+    "dataset": "mnist-5k",
+    "devices": 50,
+    "rounds": 60,
+    "samples_per_device": 20,
+    "distinct_classes": True,
+    "model": "cnn",
+    "widths": (32, 48, 64),
+    "evaluate_every": 10,
+}
+"""The setting where none is said: scarce data, in which help could matter, and networks that begin alike."""
+
+
+@dataclass(frozen=True)
+class SharingOptions:
+    """What `kfl sharing` takes."""
+
+    setting: Annotated[Setting, tyro.conf.arg(name="")]
+    methods: Annotated[str, tyro.conf.arg(metavar="NAMES")] = ",".join(STANDARD)
+    """Methods and twins, separated by commas; at least one twin."""
+    seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = "0..4"
+    """Seeds: 0..4, 0,3,7 or 5."""
+    search: bool = False
+    """First give every method the same search: learning rates × its main parameter, on other seeds."""
+    search_seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = "100,101"
+    """Seeds of the search; never those that are reported."""
+    published: bool = False
+    """The conditions of the documentation instead of one of your own."""
+    conditions: Annotated[str, tyro.conf.arg(metavar="NAMES")] = "all"
+    """With --published: which of them, separated by commas."""
+    keep_runs: bool = False
+    """Keep the run folders as well, not only their results."""
+    source: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FOLDER")] = None
+    """Show what is finished in this folder, without running anything. Give the same options as before."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, run what is missing, answer."""
+    options, experiment = parse_setting(SharingOptions, with_first(arguments), "kfl sharing", DESCRIPTION)
+    study, left_out = _study(options, experiment)
+    folder = options.source or options.setting.out or new_folder("sharing", experiment.dataset)
+    command = command_line("sharing", arguments, folder)
+    problem: KflError | None = None
+    if options.source is None:
+        try:
+            problem = _play(study, folder, options)
+        except KeyboardInterrupt:
+            return interrupted(command)
+    elif not list(options.source.glob("results*.jsonl")):
+        raise ConfigError("from", options.source, f"a folder that kfl sharing wrote; it has no {RESULTS}")
+    show(answers(study, ResultStore.open(folder)), study, left_out, folder, command)
+    if problem is not None:
+        raise problem
+    return 0
+
+
+def with_first(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with the setting of the first example where they name no data, config or published condition."""
+    words = list(arguments)
+    if peek(words, "dataset") is not None or peek(words, "config") is not None or "--published" in words:
+        return words
+    for name, value in FIRST.items():
+        option = name.replace("_", "-")
+        if peek(words, option) is not None or peek(words, name) is not None or f"--{option}" in words:
+            continue
+        if value is True:
+            words.append(f"--{option}")
+        elif isinstance(value, tuple):
+            words += [f"--{option}", *map(str, value)]
+        else:
+            words += [f"--{option}", str(value)]
+    return words
+
+
+def _study(options: SharingOptions, experiment: Experiment) -> tuple[Study, dict[str, str]]:
+    """What is asked, without the methods that the networks do not allow, and why not."""
+    labels = [word for word in options.methods.replace(" ", "").split(",") if word]
+    start = None if options.published else experiment.algorithm
+    if options.published:
+        conditions = _published(options.conditions)
+    else:
+        title = f"{experiment.dataset}: {experiment.devices} devices, {experiment.rounds} rounds"
+        conditions = [Condition("own", title, experiment)]
+    study = Study(
+        conditions=conditions,
+        methods=chosen(labels, start),
+        seeds=whole_numbers(options.seeds, "seeds"),
+        searched=options.search,
+        search_seeds=whole_numbers(options.search_seeds, "search_seeds"),
+    )
+    problems = unfit(study, options.setting.data_dir)
+    methods = {label: algorithm for label, algorithm in study.methods.items() if label not in problems}
+    return replace(study, methods=methods), problems
+
+
+def _published(names: str) -> list[Condition]:
+    known = published()
+    words = list(known) if names == "all" else [word for word in names.replace(" ", "").split(",") if word]
+    for word in words:
+        if word not in known:
+            raise ConfigError("conditions", word, f"one of {', '.join(known)}")
+    return [known[word] for word in words]
+
+
+def _play(study: Study, folder: Path, options: SharingOptions) -> KflError | None:
+    """Run what is missing; what failed, or None."""
+    from kfl.cli.display import ManyDisplay
+    from kfl.simulation.many import RunsFailedError
+
+    setting = options.setting
+    execution = Execution(
+        worker_count(setting.workers, setting.device),
+        setting.device,
+        setting.precision,
+        setting.data_dir,
+        setting.ray,
+        options.keep_runs,
+    )
+    searches = f" after a search of {several(len(study.search_runs()), 'run')}" if study.searched else ""
+    print(f"{several(len(study.runs({})), 'run')}{searches}; what is finished is in {folder}", file=sys.stderr)
+    with ManyDisplay("sharing") as display:
+        try:
+            study.play(folder, execution, display.on_progress)
+        except RunsFailedError as failed:
+            return failed
+    return None
+
+
+def show(found: Sequence[Answer], study: Study, left_out: dict[str, str], folder: Path, command: str) -> None:
+    """Print the tables, and write them and the picture into the folder."""
+    from kfl.cli.display import print_table
+    from kfl.sharing.picture import draw
+
+    if not found:
+        print("Nothing is finished yet that could be compared with a twin.")
+        return
+    questions = count_questions(found)
+    for answer in found:
+        print_table(
+            columns(answer), answer.condition.title, sentences(answer, questions, left_out, searched=study.searched)
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    text = page(found, left_out, command, searched=study.searched)
+    write_atomic(folder / "sharing.md", text.encode())
+    try:
+        files = draw(found, folder)
+    except MissingExtraError as problem:
+        print(problem, file=sys.stderr)
+        files = []
+    print(f"The table is {folder / 'sharing.md'}", *[f"The picture is {files[0]}"] * bool(files), sep="\n")

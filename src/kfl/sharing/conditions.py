@@ -1,0 +1,83 @@
+"""The conditions of the published study: what devices hold, how much of it, and how long they train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kfl.experiment import Experiment
+from kfl.models import PAPER_WIDTHS
+from kfl.scheduling import Uniform
+from kfl.wireless import PRESETS
+
+FLOPS_PER_CYCLE = 16.0
+"""Of the devices' processors: with the paper's 4, devices that pay for their real work miss the deadlines."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One setting in which all methods are compared."""
+
+    name: str
+    """The word that selects it."""
+    title: str
+    """In words."""
+    experiment: Experiment
+    """Without algorithm and seed."""
+    searched: str | None = None
+    """The condition in which hyper-parameters are searched for it; none for this one."""
+
+
+def published() -> dict[str, Condition]:
+    """The conditions of the published study by name.
+
+    100 devices with the paper's CNN in five widths, ten of them in a round, chosen at random; classes of a device are
+    distinct. Joules are those of the paper's cell, with everything that a method computes counted.
+    """
+    found = [
+        _condition("cifar10", 2),
+        _condition("cifar10", 5),
+        _condition("cifar10", 10),
+        _condition("cifar10", 2, samples=50),
+        _condition("cifar10", 5, samples=50),
+        _condition("cifar10", 2, rounds=600),
+        _condition("mnist", 2),
+        _condition("mnist", 5),
+        _condition("mnist", 2, samples=50),
+        _condition("mnist", 5, samples=50),
+        _condition("cifar10", 2, samples=50, new_class=5),
+        _condition("mnist", 2, samples=50, new_class=5),
+    ]
+    return {condition.name: condition for condition in found}
+
+
+TITLES = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
+
+
+def _condition(
+    dataset: str, classes: int, samples: int | None = None, rounds: int = 200, new_class: int = 0
+) -> Condition:
+    name, words = f"{dataset}-m{classes}", [TITLES[dataset], f"{classes} classes"]
+    if samples is not None:
+        name, words = f"{name}-{samples}", [*words, f"{samples} samples per device"]
+    if rounds != 200:
+        name, words = f"{name}-long", [*words, f"{rounds} rounds"]
+    if new_class:
+        name, words = f"{name}-new", [*words, f"tested on a class of which a device has {new_class}"]
+    experiment = Experiment(
+        dataset=dataset,
+        devices=100,
+        rounds=rounds,
+        classes_per_device=classes,
+        distinct_classes=True,
+        samples_per_device=samples,
+        new_class_samples=new_class,
+        model="cnn",
+        widths=PAPER_WIDTHS,
+        scheduler=Uniform(count=10),
+        radio=replace(PRESETS[f"paper-{dataset}"], flops_per_cycle=FLOPS_PER_CYCLE),
+        real_work=True,
+        evaluate_every=rounds // 10,
+    )
+    few = "-50" if samples is not None else ""
+    searched = f"{dataset}-m2{few}"
+    return Condition(name, ", ".join(words), experiment, None if searched == name else searched)

@@ -1,0 +1,93 @@
+"""The methods that are asked whether they share, and the twins that upload nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from kfl.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    FixedKnowledge,
+    Kfl,
+    LgFedAvg,
+    Local,
+    SelfKnowledge,
+    SharedStem,
+)
+from kfl.core.errors import ConfigError
+from kfl.core.lazy import import_object
+from kfl.experiment import common_settings
+
+TWINS: dict[str, Algorithm] = {
+    "local": Local(),
+    "self-knowledge": SelfKnowledge(),
+    "fixed-knowledge": FixedKnowledge(),
+    "simplex": FixedKnowledge(targets="simplex"),
+}
+"""They upload nothing: training alone, and pulls of the features to one's own class means, to random points, and to the
+corners of a simplex."""
+METHODS: dict[str, Algorithm] = {
+    "kfl": Kfl(),
+    "shared-stem": SharedStem(),
+    "lg-fedavg-stem": LgFedAvg(share="stem"),
+    "lg-fedavg-head": LgFedAvg(share="head"),
+    "fedproto": ALGORITHMS["fedproto"](),
+}
+"""Methods that upload something, by the label they have in tables."""
+UNLIMITED = 10**12
+"""A budget in bits that any stem fits."""
+BITS: dict[str, Algorithm] = {
+    f"shared-stem-{bits}": SharedStem(bits_per_value=bits, budget_bits=UNLIMITED) for bits in (2, 4, 8, 32)
+}
+"""The shared stem with more bits per value, whatever an upload then takes."""
+LABELS: dict[str, Algorithm] = {**METHODS, **BITS, **TWINS}
+"""Everything that has a label of its own."""
+STANDARD = (*METHODS, *TWINS)
+"""What is compared by default."""
+
+
+def is_twin(algorithm: Algorithm) -> bool:
+    """Whether a device that runs it uploads nothing."""
+    return not algorithm.sends()
+
+
+def chosen(labels: Sequence[str], start: Algorithm | None = None) -> dict[str, Algorithm]:
+    """Methods by label: a label from this page, the name of an algorithm, or package.module:Class.
+
+    What all algorithms have, such as the learning rate, is taken from `start`. Somebody has to be the twin: without one
+    among the labels nothing could be said.
+
+    >>> chosen(["kfl", "local"], Local(learning_rate=0.1))["kfl"].learning_rate
+    0.1
+    """
+    found: dict[str, Algorithm] = {}
+    for label in dict.fromkeys(labels):
+        algorithm = LABELS.get(label) or _other(label)
+        found[label] = algorithm if start is None else _with_common(algorithm, start)
+        found[label].validate()
+    if not any(is_twin(algorithm) for algorithm in found.values()):
+        raise ConfigError("methods", ",".join(labels), f"a list with a twin that uploads nothing: {', '.join(TWINS)}")
+    return found
+
+
+def _other(label: str) -> Algorithm:
+    if label in ALGORITHMS:
+        return ALGORITHMS[label]()
+    known = f"one of {', '.join(LABELS)}, another algorithm, or package.module:Class of your own"
+    if ":" not in label:
+        raise ConfigError("methods", label, known)
+    try:
+        cls = import_object(label)
+    except ImportError as problem:
+        raise ConfigError("methods", label, f"{known} ({problem})") from problem
+    if not isinstance(cls, type) or not issubclass(cls, Algorithm):
+        raise ConfigError("methods", label, "a class that derives from kfl.algorithms.Algorithm")
+    return cls()
+
+
+def _with_common(algorithm: Algorithm, start: Algorithm) -> Algorithm:
+    """The algorithm with the fields that all algorithms have from another."""
+    common: dict[str, Any] = vars(common_settings(start, Local))
+    return replace(algorithm, **common)
