@@ -8,17 +8,34 @@ True
 
 from kfl.algorithms.apfl import Apfl
 from kfl.algorithms.base import Algorithm, Cost, PlotStyle, automatic_style, feature_flops, training_flops
+from kfl.algorithms.fd import Fd
 from kfl.algorithms.fedavg import FedAvg
+from kfl.algorithms.fedgh import FedGh
 from kfl.algorithms.fedkd import FedKd
 from kfl.algorithms.fedproto import FedProto
 from kfl.algorithms.fedrep import FedRep
+from kfl.algorithms.fedtgp import FedTgp
 from kfl.algorithms.kfl import Kfl
 from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
 from kfl.algorithms.privacy import PrivacyCost, privacy_cost
 from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    cls.name: cls for cls in (Kfl, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, SelfKnowledge, FixedKnowledge)
+    cls.name: cls
+    for cls in (
+        Kfl,
+        Local,
+        FedAvg,
+        FedRep,
+        Apfl,
+        FedKd,
+        FedProto,
+        FedTgp,
+        FedGh,
+        Fd,
+        SelfKnowledge,
+        FixedKnowledge,
+    )
 }
 """Algorithms by the word that selects them."""
 
@@ -35,10 +52,13 @@ __all__ = [
     "Apfl",
     "ArrayFormat",
     "Cost",
+    "Fd",
     "FedAvg",
+    "FedGh",
     "FedKd",
     "FedProto",
     "FedRep",
+    "FedTgp",
     "FixedKnowledge",
     "Kfl",
     "Local",
