@@ -14,10 +14,10 @@ default is the algorithm of the paper, as HtFLlib (github.com/TsingZ0/HtFLlib) h
 
 Where we decide: as in the authors' code, nobody receives a head before the server has heard from a device, and a device
 predicts with the model that it had after its last round, its own head included (HtFLlib puts the current head in). The
-server takes the prototypes one by one in an order drawn anew in each round (theirs follows the draw of the devices),
-with their learning rate, 0.01, without momentum, weight decay or clipping. The head must be one linear layer, which it
-is in all the authors' networks and ours. The server computes in float64, and keeps the mean prototype of each class
-for reports only.
+server's first head is a draw of its own, as theirs is. It takes the prototypes one by one in an order drawn anew in
+each round (theirs follows the draw of the devices), with their learning rate, 0.01, without momentum, weight decay or
+clipping. The head must be one linear layer, which it is in all the authors' networks and ours. The server computes in
+float64, and keeps the mean prototype of each class for reports only.
 """
 
 from __future__ import annotations
@@ -99,8 +99,17 @@ class FedGh(Algorithm):
             )
 
     def server_init(self, engine: Engine, seed: int) -> State:
-        """The head of the common start, and no prototype of any class."""
-        head = part_of(engine.initial(0, seed, common=True), "head.")
+        """A head of its own, drawn as PyTorch draws a linear layer, and no prototype of any class."""
+        import torch
+
+        from kfl.core.randomness import torch_stream
+
+        draw, bound = torch_stream(seed, "global head"), engine.features**-0.5
+        like = part_of(engine.initial(0, seed, common=True), "head.")
+        head = {
+            name: torch.empty(value.shape).uniform_(-bound, bound, generator=draw).to(value)
+            for name, value in like.items()
+        }
         return {**head, **empty_knowledge(engine.classes, engine.features)}
 
     def broadcast(self, server: State) -> Message:

@@ -102,7 +102,7 @@ def server_engine(experiment: Experiment, profile: Profile) -> Engine:
     """An engine for the server, which has no data: it knows sizes, and the first weights of a common model.
 
     An algorithm that averages weights needs the devices' network by name (`model` with one width). For all
-    others a stand-in of the right sizes does, which nobody ever trains.
+    others a stand-in of the right sizes does: nobody ever trains its body, and its head is one linear layer.
     """
     from kfl.deploy.device import DeviceSetup
     from kfl.deploy.worker import one_device_engine
