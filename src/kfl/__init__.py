@@ -17,7 +17,20 @@ from kfl._version import __version__
 from kfl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from kfl.algorithms import Apfl, FedAvg, FedKd, FedProto, FedRep, FixedKnowledge, Kfl, Local, SelfKnowledge
+    from kfl.algorithms import (
+        Apfl,
+        Fd,
+        FedAvg,
+        FedGh,
+        FedKd,
+        FedProto,
+        FedRep,
+        FedTgp,
+        FixedKnowledge,
+        Kfl,
+        Local,
+        SelfKnowledge,
+    )
     from kfl.core.errors import KflError
     from kfl.data import Dataset, load_dataset
     from kfl.experiment import Experiment, Faults
@@ -51,10 +64,13 @@ _LAZY = {
     "Dual": "kfl.scheduling",
     "Experiment": "kfl.experiment",
     "Faults": "kfl.experiment",
+    "Fd": "kfl.algorithms",
     "FedAvg": "kfl.algorithms",
+    "FedGh": "kfl.algorithms",
     "FedKd": "kfl.algorithms",
     "FedProto": "kfl.algorithms",
     "FedRep": "kfl.algorithms",
+    "FedTgp": "kfl.algorithms",
     "FixedKnowledge": "kfl.algorithms",
     "FixedSet": "kfl.scheduling",
     "GreedyEnergy": "kfl.scheduling",
@@ -104,10 +120,13 @@ __all__ = [
     "Dual",
     "Experiment",
     "Faults",
+    "Fd",
     "FedAvg",
+    "FedGh",
     "FedKd",
     "FedProto",
     "FedRep",
+    "FedTgp",
     "FixedKnowledge",
     "FixedSet",
     "GreedyEnergy",

@@ -6,13 +6,28 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
-from kfl.algorithms import Apfl, FedAvg, FedKd, FedProto, FedRep, FixedKnowledge, Kfl, Local, SelfKnowledge, Upload
+from kfl.algorithms import (
+    Apfl,
+    Fd,
+    FedAvg,
+    FedGh,
+    FedKd,
+    FedProto,
+    FedRep,
+    FedTgp,
+    FixedKnowledge,
+    Kfl,
+    Local,
+    SelfKnowledge,
+    Upload,
+)
 from kfl.algorithms.targets import fixed_targets
-from kfl.core.errors import ConfigError, DataError
+from kfl.core.errors import ConfigError, DataError, ModelError
 from kfl.engine import DeviceProfile, LocalData
 from kfl.engine.sequential import SequentialEngine
-from kfl.models import ModelProfile, cnn, inspect_model, mlp
+from kfl.models import ModelProfile, SplitModel, cnn, fleet_from_modules, inspect_model, mlp
 
 
 def aggregate(algorithm, server, uploads):
@@ -175,6 +190,37 @@ def test_cost_of_the_papers_mlp(algorithm, real, values_up):
     printed = algorithm.cost(profile, real_work=False)
     assert (printed.flops, printed.bits_up, printed.bits_down) == (TAU_D_C, 32 * values_up, 32 * values_up)
     assert algorithm.cost(profile, real_work=True).flops == real
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "real", "up", "down"),
+    [
+        (FedTgp(), 3 * TAU_D_C + 600 * 549_696, 2 * 64, 640),
+        (FedGh(), 3 * TAU_D_C + 600 * 549_696, 2 * 64, 650),
+        (Fd(), 3 * TAU_D_C + 600 * 550_346, 2 * 10, 100),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_only_classes_that_a_device_holds_are_charged(algorithm, real, up, down):
+    """Two of ten classes, and a bit for each of the ten that says which; all of them where that is not known."""
+    cost = algorithm.cost(DeviceProfile(MLP, 600, held_classes=2), real_work=True)
+    assert (cost.flops, cost.bits_up, cost.bits_down) == (real, 32 * up + 10, 32 * down)
+    assert algorithm.cost(DeviceProfile(MLP, 600), real_work=True).bits_up == 32 * 5 * up + 10
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        (nn.Linear(6, 3), nn.Linear(6, 3, bias=False)),
+        (nn.Sequential(nn.Linear(6, 3), nn.Tanh()),) * 2,
+        (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)),) * 2,
+    ],
+    ids=["different", "not linear", "two layers"],
+)
+def test_fedgh_needs_one_linear_head(heads):
+    models = fleet_from_modules([SplitModel(nn.Linear(4, 6), head) for head in heads], 2, (4,), 3)
+    with pytest.raises(ModelError, match="fedgh trains one head for all devices"):
+        FedGh().check_models(models)
 
 
 @pytest.mark.parametrize(("model", "shape"), [(mlp(), (1, 28, 28)), (cnn(), (3, 32, 32))], ids=["mlp", "cnn"])

@@ -396,10 +396,12 @@ PLAIN = {
     "apfl": {"mixing": 0.0, "mixing_rate": 0.0},
     "fedkd": {"distill_steps": 0},
     "fedproto": {"prototype_weight": 0.0},
+    "fedtgp": {"prototype_weight": 0.0},
+    "fd": {"distill_weight": 0.0},
     "self-knowledge": {"knowledge_weight": 0.0},
     "fixed-knowledge": {"knowledge_weight": 0.0},
 }
-"""The settings with which an algorithm, with one device alone, is plain training. FedRep never is."""
+"""The settings with which an algorithm, with one device alone, is plain training. FedRep and FedGH never are."""
 
 
 @pytest.mark.parametrize("name", PLAIN)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kfl.engine import Distillation, FeatureTargets, Mixture, Objective, Sgd, Supervised
+from kfl.engine import Distillation, FeatureTargets, LabelDistillation, Mixture, Objective, Sgd, Supervised
 from kfl.engine.objectives import MIXING, PERSONAL
 
 CLASSES, FEATURES, INPUTS, SAMPLES = 3, 4, 5, 7
@@ -34,6 +34,7 @@ CASES = {
     "pull": (Supervised(PULL), LABELS),
     "own pull": (Supervised(EACH).for_device(1), LABELS),
     "distillation": (Distillation(2.5), draw(SAMPLES, CLASSES)),
+    "label distillation": (LabelDistillation(0.7, draw(CLASSES, CLASSES), PULL.known), LABELS),
 }
 
 
@@ -95,7 +96,7 @@ def test_gradients_of_the_mixture():
 
 def test_no_objective_is_left_out():
     public = {kind for kind in Objective.__subclasses__() if kind.__module__ == Objective.__module__}
-    assert public == {Supervised, Distillation, Mixture}
+    assert public == {Supervised, Distillation, LabelDistillation, Mixture}
 
 
 def test_rates_and_projection_of_the_mixture():

@@ -14,10 +14,13 @@ from torch.nn import functional
 
 from kfl.algorithms import (
     Apfl,
+    Fd,
     FedAvg,
+    FedGh,
     FedKd,
     FedProto,
     FedRep,
+    FedTgp,
     FixedKnowledge,
     Kfl,
     LgFedAvg,
@@ -26,6 +29,7 @@ from kfl.algorithms import (
     SharedStem,
 )
 from kfl.algorithms.targets import fixed_targets
+from kfl.engine import RoundKey
 
 COHORTS = [[0, 1, 3], [1, 2, 4], [0, 3, 2]]
 DEVICES, CLASSES, STEPS, RATE, HEAD_RATE, MOMENTUM = 5, 4, 5, 0.05, 0.03, 0.9
@@ -96,6 +100,18 @@ def same_predictors(algorithm, run, models):
         same_weights(algorithm.predictor(run.server, state), models[device])
 
 
+def uploaded(cohort, found):
+    """What the server has to learn from, by device and class: (prototype, class)."""
+    return [(found[k][c].double(), c) for k in sorted(cohort) for c in sorted(found[k])]
+
+
+def server_batches(toy, number, epochs, samples, size):
+    """The indices of each step on the server. Only the addresses of the draws are shared with the algorithm."""
+    for epoch in range(epochs):
+        draw = torch.Generator().manual_seed(RoundKey(toy.seed, number).torch_seed("server batches", 0, epoch))
+        yield from torch.randperm(len(samples), generator=draw).split(size)
+
+
 def same_knowledge(server, targets):
     assert server["known"].tolist() == [c in targets for c in range(CLASSES)]
     for c, target in targets.items():
@@ -147,6 +163,135 @@ def test_fedproto(toy, play, fleet):
     run = play(algorithm, toy, COHORTS)
     same_predictors(algorithm, run, models)
     same_knowledge(run.server, prototype)
+
+
+class Generator(nn.Module):
+    """Trainable global prototypes of FedTGP, as in its authors' code."""
+
+    def __init__(self, features, start):
+        super().__init__()
+        self.embedding = nn.Embedding(CLASSES, features)
+        self.hidden, self.output = nn.Linear(features, features), nn.Linear(features, features)
+        own = {name.removeprefix("generator/"): value for name, value in start.items() if name.startswith("generator/")}
+        own["embedding.weight"] = own.pop("embedding")
+        self.load_state_dict(own)
+
+    def forward(self):
+        return self.output(self.hidden(self.embedding(torch.arange(CLASSES))).relu())
+
+
+@pytest.mark.parametrize("limit", [100.0, 0.05])
+def test_fedtgp(limit, toy, play, fleet):
+    """Zhang et al., their code: FedProto's devices, and a server that trains a generator of prototypes."""
+    weight, epochs, rate, size = 2.0, 30, 0.02, 4
+    algorithm = FedTgp(
+        prototype_weight=weight,
+        server_epochs=epochs,
+        server_learning_rate=rate,
+        server_batch_size=size,
+        margin_limit=limit,
+        **COMMON,
+    )
+    models, prototype = fleet(), {}
+    start = algorithm.server_init(toy.engine, toy.seed)
+    generator = Generator(5, start).double()
+    margins = []
+    for number, cohort in enumerate(COHORTS):
+        found = {}
+        for k in cohort:
+            x, y = toy.train(k)
+
+            def loss(m=models[k], x=x, y=y, known=prototype):
+                feature = m.body(x)
+                goal = feature.detach().clone()
+                for i, c in enumerate(y.tolist()):
+                    if c in known:
+                        goal[i] = known[c]
+                return functional.cross_entropy(m.head(feature), y) + weight * nn.MSELoss()(goal, feature)
+
+            descend(optimiser(models[k]), loss, STEPS)
+            found[k] = prototypes(models[k], x, y)
+        sent = uploaded(cohort, found)
+        mean = {c: torch.stack([p for p, own in sent if own == c]).mean(0) for c in {c for _, c in sent}}
+        gap = {c: min(float((mean[c] - mean[d]).norm()) for d in mean if d != c) for c in mean}
+        margins.append(min(max(gap.values()), limit))
+        step = torch.optim.SGD(generator.parameters(), lr=rate)
+        for batch in server_batches(toy, number, epochs, sent, size):
+            features, labels = torch.stack([sent[i][0] for i in batch]), torch.tensor([sent[i][1] for i in batch])
+            centres = generator()
+            squares = features.square().sum(1, keepdim=True) + centres.square().sum(1) - 2 * features @ centres.T
+            distance = squares.sqrt() + margins[-1] * functional.one_hot(labels, CLASSES)
+            step.zero_grad()
+            nn.CrossEntropyLoss()(-distance, labels).backward()
+            step.step()
+        made = generator().detach().float()
+        prototype = {c: made[c] for c in {*prototype, *mean}}
+    assert (max(margins) == limit) == (limit < 1)  # both sides of the limit are tried
+    run = play(algorithm, toy, COHORTS)
+    same_predictors(algorithm, run, models)
+    same_knowledge(run.server, prototype)
+    torch.testing.assert_close(
+        run.server["generator/hidden.weight"], generator.hidden.weight.detach().float(), rtol=1e-5, atol=1e-5
+    )
+    assert not torch.equal(run.server["generator/hidden.weight"], start["generator/hidden.weight"])
+
+
+@pytest.mark.parametrize(("head", "size"), [("trained", 1), ("trained", 4), ("as-released", 1)])
+def test_fedgh(head, size, toy, play, fleet):
+    """Yi et al., Algorithm 1: the server's head learns from prototypes, and devices go on from it."""
+    models, rate, epochs = fleet(), 0.1, 2
+    algorithm = FedGh(head=head, server_learning_rate=rate, server_epochs=epochs, server_batch_size=size, **COMMON)
+    start = {n: v for n, v in algorithm.server_init(toy.engine, toy.seed).items() if n.startswith("head.")}
+    shared = nn.Linear(5, CLASSES)
+    shared.load_state_dict({n.removeprefix("head."): v for n, v in start.items()})
+    shared = shared.double()
+    for number, cohort in enumerate(COHORTS):
+        found = {}
+        for k in cohort:
+            x, y = toy.train(k)
+            if number > 0:
+                models[k].head.load_state_dict(shared.state_dict())
+            descend(optimiser(models[k]), lambda m=models[k], x=x, y=y: functional.cross_entropy(m(x), y), STEPS)
+            found[k] = prototypes(models[k], x, y)
+        sent = uploaded(cohort, found)
+        # The released code steps an optimiser that holds a device's network, never the server's head.
+        held = shared if head == "trained" else copy.deepcopy(models[cohort[-1]].head)
+        step = torch.optim.SGD(held.parameters(), lr=rate)
+        for batch in server_batches(toy, number, epochs, sent, size):
+            features, labels = torch.stack([sent[i][0] for i in batch]), torch.tensor([sent[i][1] for i in batch])
+            step.zero_grad()
+            functional.cross_entropy(shared(features), labels).backward()
+            step.step()
+    run = play(algorithm, toy, COHORTS)
+    same_predictors(algorithm, run, models)
+    same_weights({n.removeprefix("head."): v for n, v in run.server.items() if n.startswith("head.")}, shared.float())
+    assert torch.equal(run.server["head.weight"], start["head.weight"]) == (head == "as-released")
+
+
+def test_fd(toy, play, fleet):
+    """Jeong et al., Algorithm 1, with HtFLlib's mean of all: cross-entropy on what is said of the label elsewhere."""
+    models, logits, weight = fleet(), {}, 0.6
+    for cohort in COHORTS:
+        collected: dict[int, list] = {}
+        for k in cohort:
+            x, y = toy.train(k)
+
+            def loss(m=models[k], x=x, y=y, known=logits):
+                output = m(x)
+                goal = output.detach().clone()  # a goal that is the output has no gradient
+                for i, c in enumerate(y.tolist()):
+                    if c in known:
+                        goal[i] = known[c]
+                return functional.cross_entropy(output, y) + weight * functional.cross_entropy(output, goal.softmax(1))
+
+            descend(optimiser(models[k]), loss, STEPS)
+            for c in y.unique().tolist():
+                collected.setdefault(c, []).append(models[k](x[y == c]).detach().mean(0))
+        logits = {**logits, **{c: torch.stack(found).mean(0) for c, found in collected.items()}}
+    algorithm = Fd(distill_weight=weight, **COMMON)
+    run = play(algorithm, toy, COHORTS)
+    same_predictors(algorithm, run, models)
+    same_knowledge(run.server, logits)
 
 
 def test_fedavg(toy, play, fleet):

@@ -11,7 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from kfl.algorithms import Algorithm, ArrayFormat, FedAvg, Kfl, LgFedAvg, Local, Rejection, SharedStem, Upload, usable
+from kfl.algorithms import (
+    Algorithm,
+    ArrayFormat,
+    Fd,
+    FedAvg,
+    FedGh,
+    FedTgp,
+    Kfl,
+    LgFedAvg,
+    Local,
+    Rejection,
+    SharedStem,
+    Upload,
+    usable,
+)
 from kfl.core.errors import KflError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy.courier import Courier
@@ -125,6 +139,9 @@ class Anchored(Algorithm):
         {"algorithm": SharedStem(local_steps=2), "model": "cnn", "widths": (8, 16)},
         {"algorithm": SharedStem(local_steps=2, bits_per_value=4, pull="knowledge"), "model": "cnn", "widths": (8, 16)},
         {"algorithm": LgFedAvg(local_steps=2), "widths": (8, 16)},
+        {"algorithm": Fd(local_steps=2)},
+        {"algorithm": FedTgp(local_steps=2, server_epochs=3)},
+        {"algorithm": FedGh(local_steps=2)},
         {"algorithm": Local(local_steps=2), "real_work": True},
         {"radio": CellConfig(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
         {"radio": CellConfig(channel_error=0.3, downlink_power_dbm=-20.0)},
@@ -142,6 +159,9 @@ class Anchored(Algorithm):
         "shared stem",
         "shared stem and knowledge",
         "shared head",
+        "fd",
+        "fedtgp",
+        "fedgh",
         "local",
         "blocks and outages",
         "missed broadcasts",

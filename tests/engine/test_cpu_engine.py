@@ -175,8 +175,9 @@ def test_other_modules_are_trained_by_autograd_and_the_log_says_so_once(body, ca
     for mine, theirs in zip(one, other, strict=True):
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
     assert engine.correct([0, 1], one) == reference.correct([0, 1], other)
-    for mine, theirs in zip(engine.class_means([0, 1], one), reference.class_means([0, 1], one), strict=True):
-        assert torch.equal(mine, theirs)
+    for of in ("features", "logits"):
+        found, wanted = (e.class_means([0, 1], one, of=of) for e in (engine, reference))
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, wanted, strict=True))
 
 
 class Own(Supervised):
@@ -212,6 +213,7 @@ def test_an_empty_cohort_gives_empty_results():
     assert engine.correct([], []) == []
     means, counts = engine.class_means([], [])
     assert means.shape == (0, 10, 64) and counts.shape == (0, 10)
+    assert engine.class_means([], [], of="logits")[0].shape == (0, 10, 10)
     assert engine.logits([], [], torch.zeros(4, 1, 14, 14)).shape == (0, 4, 10)
 
 

@@ -1,6 +1,6 @@
 """The hand-written passes of MLP and CNN against finite differences and against autograd, in float64."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -142,7 +142,8 @@ def test_weights_of_inputs_that_are_always_zero_stay_as_they_are(samples):
     after = fast.train([0], [before], Supervised(), Sgd(5, 0.1, 0.1, 0.9), KEY)[0]
     changed = (after["body.1.weight"] != before["body.1.weight"]).any(0)
     assert not changed[::3].any() and changed[1::3].any() and changed[2::3].any()
-    torch.testing.assert_close(fast.class_means([0], [after]), slow.class_means([0], [after]))
+    for of in ("features", "logits"):
+        torch.testing.assert_close(fast.class_means([0], [after], of=of), slow.class_means([0], [after], of=of))
     rows = torch.zeros(samples, 9)
     rows[:, 4] = 1
     assert (FlatSamples.of(rows, Arithmetic()).rows.shape[1] == 1) == (samples == 220)
@@ -215,7 +216,7 @@ def test_any_depth_of_dense_layers(depth, width, samples):
     sgd = Sgd(3, 0.1, 0.1, 0.9)
     trained = [engine.train(range(2), states, Supervised(), sgd, KEY) for engine in (slow, fast)]
     assert_same(*trained)
-    for clip in (None, 0.1):
-        for mine, theirs in zip(*(e.class_means(range(2), trained[0], clip) for e in (fast, slow)), strict=True):
+    for clip, of in product((None, 0.1), ("features", "logits")):
+        for mine, theirs in zip(*(e.class_means(range(2), trained[0], clip, of) for e in (fast, slow)), strict=True):
             torch.testing.assert_close(mine, theirs)
     assert fast.correct(range(2), trained[0]) == slow.correct(range(2), trained[0])

@@ -168,10 +168,11 @@ def test_rounds_played_from_graphs_equal_rounds_one_by_one(recorded, model, task
                 torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-5)
         if task == "mixture":
             continue
-        wanted, counts = plain.class_means(devices, states[id(plain)])
-        found, numbers = stacked.class_means(devices, states[id(stacked)])
-        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-        assert torch.equal(numbers, counts)
+        for of in ("features", "logits"):
+            wanted, counts = plain.class_means(devices, states[id(plain)], of=of)
+            found, numbers = stacked.class_means(devices, states[id(stacked)], of=of)
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+            assert torch.equal(numbers, counts)
         assert stacked.correct(devices, states[id(stacked)]) == plain.correct(devices, states[id(plain)])
     assert stacked.choices.graphs_recorded > 0 and not stacked.choices.graphs_problem
 

@@ -83,6 +83,7 @@ def test_mini_batches_see_every_sample_once_per_pass_and_are_named_by_device(eng
 def test_class_means_are_means_per_class(engine):
     states = [engine.initial(device, 0) for device in range(6)]
     means, counts = engine.class_means(range(6), states)
+    said, _ = engine.class_means(range(6), states, of="logits")
     for device, state in enumerate(states):
         x, y = engine._data.read(device, "train")
         module = engine._load(device, state)
@@ -91,6 +92,8 @@ def test_class_means_are_means_per_class(engine):
             assert counts[device, c] == (y == c).sum()
             expected = feature[y == c].mean(0) if counts[device, c] else torch.zeros(64)
             torch.testing.assert_close(means[device, c], expected, atol=1e-6, rtol=1e-5)
+            logits = module.head(feature[y == c]).detach().mean(0) if counts[device, c] else torch.zeros(4)
+            torch.testing.assert_close(said[device, c], logits, atol=1e-6, rtol=1e-5)
 
 
 def test_a_device_alone_gets_what_it_gets_in_company(engine):

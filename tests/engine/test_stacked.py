@@ -88,10 +88,11 @@ def test_mlp_of_mixed_widths_on_labels(sgd, fused, targets):
     found = three_rounds(stacked, states, objective, sgd)
     assert_same(found, wanted)
     for clip_norm in (None, 0.7):
-        means, counts = stacked.class_means(range(DEVICES), found, clip_norm)
-        expected, numbers = plain.class_means(range(DEVICES), wanted, clip_norm)
-        torch.testing.assert_close(means, expected, atol=1e-5, rtol=1e-5)
-        assert torch.equal(counts, numbers)
+        for of in ("features", "logits"):
+            means, counts = stacked.class_means(range(DEVICES), found, clip_norm, of)
+            expected, numbers = plain.class_means(range(DEVICES), wanted, clip_norm, of)
+            torch.testing.assert_close(means, expected, atol=1e-5, rtol=1e-5)
+            assert torch.equal(counts, numbers)
     assert stacked.correct(range(DEVICES), found) == plain.correct(range(DEVICES), wanted)
     inputs, labels = stacked.proxy()
     assert len(labels) == 11
@@ -272,6 +273,7 @@ def test_nobody_is_no_problem():
     assert stacked.train([], [], Supervised(pull()), FULL, RoundKey(0, 0)) == []
     means, counts = stacked.class_means([], [])
     assert means.shape == (0, CLASSES, 64) and counts.shape == (0, CLASSES) and counts.dtype == torch.int64
+    assert stacked.class_means([], [], of="logits")[0].shape == (0, CLASSES, CLASSES)
     assert stacked.logits([], [], stacked.proxy()[0]).shape == (0, 11, CLASSES)
     assert stacked.correct([], []) == []
 
@@ -468,10 +470,11 @@ def compare_own(plain, stacked):
         wanted = three_rounds(plain, states, Supervised(), sgd)
         assert_same(three_rounds(stacked, states, Supervised(), sgd), wanted)
     assert stacked.correct(range(DEVICES), wanted) == plain.correct(range(DEVICES), wanted)
-    found, counts = stacked.class_means(range(DEVICES), wanted)
-    expected, numbers = plain.class_means(range(DEVICES), wanted)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    assert torch.equal(counts, numbers)
+    for of in ("features", "logits"):
+        found, counts = stacked.class_means(range(DEVICES), wanted, of=of)
+        expected, numbers = plain.class_means(range(DEVICES), wanted, of=of)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        assert torch.equal(counts, numbers)
     return stacked.choices.families
 
 

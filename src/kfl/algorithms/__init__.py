@@ -8,10 +8,13 @@ True
 
 from kfl.algorithms.apfl import Apfl
 from kfl.algorithms.base import Algorithm, Cost, PlotStyle, automatic_style, feature_flops, training_flops
+from kfl.algorithms.fd import Fd
 from kfl.algorithms.fedavg import FedAvg
+from kfl.algorithms.fedgh import FedGh
 from kfl.algorithms.fedkd import FedKd
 from kfl.algorithms.fedproto import FedProto
 from kfl.algorithms.fedrep import FedRep
+from kfl.algorithms.fedtgp import FedTgp
 from kfl.algorithms.kfl import Kfl
 from kfl.algorithms.lgfedavg import LgFedAvg
 from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
@@ -22,7 +25,7 @@ from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat,
 ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.name: cls
     for cls in (
-        *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, LgFedAvg),
+        *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh, Fd, LgFedAvg),
         *(SelfKnowledge, FixedKnowledge),
     )
 }
@@ -41,10 +44,13 @@ __all__ = [
     "Apfl",
     "ArrayFormat",
     "Cost",
+    "Fd",
     "FedAvg",
+    "FedGh",
     "FedKd",
     "FedProto",
     "FedRep",
+    "FedTgp",
     "FixedKnowledge",
     "Kfl",
     "LgFedAvg",

@@ -130,18 +130,10 @@ def average_knowledge(
     than `heaviest`: with 1, each device that holds a class weighs the same. Where no upload can be used, the
     server keeps what it has.
     """
-    import torch
-
     reports, rejected = usable_reports(server, uploads)
     if reports is None:
         return server, rejected
-    # Sums in float64, so that the order of the devices does not matter beyond rounding of the result.
-    weights = reports.counts.clamp(max=heaviest)
-    total = (weights[:, :, None] * reports.means).sum(0)
-    weight = weights.sum(0)
-    reported = weight > 0
-    mean = total / torch.where(reported, weight, 1.0)[:, None]
-    return renewed(server, mean, reported, memory=memory), rejected
+    return renewed(server, *reports.average(heaviest), memory=memory), rejected
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +144,22 @@ class Reports:
     """(devices, classes, features), all finite, also where a device has no sample of a class."""
     counts: Tensor
     """(devices, classes)."""
+
+    def average(self, heaviest: float = inf) -> tuple[Tensor, Tensor]:
+        """The mean of each class over devices, no count weighing more than `heaviest`, and which classes have one."""
+        import torch
+
+        # Sums in float64, so that the order of the devices does not matter beyond rounding of the result.
+        weights = self.counts.clamp(max=heaviest)
+        total = (weights[:, :, None] * self.means).sum(0)
+        weight = weights.sum(0)
+        reported = weight > 0
+        return total / torch.where(reported, weight, 1.0)[:, None], reported
+
+    def labelled(self) -> tuple[Tensor, Tensor]:
+        """Each device's mean of each class that it holds as one sample of that class: vectors, and their labels."""
+        held = self.counts > 0
+        return self.means[held], held.nonzero()[:, 1]
 
 
 def usable_reports(server: State, uploads: Sequence[Upload]) -> tuple[Reports | None, list[Rejection]]:

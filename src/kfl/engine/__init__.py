@@ -2,13 +2,14 @@
 
 from kfl.data import LocalData
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
-from kfl.engine.objectives import Distillation, FeatureTargets, Mixture, Objective, Supervised
+from kfl.engine.objectives import Distillation, FeatureTargets, LabelDistillation, Mixture, Objective, Supervised
 
 __all__ = [
     "DeviceProfile",
     "Distillation",
     "Engine",
     "FeatureTargets",
+    "LabelDistillation",
     "LocalData",
     "Mixture",
     "Objective",

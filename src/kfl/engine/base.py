@@ -70,6 +70,8 @@ class DeviceProfile:
 
 
 Precision = Literal["float32", "tf32", "bf16", "float64"]
+Outputs = Literal["features", "logits"]
+"""What is read from a model: what its body says of a sample, or its head."""
 Path = Literal["mlp", "cnn", "plain", "worker", "stacked"]
 
 
@@ -157,13 +159,18 @@ class Engine(ABC):
 
     @abstractmethod
     def class_means(
-        self, devices: Sequence[int], states: Sequence[State], clip_norm: float | None = None
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        clip_norm: float | None = None,
+        of: Outputs = "features",
     ) -> tuple[Tensor, Tensor]:
         """Mean feature per class over each device's training data, in evaluation mode: equation (4).
 
         Returns means of shape (devices, classes, features), zero where a device has no sample of the class,
         and counts of shape (devices, classes). With `clip_norm`, the feature of each sample is first scaled
-        down to at most this Euclidean norm, so that one sample can move a mean only so far.
+        down to at most this Euclidean norm, so that one sample can move a mean only so far. `of` logits, the means
+        are those of the logits: (devices, classes, classes).
         """
 
     @abstractmethod

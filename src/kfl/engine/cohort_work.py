@@ -35,7 +35,7 @@ from kfl._kernels.cuda import (
     mini_batches,
 )
 from kfl.data import LocalData
-from kfl.engine.base import RoundKey, Sgd
+from kfl.engine.base import Outputs, RoundKey, Sgd
 from kfl.engine.cohort import Family
 from kfl.engine.layers import step_seed
 from kfl.engine.objectives import Objective
@@ -239,8 +239,8 @@ class CohortWork:
 
     # ── Reading ──
 
-    def class_means(self, cohort: Cohort, clip_norm: float | None) -> tuple[Tensor, Tensor]:
-        """Equation (4) for a cohort: means (devices, classes, features) and counts (devices, classes)."""
+    def class_means(self, cohort: Cohort, clip_norm: float | None, of: Outputs = "features") -> tuple[Tensor, Tensor]:
+        """Equation (4) for a cohort: means (devices, classes, features or logits) and counts (devices, classes)."""
         count, cohort = len(cohort.devices), self._filled_up(cohort)
         stack, steps = self._stack(cohort), self._whole(cohort, "train")
         classes = self._data.dataset.classes
@@ -248,19 +248,20 @@ class CohortWork:
 
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
             inputs, labels, weights = _readers(self._table("train"), held, steps)[0]()
-            feature, _ = self._run(cohort.family, stack, held, inputs)
+            feature, logits = self._run(cohort.family, stack, held, inputs)
+            said = feature if of == "features" else logits
             if clip_norm is not None:
-                feature = feature * (clip_norm / feature.norm(dim=2, keepdim=True)).clamp(max=1)
+                said = said * (clip_norm / said.norm(dim=2, keepdim=True)).clamp(max=1)
             member = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
             if weights is not None:
                 member = member & (weights > 0).unsqueeze(-1)
             counts = member.sum(1)
             # The sum of a class is a product with zeros and ones, never rounded beyond the type of the weights.
             with self._arithmetic.products(exact=True):
-                total = torch.bmm(member.to(feature.dtype).transpose(1, 2), feature)
+                total = torch.bmm(member.to(said.dtype).transpose(1, 2), said)
             return {"means": total / counts.clamp(min=1).unsqueeze(-1), "counts": counts}
 
-        found = self.graphs.run(("means", id(cohort.family), clip_norm), needed, body)
+        found = self.graphs.run(("means", id(cohort.family), clip_norm, of), needed, body)
         return found["means"][:count], found["counts"][:count]
 
     def correct(self, cohort: Cohort) -> Tensor:

@@ -26,7 +26,7 @@ from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cpu import CompiledLayers, DeviceKernels, Trainer
 from kfl.data import LocalData
-from kfl.engine.base import Path, Plan, RoundKey, Sgd
+from kfl.engine.base import Outputs, Path, Plan, RoundKey, Sgd
 from kfl.engine.objectives import Objective
 from kfl.engine.sequential import Forward, SequentialEngine, as_function, means_of
 from kfl.engine.workers import few, keep_memory, spread, torch_threads
@@ -137,7 +137,11 @@ class CpuEngine(SequentialEngine):
         return trainers
 
     def class_means(
-        self, devices: Sequence[int], states: Sequence[State], clip_norm: float | None = None
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        clip_norm: float | None = None,
+        of: Outputs = "features",
     ) -> tuple[Tensor, Tensor]:
         """Equation (4): Ω_{k,c} is the mean of h_k(x) over the device's samples of class c."""
         networks = self._runnable(devices, states)
@@ -145,28 +149,28 @@ class CpuEngine(SequentialEngine):
         def by_hand(index: int) -> tuple[Tensor, Tensor]:
             device, network = devices[index], networks[index]
             assert network is not None
-            feature = self._kernels.train_features(device, network, states[index]).to(self._number)
-            return means_of(feature, self._data.labels(device, "train"), self.classes, clip_norm)
+            read = self._kernels.train_features if of == "features" else self._kernels.train_logits
+            found = read(device, network, states[index]).to(self._number)
+            return means_of(found, self._data.labels(device, "train"), self.classes, clip_norm)
 
         def plainly(index: int) -> tuple[Tensor, Tensor]:
-            means, counts = SequentialEngine.class_means(self, [devices[index]], [states[index]], clip_norm)
+            means, counts = SequentialEngine.class_means(self, [devices[index]], [states[index]], clip_norm, of)
             return means[0], counts[0]
 
         def beside(indices: list[int]) -> list[tuple[Tensor, Tensor]]:
             def read(index: int) -> tuple[Tensor, Tensor]:
                 inputs, labels = self._read(devices[index], "train")
-                feature = self._outputs(devices[index], states[index], inputs, head=False)
-                return means_of(feature, labels, self.classes, clip_norm)
+                found = self._outputs(devices[index], states[index], inputs, head=of == "logits")
+                return means_of(found, labels, self.classes, clip_norm)
 
             self._build(devices)
             return spread(read, indices, self.plan.workers)
 
         found = self._divided([network is not None for network in networks], devices, by_hand, plainly, beside)
-        means = [torch.zeros(0, self.classes, self.features, dtype=self._number)]
-        counts = [torch.zeros(0, self.classes, dtype=torch.int64)]
+        means, counts = self._no_means(of)
         return (
-            torch.cat(means + [mean[None] for mean, _ in found]),
-            torch.cat(counts + [count[None] for _, count in found]),
+            torch.cat([means, *(mean[None] for mean, _ in found)]),
+            torch.cat([counts, *(count[None] for _, count in found)]),
         )
 
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ __all__ = [
     "PERSONAL",
     "Distillation",
     "FeatureTargets",
+    "LabelDistillation",
     "Mixture",
     "Objective",
     "Supervised",
@@ -159,6 +160,35 @@ class Distillation(Objective):
     def closed_form(self) -> ClosedForm | None:
         """Softmax cross-entropy with softened targets: the divergence but for what does not depend on the model."""
         return ClosedForm(logit_targets=True, temperature=self.temperature) if type(self) is Distillation else None
+
+
+@dataclass(frozen=True, eq=False)
+class LabelDistillation(Objective):
+    """Cross-entropy on the device's labels, and on what is said elsewhere of samples with the same label.
+
+    F + λ · mean over samples of H(softmax(z*_y), softmax(z)), where z*_y are the logits given for label y and H is
+    the cross-entropy. The gradient of the second term at the logits is λ (softmax(z) − softmax(z*_y)).
+    """
+
+    outputs_only: ClassVar[bool] = True
+    weight: float
+    """λ."""
+    targets: Tensor
+    """z*, shape (classes, classes): a row of logits for each label."""
+    known: Tensor
+    """Bool, shape (classes,). Labels without logits have no such loss."""
+
+    def loss(
+        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """F + λ H(softmax(z*_y), softmax(z))."""
+        from torch.nn import functional
+
+        _, logits = forward(state, inputs)
+        wanted = functional.softmax(self.targets.to(logits.dtype), dim=1)[targets]
+        distance = -(wanted * functional.log_softmax(logits, dim=1)).sum(1) * self.known[targets]
+        distilled = distance.mean() if weights is None else (distance * weights).sum()
+        return class_loss(logits, targets, weights) + self.weight * distilled
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from kfl.data import LocalData
-from kfl.engine.base import DeviceProfile, Engine, Plan, RoundKey, Sgd
+from kfl.engine.base import DeviceProfile, Engine, Outputs, Plan, RoundKey, Sgd
 from kfl.engine.layers import Layers, draws, step_seed
 from kfl.engine.objectives import Objective
 from kfl.models import FleetModels, SharedLayers, State, parts, tied, with_ties
@@ -147,18 +147,28 @@ class SequentialEngine(Engine):
 
     @torch.no_grad()
     def class_means(
-        self, devices: Sequence[int], states: Sequence[State], clip_norm: float | None = None
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        clip_norm: float | None = None,
+        of: Outputs = "features",
     ) -> tuple[Tensor, Tensor]:
         """Equation (4): Ω_{k,c} is the mean of h_k(x) over the device's samples of class c."""
-        means = [torch.zeros(0, self.classes, self.features, device=self._where, dtype=self._number)]
-        counts = [torch.zeros(0, self.classes, dtype=torch.int64, device=self._where)]
+        means, counts = ([values] for values in self._no_means(of))
         for device, state in zip(devices, states, strict=True):
-            body, _ = parts(self._load(device, state).eval())
+            body, head = parts(self._load(device, state).eval())
             inputs, labels = self._read(device, "train")
-            mean, count = means_of(body(inputs), labels, self.classes, clip_norm)
+            found = body(inputs) if of == "features" else head(body(inputs))
+            mean, count = means_of(found, labels, self.classes, clip_norm)
             means.append(mean[None])
             counts.append(count[None])
         return torch.cat(means), torch.cat(counts)
+
+    def _no_means(self, of: Outputs) -> tuple[Tensor, Tensor]:
+        """Class means and counts of no device at all."""
+        size = self.features if of == "features" else self.classes
+        means = torch.zeros(0, self.classes, size, dtype=self._number, device=self._where)
+        return means, torch.zeros(0, self.classes, dtype=torch.int64, device=self._where)
 
     @torch.no_grad()
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:

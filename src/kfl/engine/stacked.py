@@ -27,7 +27,7 @@ from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cuda import Split
 from kfl.core.errors import ConfigError
 from kfl.data import LocalData
-from kfl.engine.base import Path, Plan, Precision, RoundKey, Sgd
+from kfl.engine.base import Outputs, Path, Plan, Precision, RoundKey, Sgd
 from kfl.engine.cohort import Families, Family
 from kfl.engine.cohort_work import Cohort, CohortWork
 from kfl.engine.objectives import Objective
@@ -156,21 +156,24 @@ class StackedEngine(SequentialEngine):
         return self._in_cohorts(devices, states, counts, work, apart, exact=exact)
 
     def class_means(
-        self, devices: Sequence[int], states: Sequence[State], clip_norm: float | None = None
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        clip_norm: float | None = None,
+        of: Outputs = "features",
     ) -> tuple[Tensor, Tensor]:
         """Equation (4): Ω_{k,c} is the mean of h_k(x) over the device's samples of class c."""
 
         def work(cohort: Cohort, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
             if cohort.family.verdict.vectorised:
-                means, counts = self._work.class_means(cohort, clip_norm)
+                means, counts = self._work.class_means(cohort, clip_norm, of)
             else:
-                means, counts = SequentialEngine.class_means(self, cohort.devices, cohort.states, clip_norm)
+                means, counts = SequentialEngine.class_means(self, cohort.devices, cohort.states, clip_norm, of)
             return list(zip(means.unbind(0), counts.unbind(0), strict=True))
 
         found = self._read_cohorts(devices, states, "train", work)
         if not found:
-            none = torch.zeros(0, self.classes, self.features, dtype=self._number, device=self._where)
-            return none, torch.zeros(0, self.classes, dtype=torch.int64, device=self._where)
+            return self._no_means(of)
         return torch.stack([means for means, _ in found]), torch.stack([counts for _, counts in found])
 
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:

@@ -110,6 +110,10 @@ class DeviceKernels:
         """Features of a device's own training samples; overwritten by the next call of this thread."""
         return self._passes(network).train_features(device, network, state)
 
+    def train_logits(self, device: int, network: Network, state: State) -> Tensor:
+        """Logits of a device's own training samples."""
+        return self._logits(state, self.train_features(device, network, state))
+
     def test_logits(self, devices: Sequence[int], network: Network, state: State) -> Tensor:
         """Logits of the test samples of devices with one common model, one device after another."""
         passes = self._passes(network)

@@ -1,0 +1,179 @@
+"""FedGH: devices share class prototypes, and the server trains one head for all on them.
+
+Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header, ACM Multimedia 2023
+(arXiv:2303.13137), and the authors' code, github.com/LipingYi/FedGH.
+
+Bodies may all be different and stay on their devices; heads have one shape. A chosen device replaces its head by the
+server's, trains body and head on its own data, and uploads the mean feature of each of its classes. The server takes
+each of them as a sample with its class as label, and a step of gradient descent on its head with each.
+
+The released code does not do that. Its server computes the gradients but calls `step` of an optimiser that holds the
+weights of a device's network, in `FedGH.py` and `FedGH_mh.py` alike, so that the head that all devices receive stays
+as it was drawn. `head="as-released"` is that: uploads are sent and charged, and nothing is learned from them. The
+default is the algorithm of the paper, as HtFLlib (github.com/TsingZ0/HtFLlib) has it too.
+
+Where we decide: as in the authors' code, nobody receives a head before the server has heard from a device, and a device
+predicts with the model that it had after its last round, its own head included (HtFLlib puts the current head in). The
+server's first head is a draw of its own, as theirs is. It takes the prototypes one by one in an order drawn anew in
+each round (theirs follows the draw of the devices), with their learning rate, 0.01, without momentum, weight decay or
+clipping. The head must be one linear layer, which it is in all the authors' networks and ours. The server computes in
+float64, and keeps the mean prototype of each class for reports only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+
+from kfl.algorithms.averaging import empty_knowledge, knowledge_format, part_of, renewed, usable_reports
+from kfl.algorithms.base import (
+    BITS_PER_VALUE,
+    LARGEST,
+    Algorithm,
+    PlotStyle,
+    feature_flops,
+    held_bits,
+    require,
+    training_flops,
+)
+from kfl.algorithms.server_training import descend_on_server
+from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
+from kfl.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kfl.algorithms.base import Message
+    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.models import FleetModels, State
+
+Head = Literal["trained", "as-released"]
+TRAINED = "trained"
+"""Name under which devices learn whether the head is worth having."""
+
+
+@dataclass(frozen=True)
+class FedGh(Algorithm):
+    """FedGH: one head for all, trained by the server on class prototypes.
+
+    >>> import kfl
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=1, widths=(8,), algorithm=kfl.FedGh()))
+    >>> history.summary["algorithm"]
+    'fedgh'
+    """
+
+    name: ClassVar[str] = "fedgh"
+    style: ClassVar[PlotStyle | None] = PlotStyle("#8e5bb5", (2, 1.2))
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("server_learning_rate", (0.001, 0.01, 0.1))
+
+    head: Head = "trained"
+    """The head that devices receive: trained on the prototypes, or as-released, random as in the authors' code."""
+    server_epochs: int = 1
+    """Passes of the server over the uploaded prototypes in a round."""
+    server_learning_rate: float = 0.01
+    """Learning rate of the server's head."""
+    server_batch_size: int = 1
+    """Uploaded prototypes per step of the server."""
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work."""
+        kinds, rate, size = get_args(Head), self.server_learning_rate, self.server_batch_size
+        require(self.head in kinds, "head", self.head, f"one of {', '.join(kinds)}")
+        require(self.server_epochs >= 1, "server_epochs", self.server_epochs, "1 or more")
+        require(0 < rate <= LARGEST, "server_learning_rate", rate, "a number above 0")
+        require(size >= 1, "server_batch_size", size, "1 or more")
+
+    def check_models(self, models: FleetModels) -> None:
+        """Raise ModelError for a fleet whose heads are not one linear layer of one shape."""
+        import torch
+
+        from kfl.models import parts
+
+        with torch.random.fork_rng(devices=[]):
+            heads = [parts(models.builders[index]())[1] for index in sorted(set(models.architecture.tolist()))]
+        if not models.shared.head or any(type(head) is not torch.nn.Linear for head in heads):
+            raise ModelError(
+                f"The algorithm {self.name} trains one head for all devices, which needs heads that are one linear "
+                "layer of the same shape, such as torch.nn.Linear(64, 10)."
+            )
+
+    def server_init(self, engine: Engine, seed: int) -> State:
+        """A head of its own, drawn as PyTorch draws a linear layer, and no prototype of any class."""
+        import torch
+
+        from kfl.core.randomness import torch_stream
+
+        draw, bound = torch_stream(seed, "global head"), engine.features**-0.5
+        like = part_of(engine.initial(0, seed, common=True), "head.")
+        head = {
+            name: torch.empty(value.shape).uniform_(-bound, bound, generator=draw).to(value)
+            for name, value in like.items()
+        }
+        return {**head, **empty_knowledge(engine.classes, engine.features)}
+
+    def broadcast(self, server: State) -> Message:
+        """The head, and whether anybody has reported yet."""
+        return {**part_of(server, "head."), TRAINED: server["known"].any()}
+
+    def local_update(
+        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
+    ) -> tuple[list[State], list[Upload]]:
+        """τ steps from the own body and the server's head, then the mean feature of each class."""
+        from kfl.engine import Supervised
+
+        head = part_of(message, "head.") if bool(message[TRAINED]) else {}
+        models = [{**state, **head} for state in states]
+        trained = engine.train(devices, models, Supervised(), self.sgd(), key)
+        means, counts = (values.cpu() for values in engine.class_means(devices, trained))
+        # Not how many samples a device has of a class, only whether it has any.
+        uploads = [
+            Upload(device, {"means": mean, "counts": count.clamp(max=1)})
+            for device, mean, count in zip(devices, means, counts, strict=True)
+        ]
+        return trained, uploads
+
+    def upload_format(self, server: State) -> UploadFormat:
+        """The prototype of each class, and 1 or 0 for whether the device holds it."""
+        return knowledge_format(server)
+
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
+        """Train the head on the uploaded prototypes, each a sample of its class."""
+        reports, rejected = usable_reports(server, sorted(uploads, key=lambda upload: upload.device))
+        if reports is None or not bool((reports.counts > 0).any()):
+            return server, rejected
+        head = part_of(server, "head.")
+        if self.head == "trained":
+            trained = descend_on_server(
+                head,
+                _loss,
+                reports.labelled(),
+                epochs=self.server_epochs,
+                rate=self.server_learning_rate,
+                batch_size=self.server_batch_size,
+                key=key,
+            )
+            head = {name: value.to(head[name]) for name, value in trained.items()}
+        return {**head, **renewed(server, *reports.average(heaviest=1.0), memory=True)}, rejected
+
+    def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
+        """The mean prototype of each class."""
+        return server["knowledge"], server["known"]
+
+    def real_flops(self, profile: DeviceProfile) -> float:
+        """The local steps, and the pass that reads the features."""
+        return training_flops(self.local_steps, profile) + feature_flops(profile)
+
+    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
+        """Up, p numbers for each class that the device holds; down, the head."""
+        head = profile.model.parameters - profile.model.body_parameters
+        return held_bits(profile, profile.model.features), head * BITS_PER_VALUE
+
+
+def _loss(head: Mapping[str, Tensor], vectors: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of a linear head, with a bias or without."""
+    from torch.nn import functional
+
+    return functional.cross_entropy(functional.linear(vectors, *head.values()), labels)
