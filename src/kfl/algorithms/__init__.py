@@ -10,6 +10,7 @@ from kfl.algorithms.apfl import Apfl
 from kfl.algorithms.base import Algorithm, Cost, PlotStyle, automatic_style, feature_flops, training_flops
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedkd import FedKd
+from kfl.algorithms.fedmrl import FedMrl
 from kfl.algorithms.fedproto import FedProto
 from kfl.algorithms.fedrep import FedRep
 from kfl.algorithms.kfl import Kfl
@@ -18,7 +19,7 @@ from kfl.algorithms.privacy import PrivacyCost, privacy_cost
 from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    cls.name: cls for cls in (Kfl, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, SelfKnowledge, FixedKnowledge)
+    cls.name: cls for cls in (Kfl, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedMrl, SelfKnowledge, FixedKnowledge)
 }
 """Algorithms by the word that selects them."""
 
@@ -37,6 +38,7 @@ __all__ = [
     "Cost",
     "FedAvg",
     "FedKd",
+    "FedMrl",
     "FedProto",
     "FedRep",
     "FixedKnowledge",

@@ -2,7 +2,7 @@
 
 from kfl.data import LocalData
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
-from kfl.engine.objectives import Distillation, FeatureTargets, Mixture, Objective, Supervised
+from kfl.engine.objectives import Distillation, FeatureTargets, Matryoshka, Mixture, Objective, Supervised
 
 __all__ = [
     "DeviceProfile",
@@ -10,6 +10,7 @@ __all__ = [
     "Engine",
     "FeatureTargets",
     "LocalData",
+    "Matryoshka",
     "Mixture",
     "Objective",
     "RoundKey",

@@ -8,6 +8,7 @@ from kfl.core.lazy import lazy_exports
 from kfl.models.names import PAPER_WIDTHS, WIDTHS, architectures, default_widths, names_widths, read_model
 
 if TYPE_CHECKING:
+    from kfl.models.beside import SmallNetwork, beside, with_small
     from kfl.models.fleet import FleetModels, State, fleet_from_modules, fleet_from_name
     from kfl.models.network import (
         Convolution,
@@ -35,8 +36,10 @@ _LAZY = {
     "ModelProfile": "kfl.models.profile",
     "Network": "kfl.models.network",
     "SharedLayers": "kfl.models.network",
+    "SmallNetwork": "kfl.models.beside",
     "SplitModel": "kfl.models.zoo",
     "State": "kfl.models.fleet",
+    "beside": "kfl.models.beside",
     "build_wide": "kfl.models.network",
     "cnn": "kfl.models.zoo",
     "fleet_from_modules": "kfl.models.fleet",
@@ -53,6 +56,7 @@ _LAZY = {
     "tied": "kfl.models.network",
     "transformer": "kfl.models.zoo",
     "widest": "kfl.models.network",
+    "with_small": "kfl.models.beside",
     "with_ties": "kfl.models.network",
 }
 """Where each name comes from: imported on first use, because the names of networks are known without PyTorch."""
@@ -73,9 +77,11 @@ __all__ = [
     "ModelProfile",
     "Network",
     "SharedLayers",
+    "SmallNetwork",
     "SplitModel",
     "State",
     "architectures",
+    "beside",
     "build_wide",
     "cnn",
     "default_widths",
@@ -95,5 +101,6 @@ __all__ = [
     "tied",
     "transformer",
     "widest",
+    "with_small",
     "with_ties",
 ]
