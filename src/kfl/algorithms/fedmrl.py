@@ -13,8 +13,7 @@ The authors' code (github.com/LipingYi/FedMRL) gives both losses the weight 1 an
 device keeps its projector and its own network from round to round, and is tested with the small model as it has just
 trained it. A public reimplementation (HtFLlib) does not store the trained projector: each round starts from the first
 one again, and devices are tested with it. Here it is part of a device's state. The authors' networks are CNNs with
-d = 500 in five sizes, their small model is the smallest of these with d₁ features, and of the d₁ from 100 to 500 that
-they tried small ones did best.
+d = 500 in five sizes, and their small model is the smallest of these with d₁ features; small d₁ did best.
 
 Where we decide: the small model is a narrow CNN of the paper's kind for colour images, and for all else an MLP with one
 hidden layer, as `--model auto` would choose; with the defaults 16,402 values go up and down on CIFAR-10 and 25,818 on
@@ -22,7 +21,8 @@ MNIST. d₁ is 16 of 64 features. An idle device predicts with the small model t
 one that never trained, with the common start. Both heads have the head's learning rate, everything else the body's;
 gradients are not clipped and weights do not decay, as in the other algorithms here (the authors clip at 50 and decay by
 0.001). Momentum starts fresh in every round; in their code the small model's and the projector's goes on from
-device to device. Averages are weighted by training samples, theirs by all samples of a device.
+device to device. Averages are weighted by training samples, theirs by all samples of a device, and they
+are averages of all uploads, as printed: their script collects references to one model, which the last device wrote.
 """
 
 from __future__ import annotations

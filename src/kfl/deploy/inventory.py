@@ -124,7 +124,7 @@ def server_engine(experiment: Experiment, profile: Profile) -> Engine:
         builder = _stand_in(shape, profile.features, classes)
     nothing = np.zeros((classes, *shape), dtype=np.float32)
     setup = DeviceSetup(builder, nothing, np.arange(classes), nothing, np.arange(classes), classes=classes)
-    return one_device_engine(setup, 0)[0]
+    return one_device_engine(setup, 0, experiment.algorithm)
 
 
 def _stand_in(shape: tuple[int, ...], features: int, classes: int) -> Callable[[], nn.Module]:
