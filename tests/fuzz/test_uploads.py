@@ -10,7 +10,8 @@ import torch
 
 import kfl
 from kfl.algorithms import ALGORITHMS, FedKd, Kfl, Upload
-from kfl.engine import RoundKey
+from kfl.engine import LocalData, RoundKey
+from kfl.engine.factory import make_engine
 from kfl.simulation import build_world
 
 CASES = 150

@@ -3,11 +3,11 @@
 Yi, Yu, Ren, Wang, Liu, Li: Federated Model Heterogeneous Matryoshka Representation Learning, NeurIPS 2024,
 arXiv:2406.00488, Algorithm 1.
 
-A device's own network has d features, and any architecture. The small model has d₁ ≤ d. On a device both bodies' features
-are put side by side and brought to d numbers by a linear layer of the device's own, its projector. All d go to the own
-head and the first d₁ to the small model's, like a smaller doll in a larger one. A chosen device receives the small
-model, minimises the sum of both heads' cross-entropies over all weights at once, and uploads the small model; the server
-averages by samples. A device predicts with its own head, from the fused feature.
+A device's own network has d features, and any architecture. The small model has d₁ ≤ d. On a device both bodies'
+features are put side by side and brought to d numbers by a linear layer of the device's own, its projector. All d go to
+the own head and the first d₁ to the small model's, like a smaller doll in a larger one. A chosen device receives the
+small model, minimises the sum of both heads' cross-entropies over all weights at once, and uploads the small model; the
+server averages by samples. A device predicts with its own head, from the fused feature.
 
 The authors' code (github.com/LipingYi/FedMRL) gives both losses the weight 1 and starts all projectors from one draw. A
 device keeps its projector and its own network from round to round, and is tested with the small model as it has just
@@ -15,14 +15,14 @@ trained it. A public reimplementation (HtFLlib) does not store the trained proje
 one again, and devices are tested with it. Here it is part of a device's state. The authors' networks are CNNs with
 d = 500 in five sizes, and their small model is the smallest of these with d₁ features; small d₁ did best.
 
-Where we decide: the small model is a narrow CNN of the paper's kind for colour images, and for all else an MLP with one
-hidden layer, as `--model auto` would choose; with the defaults 16,402 values go up and down on CIFAR-10 and 25,818 on
-MNIST. d₁ is 16 of 64 features. An idle device predicts with the small model that it trained last, not with the server's;
-one that never trained, with the common start. Both heads have the head's learning rate, everything else the body's;
-gradients are not clipped and weights do not decay, as in the other algorithms here (the authors clip at 50 and decay by
-0.001). Momentum starts fresh in every round; in their code the small model's and the projector's goes on from
-device to device. Averages are weighted by training samples, theirs by all samples of a device, and they
-are averages of all uploads, as printed: their script collects references to one model, which the last device wrote.
+Where we decide: the small model is the paper's CNN, narrow, for colour images, and an MLP with one hidden layer for all
+else. With the defaults 16,402 values go up and down on CIFAR-10, and 25,818 on MNIST. d₁ is 16 of 64 features. An idle
+device predicts with the small model that it trained last, not with the server's; one that never trained, with the
+common start. Both heads have the head's learning rate, everything else the body's; gradients are not clipped and
+weights do not decay, as in the other algorithms here (the authors clip at 50 and decay by 0.001). Momentum starts fresh
+in every round; in their code the small model's and the projector's goes on from device to device. Averages are weighted
+by training samples, theirs by all samples of a device. We average all uploads, as printed: their script collects
+references to one model, so that its mean is the last device's.
 """
 
 from __future__ import annotations

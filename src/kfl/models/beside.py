@@ -29,9 +29,10 @@ CONVOLVED = 16
 
 @dataclass(frozen=True)
 class SmallNetwork:
-    """A small relative of the paper's networks, chosen by the kind of sample as `--model auto` chooses.
+    """A small network for any kind of sample: the paper's CNN, narrow, for colour images; else a narrow MLP.
 
-    The paper's CNN for colour images, and for all else an MLP with one hidden layer; both narrow.
+    That is the kind of network that `--model auto` gives to devices, so that nobody gets convolutions by the back door.
+    Series get an MLP too.
 
     >>> SmallNetwork(16, 32).parameters((3, 32, 32), 10), SmallNetwork(16, 32).parameters((1, 28, 28), 10)
     (16402, 25818)
