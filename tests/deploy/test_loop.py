@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from kfl.algorithms import Algorithm, ArrayFormat, FedAvg, Kfl, Local, Rejection, Upload, usable
+from kfl.algorithms import Algorithm, ArrayFormat, FedAvg, FedMrl, Kfl, Local, Rejection, Upload, usable
 from kfl.core.errors import KflError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy.courier import Courier
@@ -122,6 +122,7 @@ class Anchored(Algorithm):
         {"algorithm": Kfl(batch_size=100, local_steps=2, bits_per_value=4)},
         {"algorithm": Kfl(local_steps=2, clip_norm=1.0, noise_multiplier=0.1, noise_counts=True)},
         {"algorithm": FedAvg(local_steps=2), "widths": (32,)},
+        {"algorithm": FedMrl(local_steps=2, small_width=8), "widths": (32, 48), "real_work": True},
         {"algorithm": Local(local_steps=2), "real_work": True},
         {"radio": CellConfig(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
         {"radio": CellConfig(channel_error=0.3, downlink_power_dbm=-20.0)},
@@ -136,6 +137,7 @@ class Anchored(Algorithm):
         "quantised batches",
         "private",
         "fedavg",
+        "something around each network",
         "local",
         "blocks and outages",
         "missed broadcasts",

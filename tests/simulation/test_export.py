@@ -75,6 +75,19 @@ def test_exported_files_load_without_kfls_run_folder(data, finished, tmp_path, m
         assert about["kfl"] == kfl.__version__
 
 
+def test_a_small_network_beside_each_is_exported_too(data, tmp_path):
+    experiment = replace(SMALL, algorithm=kfl.FedMrl(small_width=6))
+    history = kfl.run(experiment, tmp_path / "run", dataset=data)
+    export_models(tmp_path / "run", [2], tmp_path / "out")
+    spec = importlib.util.spec_from_file_location("load", tmp_path / "out" / "load.py")
+    loader = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loader)
+    model, about = loader.load("device-00002")
+    world = build_world(experiment, dataset=data)
+    assert accuracy(model, world, 2) == pytest.approx(history.devices[2]["accuracy"], abs=1e-12)
+    assert about["small"] == {"features": 16, "width": 6}
+
+
 def test_files_hold_plain_arrays_with_their_description_inside(finished, tmp_path):
     (path,) = export_models(finished[0], [1], tmp_path)
     size = int.from_bytes(path.read_bytes()[:8], "little")

@@ -79,6 +79,12 @@ class FedMrl(WeightAveraging):
 
         return with_small(models, self._small(models.features))
 
+    def added_parameters(self, profile: DeviceProfile) -> int:
+        """The small model and the projector."""
+        small, features = self._small(profile.model.features), profile.model.features
+        projector = (small.features + features + 1) * features
+        return small.parameters(profile.model.input_shape, profile.model.classes) + projector
+
     def server_init(self, engine: Engine, seed: int) -> State:
         """The small model of the common start, which does not depend on a device's network."""
         return _of_small(engine.initial(0, seed, common=True))
