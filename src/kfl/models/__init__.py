@@ -8,7 +8,6 @@ from kfl.core.lazy import lazy_exports
 from kfl.models.names import PAPER_WIDTHS, WIDTHS, architectures, default_widths, names_widths, read_model
 
 if TYPE_CHECKING:
-    from kfl.models.beside import SmallNetwork, beside, with_small
     from kfl.models.fleet import FleetModels, State, fleet_from_modules, fleet_from_name
     from kfl.models.network import (
         Convolution,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
         with_ties,
     )
     from kfl.models.profile import ModelProfile, inspect_model
+    from kfl.models.small import SmallNetwork, beside, with_small
     from kfl.models.zoo import MODELS, SplitModel, cnn, mlp, mobilenet, resnet8, resnet18, sensor, transformer
 
 _LAZY = {
@@ -36,10 +36,10 @@ _LAZY = {
     "ModelProfile": "kfl.models.profile",
     "Network": "kfl.models.network",
     "SharedLayers": "kfl.models.network",
-    "SmallNetwork": "kfl.models.beside",
+    "SmallNetwork": "kfl.models.small",
     "SplitModel": "kfl.models.zoo",
     "State": "kfl.models.fleet",
-    "beside": "kfl.models.beside",
+    "beside": "kfl.models.small",
     "build_wide": "kfl.models.network",
     "cnn": "kfl.models.zoo",
     "fleet_from_modules": "kfl.models.fleet",
@@ -56,7 +56,7 @@ _LAZY = {
     "tied": "kfl.models.network",
     "transformer": "kfl.models.zoo",
     "widest": "kfl.models.network",
-    "with_small": "kfl.models.beside",
+    "with_small": "kfl.models.small",
     "with_ties": "kfl.models.network",
 }
 """Where each name comes from: imported on first use, because the names of networks are known without PyTorch."""

@@ -26,7 +26,7 @@ from kfl.models.profile import ModelProfile, inspect_model
 from kfl.models.zoo import MODELS, ModelBuilder
 
 if TYPE_CHECKING:
-    from kfl.models.beside import SmallNetwork
+    from kfl.models.small import SmallNetwork
 
 State = dict[str, Tensor]
 """A model's parameters and buffers by name."""
