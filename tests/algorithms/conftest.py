@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -32,6 +32,12 @@ class Toy:
     models: FleetModels
     engine: Engine
     seed: int = 7
+
+    def of(self, algorithm: Algorithm) -> Toy:
+        """The same world with the networks that an algorithm makes of the devices' own."""
+        models = algorithm.device_models(self.models)
+        data = LocalData(self.dataset, self.partition, self.proxy)
+        return self if models is self.models else replace(self, models=models, engine=SequentialEngine(data, models))
 
     def train(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
         indices = self.partition.train[device]

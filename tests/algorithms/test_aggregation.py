@@ -162,7 +162,13 @@ def test_fedrep_gives_each_part_as_many_steps_as_the_others_take_or_what_is_aske
 
 
 MLP = ModelProfile(
-    features=64, classes=10, parameters=550_346, body_parameters=549_696, flops=550_346, body_flops=549_696
+    features=64,
+    classes=10,
+    parameters=550_346,
+    body_parameters=549_696,
+    flops=550_346,
+    body_flops=549_696,
+    input_shape=(1, 28, 28),
 )
 TAU_D_C = 5 * 600 * 550_346
 

@@ -30,6 +30,26 @@ WEIGHTS = ("counts", "samples")
 every = pytest.mark.parametrize("cls", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 
 
+def of(toy, request):
+    """The world as the algorithm of a test finds it: one may put something around each network."""
+    return toy.of(request.getfixturevalue("cls")()) if "cls" in request.fixturenames else toy
+
+
+@pytest.fixture(name="toy")
+def own_toy(toy, request):
+    return of(toy, request)
+
+
+@pytest.fixture(name="mixed_toy")
+def own_mixed_toy(mixed_toy, request):
+    return of(mixed_toy, request)
+
+
+@pytest.fixture(name="countable_toy")
+def own_countable_toy(countable_toy, request):
+    return of(countable_toy, request)
+
+
 def equal(one, other, **tolerance):
     assert one.keys() == other.keys()
     for name in one:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kfl.engine import Distillation, FeatureTargets, LabelDistillation, Mixture, Objective, Sgd, Supervised
+from kfl.engine import Distillation, FeatureTargets, LabelDistillation, Matryoshka, Mixture, Objective, Sgd, Supervised
 from kfl.engine.objectives import MIXING, PERSONAL
 
 CLASSES, FEATURES, INPUTS, SAMPLES = 3, 4, 5, 7
@@ -94,9 +94,33 @@ def test_gradients_of_the_mixture():
         torch.testing.assert_close(exact[name], expected[name], rtol=1e-6, atol=1e-8)
 
 
+def test_gradients_of_two_nested_heads():
+    """The small head sees the first two of four numbers; with weights a sample counts as often as they say."""
+    state = {**model(), "head.small.weight": draw(CLASSES, 2), "head.small.bias": draw(CLASSES)}
+    objective = Matryoshka(0.6)
+
+    def loss(s):
+        return objective.loss(forward, s, INPUT, LABELS)
+
+    def by_hand(s):
+        feature, logits = forward(s, INPUT)
+        small = feature[:, :2] @ s["head.small.weight"].T + s["head.small.bias"]
+        return functional.cross_entropy(logits, LABELS) + 0.6 * functional.cross_entropy(small, LABELS)
+
+    exact, expected = gradients(loss, state), differences(by_hand, state)
+    for name in state:
+        torch.testing.assert_close(exact[name], expected[name], rtol=1e-6, atol=1e-8)
+    weights = torch.tensor([2.0, 1, 1, 0, 0, 0, 0], dtype=torch.float64) / 4
+    some = [0, 0, 1, 2]
+    torch.testing.assert_close(
+        objective.loss(forward, state, INPUT, LABELS, weights),
+        objective.loss(forward, state, INPUT[some], LABELS[some]),
+    )
+
+
 def test_no_objective_is_left_out():
     public = {kind for kind in Objective.__subclasses__() if kind.__module__ == Objective.__module__}
-    assert public == {Supervised, Distillation, LabelDistillation, Mixture}
+    assert public == {Supervised, Distillation, LabelDistillation, Mixture, Matryoshka}
 
 
 def test_rates_and_projection_of_the_mixture():

@@ -6,6 +6,7 @@ The twins share no code with the engine or the algorithms. Three rounds with cha
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from kfl.algorithms import (
     FedAvg,
     FedGh,
     FedKd,
+    FedMrl,
     FedProto,
     FedRep,
     FedTgp,
@@ -419,6 +421,73 @@ def test_fedkd(toy, play, fleet):
     run = play(algorithm, toy, COHORTS)
     same_predictors(algorithm, run, models)
     torch.testing.assert_close(run.server["consensus"], consensus, rtol=1e-5, atol=1e-5)
+
+
+def relu_layers(*sizes):
+    pairs = itertools.pairwise(sizes)
+    return nn.Sequential(*itertools.chain(*((nn.Linear(before, after), nn.ReLU()) for before, after in pairs)))
+
+
+def load(module, state):
+    """A module with the values of a state in their order, whatever their names."""
+    module.load_state_dict(dict(zip(module.state_dict(), state.values(), strict=True)))
+    return module
+
+
+def test_fedmrl(mixed_toy, play):
+    """Yi et al., Algorithm 1: two bodies, one projector, two heads; every device keeps its projector."""
+    algorithm = FedMrl(small_features=2, small_width=7, small_loss_weight=0.6, **COMMON)
+    toy = mixed_toy.of(algorithm)
+    common = toy.models.initial(0, toy.seed, common=True)
+
+    def start(prefix, state=common):
+        return {name: value for name, value in state.items() if name.startswith(prefix)}
+
+    small = nn.ModuleList([load(relu_layers(6, 7, 2), start("body.small")), load(nn.Linear(2, 4), start("head.small"))])
+    own, projectors = [], []
+    for k in range(DEVICES):
+        alone = mixed_toy.models.initial(k, toy.seed)  # the device's network as it starts in other algorithms
+        body, head = (relu_layers(6, 7, (8, 6, 9)[k % 3], 5), nn.Linear(5, 4))
+        own.append(nn.ModuleList([load(body, start("body.", alone)), load(head, start("head.", alone))]))
+        projectors.append(load(nn.Linear(2 + 5, 5), start("body.projector")))
+    trained = {}
+    for cohort in COHORTS:
+        uploads, sizes = [], []
+        for k in cohort:
+            x, y = toy.train(k)
+            shared, mine, projector = copy.deepcopy(small), own[k], projectors[k]
+
+            def loss(shared=shared, mine=mine, projector=projector, x=x, y=y):
+                fused = projector(torch.cat([shared[0](x), mine[0](x)], 1))
+                return functional.cross_entropy(mine[1](fused), y) + 0.6 * functional.cross_entropy(
+                    shared[1](fused[:, :2]), y
+                )
+
+            groups = [
+                {"params": [p for m in (shared[0], mine[0], projector) for p in m.parameters()], "lr": RATE},
+                {"params": [*shared[1].parameters(), *mine[1].parameters()], "lr": HEAD_RATE},
+            ]
+            descend(torch.optim.SGD(groups, momentum=MOMENTUM), loss, STEPS)
+            trained[k] = shared
+            uploads.append(shared)
+            sizes.append(len(y))
+        small = average(uploads, sizes)
+    run = play(algorithm, toy, COHORTS)
+
+    def same(state, prefix, module):
+        found, wanted = start(prefix, state), module.state_dict()
+        for value, expected in zip(found.values(), wanted.values(), strict=True):
+            torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-5)
+
+    assert len(run.server) == 6
+    same(run.server, "body.small", small[0])
+    same(run.server, "head.small", small[1])
+    for k, state in run.devices.items():  # tested with the small model as the device trained it last
+        model = algorithm.predictor(run.server, state)
+        same(model, "body.small", trained[k][0])
+        same(model, "body.own", own[k][0])
+        same(model, "head.own", own[k][1])
+        same(model, "body.projector", projectors[k])
 
 
 def test_self_knowledge(toy, play, fleet):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kfl.algorithms import Kfl
+from kfl.algorithms import FedMrl, Kfl
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.files import only_one
 from kfl.deploy import DeviceSetup
@@ -189,6 +189,29 @@ def test_a_module_keeps_the_weights_it_came_with_and_a_function_draws_them_by_na
         worker(tmp_path / name).answer(*message(0, kind="profile"))
     x, y = (Memory(tmp_path / name, RUN, 4).load().state for name in ("x", "y"))
     assert all(torch.equal(x[name], y[name]) for name in x)
+
+
+def test_what_an_algorithm_puts_around_a_module_is_trained_and_kept(tmp_path):
+    module = small_model()
+    device = worker(tmp_path, model=module)
+    algorithm = FedMrl(local_steps=2, small_width=4)
+    told = Profile.read(device.answer(*message(0, algorithm, kind="profile"))[0])
+    own = sum(value.numel() for value in module.parameters())
+    assert told.parameters == own + algorithm.added_parameters(told.for_engine())
+    start = kept(tmp_path).state
+    assert torch.equal(start["head.own.weight"], module.head.weight)
+    server = {name: value for name, value in start.items() if ".small." in name}
+    before = None
+    for round_index in range(2):
+        values, _ = message(round_index, algorithm)
+        answer, upload = worker(tmp_path, model=module).answer(values, server)  # in a process of its own
+        assert answer["status"] == "ok" and upload.keys() == {*server, "samples"}
+        now = kept(tmp_path).state["body.projector.weight"]
+        assert before is None or not torch.equal(now, before)
+        before = now
+    answer, _ = device.answer(*message(0, run="fedcba9876543210"))  # and KFL trains the module alone
+    assert answer["status"] == "ok"
+    assert Memory(tmp_path, "fedcba9876543210", 4).load().state.keys() == module.state_dict().keys()
 
 
 def test_a_device_without_test_samples_is_a_device(tmp_path):

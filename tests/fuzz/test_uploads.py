@@ -10,7 +10,8 @@ import torch
 
 import kfl
 from kfl.algorithms import ALGORITHMS, FedKd, Kfl, Upload
-from kfl.engine import RoundKey
+from kfl.engine import LocalData, RoundKey
+from kfl.engine.factory import make_engine
 from kfl.simulation import build_world
 
 CASES = 150
@@ -69,7 +70,8 @@ def spoil(upload: Upload, draw: random.Random) -> Upload:
     ids=lambda algorithm: f"{algorithm.name}-{getattr(algorithm, 'aggregation', '')}",
 )
 def test_one_upload_with_one_mutation(world, algorithm, judged):
-    engine = world.engine
+    data = LocalData(world.dataset, world.partition, world.experiment.proxy(world.dataset, 5))
+    engine = make_engine(data, algorithm.device_models(world.models))
     server = algorithm.server_init(engine, 0)
     devices = [0, 1, 2]
     states = [algorithm.device_init(engine, device, 0) for device in devices]

@@ -45,6 +45,8 @@ def test_every_device_of_every_algorithm_gives_back_the_recorded_accuracy(data, 
     experiment = replace(SMALL, widths=(8,) if equal else (8, 12), algorithm=ALGORITHMS[name]())
     if name == "fedkd":
         experiment = replace(experiment, algorithm=ALGORITHMS[name](proxy_per_class=3))
+    if name == "shared-stem":  # the first layer of an MLP is larger than knowledge
+        experiment = replace(experiment, algorithm=ALGORITHMS[name](budget_bits=20_000))
     history = kfl.run(experiment, tmp_path / "run", dataset=data)
     world = build_world(experiment, dataset=data)
     taken = [record["rounds"] for record in history.devices]
@@ -73,6 +75,19 @@ def test_exported_files_load_without_kfls_run_folder(data, finished, tmp_path, m
         assert about["inputs"]["scale"] == 1.0
         assert about["inputs"]["mean"] is None
         assert about["kfl"] == kfl.__version__
+
+
+def test_a_small_network_beside_each_is_exported_too(data, tmp_path):
+    experiment = replace(SMALL, algorithm=kfl.FedMrl(small_width=6))
+    history = kfl.run(experiment, tmp_path / "run", dataset=data)
+    export_models(tmp_path / "run", [2], tmp_path / "out")
+    spec = importlib.util.spec_from_file_location("load", tmp_path / "out" / "load.py")
+    loader = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loader)
+    model, about = loader.load("device-00002")
+    world = build_world(experiment, dataset=data)
+    assert accuracy(model, world, 2) == pytest.approx(history.devices[2]["accuracy"], abs=1e-12)
+    assert about["small"] == {"features": 16, "width": 6}
 
 
 def test_files_hold_plain_arrays_with_their_description_inside(finished, tmp_path):

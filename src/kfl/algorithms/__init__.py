@@ -12,6 +12,7 @@ from kfl.algorithms.fd import Fd
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedgh import FedGh
 from kfl.algorithms.fedkd import FedKd
+from kfl.algorithms.fedmrl import FedMrl
 from kfl.algorithms.fedproto import FedProto
 from kfl.algorithms.fedrep import FedRep
 from kfl.algorithms.fedtgp import FedTgp
@@ -25,7 +26,7 @@ from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat,
 ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.name: cls
     for cls in (
-        *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh, Fd, LgFedAvg),
+        *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh, Fd, FedMrl, LgFedAvg),
         *(SelfKnowledge, FixedKnowledge),
     )
 }
@@ -48,6 +49,7 @@ __all__ = [
     "FedAvg",
     "FedGh",
     "FedKd",
+    "FedMrl",
     "FedProto",
     "FedRep",
     "FedTgp",

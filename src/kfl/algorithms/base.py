@@ -129,6 +129,10 @@ class Algorithm(ABC):
         """The networks that devices train: the fleet's own, unless an algorithm puts something around each."""
         return models
 
+    def added_parameters(self, profile: DeviceProfile) -> int:
+        """How many parameters `device_models` added to a device's own network: none, unless it adds some."""
+        return 0
+
     def server_init(self, engine: Engine, seed: int) -> State:
         """What the server knows before the first round."""
         return {}

@@ -53,6 +53,10 @@ class Inventory:
                     result[device] = own
             return result
 
+        def own_bits(profile: Profile) -> float:
+            """Size of the device's own network, without what the algorithm put around it."""
+            return 32.0 * (profile.parameters - experiment.algorithm.added_parameters(profile.for_engine()))
+
         none = np.zeros(count)
         if cell is not None:
             cell = replace(
@@ -77,7 +81,7 @@ class Inventory:
                 flops=known(lambda d, _: costs[d].flops, none),
                 bits_up=known(lambda d, _: costs[d].bits_up, none),
                 bits_down=known(lambda d, _: costs[d].bits_down, none),
-                model_bits=known(lambda _, p: 32.0 * p.parameters, none),
+                model_bits=known(lambda _, p: own_bits(p), none),
                 budget_j=known(lambda _, p: p.budget_j, budget_j),
             ),
         )

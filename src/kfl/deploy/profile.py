@@ -97,7 +97,9 @@ class Profile(Hardware):
         from kfl.models import ModelProfile
 
         held = sum(count > 0 for count in self.samples_per_class) or None
-        return DeviceProfile(ModelProfile(**model_sizes(self)), self.samples, held, shared)
+        return DeviceProfile(
+            ModelProfile(**model_sizes(self), input_shape=self.input_shape), self.samples, held, shared
+        )
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Profile:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.algorithms import Algorithm
+    from kfl.data import LocalData
     from kfl.engine import Engine
     from kfl.models import FleetModels, State
 
@@ -43,7 +44,16 @@ class Worker:
     meter: Meter
 
     def __post_init__(self) -> None:
-        self.engine, self.model_name = one_device_engine(self.setup, self.device)
+        self._data, self._models = one_device(self.setup, self.device)
+        self.model_name = self._models.names[0]
+
+    def _asked(self, values: Mapping[str, Any]) -> Algorithm:
+        """The algorithm of a message. From now on the engine trains what it makes of the device's network."""
+        from kfl.engine.factory import make_engine
+
+        algorithm = _algorithm(values)
+        self.engine = make_engine(self._data, algorithm.device_models(self._models))
+        return algorithm
 
     def answer(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
         """Answer one message. What cannot be answered is refused in a sentence, which is an answer too."""
@@ -59,7 +69,7 @@ class Worker:
             return self._answer("refused", whole_or(values, "round"), reason=str(problem)), {}
 
     def _profile(self, values: Mapping[str, Any]) -> Profile:
-        algorithm, seed = _algorithm(values), whole(values, "seed", -MOST_SAMPLES, MOST_SAMPLES)
+        algorithm, seed = self._asked(values), whole(values, "seed", -MOST_SAMPLES, MOST_SAMPLES)
         memory = Memory(self.folder, str(values.get("run")), self.device)
         with memory.locked(number(values, "deadline_s")):
             kept = memory.load()
@@ -90,7 +100,7 @@ class Worker:
         )
 
     def _round(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
-        advice, algorithm = _advice(values), _algorithm(values)
+        advice, algorithm = _advice(values), self._asked(values)
         memory = Memory(self.folder, str(values.get("run")), self.device)
         with memory.locked(advice.deadline_s):
             kept = memory.load()
@@ -151,11 +161,9 @@ class Worker:
         }
 
 
-def one_device_engine(setup: DeviceSetup, device: int) -> tuple[Engine, str]:
-    """An engine that holds one device's data and model under that device's number, and the model's name."""
-    from kfl.data import Partition
-    from kfl.engine import LocalData
-    from kfl.engine.factory import make_engine
+def one_device(setup: DeviceSetup, device: int) -> tuple[LocalData, FleetModels]:
+    """One device's data and its own network, under that device's number."""
+    from kfl.data import LocalData, Partition
 
     data = setup.dataset()
     none = np.zeros(0, dtype=np.int64)
@@ -168,8 +176,7 @@ def one_device_engine(setup: DeviceSetup, device: int) -> tuple[Engine, str]:
         train_counts=counts,
         test_counts=np.zeros_like(counts),
     )
-    models = one_device_models(setup, device, data.input_shape, data.classes)
-    return make_engine(LocalData(data, split), models), models.names[0]
+    return LocalData(data, split), one_device_models(setup, device, data.input_shape, data.classes)
 
 
 def one_device_models(setup: DeviceSetup, device: int, input_shape: tuple[int, ...], classes: int) -> FleetModels:

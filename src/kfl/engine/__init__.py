@@ -2,7 +2,15 @@
 
 from kfl.data import LocalData
 from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
-from kfl.engine.objectives import Distillation, FeatureTargets, LabelDistillation, Mixture, Objective, Supervised
+from kfl.engine.objectives import (
+    Distillation,
+    FeatureTargets,
+    LabelDistillation,
+    Matryoshka,
+    Mixture,
+    Objective,
+    Supervised,
+)
 
 __all__ = [
     "DeviceProfile",
@@ -11,6 +19,7 @@ __all__ = [
     "FeatureTargets",
     "LabelDistillation",
     "LocalData",
+    "Matryoshka",
     "Mixture",
     "Objective",
     "RoundKey",

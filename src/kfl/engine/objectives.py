@@ -20,6 +20,7 @@ __all__ = [
     "Distillation",
     "FeatureTargets",
     "LabelDistillation",
+    "Matryoshka",
     "Mixture",
     "Objective",
     "Supervised",
@@ -232,3 +233,25 @@ class Mixture(Objective):
     def closed_form(self) -> ClosedForm | None:
         """Softmax cross-entropy of both models."""
         return ClosedForm(mixture=True) if type(self) is Mixture else None
+
+
+@dataclass(frozen=True, eq=False)
+class Matryoshka(Objective):
+    """One feature vector, judged twice: all of it by the head, its first numbers by the small head `head.small`.
+
+    The networks are those of `kfl.models.small`. How many numbers the small head sees is the width of its weight.
+    """
+
+    small_weight: float
+    """Weight of the small head's cross-entropy; the other's is 1."""
+
+    def loss(
+        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """Cross-entropy of the head, and of the small head on the first numbers of the feature."""
+        from torch.nn import functional
+
+        feature, logits = forward(state, inputs)
+        weight = state["head.small.weight"]
+        small = functional.linear(feature[:, : weight.shape[1]], weight, state["head.small.bias"])
+        return class_loss(logits, targets, weights) + self.small_weight * class_loss(small, targets, weights)

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from kfl.models.names import architectures
 from kfl.models.network import SharedLayers, shared_layers
 from kfl.models.profile import ModelProfile, inspect_model
 from kfl.models.zoo import MODELS, ModelBuilder
+
+if TYPE_CHECKING:
+    from kfl.models.small import SmallNetwork
 
 State = dict[str, Tensor]
 """A model's parameters and buffers by name."""
@@ -39,8 +43,11 @@ class FleetModels:
     profiles: tuple[ModelProfile, ...]
     """One per architecture."""
     starts: tuple[State | None, ...]
-    """One per architecture: given starting weights (a user's own module), or None to draw them by seed."""
+    """One per architecture: given starting weights (a user's own module), or None to draw them by seed. What given
+    ones leave out is drawn too."""
     names: tuple[str, ...]
+    small: SmallNetwork | None = None
+    """The network that stands beside each device's own (`with_small`); None for none."""
 
     @property
     def features(self) -> int:
@@ -58,6 +65,16 @@ class FleetModels:
         with torch.random.fork_rng(devices=[]):
             return shared_layers([self.builders[index]() for index in sorted(set(self.architecture.tolist()))])
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one sample, the same for all."""
+        return self.profiles[0].input_shape
+
+    @property
+    def classes(self) -> int:
+        """Number of logits, the same for all."""
+        return self.profiles[0].classes
+
     def profile(self, device: int) -> ModelProfile:
         """The sizes of a device's model."""
         return self.profiles[int(self.architecture[device])]
@@ -65,12 +82,12 @@ class FleetModels:
     def initial(self, device: int, seed: int, *, common: bool = False) -> State:
         """A device's starting weights: its own by name, or with `common` one start for all devices."""
         index = int(self.architecture[device])
-        start = self.starts[index]
-        if start is not None:
-            return {name: value.clone() for name, value in start.items()}
+        given = {name: value.clone() for name, value in (self.starts[index] or {}).items()}
+        if given and self.small is None:
+            return given
         if common:
-            return dict(_common_start(self, index, seed))
-        return _drawn(self.builders[index], torch_seed(seed, "initial model", device))
+            return {**_common_start(self, index, seed), **given}
+        return {**_drawn(self.builders[index], torch_seed(seed, "initial model", device)), **given}
 
 
 @lru_cache(maxsize=8)

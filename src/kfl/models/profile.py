@@ -39,6 +39,8 @@ class ModelProfile:
     flops: int
     """Floating-point operations of one forward pass of one sample, in the paper's count."""
     body_flops: int
+    input_shape: tuple[int, ...]
+    """Of one sample."""
     network: Network | None = None
     """Its layers, where all of them are known."""
 
@@ -70,6 +72,7 @@ def inspect_model(model: nn.Module, input_shape: tuple[int, ...], classes: int, 
         body_parameters=sum(p.numel() for p in body.parameters()),
         flops=body_flops + head_flops,
         body_flops=body_flops,
+        input_shape=tuple(input_shape),
         network=read_network(model, input_shape),
     )
 

@@ -77,7 +77,9 @@ def mlp(input_shape: tuple[int, ...] = (1, 28, 28), classes: int = 10, width: in
     return SplitModel(body, nn.Linear(FEATURES, classes))
 
 
-def cnn(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, width: int = 128) -> SplitModel:
+def cnn(
+    input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, width: int = 128, features: int = FEATURES
+) -> SplitModel:
     """The paper's convolutional network; `width` is its d_CNN. Images must be at least 16×16.
 
     >>> sum(p.numel() for p in cnn().parameters())
@@ -97,10 +99,10 @@ def cnn(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, width: in
         nn.Flatten(),
         nn.Linear(flat, width),
         nn.ReLU(),
-        nn.Linear(width, FEATURES),
+        nn.Linear(width, features),
         nn.ReLU(),
     )
-    return SplitModel(body, nn.Linear(FEATURES, classes))
+    return SplitModel(body, nn.Linear(features, classes))
 
 
 def _after_conv_and_pool(size: int) -> int:

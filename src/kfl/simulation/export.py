@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,8 @@ class FinishedRun:
             )
         asked = self.experiment
         shape, classes = tuple(self.data["input_shape"]), int(self.data["classes"])
-        return fleet_from_name(asked.model, asked.widths, asked.devices, shape, classes, asked.seed)
+        fleet = fleet_from_name(asked.model, asked.widths, asked.devices, shape, classes, asked.seed)
+        return asked.algorithm.device_models(fleet)
 
     def weights(self, device: int) -> State:
         """The weights a device predicts with at the end of the run."""
@@ -95,6 +96,8 @@ class FinishedRun:
             name, _, width = models.names[int(models.architecture[device])].rpartition("-")
             about["model"], about["width"] = name, int(width)
             about["features"] = models.features
+            if models.small is not None:
+                about["small"] = asdict(models.small)
         return {
             **about,
             "parameters": record["parameters"],
@@ -174,7 +177,12 @@ def load(name, folder=Path(__file__).parent):
     about = json.loads((Path(folder) / f"{name}.json").read_text())
     module, _, function = about["model"].rpartition(":")
     build = getattr(importlib.import_module(module or "kfl.models"), function)
-    model = build(input_shape=tuple(about["input_shape"]), classes=about["classes"], width=about["width"])
+    shape, classes = tuple(about["input_shape"]), about["classes"]
+    model = build(input_shape=shape, classes=classes, width=about["width"])
+    if "small" in about:  # a small network stands beside the device's own
+        from kfl.models import SmallNetwork, beside
+
+        model = beside(lambda own=model: own, SmallNetwork(**about["small"]), about["features"], shape, classes)
     model.load_state_dict(load_file(Path(folder) / f"{name}.safetensors"))
     return model.eval(), about
 '''

@@ -113,6 +113,7 @@ def build_world(
     profiles = [engine.profile(device) for device in range(experiment.devices)]
     kinds = {profile: experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in set(profiles)}
     costs = [kinds[profile] for profile in profiles]
+    own = [profile.model.parameters - experiment.algorithm.added_parameters(profile) for profile in profiles]
     radio = experiment.cell_config
     cell = None if radio is None else Cell.build(radio, experiment.devices, experiment.seed)
     budget = np.full(experiment.devices, np.inf) if cell is None else cell.budget_j(experiment.rounds)
@@ -129,7 +130,7 @@ def build_world(
             flops=np.array([cost.flops for cost in costs], dtype=np.float64),
             bits_up=np.array([cost.bits_up for cost in costs], dtype=np.float64),
             bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64),
-            model_bits=np.array([profile.model.parameters * 32 for profile in profiles], dtype=np.float64),
+            model_bits=np.array([values * 32 for values in own], dtype=np.float64),
             budget_j=budget,
         ),
         given_as_objects=tuple(name for name, given in (("dataset", dataset), ("models", models)) if given is not None),
