@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from kfl.algorithms import FedAvg, Kfl, Local, privacy_cost
+from kfl.algorithms import FedAvg, Kfl, Local, SharedStem, privacy_cost
 from kfl.algorithms.privacy import add_noise
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.engine import RoundKey
@@ -244,3 +244,32 @@ def test_a_missing_library_names_its_extra(monkeypatch):
 def test_round_keys_of_phases_differ():
     first, second = RoundKey(0, 3), RoundKey(0, 3, phase=1)
     assert first.torch_seed("batches", 2, 0) != second.torch_seed("batches", 2, 0)
+
+
+def test_noise_on_a_whole_update_covers_the_training_too():
+    """Clipped updates of whatever data lie in a ball of radius S, so 2 S z of noise is z times the sensitivity."""
+    cost = privacy_cost(SharedStem(clip_norm=0.5, noise_multiplier=4.0), 16, COUNTS)
+    assert cost.epsilon == cost.epsilon_with_training == pytest.approx(analytic_epsilon(4.0 / 4, 1e-5), rel=1e-6)
+    assert "all its samples, the training included" in cost.sentence
+    assert privacy_cost(SharedStem(), 16, COUNTS).epsilon == math.inf
+
+
+def test_an_update_leaves_its_device_clipped_and_with_noise_of_the_right_size(mixed_toy):
+    """At 32 bits per value what is sent is the clipped update plus noise; there is nothing left to feed back."""
+    engine, seed = mixed_toy.engine, mixed_toy.seed
+    sizes = {"bits_per_value": 32, "bits_down": 32, "budget_bits": 2000, "pull": "none"}
+
+    def sent(algorithm, round_index=0):
+        message = algorithm.broadcast(algorithm.server_init(engine, seed))
+        state = algorithm.device_init(engine, 1, seed)
+        _, (upload,) = algorithm.local_update(message, [1], [state], engine, RoundKey(seed, round_index))
+        return upload.arrays["values"].double()
+
+    plain, clipped = sent(SharedStem(**sizes)), sent(SharedStem(clip_norm=0.01, **sizes))
+    assert float(clipped.norm()) == pytest.approx(0.01, rel=1e-5)
+    assert float(plain.norm()) > 0.01
+    torch.testing.assert_close(clipped / clipped.norm(), plain / plain.norm(), rtol=1e-4, atol=1e-6)
+    noisy = SharedStem(clip_norm=0.01, noise_multiplier=3.0, **sizes)
+    noise = torch.cat([sent(noisy, number) - sent(SharedStem(clip_norm=0.01, **sizes), number) for number in range(60)])
+    assert float(noise.std()) == pytest.approx(2 * 0.01 * 3.0, rel=0.05)
+    assert abs(float(noise.mean())) < 5 * float(noise.std()) / math.sqrt(len(noise))

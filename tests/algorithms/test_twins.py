@@ -435,7 +435,7 @@ def load(module, state):
 
 
 def test_fedmrl(mixed_toy, play):
-    """Yi et al., Algorithm 1: two bodies, one projector, two heads; every device keeps its projector."""
+    """Yi et al.: two bodies, one projector, two heads; every device keeps its projector."""
     algorithm = FedMrl(small_features=2, small_width=7, small_loss_weight=0.6, **COMMON)
     toy = mixed_toy.of(algorithm)
     common = toy.models.initial(0, toy.seed, common=True)

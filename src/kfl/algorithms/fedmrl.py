@@ -1,7 +1,7 @@
 """FedMRL: a small model, the same for all, beside each device's own; their features are fused on the device.
 
 Yi, Yu, Ren, Wang, Liu, Li: Federated Model Heterogeneous Matryoshka Representation Learning, NeurIPS 2024,
-arXiv:2406.00488, Algorithm 1.
+arXiv:2406.00488.
 
 A device's own network has d features, and any architecture. The small model has d₁ ≤ d. On a device both bodies'
 features are put side by side and brought to d numbers by a linear layer of the device's own, its projector. All d go to
@@ -21,7 +21,7 @@ device predicts with the small model that it trained last, not with the server's
 common start. Both heads have the head's learning rate, everything else the body's; gradients are not clipped and
 weights do not decay, as in the other algorithms here (the authors clip at 50 and decay by 0.001). Momentum starts fresh
 in every round; in their code the small model's and the projector's goes on from device to device. Averages are weighted
-by training samples, theirs by all samples of a device. We average all uploads, as printed: their script collects
+by training samples, theirs by all samples of a device. We average all uploads: their script collects
 references to one model, so that its mean is the last device's.
 """
 

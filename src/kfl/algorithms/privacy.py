@@ -20,13 +20,17 @@ which the library `dp-accounting` gives the exact ε at a given δ. A scheduler 
 chooses devices by public things, not by a secret coin, so *there is no amplification by sampling*: a device
 pays for each round that it takes part in.
 
-**What is not covered.** This treats the body that computes the features as given. It is trained on the same
-samples, so replacing one sample changes, a little, the feature of every other. `PrivacyCost.epsilon` is the
+**Updates of a shared stem** (`kfl.algorithms.stem`) are clipped as a whole: whatever a device's samples are, its
+update lies in the ball of radius S, and two of them are at most 2 S apart. Noise of 2 S z then covers the replacement
+of any number of its samples, their labels and the training included, with nothing left out.
+
+**What is not covered with class means.** This treats the body that computes the features as given. It is trained on
+the same samples, so replacing one sample changes, a little, the feature of every other. `PrivacyCost.epsilon` is the
 guarantee for the averaging alone; `epsilon_with_training` allows the body to change in any way (every class mean
-anywhere in the ball of radius S) and is what holds without conditions. It is usually too large to mean anything;
-a useful unconditional guarantee would need local training that is itself private, which kfl does not have.
-Quantisation, aggregation and broadcasting come after the noise and cost nothing. In a simulation the noise comes
-from the run's seed; a device that wants protection must draw it from a secret source.
+anywhere in the ball of radius S) and is what holds without conditions. It is usually too large to mean anything; a
+useful unconditional guarantee would need local training that is itself private, which kfl does not have.
+Quantisation, aggregation and broadcasting come after the noise and cost nothing. In a simulation the noise comes from
+the run's seed; a device that wants protection must draw it from a secret source.
 """
 
 from __future__ import annotations
@@ -105,6 +109,9 @@ def privacy_cost(
     if multiplier == 0:
         sentence = f"Uploads of {algorithm.name} have no noise here: there is no differential-privacy guarantee."
         return PrivacyCost(math.inf, delta, sentence, math.inf)
+    if getattr(algorithm, "noise_covers_training", False):
+        epsilon = gaussian_epsilon(multiplier / math.sqrt(rounds_taken), delta)
+        return PrivacyCost(epsilon, delta, _sentence_of_updates(epsilon, delta, rounds_taken), epsilon)
     labels = bool(getattr(algorithm, "noise_counts", False))
     epsilon = gaussian_epsilon(multiplier / math.sqrt(rounds_taken), delta)
     worst = gaussian_epsilon(
@@ -148,4 +155,11 @@ def _sentence(epsilon: float, delta: float, worst: float, rounds: int, labels: b
         f"replacement of {unit} as far as the averaging of features goes; with the training of the body counted, "
         f"only ε = {worst:.3g} is guaranteed{vacuous}.{leak} "
         "Being scheduled by energy gives no amplification by sampling."
+    )
+
+
+def _sentence_of_updates(epsilon: float, delta: float, rounds: int) -> str:
+    return (
+        f"The {rounds} uploads of this device are ({epsilon:.3g}, {delta:g})-differentially private for the "
+        "replacement of all its samples, the training included. Being scheduled by energy gives no amplification by sampling."
     )

@@ -88,6 +88,8 @@ class SharedStem(Algorithm):
 
     name: ClassVar[str] = "shared-stem"
     server_needs_models: ClassVar[bool] = True
+    noise_covers_training: ClassVar[bool] = True
+    """Whole updates are clipped, so noise on them protects whatever they were trained on."""
     style: ClassVar[PlotStyle | None] = PlotStyle("#c1272d", width=2.4)
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from kfl.algorithms import Algorithm
     from kfl.data import LocalData
-    from kfl.engine import Engine
     from kfl.models import FleetModels, State
 
 Arrays = Mapping[str, "Tensor"]

@@ -16,6 +16,8 @@ from kfl.simulation.store import ResultStore
 
 REFERENCE = "kfl"
 """The method whose final accuracy others are timed to."""
+EVERY_CLASS = ("kfl", "fedproto")
+"""Algorithms that are charged for the means of every class, as the paper does, though devices have those they hold."""
 LEVEL = 0.05
 
 
@@ -35,7 +37,7 @@ class Standing:
     """Bits that a device sends in a round it takes part in."""
     bits_down: float
     held_bits_up: float | None
-    """For KFL: the bits of the classes that a device holds, where it is charged for all of them; None for others."""
+    """The bits of the classes that a device holds, where all of them are charged; None where held ones are."""
     rounds_to_reference: float | None
     """Rounds after which it has KFL's final accuracy, as a part of KFL's; None where, for some seed, it never has."""
     joules_to_reference: float | None
@@ -137,9 +139,9 @@ def _finals(rows: Mapping[int, Record]) -> list[float]:
 
 
 def _held_bits(rows: Sequence[Record], bits_up: float) -> float | None:
-    """KFL's upload without the classes that a device does not hold, and with a bit for each class that says which."""
+    """An upload without the classes that a device does not hold, and with a bit for each class that says which."""
     first = rows[0]
-    if first["algorithm"] != REFERENCE or first["settings"].get("charge", "printed") != "printed":
+    if first["algorithm"] not in EVERY_CLASS or first["settings"].get("charge", "printed") != "printed":
         return None
     held = [row["held_classes"] for row in rows if "held_classes" in row]
     classes = first.get("classes")

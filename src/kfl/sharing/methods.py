@@ -9,6 +9,11 @@ from typing import Any
 from kfl.algorithms import (
     ALGORITHMS,
     Algorithm,
+    Fd,
+    FedGh,
+    FedMrl,
+    FedProto,
+    FedTgp,
     FixedKnowledge,
     Kfl,
     LgFedAvg,
@@ -33,7 +38,12 @@ METHODS: dict[str, Algorithm] = {
     "shared-stem": SharedStem(),
     "lg-fedavg-stem": LgFedAvg(share="stem"),
     "lg-fedavg-head": LgFedAvg(share="head"),
-    "fedproto": ALGORITHMS["fedproto"](),
+    "fd": Fd(),
+    "fedproto": FedProto(),
+    "fedtgp": FedTgp(),
+    "fedgh": FedGh(),
+    "fedgh-released": FedGh(head="as-released"),
+    "fedmrl": FedMrl(),
 }
 """Methods that upload something, by the label they have in tables."""
 UNLIMITED = 10**12

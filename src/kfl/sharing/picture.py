@@ -11,8 +11,16 @@ from kfl.sharing.answer import Answer, Standing
 from kfl.sharing.methods import LABELS
 
 FORMATS = ("png", "svg")
-COLOURS = {"lg-fedavg-stem": "#7a6bb5", "lg-fedavg-head": "#b39ddb"}
-"""Labels that share an algorithm's colour otherwise."""
+COLOURS = {
+    "lg-fedavg-stem": "#6f5fc0",
+    "lg-fedavg-head": "#a99be0",
+    "fedtgp": "#148f77",
+    "fedgh": "#b9770e",
+    "fedgh-released": "#d9ab5f",
+    "fedmrl": "#4d7c0f",
+    "fd": "#7f5539",
+}
+"""Dots have no dashes to be told apart by, so some need a colour that is further from the others'."""
 
 
 def draw(answers: Sequence[Answer], folder: Path, name: str = "sharing") -> list[Path]:

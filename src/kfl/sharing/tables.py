@@ -53,11 +53,8 @@ def sentences(answer: Answer, questions: int, unfit: Mapping[str, str], *, searc
             f"interval of a paired t-test; yes means above zero after Holm's correction for {questions} questions."
         )
     notes.append("Bits are those of one device in one round it takes part in.")
-    kfl = next((one for one in methods if one.held_bits_up is not None), None)
-    if kfl is not None:
-        notes.append(
-            "KFL's upload: every class, as the paper charges it; in brackets the held classes, and which they are."
-        )
+    if any(one.held_bits_up is not None for one in methods):
+        notes.append("Class means are charged for every class, as in the paper; in brackets for held ones and a mask.")
     if not searched:
         notes.append("Every method is as its authors set it; --search gives each the same search on other seeds first.")
     notes += [f"Left out: {label}. {why}" for label, why in unfit.items()]

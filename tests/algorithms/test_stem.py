@@ -1,0 +1,207 @@
+"""The shared stem beyond its twin: which layers, what is refused, error feedback, robust rules, bits as sent."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import kfl
+from kfl.algorithms import LgFedAvg, SharedStem, Upload
+from kfl.algorithms.quantise import pack, unpack
+from kfl.core.errors import ConfigError, ModelError
+from kfl.engine import RoundKey
+from kfl.models import SplitModel, fleet_from_modules, fleet_from_name, shared_layers
+
+CNN = ("cnn", (64, 128), 6, (3, 32, 32), 10, 0)
+MLP = ("mlp", (64, 128), 6, (1, 28, 28), 10, 0)
+
+
+def stem_of(models, algorithm):
+    profile = models.profiles[0]
+    return [layer.name for layer in algorithm.stem(models.shared.stem, profile.classes, profile.features)]
+
+
+def test_the_papers_cnn_shares_its_convolutions():
+    models = fleet_from_name(*CNN)
+    assert [(layer.name, layer.values) for layer in models.shared.stem] == [("body.0", 456), ("body.3", 2416)]
+    assert stem_of(models, SharedStem(bits_per_value=1)) == ["body.0", "body.3"]
+    assert stem_of(models, SharedStem(bits_per_value=7)) == ["body.0", "body.3"]  # 20,232 of 20,480 bits
+    assert stem_of(models, SharedStem(bits_per_value=8)) == ["body.0"]
+    assert stem_of(models, SharedStem(bits_per_value=32, budget_bits=91_904)) == ["body.0", "body.3"]
+    assert [layer.values for layer in models.shared.head] == [650]
+
+
+def test_equal_networks_share_as_much_of_the_body_as_fits():
+    models = fleet_from_name("resnet8-8", None, 4, (3, 32, 32), 10, 0)
+    layers = models.shared.stem
+    deep = stem_of(models, SharedStem(budget_bits=10**9))
+    assert deep == [layer.name for layer in layers] and len(deep) > 5
+    some = stem_of(models, SharedStem())
+    assert some == deep[: len(some)] and 1 < len(some) <= len(deep)
+    # Running statistics are not parameters: they stay on the device.
+    assert not any("running" in name for layer in layers for name, _ in layer.arrays)
+
+
+def test_a_layer_of_which_only_a_part_agrees_is_not_shared_and_ends_the_stem():
+    def model(width, channels=4):
+        body = nn.Sequential(
+            nn.Linear(5, channels), nn.ReLU(), nn.Linear(channels, width), nn.ReLU(), nn.Linear(width, 3)
+        )
+        return SplitModel(body, nn.Linear(3, 2))
+
+    shared = shared_layers([model(6), model(7)])
+    assert [layer.name for layer in shared.stem] == ["body.0"]  # the last bias agrees too, but nothing below it
+    assert shared_layers([model(6), model(6, channels=5)]).stem == ()
+    assert len(shared_layers([model(6), model(6)]).stem) == 3
+
+
+def test_networks_with_nothing_to_share_are_refused_in_words_that_name_what_would_fit():
+    models = fleet_from_name(*MLP)
+    with pytest.raises(
+        ModelError, match=r"401,920 values, 401,984 bits .* may have 20,480.*--algorithm.budget-bits 401984"
+    ):
+        SharedStem().check_models(models)
+    SharedStem(budget_bits=401_984).check_models(models)
+    widths = [
+        SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(4, w), nn.Linear(w, 3)), nn.Linear(3, 2)) for w in (5, 6)
+    ]
+    different = fleet_from_modules(widths, 2, (4,), 2)
+    with pytest.raises(ModelError, match="differ in shape from device to device"):
+        SharedStem().check_models(different)
+    with pytest.raises(ModelError, match="first layers of the networks, but these differ"):
+        LgFedAvg(share="stem").check_models(different)
+    LgFedAvg(share="head").check_models(different)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"bits_per_value": 0}, "bits_per_value"),
+        ({"bits_per_value": 33}, "bits_per_value"),
+        ({"bits_down": 0}, "bits_down"),
+        ({"budget_bits": 0}, "budget_bits"),
+        ({"pull": "magnet"}, "one of none, random, simplex, knowledge"),
+        ({"bits_per_value": 1, "aggregation": "median"}, "signs alone leave a median nothing to choose from"),
+        ({"bits_per_value": 1, "aggregation": "trimmed"}, "mean or clip"),
+        ({"noise_multiplier": 1.0}, "clip_norm"),
+        ({"noise_multiplier": 1.0, "clip_norm": 1.0, "pull": "knowledge"}, "class means would be sent without noise"),
+    ],
+)
+def test_what_does_not_make_sense_is_refused(options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        SharedStem(**options).validate()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(1, 12), st.lists(st.lists(st.floats(-5, 5, width=32), min_size=6, max_size=6), min_size=1, max_size=8)
+)
+def test_error_feedback_loses_nothing_over_rounds(bits, updates):
+    """What was sent in all rounds and what is kept at the end are together what was to be sent."""
+    kept, arrived = torch.zeros(6, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
+    for update in updates:
+        wanted = torch.tensor(update, dtype=torch.float64) + kept
+        got = unpack(pack(wanted, [4, 2], bits), [4, 2], bits)
+        kept, arrived = wanted - got, arrived + got
+    torch.testing.assert_close(arrived + kept, torch.tensor(updates, dtype=torch.float64).sum(0), rtol=0, atol=1e-4)
+
+
+def test_a_device_keeps_what_quantisation_took(mixed_toy):
+    algorithm, engine, seed = SharedStem(budget_bits=2000), mixed_toy.engine, mixed_toy.seed
+    message = algorithm.broadcast(algorithm.server_init(engine, seed))
+    state = algorithm.device_init(engine, 0, seed)
+    (once,), (_first,) = algorithm.local_update(message, [0], [state], engine, RoundKey(seed, 0))
+    again = {**once, "feedback/stem": torch.zeros_like(once["feedback/stem"])}
+    (_,), (second,) = algorithm.local_update(message, [0], [once], engine, RoundKey(seed, 1))
+    (_,), (without,) = algorithm.local_update(message, [0], [again], engine, RoundKey(seed, 1))
+    assert once["feedback/stem"].abs().max() > 0
+    assert not torch.equal(second.arrays["scales"], without.arrays["scales"])
+    assert set(algorithm.predictor({}, once)) == set(engine.initial(0, seed))
+
+
+def updates(algorithm, server, rows):
+    sizes = [value.numel() for value in server.values()]
+    return [
+        Upload(k, {**pack(torch.tensor(row), sizes, algorithm.bits_per_value), "samples": torch.tensor(10.0).double()})
+        for k, row in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize("rule", ["mean", "clip", "median", "trimmed"])
+def test_robust_rules_bound_what_one_liar_can_do(rule):
+    server = {"body.0.weight": torch.zeros(2, 2), "body.0.bias": torch.zeros(2)}
+    algorithm = SharedStem(bits_per_value=32, aggregation=rule)
+    honest = np.random.default_rng(0).normal(1.0, 0.1, size=(6, 6)).astype(np.float32).tolist()
+    uploads = updates(algorithm, server, [*honest, [1e6] * 6])
+    after, rejected = algorithm.aggregate(server, uploads, engine=None, key=None)
+    moved = torch.cat([value.flatten() for value in after.values()])
+    assert rejected == []
+    if rule == "mean":
+        assert float(moved.min()) > 1e5
+    else:
+        low, high = np.min(honest), np.max(honest)
+        assert bool((moved >= min(low, 0)).all()) and bool((moved <= 1.2 * high).all())
+
+
+def test_a_scale_that_would_overflow_is_refused():
+    server = {"body.0.weight": torch.zeros(4)}
+    algorithm = SharedStem(bits_per_value=4)
+    good, bad = updates(algorithm, server, [[0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4]])
+    bad = Upload(1, {**bad.arrays, "scales": torch.tensor([3e38])})
+    after, rejected = algorithm.aggregate(server, [good, bad], engine=None, key=None)
+    assert [(one.device, one.code) for one in rejected] == [(1, "not_finite")]
+    alone, _ = algorithm.aggregate(server, [good], engine=None, key=None)
+    assert torch.equal(after["body.0.weight"], alone["body.0.weight"])
+    assert bool(torch.isfinite(after["body.0.weight"]).all())
+
+
+def test_a_message_for_another_network_is_refused_in_words(mixed_toy):
+    algorithm, engine, seed = SharedStem(budget_bits=2000), mixed_toy.engine, mixed_toy.seed
+    message = dict(algorithm.broadcast(algorithm.server_init(engine, seed)))
+    message["codes"] = message["codes"][:-3]
+    with pytest.raises(ModelError, match="names other networks than this device has"):
+        algorithm.local_update(message, [0], [algorithm.device_init(engine, 0, seed)], engine, RoundKey(seed, 0))
+
+
+@pytest.mark.parametrize("bits", [1, 4, 32])
+@pytest.mark.parametrize("pull", ["random", "knowledge"])
+def test_bits_are_those_of_what_is_sent(bits, pull, mixed_toy):
+    """The bytes of an upload without the number of samples, which is sent once; of class means those of held classes."""
+    algorithm = SharedStem(bits_per_value=bits, bits_down=5, budget_bits=2000, pull=pull)
+    engine, seed = mixed_toy.engine, mixed_toy.seed
+    message = algorithm.broadcast(algorithm.server_init(engine, seed))
+    state = algorithm.device_init(engine, 2, seed)
+    _, (upload,) = algorithm.local_update(message, [2], [state], engine, RoundKey(seed, 0))
+
+    def size(arrays, names):
+        return sum(8 * arrays[name].numel() * arrays[name].element_size() for name in names if name in arrays)
+
+    up, down = algorithm.bits(engine.profile(2))
+    stem = ("scales", "codes", "values")
+    held = 2 * engine.features * 32 + engine.classes if pull == "knowledge" else 0
+    assert up == size(upload.arrays, stem) + held
+    assert down == size(message, (*stem, "knowledge")) + (engine.classes if pull == "knowledge" else 0)
+
+
+def test_it_runs_resumes_and_is_charged_in_a_simulation(tmp_path):
+    small = kfl.Experiment(
+        devices=8,
+        rounds=4,
+        model="cnn",
+        widths=(8, 12),
+        samples_per_device=12,
+        algorithm=SharedStem(),
+        scheduler=kfl.Uniform(3),
+    )
+    whole = kfl.run(small, tmp_path / "whole")
+    assert whole.summary["bits_up"] == 4 * 3 * (math.ceil(2572 / 8) * 8 + 4 * 32)
+    asked = iter([False, True])
+    kfl.run(small, tmp_path / "half", should_stop=lambda: next(asked, True))
+    resumed = kfl.resume(tmp_path / "half")  # error feedback is part of what a checkpoint keeps
+    assert [log.accuracy for log in resumed.rounds] == [log.accuracy for log in whole.rounds]
