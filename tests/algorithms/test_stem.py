@@ -14,7 +14,7 @@ from torch import nn
 import kfl
 from kfl.algorithms import LgFedAvg, SharedStem, Upload
 from kfl.algorithms.quantise import pack, unpack
-from kfl.core.errors import ConfigError, ModelError
+from kfl.core.errors import ConfigError, ModelError, StoppedError
 from kfl.engine import RoundKey
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name, shared_layers
 
@@ -172,7 +172,7 @@ def test_a_message_for_another_network_is_refused_in_words(mixed_toy):
 @pytest.mark.parametrize("bits", [1, 4, 32])
 @pytest.mark.parametrize("pull", ["random", "knowledge"])
 def test_bits_are_those_of_what_is_sent(bits, pull, mixed_toy):
-    """The bytes of an upload without the number of samples, which is sent once; of class means those of held classes."""
+    """The bytes of an upload without the number of samples, which is sent once; means of held classes alone."""
     algorithm = SharedStem(bits_per_value=bits, bits_down=5, budget_bits=2000, pull=pull)
     engine, seed = mixed_toy.engine, mixed_toy.seed
     message = algorithm.broadcast(algorithm.server_init(engine, seed))
@@ -202,6 +202,7 @@ def test_it_runs_resumes_and_is_charged_in_a_simulation(tmp_path):
     whole = kfl.run(small, tmp_path / "whole")
     assert whole.summary["bits_up"] == 4 * 3 * (math.ceil(2572 / 8) * 8 + 4 * 32)
     asked = iter([False, True])
-    kfl.run(small, tmp_path / "half", should_stop=lambda: next(asked, True))
+    with pytest.raises(StoppedError):
+        kfl.run(small, tmp_path / "half", should_stop=lambda: next(asked))
     resumed = kfl.resume(tmp_path / "half")  # error feedback is part of what a checkpoint keeps
     assert [log.accuracy for log in resumed.rounds] == [log.accuracy for log in whole.rounds]
