@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -64,10 +62,10 @@ def test_a_layer_of_which_only_a_part_agrees_is_not_shared_and_ends_the_stem():
 def test_networks_with_nothing_to_share_are_refused_in_words_that_name_what_would_fit():
     models = fleet_from_name(*MLP)
     with pytest.raises(
-        ModelError, match=r"401,920 values, 401,984 bits .* may have 20,480.*--algorithm.budget-bits 401984"
+        ModelError, match=r"401,920 values, 1,607,744 bits .* may have 20,480.*--algorithm.budget-bits 1607744"
     ):
         SharedStem().check_models(models)
-    SharedStem(budget_bits=401_984).check_models(models)
+    SharedStem(bits_per_value=1, budget_bits=401_984).check_models(models)
     widths = [
         SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(4, w), nn.Linear(w, 3)), nn.Linear(3, 2)) for w in (5, 6)
     ]
@@ -200,7 +198,7 @@ def test_it_runs_resumes_and_is_charged_in_a_simulation(tmp_path):
         scheduler=kfl.Uniform(3),
     )
     whole = kfl.run(small, tmp_path / "whole")
-    assert whole.summary["bits_up"] == 4 * 3 * (math.ceil(2572 / 8) * 8 + 4 * 32)
+    assert whole.summary["bits_up"] == 4 * 3 * (2572 * 4 + 4 * 32)
     asked = iter([False, True])
     with pytest.raises(StoppedError):
         kfl.run(small, tmp_path / "half", should_stop=lambda: next(asked))

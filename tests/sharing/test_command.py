@@ -30,7 +30,7 @@ def test_it_writes_results_a_table_and_a_picture(digits, capsys):
     rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     assert len(rows) == 5 * 2 and {row["seed"] for row in rows} == {0, 1}
     stem = next(row for row in rows if row["algorithm"] == "shared-stem")
-    assert stem["bits_up"] == 2 * 3 * (8 * 322 + 4 * 32)  # 156 + 2,416 values of one bit, in whole bytes, and 4 scales
+    assert stem["bits_up"] == 2 * 3 * (2572 * 4 + 4 * 32)  # 156 + 2,416 values of four bits, and four scales
     text = (folder / "sharing.md").read_text()
     assert "| shared-stem |" in text and "kfl sharing" in text
     assert (folder / "sharing.png").stat().st_size > 10_000 and (folder / "sharing.svg").exists()

@@ -161,5 +161,6 @@ def _sentence(epsilon: float, delta: float, worst: float, rounds: int, labels: b
 def _sentence_of_updates(epsilon: float, delta: float, rounds: int) -> str:
     return (
         f"The {rounds} uploads of this device are ({epsilon:.3g}, {delta:g})-differentially private for the "
-        "replacement of all its samples, the training included. Being scheduled by energy gives no amplification by sampling."
+        "replacement of all its samples, the training included. Being scheduled by energy gives no amplification by "
+        "sampling."
     )

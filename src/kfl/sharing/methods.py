@@ -49,9 +49,9 @@ METHODS: dict[str, Algorithm] = {
 UNLIMITED = 10**12
 """A budget in bits that any stem fits."""
 BITS: dict[str, Algorithm] = {
-    f"shared-stem-{bits}": SharedStem(bits_per_value=bits, budget_bits=UNLIMITED) for bits in (2, 4, 8, 32)
+    f"shared-stem-{bits}": SharedStem(bits_per_value=bits, budget_bits=UNLIMITED) for bits in (1, 2, 8, 32)
 }
-"""The shared stem with more bits per value, whatever an upload then takes."""
+"""The shared stem with fewer and more bits per value, whatever an upload then takes."""
 LABELS: dict[str, Algorithm] = {**METHODS, **BITS, **TWINS}
 """Everything that has a label of its own."""
 STANDARD = (*METHODS, *TWINS)
