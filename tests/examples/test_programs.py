@@ -63,6 +63,17 @@ def test_own_scheduler_is_cheap_and_unfair():
     assert all(percent(words[3]) <= 100 for words in table.values())
 
 
+def test_does_it_share_tells_methods_from_twins(tmp_path):
+    header, *lines = start("does_it_share.py", tmp_path)
+    table = {line.split()[0]: line for line in lines[:5]}
+    assert header.split()[0] == "method" and set(table) == {
+        *("kfl", "shared-stem", "lg-fedavg-head"),
+        *("local", "fixed-knowledge"),
+    }
+    assert " yes " in table["shared-stem"] and " no " in table["kfl"] and " twin " in table["local"]
+    assert any(line.startswith("What shared-stem uploads adds something") for line in lines)
+
+
 def test_comparison_under_a_budget_leaves_fedavg_without_devices(tmp_path):
     table = rows(start("compare_energy_budget.py", tmp_path)[:-1])
     assert list(table) == ["kfl", "fedavg", "local"]

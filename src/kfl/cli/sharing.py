@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = f"""Does it share? Put methods that upload something beside twins that upload nothing.
 
-  kfl sharing                                       the embedded digits, about a minute
+  kfl sharing                                       the embedded digits, a minute or two
   kfl sharing --dataset my-data.npz --model cnn     your own data: every option of kfl run applies to all methods alike
   kfl sharing --published                           the conditions of the documentation; a GPU, or days
   kfl sharing --from FOLDER                         show the results of a folder again, without running anything
@@ -37,13 +37,14 @@ where it was. Methods: {", ".join(LABELS)}; other algorithms by name, and packag
 
 FIRST: dict[str, object] = {
     "dataset": "mnist-5k",
-    "devices": 50,
-    "rounds": 60,
+    "devices": 30,
+    "rounds": 30,
     "samples_per_device": 20,
     "distinct_classes": True,
     "model": "cnn",
     "widths": (32, 48, 64),
-    "evaluate_every": 10,
+    "scheduler.count": 6,
+    "evaluate_every": 6,
 }
 """The setting where none is said: scarce data, in which help could matter, and networks that begin alike."""
 

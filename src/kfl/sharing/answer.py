@@ -170,7 +170,7 @@ def _reached(own: Mapping[int, Record], reference: Mapping[int, Record]) -> tupl
 def first_reach(rounds: Sequence[float], accuracy: Sequence[float], target: float) -> float | None:
     """The first round in which a curve reaches a value, by a straight line between evaluations; None for never.
 
-    >>> first_reach([10, 20, 30], [0.4, 0.6, 0.8], 0.7), first_reach([10, 20], [0.4, 0.6], 0.7)
+    >>> first_reach([10, 20, 30], [0.25, 0.5, 1.0], 0.75), first_reach([10, 20], [0.4, 0.6], 0.7)
     (25.0, None)
     """
     for index, value in enumerate(accuracy):
