@@ -42,7 +42,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from kfl.algorithms.averaging import SAMPLES, average_knowledge, empty_knowledge, knowledge_format
+from kfl.algorithms.averaging import (
+    SAMPLES,
+    average_knowledge,
+    empty_knowledge,
+    knowledge_format,
+    weights_upload,
+)
 from kfl.algorithms.base import (
     BITS_PER_VALUE,
     Algorithm,
@@ -219,29 +225,24 @@ class SharedStem(Algorithm):
         rows = torch.stack([_row({name: model[name] for name in stem}) for model in trained]).double().cpu()
         kept = torch.stack([state.get(FEEDBACK, like.new_zeros(len(received))) for state in states])
         updates = [self._guarded(row - received, device, key) for device, row in zip(devices, rows, strict=True)]
-        wanted = torch.stack(updates) + kept.double().cpu()
-        sent = [pack(update, sizes, self.bits_per_value) for update in wanted]
+        corrected = torch.stack(updates) + kept.double().cpu()
+        sent = [pack(update, sizes, self.bits_per_value) for update in corrected]
         arrived = torch.stack([unpack(arrays, sizes, self.bits_per_value) for arrays in sent])
-        feedback = (wanted - arrived).to(like)
+        feedback = (corrected - arrived).to(like)
         after: list[State] = [{**model, FEEDBACK: own} for model, own in zip(trained, feedback, strict=True)]
-        return after, self._uploads(devices, trained, sent, engine)
+        knowledge = self._knowledge(devices, trained, engine)
+        uploads = [
+            weights_upload(device, {**arrays, **more}, engine)
+            for device, arrays, more in zip(devices, sent, knowledge, strict=True)
+        ]
+        return after, uploads
 
-    def _uploads(
-        self, devices: Sequence[int], trained: Sequence[State], sent: Sequence[dict[str, Tensor]], engine: Engine
-    ) -> list[Upload]:
-        import torch
-
-        uploads = []
-        means, counts = (
-            (values.cpu() for values in engine.class_means(devices, trained))
-            if self.pull == "knowledge"
-            else ([None] * len(devices), [None] * len(devices))
-        )
-        for device, arrays, mean, count in zip(devices, sent, means, counts, strict=True):
-            samples = torch.tensor(float(engine.profile(device).samples), dtype=torch.float64)
-            knowledge = {} if mean is None or count is None else {"means": mean, "counts": count}
-            uploads.append(Upload(device, {**arrays, SAMPLES: samples, **knowledge}))
-        return uploads
+    def _knowledge(self, devices: Sequence[int], trained: Sequence[State], engine: Engine) -> list[dict[str, Tensor]]:
+        """What devices upload beside the stem: with KFL's pull, the mean feature of each class."""
+        if self.pull != "knowledge":
+            return [{} for _ in devices]
+        means, counts = (values.cpu() for values in engine.class_means(devices, trained))
+        return [{"means": mean, "counts": count} for mean, count in zip(means, counts, strict=True)]
 
     def _guarded(self, update: Tensor, device: int, key: RoundKey) -> Tensor:
         """A device's update as it may leave the device: of bounded norm and with noise, where asked for."""

@@ -249,16 +249,16 @@ class CohortWork:
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
             inputs, labels, weights = _readers(self._table("train"), held, steps)[0]()
             feature, logits = self._run(cohort.family, stack, held, inputs)
-            said = feature if of == "features" else logits
+            outputs = feature if of == "features" else logits
             if clip_norm is not None:
-                said = said * (clip_norm / said.norm(dim=2, keepdim=True)).clamp(max=1)
+                outputs = outputs * (clip_norm / outputs.norm(dim=2, keepdim=True)).clamp(max=1)
             member = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
             if weights is not None:
                 member = member & (weights > 0).unsqueeze(-1)
             counts = member.sum(1)
             # The sum of a class is a product with zeros and ones, never rounded beyond the type of the weights.
             with self._arithmetic.products(exact=True):
-                total = torch.bmm(member.to(said.dtype).transpose(1, 2), said)
+                total = torch.bmm(member.to(outputs.dtype).transpose(1, 2), outputs)
             return {"means": total / counts.clamp(min=1).unsqueeze(-1), "counts": counts}
 
         found = self.graphs.run(("means", id(cohort.family), clip_norm, of), needed, body)

@@ -186,8 +186,8 @@ class LabelDistillation(Objective):
         from torch.nn import functional
 
         _, logits = forward(state, inputs)
-        wanted = functional.softmax(self.targets.to(logits.dtype), dim=1)[targets]
-        distance = -(wanted * functional.log_softmax(logits, dim=1)).sum(1) * self.known[targets]
+        target_probs = functional.softmax(self.targets.to(logits.dtype), dim=1)[targets]
+        distance = -(target_probs * functional.log_softmax(logits, dim=1)).sum(1) * self.known[targets]
         distilled = distance.mean() if weights is None else (distance * weights).sum()
         return class_loss(logits, targets, weights) + self.weight * distilled
 
