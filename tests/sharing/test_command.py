@@ -58,6 +58,12 @@ def test_methods_that_networks_do_not_allow_are_left_out_with_a_reason(tmp_path,
     assert "--algorithm.budget-bits" in shown
 
 
+def test_settings_of_a_method_that_is_not_there_are_refused(tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text("[fedprox]\nlearning_rate = 0.1\n")
+    assert main(["sharing", *SMALL, "--methods", "kfl,local", "--settings", str(tmp_path / "mine.toml")]) == 2
+    assert "a table named after a method: kfl, local" in capsys.readouterr().err
+
+
 def test_own_data_in_one_line(tmp_path, capsys):
     draw = np.random.default_rng(0)
     y = np.arange(240) % 3
@@ -98,3 +104,9 @@ def test_the_same_search_for_everyone_runs_and_is_used(tmp_path, capsys):
     best = max((row for row in searched if row["algorithm"] == "kfl"), key=lambda row: row["accuracy"])
     final = next(row for row in rows if row["run"] == "own, kfl, searched, seed 0")
     assert final["settings"]["learning_rate"] == best["settings"]["learning_rate"]
+    # What was found can be used again, in another condition.
+    again = [*SMALL, "--rounds", "1", "--methods", "kfl,local", "--seeds", "1", "--out", str(tmp_path / "again")]
+    assert main(["sharing", *again, "--settings", str(out / "searched-own.toml")]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "again" / "results.jsonl").read_text().splitlines()]
+    kfl = next(row for row in rows if row["algorithm"] == "kfl")
+    assert kfl["settings"]["learning_rate"] == best["settings"]["learning_rate"]

@@ -12,11 +12,13 @@ import tyro
 
 from kfl.cli.options import new_folder, peek, whole_numbers, worker_count
 from kfl.cli.setting import Setting, command_line, interrupted, parse_setting
+from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.text import several
 from kfl.experiment import Experiment
 from kfl.sharing import LABELS, STANDARD, Condition, Study, answers, chosen, columns, page, published, sentences, unfit
+from kfl.sharing.methods import with_settings
 from kfl.sharing.tables import count_questions
 from kfl.simulation.records import RESULTS
 from kfl.simulation.store import Execution, ResultStore
@@ -119,16 +121,18 @@ def _study(options: SharingOptions, experiment: Experiment) -> tuple[Study, dict
     else:
         title = f"{experiment.dataset}: {experiment.devices} devices, {experiment.rounds} rounds"
         conditions = [Condition("own", title, experiment)]
+    methods = chosen(labels, start)
+    if options.setting.settings is not None:
+        methods = with_settings(methods, options.setting.settings)
     study = Study(
         conditions=conditions,
-        methods=chosen(labels, start),
+        methods=methods,
         seeds=whole_numbers(options.seeds, "seeds"),
         searched=options.search,
         search_seeds=whole_numbers(options.search_seeds, "search_seeds"),
     )
     problems = unfit(study, options.setting.data_dir)
-    methods = {label: algorithm for label, algorithm in study.methods.items() if label not in problems}
-    return replace(study, methods=methods), problems
+    return replace(study, methods={label: methods[label] for label in methods if label not in problems}), problems
 
 
 def _published(names: str) -> list[Condition]:
@@ -152,7 +156,8 @@ def _play(study: Study, folder: Path, options: SharingOptions) -> KflError | Non
         setting.precision,
         setting.data_dir,
         setting.ray,
-        options.keep_runs,
+        keep_runs=options.keep_runs or setting.keep_models,
+        keep_models=setting.keep_models,
     )
     searches = f" after a search of {several(len(study.search_runs()), 'run')}" if study.searched else ""
     print(f"{several(len(study.runs({})), 'run')}{searches}; what is finished is in {folder}", file=sys.stderr)
@@ -180,9 +185,19 @@ def show(found: Sequence[Answer], study: Study, left_out: dict[str, str], folder
     folder.mkdir(parents=True, exist_ok=True)
     text = page(found, left_out, command, searched=study.searched)
     write_atomic(folder / "sharing.md", text.encode())
+    if study.searched:
+        _write_settings(study, folder)
     try:
         files = draw(found, folder)
     except MissingExtraError as problem:
         print(problem, file=sys.stderr)
         files = []
     print(f"The table is {folder / 'sharing.md'}", *[f"The picture is {files[0]}"] * bool(files), sep="\n")
+
+
+def _write_settings(study: Study, folder: Path) -> None:
+    """What the search found, for --settings: a table for each method, a file for each place it was searched in."""
+    for name, methods in study.found(ResultStore.open(folder)).items():
+        if study.place(next(one for one in study.conditions if one.name == name)).name == name:
+            tables = {label: to_table(algorithm) for label, algorithm in methods.items()}
+            write_atomic(folder / f"searched-{name}.toml", dump_toml(tables).encode())

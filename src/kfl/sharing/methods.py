@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from kfl.algorithms import (
@@ -21,6 +22,7 @@ from kfl.algorithms import (
     SelfKnowledge,
     SharedStem,
 )
+from kfl.core.config import from_table, read_config
 from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
 from kfl.experiment import common_settings
@@ -79,6 +81,20 @@ def chosen(labels: Sequence[str], start: Algorithm | None = None) -> dict[str, A
         found[label].validate()
     if not any(is_twin(algorithm) for algorithm in found.values()):
         raise ConfigError("methods", ",".join(labels), f"a list with a twin that uploads nothing: {', '.join(TWINS)}")
+    return found
+
+
+def with_settings(methods: Mapping[str, Algorithm], path: Path) -> dict[str, Algorithm]:
+    """Methods with hyper-parameters from a TOML file that has a table for a label or for an algorithm."""
+    tables = read_config(path, "settings")
+    for name, table in tables.items():
+        if not isinstance(table, dict) or name not in {*LABELS, *ALGORITHMS, *methods}:
+            raise ConfigError("settings", name, f"a table named after a method: {', '.join(methods)}")
+    found = {}
+    for label, algorithm in methods.items():
+        table = tables.get(label) or tables.get(algorithm.name) or {}
+        found[label] = from_table(type(algorithm), table, f"{label}.", algorithm)
+        found[label].validate()
     return found
 
 

@@ -81,6 +81,8 @@ class Execution:
     ray: str | None = None
     keep_runs: bool = False
     """Keep the run folders as well, not only their results."""
+    keep_models: bool = False
+    """Keep the devices' models in the run folders."""
 
 
 def run_missing(
@@ -130,6 +132,7 @@ def run_missing(
         store.folder / "runs",
         execution.workers,
         finished,
+        execution.keep_models,
         device=execution.device,
         precision=execution.precision,
         data_dir=execution.data_dir,
