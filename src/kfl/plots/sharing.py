@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 PANEL_IN = (4.6, 3.3)
 LABEL_GAP = 0.062
 """Between the names of two methods, as a share of the panel's height."""
+LOWEST = -6.0
+"""Points below which a method stands at the lower edge with its number: what is far below would flatten the rest."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +70,28 @@ def _panel(axes: Axes, panel: SharingPanel) -> None:
 
     axes.axhline(0, color="#555555", linewidth=0.9)
     axes.set_xscale("log")
+    low, high = _range(panel.points)
     for point in panel.points:
         face = point.colour if point.shares else "white"
-        if point.low is not None and point.high is not None:
+        height, marker = (low, "v") if point.gain < LOWEST else (point.gain, "o")
+        if point.low is not None and point.high is not None and marker == "o":
             axes.plot([point.kilobits] * 2, [point.low, point.high], color=point.colour, linewidth=1.3, zorder=2)
         if point.held_kilobits is not None:
             ends = [point.held_kilobits, point.kilobits]
-            axes.plot(ends, [point.gain] * 2, color=point.colour, linewidth=0.8, linestyle=":", zorder=1)
-            axes.plot(ends[:1], [point.gain], "D", color=point.colour, markerfacecolor=face, markersize=4, zorder=3)
+            axes.plot(ends, [height] * 2, color=point.colour, linewidth=0.8, linestyle=":", zorder=1)
+            axes.plot(ends[:1], [height], "D", color=point.colour, markerfacecolor=face, markersize=4, zorder=3)
         axes.plot(
-            [point.kilobits], [point.gain], "o", color=point.colour, markerfacecolor=face, markersize=6.5, zorder=3
+            [point.kilobits],
+            [height],
+            marker,
+            color=point.colour,
+            markerfacecolor=face,
+            markersize=6.5,
+            zorder=3,
+            clip_on=False,
         )
-    axes.margins(x=0.12, y=0.12)
+    axes.margins(x=0.12)
+    axes.set_ylim(low, high)
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel("kbit uploaded by a device in a round")
     axes.set_ylabel(f"points above {panel.best_twin}")
@@ -88,15 +100,32 @@ def _panel(axes: Axes, panel: SharingPanel) -> None:
     _names(axes, panel.points)
 
 
+def _range(points: Sequence[SharingPoint]) -> tuple[float, float]:
+    """The heights that are drawn: every interval of a method that is not far below, and some room."""
+    near = [point for point in points if point.gain >= LOWEST]
+    ends = [0.0, *(point.gain for point in near)]
+    ends += [end for point in near for end in (point.low, point.high) if end is not None]
+    low, high = max(min(ends), 1.2 * LOWEST), min(max(ends), 2 * max(ends[: len(near) + 1]) - LOWEST)
+    room = 0.12 * max(high - low, 1.0)
+    below = len(near) < len(points)
+    return low - room * (2 if below else 1), high + room
+
+
 def _names(axes: Axes, points: Sequence[SharingPoint]) -> None:
     """Names right of the axes, at the heights of the points and apart where they would overlap."""
     low, high = axes.get_ylim()
-    wanted = {point.label: (point.gain - low) / (high - low) for point in points}
-    heights = spread_out(wanted, LABEL_GAP)
+    # Those at the lower edge in the order of what they are at.
+    drawn = {point.label: low + 1e-3 * point.gain if point.gain < LOWEST else point.gain for point in points}
+    heights = spread_out({label: (height - low) / (high - low) for label, height in drawn.items()}, LABEL_GAP)
+    least = -0.04
+    for label in sorted(heights, key=lambda label: heights[label]):  # none below the axis
+        heights[label] = max(heights[label], least)
+        least = heights[label] + LABEL_GAP
     for point in points:
+        number = f" {point.gain:+.0f}".replace("-", "−") if point.gain < LOWEST else ""
         axes.annotate(
-            point.label,
-            xy=(point.kilobits, point.gain),
+            f"{point.label}{number}",
+            xy=(point.kilobits, max(drawn[point.label], low)),
             xytext=(1.03, heights[point.label]),
             textcoords="axes fraction",
             color=point.colour,
