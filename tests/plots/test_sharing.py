@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from kfl.plots import SharingPanel, SharingPoint, plot_sharing, save
@@ -40,7 +41,7 @@ def test_names_do_not_overlap():
     crowd = [replace(KFL, label=f"method {number}", gain=0.01 * number) for number in range(12)]
     axes = plot_sharing("t", [SharingPanel("t", "local", crowd)]).axes[0]
     heights = sorted(text.xyann[1] for text in axes.texts)
-    assert min(after - before for before, after in zip(heights, heights[1:], strict=False)) > 0.06
+    assert min(after - before for before, after in itertools.pairwise(heights)) > 0.06
 
 
 def test_the_same_answers_give_the_same_file(tmp_path):

@@ -17,6 +17,7 @@ from kfl.core.errors import KflError
 from kfl.data import DATASETS
 from kfl.models import WIDTHS
 from kfl.report.trackers import TRACKERS
+from kfl.sharing import LABELS, published
 
 Kind = Literal["none", "text", "file", "folder", "run", "words", "words or file", "list"]
 """What a value is: none for a flag, a run folder, one of some words or else a file, several with commas between."""
@@ -58,6 +59,8 @@ _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "--algorithm": ("words", ALGORITHM_NAMES),
     "--algorithms": ("list", ALGORITHM_NAMES),
     "--reference": ("words", ALGORITHM_NAMES),
+    "--methods": ("list", tuple(LABELS)),
+    "--conditions": ("list", tuple(published())),
     "--scheduler": ("words", SCHEDULER_NAMES),
     "--radio": ("words", RADIO_NAMES),
     **{f"--radio.{field}": ("words", tuple(kind.registry())) for field, kind in MODELS.items()},
