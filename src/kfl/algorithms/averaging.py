@@ -121,6 +121,14 @@ def knowledge_format(server: State, count_noise: float = 0.0) -> UploadFormat:
     }
 
 
+def equal_uploads(devices: Sequence[int], means: Tensor, counts: Tensor) -> list[Upload]:
+    """Class means of devices, and for each class only whether a device has samples of it, 1 or 0, not how many."""
+    return [
+        Upload(device, {"means": mean, "counts": count.clamp(max=1)})
+        for device, mean, count in zip(devices, means, counts, strict=True)
+    ]
+
+
 def average_knowledge(
     server: State, uploads: Sequence[Upload], *, memory: bool, heaviest: float = inf
 ) -> tuple[State, list[Rejection]]:

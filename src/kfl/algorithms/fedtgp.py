@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import empty_knowledge, knowledge_format, usable_reports
+from kfl.algorithms.averaging import empty_knowledge, equal_uploads, knowledge_format, usable_reports
 from kfl.algorithms.base import (
     BITS_PER_VALUE,
     LARGEST,
@@ -120,12 +120,7 @@ class FedTgp(Algorithm):
         pull = FeatureTargets(weight, message["knowledge"], message["known"])
         trained = engine.train(devices, states, Supervised(pull), self.sgd(), key)
         means, counts = (values.cpu() for values in engine.class_means(devices, trained))
-        # Not how many samples a device has of a class, only whether it has any.
-        uploads = [
-            Upload(device, {"means": mean, "counts": count.clamp(max=1)})
-            for device, mean, count in zip(devices, means, counts, strict=True)
-        ]
-        return trained, uploads
+        return trained, equal_uploads(devices, means, counts)
 
     def upload_format(self, server: State) -> UploadFormat:
         """The prototype of each class, and 1 or 0 for whether the device holds it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from kfl.cli.options import new_folder, peek, whole_numbers, worker_count
+from kfl.cli.options import new_folder, numbers, peek, whole_numbers, worker_count
 from kfl.cli.setting import Setting, command_line, interrupted, parse_setting
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
@@ -22,6 +22,7 @@ from kfl.sharing.methods import with_settings
 from kfl.sharing.tables import count_questions
 from kfl.simulation.records import RESULTS
 from kfl.simulation.store import Execution, ResultStore
+from kfl.simulation.tuning import LEARNING_RATES
 
 if TYPE_CHECKING:
     from kfl.sharing import Answer
@@ -64,6 +65,8 @@ class SharingOptions:
     """First give every method the same search: learning rates × its main parameter, on other seeds."""
     search_seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = "100,101"
     """Seeds of the search; never those that are reported."""
+    learning_rates: Annotated[str, tyro.conf.arg(metavar="RATES")] = ",".join(map(str, LEARNING_RATES))
+    """Learning rates that the search tries with every value of a method's main parameter."""
     published: bool = False
     """The conditions of the documentation instead of one of your own."""
     conditions: Annotated[str, tyro.conf.arg(metavar="NAMES")] = "all"
@@ -130,6 +133,7 @@ def _study(options: SharingOptions, experiment: Experiment) -> tuple[Study, dict
         seeds=whole_numbers(options.seeds, "seeds"),
         searched=options.search,
         search_seeds=whole_numbers(options.search_seeds, "search_seeds"),
+        rates=numbers(options.learning_rates, "learning_rates"),
     )
     problems = unfit(study, options.setting.data_dir)
     return replace(study, methods={label: methods[label] for label in methods if label not in problems}), problems
