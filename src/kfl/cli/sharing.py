@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
@@ -23,9 +23,6 @@ from kfl.sharing.tables import count_questions
 from kfl.simulation.records import RESULTS
 from kfl.simulation.store import Execution, ResultStore
 from kfl.simulation.tuning import LEARNING_RATES
-
-if TYPE_CHECKING:
-    from kfl.sharing import Answer
 
 DESCRIPTION = f"""Does it share? Put methods that upload something beside twins that upload nothing.
 
@@ -74,15 +71,15 @@ class SharingOptions:
     keep_runs: bool = False
     """Keep the run folders as well, not only their results."""
     source: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FOLDER")] = None
-    """Show what is finished in this folder, without running anything. Give the same options as before."""
+    """Show what is finished in this folder, without running anything. Give the options it was run with."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, run what is missing, answer."""
     options, experiment = parse_setting(SharingOptions, with_first(arguments), "kfl sharing", DESCRIPTION)
     study, left_out = _study(options, experiment)
-    folder = options.source or options.setting.out or new_folder("sharing", experiment.dataset)
-    command = command_line("sharing", arguments, folder)
+    folder = options.setting.out or options.source or new_folder("sharing", experiment.dataset)
+    command = command_line("sharing", arguments, None if options.source else folder)
     problem: KflError | None = None
     if options.source is None:
         try:
@@ -91,7 +88,8 @@ def main(arguments: Sequence[str]) -> int:
             return interrupted(command)
     elif not list(options.source.glob("results*.jsonl")):
         raise ConfigError("from", options.source, f"a folder that kfl sharing wrote; it has no {RESULTS}")
-    show(answers(study, ResultStore.open(folder)), study, left_out, folder, command)
+    store = ResultStore.open(options.source or folder)
+    show(study, store, left_out, folder, command)
     if problem is not None:
         raise problem
     return 0
@@ -173,11 +171,12 @@ def _play(study: Study, folder: Path, options: SharingOptions) -> KflError | Non
     return None
 
 
-def show(found: Sequence[Answer], study: Study, left_out: dict[str, str], folder: Path, command: str) -> None:
+def show(study: Study, store: ResultStore, left_out: dict[str, str], folder: Path, command: str) -> None:
     """Print the tables, and write them and the picture into the folder."""
     from kfl.cli.display import print_table
     from kfl.sharing.picture import draw
 
+    found = answers(study, store)
     if not found:
         print("Nothing is finished yet that could be compared with a twin.")
         return
@@ -190,7 +189,7 @@ def show(found: Sequence[Answer], study: Study, left_out: dict[str, str], folder
     text = page(found, left_out, command, searched=study.searched)
     write_atomic(folder / "sharing.md", text.encode())
     if study.searched:
-        _write_settings(study, folder)
+        _write_settings(study, store, folder)
     try:
         files = draw(found, folder)
     except MissingExtraError as problem:
@@ -199,9 +198,9 @@ def show(found: Sequence[Answer], study: Study, left_out: dict[str, str], folder
     print(f"The table is {folder / 'sharing.md'}", *[f"The picture is {files[0]}"] * bool(files), sep="\n")
 
 
-def _write_settings(study: Study, folder: Path) -> None:
+def _write_settings(study: Study, store: ResultStore, folder: Path) -> None:
     """What the search found, for --settings: a table for each method, a file for each place it was searched in."""
-    for name, methods in study.found(ResultStore.open(folder)).items():
+    for name, methods in study.found(store).items():
         if study.place(next(one for one in study.conditions if one.name == name)).name == name:
             tables = {label: to_table(algorithm) for label, algorithm in methods.items()}
             write_atomic(folder / f"searched-{name}.toml", dump_toml(tables).encode())
