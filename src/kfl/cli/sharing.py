@@ -133,7 +133,7 @@ def _study(options: SharingOptions, experiment: Experiment) -> tuple[Study, dict
         search_seeds=whole_numbers(options.search_seeds, "search_seeds"),
         rates=numbers(options.learning_rates, "learning_rates"),
     )
-    problems = unfit(study, options.setting.data_dir)
+    problems = {} if options.source else unfit(study, options.setting.data_dir)  # what is finished did fit
     return replace(study, methods={label: methods[label] for label in methods if label not in problems}), problems
 
 
@@ -188,7 +188,7 @@ def show(study: Study, store: ResultStore, left_out: dict[str, str], folder: Pat
     folder.mkdir(parents=True, exist_ok=True)
     text = page(found, left_out, command, searched=study.searched)
     write_atomic(folder / "sharing.md", text.encode())
-    if study.searched:
+    if study.searched and all(name in store.rows for name in study.search_runs()):
         _write_settings(study, store, folder)
     try:
         files = draw(found, folder)
