@@ -158,6 +158,14 @@ def test_unfinished_methods_are_left_out_and_a_condition_without_a_twin_has_no_a
     assert answers(study, store) == []
 
 
+def test_a_method_with_fewer_seeds_is_compared_over_those_and_named(study, store):
+    del store.rows[study.run_name(study.conditions[0], "fedtgp", 2)]
+    (answer,) = answers(study, store)
+    assert answer.seeds == SEEDS and answer["fedtgp"].gain.count == 4 and answer["kfl"].gain.count == 5
+    notes = sentences(answer, 3, {}, searched=False)
+    assert "With fewer seeds, because a run diverged or is not finished: fedtgp (4)." in notes
+
+
 def test_a_list_of_methods_needs_a_twin_and_names_that_exist():
     with pytest.raises(ConfigError, match="a twin that uploads nothing: local, self-knowledge"):
         chosen(["kfl", "shared-stem"])

@@ -59,6 +59,7 @@ class Answer:
 
     condition: Condition
     seeds: tuple[int, ...]
+    """Seeds for which at least one method is finished."""
     best_twin: str
     standings: tuple[Standing, ...]
     """In the order of the methods."""
@@ -106,7 +107,7 @@ def _answer(study: Study, condition: Condition, store: ResultStore) -> Answer | 
     if not twins:
         return None
     best = max(twins, key=lambda label: spread(_finals(rows[label])).mean)
-    seeds = tuple(sorted(set.intersection(*(set(found) for found in rows.values()))))
+    seeds = tuple(sorted(set().union(*rows.values())))
     standings = tuple(_standing(label, is_twin(study.methods[label]), rows, best) for label in rows)
     return Answer(condition, seeds, best, standings)
 

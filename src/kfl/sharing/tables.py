@@ -52,6 +52,9 @@ def sentences(answer: Answer, questions: int, unfit: Mapping[str, str], *, searc
             f"Mean ± standard deviation over {len(answer.seeds)} seeds; differences are paired by seed, with the 95 % "
             f"interval of a paired t-test; yes means above zero after Holm's correction for {questions} questions."
         )
+    fewer = [f"{one.label} ({one.accuracy.count})" for one in ordered(answer) if one.accuracy.count < len(answer.seeds)]
+    if fewer:
+        notes.append(f"With fewer seeds, because a run diverged or is not finished: {_and(fewer)}.")
     notes.append("Bits are those of one device in one round it takes part in.")
     if any(one.held_bits_up is not None for one in methods):
         notes.append("Class means are charged for every class, as in the paper; in brackets for held ones and a mask.")
