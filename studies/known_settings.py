@@ -92,6 +92,10 @@ PFLLIB_RUNS: dict[str, dict[int, tuple[float, ...]]] = {
     "APFL": {10: (64.67,), 20: (81.60,)},
     "FedProto": {10: (61.14,), 20: (77.52,)},
     "local": {10: (60.16,), 20: (76.31,)},
+    "LG-FedAvg": {10: (), 20: ()},
+    "FD": {10: (), 20: ()},
+    "FedGH": {10: (), 20: ()},
+    "FedTGP": {10: (), 20: ()},
 }
 """Accuracy in per cent after so many rounds, one for each split: seeds 100, 101, …"""
 OWN_START = "each device has its own first weights (PFLlib: one start for all)"
@@ -105,6 +109,10 @@ PFLLIB_OURS: dict[str, tuple[str, Table, str]] = {
         f"{OWN_START}; prototypes after the last step, not of the features met during the pass",
     ),
     "local": ("local", {}, OWN_START),
+    "LG-FedAvg": ("lg-fedavg", {"share": "head"}, "TODO"),
+    "FD": ("fd", {}, "TODO"),
+    "FedGH": ("fedgh", {"server_batch_size": 10}, "TODO"),
+    "FedTGP": ("fedtgp", {}, "TODO"),
 }
 
 
