@@ -10,6 +10,7 @@ from kfl.engine import LocalData, RoundKey
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
 from kfl.models import fleet_from_name
+from tests.reference.algorithms import small
 
 torch.set_num_threads(1)
 COHORTS = [[0, 3, 5], [4, 1, 0], [], [2, 5, 3, 0]]
@@ -42,7 +43,7 @@ def play(algorithm, engine):
 @pytest.mark.parametrize("batch_size", [None, 8])
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_learns_the_same(name, batch_size, data):
-    algorithm = ALGORITHMS[name](batch_size=batch_size, local_steps=3)
+    algorithm = small(name, batch_size=batch_size, local_steps=3)
     widths = (9,) if algorithm.needs_equal_models else (6, 9)
     models = algorithm.device_models(fleet_from_name("mlp", widths, 6, (8,), 4, seed=0))
     # In float32 a hundred small steps pile up rounding to 3e-5.

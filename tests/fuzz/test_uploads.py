@@ -13,9 +13,11 @@ from kfl.algorithms import ALGORITHMS, FedKd, Kfl, Upload
 from kfl.engine import LocalData, RoundKey
 from kfl.engine.factory import make_engine
 from kfl.simulation import build_world
+from tests.reference.algorithms import small
 
 CASES = 150
 VALUES = (math.nan, math.inf, -math.inf, 3.5e38, 1e-45, -1.0, 0.0, 1e300)
+PROXY = {"fedkd": {"proxy_per_class": 5}}
 TYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.int64, torch.bool, torch.complex64)
 
 
@@ -66,7 +68,10 @@ def spoil(upload: Upload, draw: random.Random) -> Upload:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [*(cls() for cls in ALGORITHMS.values()), *(Kfl(aggregation=rule) for rule in ("clip", "median", "trimmed"))],
+    [
+        *(small(name, **PROXY.get(name, {})) for name in ALGORITHMS),
+        *(Kfl(aggregation=rule) for rule in ("clip", "median", "trimmed")),
+    ],
     ids=lambda algorithm: f"{algorithm.name}-{getattr(algorithm, 'aggregation', '')}",
 )
 def test_one_upload_with_one_mutation(world, algorithm, judged):

@@ -14,6 +14,7 @@ import kfl
 from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.simulation import build_world, export_models, load_model
+from tests.reference.algorithms import small
 
 SMALL = kfl.Experiment(devices=6, rounds=2, widths=(8, 12), scheduler=kfl.Uniform(count=2))
 
@@ -42,11 +43,7 @@ def accuracy(module, world, device):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_device_of_every_algorithm_gives_back_the_recorded_accuracy(data, tmp_path, name):
     equal = ALGORITHMS[name].needs_equal_models
-    experiment = replace(SMALL, widths=(8,) if equal else (8, 12), algorithm=ALGORITHMS[name]())
-    if name == "fedkd":
-        experiment = replace(experiment, algorithm=ALGORITHMS[name](proxy_per_class=3))
-    if name == "shared-stem":  # the first layer of an MLP is larger than knowledge
-        experiment = replace(experiment, algorithm=ALGORITHMS[name](budget_bits=20_000))
+    experiment = replace(SMALL, widths=(8,) if equal else (8, 12), algorithm=small(name))
     history = kfl.run(experiment, tmp_path / "run", dataset=data)
     world = build_world(experiment, dataset=data)
     taken = [record["rounds"] for record in history.devices]

@@ -17,6 +17,7 @@ from kfl.scheduling import SCHEDULERS, Lyapunov, RoundRobin
 from kfl.simulation import build_world
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
+from tests.reference.algorithms import small
 
 SMALL = kfl.Experiment(devices=8, rounds=6, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 HIT = 2
@@ -194,7 +195,7 @@ def test_a_hard_budget_binds(data):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_survives_every_fault(data, name):
     chaos = Faults(**dict.fromkeys(IN_ROUND, 0.15), join=0.2, leave=0.2, poisoned=0.25)
-    history = kfl.run(replace(SMALL, widths=(8,), algorithm=ALGORITHMS[name](), faults=chaos), dataset=data)
+    history = kfl.run(replace(SMALL, widths=(8,), algorithm=small(name), faults=chaos), dataset=data)
     assert len(history.rounds) == 6 and 0 <= history.accuracy <= 1
     assert history.summary["faults"] == sum(len(log.faults) for log in history.rounds) > 0
 

@@ -25,6 +25,7 @@ from kfl.simulation.fleet import finite
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.runner import RunOptions, run_world
 from kfl.simulation.simulated_fleet import SimulatedFleet
+from tests.reference.algorithms import small
 
 SMALL = kfl.Experiment(devices=8, rounds=9, widths=(8, 12), scheduler=kfl.Uniform(count=3))
 SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "server.npz")
@@ -113,8 +114,7 @@ def stopped_run(data, folder: Path, experiment=SMALL, *, after: int = 5) -> Path
 @pytest.mark.parametrize("name", kfl.algorithms.ALGORITHMS)
 def test_every_algorithm_goes_on_from_its_last_checkpoint(data, tmp_path, caplog, name):
     # Devices of some algorithms hold nothing between rounds; their checkpoint is whole all the same.
-    kind = kfl.algorithms.ALGORITHMS[name]
-    experiment = replace(SMALL, algorithm=kind(proxy_per_class=5) if name == "fedkd" else kind(), widths=(8,))
+    experiment = replace(SMALL, algorithm=small(name), widths=(8,))
     kfl.run(experiment, tmp_path / "whole", dataset=data)
     folder = stopped_run(data, tmp_path / "stopped", experiment)
     with caplog.at_level(logging.INFO, logger="kfl"):
