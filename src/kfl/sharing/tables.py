@@ -59,7 +59,10 @@ def sentences(answer: Answer, questions: int, unfit: Mapping[str, str], *, searc
     if any(one.held_bits_up is not None for one in methods):
         notes.append("Class means are charged for every class, as in the paper; in brackets for held ones and a mask.")
     if not searched:
-        notes.append("Every method is as its authors set it; --search gives each the same search on other seeds first.")
+        notes.append(
+            "Nobody is tuned: the same steps and learning rate for all, and each method's own defaults; --search gives "
+            "each the same search on other seeds first."
+        )
     notes += [f"Left out: {label}. {why}" for label, why in unfit.items()]
     return notes
 
