@@ -199,6 +199,12 @@ def test_the_search_takes_the_best_trial_and_a_condition_may_borrow_it(store):
     found = study.found(store)
     for name in "ab":
         assert (found[name]["kfl"].learning_rate, found[name]["kfl"].knowledge_weight) == (0.02, 0.1)
+    for name in [name for name in experiments if "kfl, learning_rate=0.02 knowledge_weight=0.1" in name]:
+        del store.rows[name]  # it diverged
+    assert (
+        study.found(store)["a"]["kfl"].learning_rate != 0.02 or study.found(store)["a"]["kfl"].knowledge_weight != 0.1
+    )
+    assert study.found(ResultStore(store.folder))["b"] == dict(study.methods)  # nothing was found
     runs = study.runs(found)
     assert runs["b, kfl, searched, seed 0"].algorithm.knowledge_weight == 0.1
     assert runs["b, kfl, searched, seed 0"].rounds == 9

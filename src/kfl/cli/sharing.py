@@ -188,7 +188,7 @@ def show(study: Study, store: ResultStore, left_out: dict[str, str], folder: Pat
     folder.mkdir(parents=True, exist_ok=True)
     text = page(found, left_out, command, searched=study.searched)
     write_atomic(folder / "sharing.md", text.encode())
-    if study.searched and all(name in store.rows for name in study.search_runs()):
+    if study.searched and any(name in store.rows for name in study.search_runs()):
         _write_settings(study, store, folder)
     try:
         files = draw(found, folder)

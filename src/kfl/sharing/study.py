@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from kfl.core.errors import ConfigError, ModelError
 from kfl.experiment import Experiment
 from kfl.runfolder import RunReader
 from kfl.sharing.conditions import Condition
+from kfl.simulation.many import RunsFailedError
 from kfl.simulation.records import Record
 from kfl.simulation.store import Execution, ResultStore, run_missing
 from kfl.simulation.tuning import LEARNING_RATES, Trial, best, judge, refuse_reported_seeds, search
@@ -91,18 +93,22 @@ class Study:
 
     def found(self, store: ResultStore) -> dict[str, dict[str, Algorithm]]:
         """The settings that the search found for each condition, from finished runs."""
-        results: dict[str, dict[str, Algorithm]] = {}
-        for place, methods in self.trials().items():
-            results[place] = {
-                label: best(
-                    [judge(trial, self._accuracies(store, place, label, trial)) for trial in trials]
-                ).trial.algorithm
-                for label, trials in methods.items()
-            }
+        results = {
+            place: {label: self._best(store, place, label, trials) for label, trials in methods.items()}
+            for place, methods in self.trials().items()
+        }
         return {condition.name: results[self.place(condition).name] for condition in self.conditions if results}
 
-    def _accuracies(self, store: ResultStore, place: str, label: str, trial: Trial) -> list[float]:
-        return [store.rows[_trial_name(place, label, trial, seed)]["accuracy"] for seed in self.search_seeds]
+    def _best(self, store: ResultStore, place: str, label: str, trials: Sequence[Trial]) -> Algorithm:
+        """The best trial of a method; as it is where no trial has a result.
+
+        A trial without a result where others have some diverged, and counts as wrong everywhere.
+        """
+        names = [[_trial_name(place, label, trial, seed) for seed in self.search_seeds] for trial in trials]
+        if not any(name in store.rows for some in names for name in some):
+            return self.methods[label]
+        reached = [[store.rows[name]["accuracy"] if name in store.rows else 0.0 for name in some] for some in names]
+        return best([judge(trial, some) for trial, some in zip(trials, reached, strict=True)]).trial.algorithm
 
     def play(
         self, folder: Path, execution: Execution | None = None, on_progress: Callable[[Progress], None] | None = None
@@ -111,7 +117,8 @@ class Study:
         execution = execution or Execution()
         store = ResultStore.open(folder)
         if self.searched:
-            run_missing(store, self.search_runs(), execution, on_progress=on_progress)
+            with suppress(RunsFailedError):  # a trial that diverges is an answer too
+                run_missing(store, self.search_runs(), execution, on_progress=on_progress)
         run_missing(store, self.runs(self.found(store)), execution, on_progress=on_progress, more=class_facts)
         return store
 
