@@ -134,7 +134,7 @@ def test_words_say_what_the_numbers_say(study, store):
     assert "Left out: lg. Heads differ." in text and "--search" in text
     assert columns(answer)["method"] == ["shared-stem", "kfl", "fedtgp", "fixed-knowledge", "local"]
     written = page([answer], {}, "kfl sharing", searched=True)
-    assert "## One condition" in written and "--search" not in written and "| shared-stem | 74.04" in written
+    assert "### One condition" in written and "--search" not in written and "| shared-stem | 74.04" in written
 
 
 def test_one_seed_judges_nothing(study, store):

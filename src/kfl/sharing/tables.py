@@ -68,7 +68,7 @@ def sentences(answer: Answer, questions: int, unfit: Mapping[str, str], *, searc
 
 
 def page(
-    answers: Sequence[Answer], unfit: Mapping[str, str], command: str, *, searched: bool, heading: str = "##"
+    answers: Sequence[Answer], unfit: Mapping[str, str], command: str, *, searched: bool, heading: str = "###"
 ) -> str:
     """All answers as Markdown."""
     questions = count_questions(answers)
