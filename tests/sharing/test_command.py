@@ -47,6 +47,8 @@ def test_results_are_shown_again_without_running(digits, capsys):
     assert main([*options, "--from", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "shared-stem" in shown and "twin" in shown
+    assert main([*options, "--rounds", "3", "--from", str(folder)]) == 0  # results of another setting are not these
+    assert "Nothing is finished yet" in capsys.readouterr().out
 
 
 def test_methods_that_networks_do_not_allow_are_left_out_with_a_reason(tmp_path, capsys):

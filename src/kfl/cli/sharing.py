@@ -176,7 +176,9 @@ def show(study: Study, store: ResultStore, left_out: dict[str, str], folder: Pat
     from kfl.cli.display import print_table
     from kfl.sharing.picture import draw
 
-    found = answers(study, store)
+    # A result of other settings under the same name is not this study's.
+    runs = study.runs(study.found(store))
+    found = answers(study, store.current({name: experiment.digest() for name, experiment in runs.items()}))
     if not found:
         print("Nothing is finished yet that could be compared with a twin.")
         return
