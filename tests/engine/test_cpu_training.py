@@ -13,7 +13,7 @@ from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cpu.mlp import FlatSamples, gram_pays
 from kfl.algorithms import Apfl
 from kfl.data import Dataset, partition
-from kfl.engine import Distillation, FeatureTargets, LocalData, RoundKey, Sgd, Supervised
+from kfl.engine import Distillation, FeatureTargets, LabelDistillation, LocalData, RoundKey, Sgd, Supervised
 from kfl.engine.factory import make_engine
 from kfl.engine.objectives import MIXING, PERSONAL, Mixture
 from kfl.engine.sequential import SequentialEngine
@@ -171,6 +171,16 @@ def test_distillation_on_given_samples(model, shape):
     trained = [e.train(range(3), states, Distillation(2.0), Sgd(4, 0.1, 0.1, 0.9), KEY, data) for e in (slow, fast)]
     assert_same(*trained)
     torch.testing.assert_close(fast.logits(range(3), trained[0], inputs), slow.logits(range(3), trained[0], inputs))
+
+
+@pytest.mark.parametrize(("model", "shape"), [("mlp", (70,)), ("cnn", (2, 18, 20))])
+def test_distillation_by_labels(model, shape):
+    slow, fast = engines(model, shape, 11)
+    logits = 3 * torch.randn(CLASSES, CLASSES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    objective = LabelDistillation(0.7, logits, torch.arange(CLASSES) != 1)
+    states = [slow.initial(k, 0) for k in range(3)]
+    assert objective.closed_form() is not None
+    assert_same(*(e.train(range(3), states, objective, Sgd(4, 0.1, 0.1, 0.9), KEY) for e in (slow, fast)))
 
 
 @pytest.mark.parametrize(("model", "shape"), [("mlp", (30,)), ("cnn", (1, 16, 16))])

@@ -17,7 +17,17 @@ from kfl._kernels.cuda.samples import StoredTable
 from kfl._kernels.cuda.stack import Stack
 from kfl.core.errors import ConfigError
 from kfl.data import Dataset, Partition, partition
-from kfl.engine import Distillation, FeatureTargets, LocalData, Mixture, Objective, RoundKey, Sgd, Supervised
+from kfl.engine import (
+    Distillation,
+    FeatureTargets,
+    LabelDistillation,
+    LocalData,
+    Mixture,
+    Objective,
+    RoundKey,
+    Sgd,
+    Supervised,
+)
 from kfl.engine.objectives import MIXING, PERSONAL, class_loss
 from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
@@ -163,6 +173,17 @@ def test_distillation_on_given_samples(sgd, model, fused):
     tolerance = 1e-4 if model == "cnn" and sgd is SMALL else 1e-5
     assert_same(three_rounds(stacked, states, Distillation(2.0), sgd, given), wanted, tolerance)
     assert stacked.choices.objectives == {"Distillation": "by hand" if fused else "torch.func"}
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_distillation_by_labels(model, fused):
+    plain, stacked = engines(model, fused=fused)
+    logits = 3 * torch.randn(CLASSES, CLASSES, generator=torch.Generator().manual_seed(0))
+    objective = LabelDistillation(0.7, logits, torch.arange(CLASSES) != 1)
+    states = [plain.initial(device, 0) for device in range(DEVICES)]
+    assert_same(three_rounds(stacked, states, objective, FULL), three_rounds(plain, states, objective, FULL))
+    assert stacked.choices.objectives == {"LabelDistillation": "by hand" if fused else "torch.func"}
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])

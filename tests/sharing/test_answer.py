@@ -189,7 +189,8 @@ def test_every_method_has_the_same_search_on_other_seeds(study):
 
 
 def test_the_search_takes_the_best_trial_and_a_condition_may_borrow_it(store):
-    conditions = [Condition("a", "A", Experiment()), Condition("b", "B", Experiment(rounds=9), searched="a")]
+    first = Condition("a", "A", Experiment())
+    conditions = [first, Condition("b", "B", Experiment(rounds=9), searched=first)]
     study = Study(conditions, chosen(["kfl", "local"]), (0,), searched=True)
     experiments = study.search_runs()
     assert all(name.startswith("search in a, ") for name in experiments)

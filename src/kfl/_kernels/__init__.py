@@ -5,6 +5,14 @@ a module, a loss what `Objective.closed_form` declares. `cpu` has full-batch ste
 (`DeviceKernels`), `cuda` the steps of a whole cohort at once (`CohortKernels`).
 """
 
-from kfl._kernels.closed_form import MIXING, PERSONAL, ClosedForm, Descent, FeatureTargets, mixture_names
+from kfl._kernels.closed_form import (
+    MIXING,
+    PERSONAL,
+    ClosedForm,
+    Descent,
+    FeatureTargets,
+    LabelLogits,
+    mixture_names,
+)
 
-__all__ = ["MIXING", "PERSONAL", "ClosedForm", "Descent", "FeatureTargets", "mixture_names"]
+__all__ = ["MIXING", "PERSONAL", "ClosedForm", "Descent", "FeatureTargets", "LabelLogits", "mixture_names"]

@@ -2,6 +2,7 @@
 
 cross-entropy    ∂F/∂z = (softmax(z) − e_y) / n
 distillation     ∂/∂z T² KL = T (softmax(z/T) − softmax(z*/T)) / n
+of labels        ∂/∂z λ H(softmax(z*_y), softmax(z)) = λ (softmax(z) − softmax(z*_y)) / n where label y has logits z*_y
 pull             ∂(λL)/∂h = λ (h − Ω_y) / n where class y has a target
 """
 
@@ -33,6 +34,18 @@ class FeatureTargets:
 
 
 @dataclass(frozen=True, eq=False)
+class LabelLogits:
+    """Brings the predictions for samples with label y close to softmax(z*_y): λ H(softmax(z*_y), softmax(z))."""
+
+    weight: float
+    """λ."""
+    logits: Tensor
+    """z*, shape (classes, classes): a row of logits for each label."""
+    known: Tensor
+    """Bool, shape (classes,). Labels without logits have no such loss."""
+
+
+@dataclass(frozen=True, eq=False)
 class ClosedForm:
     """A loss with known gradients: softmax cross-entropy, perhaps softened, with a pull, or of two mixed models."""
 
@@ -41,6 +54,8 @@ class ClosedForm:
     temperature: float = 1.0
     """T; logits are divided by it. With labels it is 1."""
     pull: FeatureTargets | None = None
+    label_logits: LabelLogits | None = None
+    """A second cross-entropy on the logits of each sample's label; targets are labels then."""
     mixture: bool = False
     """Whether the loss is that of a shared model plus that of its mixture with a personal one (see `mixture`)."""
 

@@ -2,6 +2,7 @@
 
 cross-entropy    ∂F/∂z = (softmax(z) − e_y) / n
 distillation     ∂/∂z T² KL = T (softmax(z/T) − softmax(z*/T)) / n
+of labels        ∂/∂z λ H(softmax(z*_y), softmax(z)) = λ (softmax(z) − softmax(z*_y)) / n where label y has logits z*_y
 pull             ∂(λL)/∂h = λ (h − Ω_y) / n where class y has a target
 """
 
@@ -38,7 +39,7 @@ class OutputGradients:
     def for_device(form: ClosedForm, targets: Tensor, classes: int, dtype: torch.dtype) -> OutputGradients:
         """All samples of one device with equal weights."""
         count = len(targets)
-        probabilities, scale = _probabilities(form, targets, classes, dtype), form.temperature / count
+        probabilities, scale = _softmax_targets(form, targets, classes, dtype, form.temperature / count)
         if form.pull is None or form.pull.weight == 0:
             return OutputGradients(probabilities, form.temperature, scale, None, 0.0)
         goal = form.pull.targets.to(dtype)[targets]
@@ -51,8 +52,8 @@ class OutputGradients:
     ) -> OutputGradients:
         """Samples of many devices, (devices, samples), with weights that add up to 1; None for equal ones."""
         share = 1.0 / targets.shape[1] if weights is None else weights.to(dtype).unsqueeze(-1)
-        probabilities = _probabilities(form, targets, classes, dtype)
         scale = share if form.temperature == 1 else share * form.temperature
+        probabilities, scale = _softmax_targets(form, targets, classes, dtype, scale)
         if form.pull is None:
             return OutputGradients(probabilities, form.temperature, scale, None, 0.0)
         goal, strength = _pull_of_samples(form.pull, targets)
@@ -72,10 +73,20 @@ class OutputGradients:
         return away.mul_(self.pull).to(features.dtype)
 
 
-def _probabilities(form: ClosedForm, targets: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+def _softmax_targets(
+    form: ClosedForm, targets: Tensor, classes: int, dtype: torch.dtype, scale: Tensor | float
+) -> tuple[Tensor, Tensor | float]:
+    """What the softmax of each sample is brought close to, and how strongly."""
     if form.logit_targets:
-        return torch.softmax(targets.to(dtype) / form.temperature, -1)
-    return (targets.unsqueeze(-1) == torch.arange(classes, device=targets.device)).to(dtype)
+        return torch.softmax(targets.to(dtype) / form.temperature, -1), scale
+    labels = (targets.unsqueeze(-1) == torch.arange(classes, device=targets.device)).to(dtype)
+    if form.label_logits is None:
+        return labels, scale
+    # Two cross-entropies of the weights 1 and λ are one of the weight 1 + λ with the mean of both targets.
+    second = form.label_logits
+    more = (second.weight * second.known[targets].to(dtype)).unsqueeze(-1)
+    said = torch.softmax(second.logits.to(dtype), -1)[targets]
+    return (labels + more * said) / (1 + more), scale * (1 + more)
 
 
 def _pull_of_samples(pull: FeatureTargets, labels: Tensor) -> tuple[Tensor, Tensor]:

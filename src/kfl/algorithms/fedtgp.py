@@ -63,7 +63,7 @@ class FedTgp(Algorithm):
 
     name: ClassVar[str] = "fedtgp"
     style: ClassVar[PlotStyle | None] = PlotStyle("#3a9bd9", (6, 2))
-    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("prototype_weight", (1.0, 3.2, 10.0))
+    main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("prototype_weight", (0.32, 1.0, 10.0))
 
     prototype_weight: float = 10.0
     """Weight of the mean squared distance to the prototype, as in fedproto; 10 in the authors' script."""

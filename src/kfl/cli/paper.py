@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from kfl.cli.options import DataDir, Device, Precision, RayAddress, parse, worker_count
-from kfl.core.errors import ConfigError, MissingExtraError
+from kfl.core.errors import ConfigError, DivergedError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.text import DASH, duration
 
@@ -93,7 +93,7 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
     from kfl.simulation.many import RunsFailedError
 
     figures, shard = chosen(words), Shard.parse(options.shard)
-    problem: RunsFailedError | None = None
+    problem: KflError | None = None
     try:
         with ManyDisplay("paper") as display:
             store = execute(
@@ -109,7 +109,7 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
             "\nkfl: interrupted; finished runs are kept, and the same command continues with the rest.", file=sys.stderr
         )
         return 130
-    except RunsFailedError as failed:
+    except (DivergedError, RunsFailedError) as failed:
         problem, store = failed, Store.open(options.out)
     store = store.current({name: run.digest() for name, run in wanted(figures, scale).items()})
     for figure in figures:

@@ -45,6 +45,10 @@ class RunFolderError(KflError):
     """A run folder cannot be written, or belongs to another experiment."""
 
 
+class DivergedError(KflError):
+    """The training of most devices ran off to infinity. It would again: the same run always ends like this."""
+
+
 class MissingExtraError(KflError):
     """An optional package is needed for this and is not installed."""
 

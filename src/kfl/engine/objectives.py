@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl._kernels import MIXING, PERSONAL, ClosedForm, Descent, FeatureTargets
+from kfl._kernels import MIXING, PERSONAL, ClosedForm, Descent, FeatureTargets, LabelLogits
 
 __all__ = [
     "MIXING",
@@ -190,6 +190,12 @@ class LabelDistillation(Objective):
         distance = -(target_probs * functional.log_softmax(logits, dim=1)).sum(1) * self.known[targets]
         distilled = distance.mean() if weights is None else (distance * weights).sum()
         return class_loss(logits, targets, weights) + self.weight * distilled
+
+    def closed_form(self) -> ClosedForm | None:
+        """Softmax cross-entropy on both targets at once."""
+        if type(self) is not LabelDistillation:
+            return None
+        return ClosedForm(label_logits=LabelLogits(self.weight, self.targets, self.known))
 
 
 @dataclass(frozen=True, eq=False)

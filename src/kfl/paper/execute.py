@@ -12,7 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfl.core.errors import ConfigError
+from kfl.core.errors import ConfigError, DivergedError
+from kfl.core.text import several
 from kfl.experiment import Experiment
 from kfl.paper.figures import ROUND_ROBIN
 from kfl.paper.results import Store
@@ -83,6 +84,10 @@ def execute(
     todo = wanted(figures, scale)
     todo = {name: todo[name] for name in shard.share(list(todo))}
     run_missing(store, todo, execution or Execution(), on_progress=on_progress, more=_budget)
+    gone = [name for name in todo if store.has_diverged(name, todo[name].digest())]
+    if gone:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        raise DivergedError(f"{gone[0]}{more} of {several(len(todo), 'run')}: {store.diverged[gone[0]]['problem']}")
     return store
 
 

@@ -23,7 +23,7 @@ class Condition:
     """In words."""
     experiment: Experiment
     """Without algorithm and seed."""
-    searched: str | None = None
+    searched: Condition | None = None
     """The condition in which hyper-parameters are searched for it; none for this one."""
 
 
@@ -33,19 +33,21 @@ def published() -> dict[str, Condition]:
     100 devices with the paper's CNN in five widths, ten of them in a round, chosen at random; classes of a device are
     distinct. Joules are those of the paper's cell, with everything that a method computes counted.
     """
+    cifar, scarce_cifar = _condition("cifar10", 2), _condition("cifar10", 2, samples=50)
+    mnist, scarce_mnist = _condition("mnist", 2), _condition("mnist", 2, samples=50)
     found = [
-        _condition("cifar10", 2),
-        _condition("cifar10", 5),
-        _condition("cifar10", 10),
-        _condition("cifar10", 2, samples=50),
-        _condition("cifar10", 5, samples=50),
-        _condition("cifar10", 2, rounds=600),
-        _condition("mnist", 2),
-        _condition("mnist", 5),
-        _condition("mnist", 2, samples=50),
-        _condition("mnist", 5, samples=50),
-        _condition("cifar10", 2, samples=50, new_class=5),
-        _condition("mnist", 2, samples=50, new_class=5),
+        cifar,
+        _condition("cifar10", 5, searched=cifar),
+        _condition("cifar10", 10, searched=cifar),
+        scarce_cifar,
+        _condition("cifar10", 5, samples=50, searched=scarce_cifar),
+        _condition("cifar10", 2, rounds=600, searched=cifar),
+        mnist,
+        _condition("mnist", 5, searched=mnist),
+        scarce_mnist,
+        _condition("mnist", 5, samples=50, searched=scarce_mnist),
+        _condition("cifar10", 2, samples=50, new_class=5, searched=scarce_cifar),
+        _condition("mnist", 2, samples=50, new_class=5, searched=scarce_mnist),
     ]
     return {condition.name: condition for condition in found}
 
@@ -54,7 +56,12 @@ TITLES = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
 
 
 def _condition(
-    dataset: str, classes: int, samples: int | None = None, rounds: int = 200, new_class: int = 0
+    dataset: str,
+    classes: int,
+    samples: int | None = None,
+    rounds: int = 200,
+    new_class: int = 0,
+    searched: Condition | None = None,
 ) -> Condition:
     name, words = f"{dataset}-m{classes}", [TITLES[dataset], f"{classes} classes"]
     if samples is not None:
@@ -78,6 +85,4 @@ def _condition(
         real_work=True,
         evaluate_every=rounds // 10,
     )
-    few = "-50" if samples is not None else ""
-    searched = f"{dataset}-m2{few}"
-    return Condition(name, ", ".join(words), experiment, None if searched == name else searched)
+    return Condition(name, ", ".join(words), experiment, searched)

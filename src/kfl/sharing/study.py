@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from kfl.core.errors import ConfigError, ModelError
 from kfl.experiment import Experiment
 from kfl.runfolder import RunReader
 from kfl.sharing.conditions import Condition
-from kfl.simulation.many import RunsFailedError
 from kfl.simulation.records import Record
 from kfl.simulation.store import Execution, ResultStore, run_missing
 from kfl.simulation.tuning import LEARNING_RATES, Trial, best, judge, refuse_reported_seeds, search
@@ -75,8 +73,7 @@ class Study:
 
     def place(self, condition: Condition) -> Condition:
         """Where the search for a condition takes place."""
-        named = {one.name: one for one in self.conditions}
-        return named.get(condition.searched or condition.name, condition)
+        return condition.searched or condition
 
     def search_runs(self) -> dict[str, Experiment]:
         """Every run of the search by name."""
@@ -117,8 +114,7 @@ class Study:
         execution = execution or Execution()
         store = ResultStore.open(folder)
         if self.searched:
-            with suppress(RunsFailedError):  # a trial that diverges is an answer too
-                run_missing(store, self.search_runs(), execution, on_progress=on_progress)
+            run_missing(store, self.search_runs(), execution, on_progress=on_progress)
         run_missing(store, self.runs(self.found(store)), execution, on_progress=on_progress, more=class_facts)
         return store
 

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfl.core.errors import KflError
+from kfl.core.errors import DivergedError, KflError
 from kfl.core.files import write_atomic
 
 if TYPE_CHECKING:
@@ -45,7 +45,16 @@ class Job:
     keep_models: bool
 
 
-Tell = Callable[[Job, bool, str | None], None]
+@dataclass(frozen=True)
+class Failure:
+    """Why a run has no result."""
+
+    sentence: str
+    diverged: bool = False
+    """Its training ran off to infinity, as it would again; anything else may go better another time."""
+
+
+Tell = Callable[[Job, bool, Failure | None], None]
 """Called with a job, whether it has ended, and why it failed if it did. Not ended: one more round is done."""
 
 
@@ -79,7 +88,8 @@ def play_in_processes(jobs: Sequence[Job], workers: int, threads: int, tell: Tel
                     process.join()
                     del running[pipe]
                     code = process.exitcode
-                    tell(job, True, f"Its process died with exit status {code}; memory may have run out.")
+                    sentence = f"Its process died with exit status {code}; memory may have run out."
+                    tell(job, True, Failure(sentence))
                     continue
                 tell(job, ended, problem)
                 if ended and waiting:
@@ -126,8 +136,8 @@ def serve(pipe: Connection, threads: int) -> None:
         return
 
 
-def attempt(job: Job, on_round: Callable[[], None]) -> str | None:
-    """Play one run; a sentence if it failed. A failure that is a bug leaves its traceback beside the run folder."""
+def attempt(job: Job, on_round: Callable[[], None]) -> Failure | None:
+    """Play one run; why it failed, if it did. A failure that is a bug leaves its traceback beside the run folder."""
     from kfl.simulation.runner import run
 
     note = job.path.with_name(f"{job.path.name}{FAILURE}")
@@ -143,11 +153,11 @@ def attempt(job: Job, on_round: Callable[[], None]) -> str | None:
             on_round=lambda _: on_round(),
         )
     except KflError as problem:
-        return str(problem)
+        return Failure(str(problem), diverged=isinstance(problem, DivergedError))
     except Exception as problem:  # a bug in one run, or in a user's own model, must not lose the others
         job.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(note, traceback.format_exc().encode())
         first_line = (str(problem).strip().splitlines() or [""])[0]
-        return f"{type(problem).__name__}: {first_line} (the traceback is in {note})."
+        return Failure(f"{type(problem).__name__}: {first_line} (the traceback is in {note}).")
     note.unlink(missing_ok=True)
     return None

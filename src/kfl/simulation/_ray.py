@@ -27,7 +27,7 @@ from kfl._version import __version__
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.runfolder import RunFolder, RunReader, cannot_write, runs_in
-from kfl.simulation._jobs import FAILURE, Job, Tell, attempt
+from kfl.simulation._jobs import FAILURE, Failure, Job, Tell, attempt
 
 RETRIES = 3
 """How often a run is restarted after its worker died."""
@@ -107,12 +107,13 @@ def _play_all(ray: Any, jobs: list[Job], sweep: Sweep, tell: Callable[[int, bool
         _stop(ray, list(tasks))
 
 
-def play_there(job: Job, data: Any, sweep: Sweep, index: int, board: Any) -> tuple[str | None, Files]:
-    """The task, on some node: a sentence if the run failed, and the files of a folder that only the node sees."""
+def play_there(job: Job, data: Any, sweep: Sweep, index: int, board: Any) -> tuple[Failure | None, Files]:
+    """The task, on some node: why the run failed, if it did, and the files of a folder that only the node sees."""
     import torch
 
     if sweep.version != __version__:
-        return f"A node of the cluster has kfl {__version__}, but this is {sweep.version}; install the same.", {}
+        sentence = f"A node of the cluster has kfl {__version__}, but this is {sweep.version}; install the same."
+        return Failure(sentence), {}
     torch.set_num_threads(sweep.threads)
     sys.argv = list(sweep.command)  # for the run folder, which records the command
     if sweep.data_dir is not None:
@@ -129,7 +130,9 @@ def play_there(job: Job, data: Any, sweep: Sweep, index: int, board: Any) -> tup
         files = read_files(scratch, finished=problem is None)
     finally:  # unless the process is killed, when another attempt goes on from here
         shutil.rmtree(scratch, ignore_errors=True)
-    return None if problem is None else problem.replace(str(there.path), str(job.path)), files
+    if problem is not None:
+        problem = replace(problem, sentence=problem.sentence.replace(str(there.path), str(job.path)))
+    return problem, files
 
 
 class _Reporter:
@@ -177,19 +180,20 @@ def _rounds_done(ray: Any, board: Any) -> dict[int, int]:
     return rounds
 
 
-def _result(ray: Any, task: Any, job: Job) -> str | None:
-    """Write the files of a task that ended; a sentence if it failed."""
+def _result(ray: Any, task: Any, job: Job) -> Failure | None:
+    """Write the files of a task that ended; why it failed, if it did."""
     try:
+        problem: Failure | None
         problem, files = ray.get(task)
         write_files(job.path, files)
     except KflError as failure:
-        return str(failure)
+        return Failure(str(failure))
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError):
-        return f"Its Ray worker died {RETRIES + 1} times; memory may have run out."
+        return Failure(f"Its Ray worker died {RETRIES + 1} times; memory may have run out.")
     except ray.exceptions.RayError as failure:
         reason = _reason(getattr(failure, "cause", None) or failure)
-        return f"Ray could not run it ({reason}); every node needs kfl {__version__} and your own modules."
-    return None if problem is None else str(problem)
+        return Failure(f"Ray could not run it ({reason}); every node needs kfl {__version__} and your own modules.")
+    return problem
 
 
 def read_files(folder: Path, finished: bool) -> Files:

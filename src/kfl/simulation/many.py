@@ -13,7 +13,7 @@ from kfl.core.errors import ConfigError, KflError
 from kfl.data import Dataset, load_dataset
 from kfl.experiment import Experiment
 from kfl.runfolder import History, is_finished, load_run
-from kfl.simulation._jobs import Job, play_here, play_in_processes
+from kfl.simulation._jobs import Failure, Job, play_here, play_in_processes
 
 LONGEST_NAME = 96
 """Characters of the readable part of a run folder's name: far below what file systems allow."""
@@ -34,12 +34,15 @@ class Progress:
     """The run's history, where it has just finished."""
     problem: str | None = None
     """Why the run failed, where it did."""
+    diverged: bool = False
+    """Whether it failed because its training ran off to infinity."""
 
 
 class RunsFailedError(KflError):
     """Some of many runs failed; the others are finished."""
 
-    def __init__(self, folder: Path, problems: dict[str, str], histories: list[History | None]) -> None:
+    def __init__(self, folder: Path, failures: dict[str, Failure], histories: list[History | None]) -> None:
+        problems = {name: failure.sentence for name, failure in failures.items()}
         reasons: dict[str, list[str]] = {}
         for name, problem in problems.items():
             reasons.setdefault(problem, []).append(name)
@@ -51,6 +54,8 @@ class RunsFailedError(KflError):
         """Sentences by the name of the run."""
         self.histories = histories
         """In the order of the experiments; None where a run failed."""
+        self.only_diverged = all(failure.diverged for failure in failures.values())
+        """Whether nothing worse happened than training that ran off to infinity."""
 
 
 def run_many(
@@ -121,8 +126,8 @@ def run_many(
     else:
         play_here(jobs, threads, ledger.tell)
     histories = [ledger.histories.get(path) for path in paths]
-    if ledger.problems:
-        raise RunsFailedError(Path(folder), ledger.problems, histories)
+    if ledger.failures:
+        raise RunsFailedError(Path(folder), ledger.failures, histories)
     return [history for history in histories if history is not None]
 
 
@@ -192,7 +197,7 @@ class _Ledger:
         self, unique: dict[Path, Experiment], open_runs: set[Path], on_progress: Callable[[Progress], None] | None
     ) -> None:
         self.histories: dict[Path, History] = {}
-        self.problems: dict[str, str] = {}
+        self.failures: dict[str, Failure] = {}
         self._rounds = {path: experiment.rounds for path, experiment in unique.items()}
         self._played = dict.fromkeys(unique, 0)
         self._on_progress = on_progress
@@ -200,27 +205,28 @@ class _Ledger:
             if path not in open_runs:
                 self._end(path, None)
 
-    def tell(self, job: Job, ended: bool, problem: str | None) -> None:
+    def tell(self, job: Job, ended: bool, failure: Failure | None) -> None:
         if ended:
-            self._end(job.path, problem)
+            self._end(job.path, failure)
         else:
             self._played[job.path] += 1
             self._report(job.path)
 
-    def _end(self, path: Path, problem: str | None) -> None:
+    def _end(self, path: Path, failure: Failure | None) -> None:
         self._played[path] = self._rounds[path]
-        if problem is None:
+        if failure is None:
             self.histories[path] = load_run(path)[1]
         else:
-            self.problems[path.name] = problem
-        self._report(path, self.histories.get(path), problem)
+            self.failures[path.name] = failure
+        self._report(path, self.histories.get(path), failure)
 
-    def _report(self, path: Path, history: History | None = None, problem: str | None = None) -> None:
+    def _report(self, path: Path, history: History | None = None, failure: Failure | None = None) -> None:
         if self._on_progress is None:
             return
-        done = len(self.histories) + len(self.problems)
+        done = len(self.histories) + len(self.failures)
         played, total = sum(self._played.values()), sum(self._rounds.values())
-        self._on_progress(Progress(path.name, played, total, done, len(self._rounds), history, problem))
+        problem, diverged = (None, False) if failure is None else (failure.sentence, failure.diverged)
+        self._on_progress(Progress(path.name, played, total, done, len(self._rounds), history, problem, diverged))
 
 
 def _and_more(names: list[str]) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kfl.core.errors import KflError, StoppedError
+from kfl.core.errors import DivergedError, StoppedError
 from kfl.data import Dataset
 from kfl.engine.workers import torch_threads
 from kfl.experiment import Experiment
@@ -259,7 +259,7 @@ class Runner:
     def _watch_divergence(self) -> None:
         problem = divergence(self.logs)
         if problem is not None and self.fleet.stops_on_divergence:
-            raise KflError(problem)
+            raise DivergedError(problem)
         if problem is not None:
             log.warning("%s", problem)
 

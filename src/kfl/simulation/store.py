@@ -1,22 +1,25 @@
 """Results of a long study: one line per run, found by name, written as each run ends, never run twice.
 
 A folder may hold several files `results*.jsonl`, one for each machine or session that shared the work: collected in one
-folder they are one store.
+folder they are one store. Runs whose training diverged have no result, and would have none another time: they are noted
+in `diverged.jsonl`.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from kfl.experiment import Experiment
 from kfl.runfolder import History
-from kfl.simulation.many import Progress, run_many, run_paths
+from kfl.simulation.many import Progress, RunsFailedError, run_many, run_paths
 from kfl.simulation.records import RESULTS, Record, data_note, read_lines, record, write_records
 
+DIVERGED = "diverged.jsonl"
+"""File of the runs that have no result because their training ran off to infinity."""
 DIGITS = 5
 """Digits of the numbers of a curve that are kept."""
 
@@ -29,6 +32,8 @@ class ResultStore:
     file: str = RESULTS
     """Where new results go."""
     rows: dict[str, Record] = field(default_factory=dict)
+    diverged: dict[str, Record] = field(default_factory=dict)
+    """Runs that ran off to infinity, by name: the hash of their settings, and the sentence that says it."""
     _own: dict[str, Record] = field(default_factory=dict)
 
     @classmethod
@@ -40,6 +45,8 @@ class ResultStore:
                 store.rows[row["run"]] = row
                 if path.name == file:
                     store._own[row["run"]] = row
+        if (folder / DIVERGED).exists():
+            store.diverged = {row["run"]: row for row in read_lines(folder / DIVERGED, "a study", ("run", "digest"))}
         return store
 
     def add(self, rows: Mapping[str, Record]) -> None:
@@ -49,9 +56,20 @@ class ResultStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_records(self.folder / self.file, [self._own[name] for name in sorted(self._own)])
 
+    def add_diverged(self, names: Sequence[str], digest: str, problem: str) -> None:
+        """Note a run that ran off to infinity, under all its names."""
+        for name in names:
+            self.diverged[name] = {"run": name, "digest": digest, "problem": problem}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_records(self.folder / DIVERGED, [self.diverged[name] for name in sorted(self.diverged)])
+
     def has(self, name: str, digest: str) -> bool:
         """Whether this very run is finished: a result of other settings under the same name does not count."""
         return name in self.rows and self.rows[name]["digest"] == digest
+
+    def has_diverged(self, name: str, digest: str) -> bool:
+        """Whether this very run is known to run off to infinity."""
+        return name in self.diverged and self.diverged[name]["digest"] == digest
 
     def current(self, digests: Mapping[str, str]) -> Self:
         """Only what was run with the settings that a run of this name has today, to be read."""
@@ -96,13 +114,15 @@ def run_missing(
     """Run what the store does not hold yet, and write each result as its run ends.
 
     An interrupted run stays in `runs/` below the store's folder and is taken up there; a finished one is removed once
-    its result is written, unless `keep_runs`. `more` adds to a result what only this study needs.
+    its result is written, unless `keep_runs`. `more` adds to a result what only this study needs. A run that diverges
+    is noted and not tried again; RunsFailedError is for whatever else went wrong.
     """
     digests = {name: experiment.digest() for name, experiment in wanted.items()}
     store.copy_twins(digests)
     # Long and short ones mixed: what is done then tells how long the rest takes.
     order = sorted(wanted, key=lambda name: digests[name])
-    todo = {name: wanted[name] for name in order if not store.has(name, digests[name])}
+    known = {name for name in order if store.has(name, digests[name]) or store.has_diverged(name, digests[name])}
+    todo = {name: wanted[name] for name in order if name not in known}
     if not todo:
         return
     paths = run_paths(list(todo.values()), store.folder / "runs")
@@ -113,6 +133,9 @@ def run_missing(
     def finished(progress: Progress) -> None:
         if on_progress is not None:
             on_progress(replace(progress, name=names[progress.name][0]))
+        if progress.diverged and progress.problem is not None:
+            first = names[progress.name][0]
+            store.add_diverged(names[progress.name], digests[first], progress.problem)
         if progress.history is None or progress.history.folder is None:
             return
         folder = Path(progress.history.folder)
@@ -127,17 +150,21 @@ def run_missing(
         if not execution.keep_runs:
             shutil.rmtree(folder, ignore_errors=True)
 
-    run_many(
-        list(todo.values()),
-        store.folder / "runs",
-        execution.workers,
-        finished,
-        execution.keep_models,
-        device=execution.device,
-        precision=execution.precision,
-        data_dir=execution.data_dir,
-        ray=execution.ray,
-    )
+    try:
+        run_many(
+            list(todo.values()),
+            store.folder / "runs",
+            execution.workers,
+            finished,
+            execution.keep_models,
+            device=execution.device,
+            precision=execution.precision,
+            data_dir=execution.data_dir,
+            ray=execution.ray,
+        )
+    except RunsFailedError as failed:
+        if not failed.only_diverged:
+            raise
 
 
 def _short(row: Record) -> Record:
