@@ -117,17 +117,15 @@ def test_the_same_search_for_everyone_runs_and_is_used(tmp_path, capsys):
 def test_a_run_that_diverges_is_noted_and_not_tried_again(tmp_path, capsys):
     out = tmp_path / "out"
     words = [*SMALL, "--rounds", "6", "--methods", "kfl,local", "--seeds", "0", "--search", "--search-seeds", "100"]
-    words += ["--learning-rates", "0.05,1e30", "--out", str(out)]
+    words += ["--learning-rates", "0.05,1e20", "--out", str(out)]
     assert main(["sharing", *words]) == 0
     noted = [json.loads(line) for line in (out / "diverged.jsonl").read_text().splitlines()]
     assert {line["run"].split(", ")[1] for line in noted} == {"kfl", "local"}
-    assert all("learning_rate=1e+30" in line["run"] or "learning_rate=2e+30" in line["run"] for line in noted[:3])
+    assert all("e+" in line["run"] for line in noted)  # the huge rates, and no other
     assert "ran off to infinity" in noted[0]["problem"]
     rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
     assert {row["settings"]["learning_rate"] for row in rows if row["seed"] == 0} <= {0.05, 0.025}
     capsys.readouterr()
-    for part in (out / "runs").glob("*"):  # what a run leaves behind that did not end
-        assert part.is_dir()
     before = sorted(path.name for path in (out / "runs").glob("*"))
     stamps = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*")}
     assert main(["sharing", *words]) == 0

@@ -164,7 +164,8 @@ def test_nodes_that_do_not_see_the_folder_send_the_files(cluster, data, alone, t
     assert (tmp_path / "killed").exists()
     assert ends[paths[4]] is None
     assert len(kfl.load_run(paths[4])[1].rounds) == 3
-    said = ends[paths[-1]]
+    assert not ends[paths[-1]].diverged
+    said = ends[paths[-1]].sentence
     assert said.startswith("RuntimeError: bad luck")
     assert str(tmp_path / "runs") in said
     assert "bad luck" in next((tmp_path / "runs").glob("*.error.txt")).read_text()

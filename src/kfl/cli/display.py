@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from kfl.core.text import duration, fine_percent, percent, quantity, several
+from kfl.core.text import duration, fine_percent, markdown_table, percent, quantity, several
 from kfl.runfolder import History, RoundLog
 from kfl.scheduling import by_part, describe, dominant
 from kfl.simulation.many import Progress as ManyProgress
@@ -349,15 +349,15 @@ def _table(cells: dict[str, list[str]], title: str) -> Table:
 
 def _folded(header: str) -> str:
     """A long header over two lines."""
-    if len(header) < 12:
+    spaces = [at for at, letter in enumerate(header) if letter == " "]
+    if len(header) < 12 or not spaces:
         return header
-    middle = min((at for at, letter in enumerate(header) if letter == " "), key=lambda at: abs(at - len(header) / 2))
+    middle = min(spaces, key=lambda at: abs(at - len(header) / 2))
     return f"{header[:middle]}\n{header[middle + 1 :]}"
 
 
 def markdown(cells: dict[str, list[str]], title: str, notes: Sequence[str], command: str) -> str:
     """The same as a page."""
-    lines = [f"# {title}", "", f"| {' | '.join(cells)} |", f"| --- |{' ---: |' * (len(cells) - 1)}"]
-    lines += [f"| {' | '.join(row)} |" for row in zip(*cells.values(), strict=True)]
+    lines = [f"# {title}", "", *markdown_table(cells)]
     lines += ["", *(f"{sentence}\n" for sentence in notes), "```", command, "```"]
     return "\n".join(lines) + "\n"

@@ -19,7 +19,7 @@ from kfl.core.text import several
 from kfl.experiment import Experiment
 from kfl.sharing import LABELS, STANDARD, Condition, Study, answers, chosen, columns, page, published, sentences, unfit
 from kfl.sharing.methods import with_settings
-from kfl.sharing.tables import count_questions
+from kfl.sharing.tables import MARKS, OVERVIEW, count_questions, overview
 from kfl.simulation.records import RESULTS
 from kfl.simulation.store import Execution, ResultStore
 from kfl.simulation.tuning import LEARNING_RATES
@@ -183,6 +183,8 @@ def show(study: Study, store: ResultStore, left_out: dict[str, str], folder: Pat
         print("Nothing is finished yet that could be compared with a twin.")
         return
     questions = count_questions(found)
+    if len(found) > 1:
+        print_table(overview(found), OVERVIEW, [MARKS])
     for answer in found:
         print_table(
             columns(answer), answer.condition.title, sentences(answer, questions, left_out, searched=study.searched)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kfl.plots.style import new_figure, plain_axes, spread_out
 
@@ -34,7 +34,8 @@ class SharingPoint:
     low: float | None
     high: float | None
     shares: bool
-    """Filled where the gain is above zero after the correction."""
+    """Filled where the gain is above zero after the correction, half-filled where only its own interval is."""
+    may_share: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def _panel(axes: Axes, panel: SharingPanel) -> None:
     low, high = _range(panel.points)
     for point in panel.points:
         face = point.colour if point.shares else "white"
+        filled: Literal["left", "full"] = "left" if point.may_share else "full"
         height, marker = (low, "v") if point.gain < LOWEST else (point.gain, "o")
         if point.low is not None and point.high is not None and marker == "o":
             axes.plot([point.kilobits] * 2, [point.low, point.high], color=point.colour, linewidth=1.3, zorder=2)
@@ -85,7 +87,9 @@ def _panel(axes: Axes, panel: SharingPanel) -> None:
             [height],
             marker,
             color=point.colour,
-            markerfacecolor=face,
+            markerfacecolor=point.colour if point.may_share else face,
+            markerfacecoloralt="white",
+            fillstyle=filled,
             markersize=6.5,
             zorder=3,
             clip_on=False,

@@ -47,9 +47,17 @@ class Standing:
     @property
     def shares(self) -> bool:
         """Whether what it uploads adds something: its gain is above zero after the correction."""
+        return self._above(self.level)
+
+    @property
+    def may_share(self) -> bool:
+        """Whether its own interval is above zero, but after the correction for all questions no longer."""
+        return self._above(LEVEL) and not self.shares
+
+    def _above(self, level: float) -> bool:
         if self.twin or self.gain is None:
             return False
-        low = self.gain.at(1 - self.level).low
+        low = self.gain.at(1 - level).low
         return low is not None and low > 0
 
 

@@ -69,7 +69,7 @@ def _condition(
     if rounds != 200:
         name, words = f"{name}-long", [*words, f"{rounds} rounds"]
     if new_class:
-        name, words = f"{name}-new", [*words, f"tested on a class of which a device has {new_class}"]
+        name, words = f"{name}-new", [*words, "a class just met"]
     experiment = Experiment(
         dataset=dataset,
         devices=100,

@@ -49,6 +49,7 @@ def _point(one: Standing) -> SharingPoint:
         low=None if gain.low is None else 100 * gain.low,
         high=None if gain.high is None else 100 * gain.high,
         shares=one.shares,
+        may_share=one.may_share,
     )
 
 

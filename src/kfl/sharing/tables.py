@@ -1,10 +1,10 @@
-"""The answers in words: one table for each condition, and what it says."""
+"""The answers in words: one table for each condition and what it says, and one of all gains."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kfl.core.text import DASH, percent
+from kfl.core.text import DASH, markdown_table, percent
 from kfl.sharing.answer import REFERENCE, Answer, Standing
 from kfl.simulation.statistics import Difference, Spread
 
@@ -39,18 +39,21 @@ def sentences(answer: Answer, questions: int, unfit: Mapping[str, str], *, searc
     methods = [one for one in ordered(answer) if not one.twin]
     adding = [one.label for one in methods if one.shares]
     below = [one.label for one in methods if one.gain is not None and (one.gain.high or 0.0) < 0]
-    rest = [one.label for one in methods if one.label not in adding + below]
+    perhaps = [one.label for one in methods if one.may_share]
+    rest = [one.label for one in methods if one.label not in adding + perhaps + below]
     notes = [f"The best twin, which uploads nothing, is {answer.best_twin}."]
     if len(answer.seeds) < 2:
         notes.append("One seed, so no interval and no verdict; --seeds 0..4 gives both.")
     else:
         told = [f"what {_and(adding)} upload{'s' * (len(adding) == 1)} adds something"] if adding else []
+        told += [f"{_and(perhaps)} {_verb(perhaps, 'is')} above it, but not after the correction"] if perhaps else []
         told += [f"{_and(rest)} cannot be told from it"] if rest else []
-        told += [f"{_and(below)} {'ends' if len(below) == 1 else 'end'} below it"] if below else []
+        told += [f"{_and(below)} {_verb(below, 'ends')} below it"] if below else []
         notes.append(_sentence("; ".join(told)))
         notes.append(
             f"Mean ± standard deviation over {len(answer.seeds)} seeds; differences are paired by seed, with the 95 % "
-            f"interval of a paired t-test; yes means above zero after Holm's correction for {questions} questions."
+            f"interval of a paired t-test; yes means above zero after Holm's correction for {questions} questions, "
+            "perhaps that only its own interval is."
         )
     fewer = [f"{one.label} ({one.accuracy.count})" for one in ordered(answer) if one.accuracy.count < len(answer.seeds)]
     if fewer:
@@ -73,13 +76,46 @@ def page(
     """All answers as Markdown."""
     questions = count_questions(answers)
     lines: list[str] = []
+    if len(answers) > 1:
+        lines += [f"{heading} {OVERVIEW}", "", *markdown_table(overview(answers)), "", f"{MARKS}\n"]
     for answer in answers:
-        cells = columns(answer)
-        lines += [f"{heading} {answer.condition.title}", "", f"| {' | '.join(cells)} |"]
-        lines += [f"| --- |{' ---: |' * (len(cells) - 1)}"]
-        lines += [f"| {' | '.join(row)} |" for row in zip(*cells.values(), strict=True)]
+        lines += [f"{heading} {answer.condition.title}", "", *markdown_table(columns(answer))]
         lines += ["", *(f"{note}\n" for note in sentences(answer, questions, unfit, searched=searched))]
     return "\n".join([*lines, "```", command, "```", ""])
+
+
+OVERVIEW = "Points over the best twin"
+MARKS = "✓: above zero after Holm's correction for all questions; (✓): its own 95 % interval is; n: with n seeds only."
+
+
+def overview(answers: Sequence[Answer]) -> dict[str, list[str]]:
+    """A row for each condition: its best twin, and the gain of every method, on average best first."""
+    labels = list(dict.fromkeys(one.label for answer in answers for one in answer.standings if not one.twin))
+    gains: dict[str, list[float]] = {label: [] for label in labels}
+    for one in (one for answer in answers for one in answer.standings if one.gain is not None and not one.twin):
+        gains[one.label].append(one.gain.mean if one.gain is not None else 0.0)
+    labels.sort(key=lambda label: -sum(gains[label]) / max(len(gains[label]), 1))
+    cells: dict[str, list[str]] = {
+        "condition": [answer.condition.title for answer in answers],
+        "best twin, %": [_best(answer) for answer in answers],
+    }
+    for label in labels:
+        standings = [{one.label: one for one in answer.standings}.get(label) for answer in answers]
+        cells[label] = [_mark(one, len(answer.seeds)) for one, answer in zip(standings, answers, strict=True)]
+    return cells
+
+
+def _best(answer: Answer) -> str:
+    return f"{100 * answer[answer.best_twin].accuracy.mean:.2f} {answer.best_twin}"
+
+
+def _mark(one: Standing | None, seeds: int) -> str:
+    """A gain with what is known of it."""
+    if one is None or one.gain is None:
+        return DASH
+    mark = " ✓" if one.shares else " (✓)" if one.may_share else ""
+    fewer = f", {one.accuracy.count}" if one.accuracy.count < seeds else ""
+    return f"{100 * one.gain.mean:+.2f}{mark}{fewer}".replace("-", "−")
 
 
 def count_questions(answers: Sequence[Answer]) -> int:
@@ -112,7 +148,7 @@ def _verdict(one: Standing) -> str:
         return "twin"
     if one.gain is None or one.gain.low is None:
         return DASH
-    return "yes" if one.shares else "no"
+    return "yes" if one.shares else "perhaps" if one.may_share else "no"
 
 
 def _kilobits(bits: float, held: float | None = None) -> str:
@@ -126,6 +162,10 @@ def _part(value: float | None) -> str:
 
 def _and(labels: Sequence[str]) -> str:
     return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"
+
+
+def _verb(labels: Sequence[str], singular: str) -> str:
+    return singular if len(labels) == 1 else {"is": "are", "ends": "end"}[singular]
 
 
 def _sentence(text: str) -> str:

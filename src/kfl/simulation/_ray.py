@@ -79,7 +79,7 @@ def play_on_ray(
             _play_all(ray, [_absolute(job) for job in jobs], sweep, lambda index, *news: tell(jobs[index], *news))
 
 
-def _play_all(ray: Any, jobs: list[Job], sweep: Sweep, tell: Callable[[int, bool, str | None], None]) -> None:
+def _play_all(ray: Any, jobs: list[Job], sweep: Sweep, tell: Callable[[int, bool, Failure | None], None]) -> None:
     """Submit every job and follow all of them to the end."""
     board = _board(ray)
     # A worker that has used a GPU is not used again: PyTorch would stay with the first one it saw.
