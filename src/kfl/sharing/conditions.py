@@ -65,7 +65,7 @@ def _condition(
 ) -> Condition:
     name, words = f"{dataset}-m{classes}", [TITLES[dataset], f"{classes} classes"]
     if samples is not None:
-        name, words = f"{name}-{samples}", [*words, f"{samples} samples per device"]
+        name, words = f"{name}-{samples}", [*words, f"{samples} samples"]
     if rounds != 200:
         name, words = f"{name}-long", [*words, f"{rounds} rounds"]
     if new_class:
