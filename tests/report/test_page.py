@@ -10,11 +10,15 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
+import kfl
 from kfl.cli.main import main
 from kfl.core.errors import KflError, RunFolderError
+from kfl.experiment import Faults
 from kfl.report import build_report
+from kfl.report.overview import cards, sentence
 from kfl.report.page import compose, render
 from kfl.runfolder import read_run
 from tests.reference.runs import made_up_run
@@ -240,3 +244,18 @@ def test_the_command_refuses_in_one_sentence(tmp_path, capsys):
 def test_a_page_that_cannot_be_written_is_said(copy, tmp_path, capsys):
     assert main(["report", str(copy), "--out", str(tmp_path / "no" / "page.html")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_top_compares_devices_that_trained_and_never_praises_an_empty_run(runs, tmp_path):
+    run = read_run(runs / "kfl")
+    (_, points, against) = next(card for card in cards(run) if card[0] == "Against training alone")
+    trained = (run.rounds.per_device(run.devices) > 0) & (run.twin.rounds.per_device(run.devices) > 0)
+    tested = trained & np.isfinite(run.accuracy)
+    expected = 100 * (run.accuracy[tested] - run.twin.accuracy[tested]).mean()
+    assert points == f"{expected:+.2f} points" and against.endswith("one seed")
+    assert f"{int(tested.sum())} devices that trained" in against or "all devices trained" in against
+    empty = kfl.Experiment(devices=4, rounds=2, widths=(8,), faults=Faults(schedule=("leave:0:all",)))
+    kfl.run(empty, tmp_path / "empty")
+    assert sentence(read_run(tmp_path / "empty")).startswith(
+        "Nobody took part in any of 2 rounds, so nothing was learnt."
+    )

@@ -120,9 +120,8 @@ class RunDisplay(_LiveBar):
             highlight=False,
             soft_wrap=True,
         )
-        for note in (world.dataset.note, too_slow(world)):
-            if note:
-                self._progress.console.print(f"Note: {note}", highlight=False, soft_wrap=True)
+        if world.dataset.note:
+            self._progress.console.print(f"Note: {world.dataset.note}", highlight=False, soft_wrap=True)
         self._progress.update(self._task, facts="evaluating the initial models …")
 
     def on_round(self, log: RoundLog) -> None:
@@ -136,21 +135,6 @@ class RunDisplay(_LiveBar):
         elif log.round % self._every == 0 or log.round + 1 == self._rounds:
             passed = time.perf_counter() - self._started
             print(f"{self._label}: round {log.round + 1}/{self._rounds}  {facts}  {passed:.0f} s", flush=True)
-
-
-def too_slow(world: World) -> str | None:
-    """What to say, before hours of rounds with nobody in them, where no device can finish computing in time."""
-    if world.cell is None:
-        return None
-    fastest_s = float((world.table.flops / world.cell.flops_per_cycle / world.cell.cpu_hz).min())
-    deadline_s = world.cell.config.deadline_s
-    if fastest_s < deadline_s:
-        return None
-    return (
-        f"nobody can take part. The fastest device computes for {quantity(fastest_s, 's')}, and a round has "
-        f"{quantity(deadline_s, 's')}: give a longer --radio.deadline-s, less work (--model, --samples-per-device, "
-        "--algorithm.local-steps) or --radio none."
-    )
 
 
 def print_summary(experiment: Experiment, history: History, alone: History | None, folder: Path) -> None:
@@ -199,7 +183,10 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
     notes = []
     if history.rounds and not any(log.devices for log in history.rounds):
         why = Counter(describe(log.status) for log in history.rounds).most_common(1)[0][0]
-        notes.append(f"Nobody took part in any round. {why}")
+        return [f"Nobody took part in any round, so nothing was learnt. {why}"]
+    never = sum(device["rounds"] == 0 for device in history.devices)
+    if 2 * never > len(history.devices):
+        notes.append(f"{never:,} of {len(history.devices):,} devices never took part; their models are as they began.")
     if alone is not None:
         points = 100 * (summary["accuracy"] - alone.summary["accuracy"])
         where = f"{abs(points):.2f} points {'above' if points > 0 else 'below'}" if points else "level with"

@@ -49,6 +49,10 @@ class DivergedError(KflError):
     """The training of most devices ran off to infinity. It would again: the same run always ends like this."""
 
 
+class NobodyError(KflError):
+    """No device of a fleet can ever take part, so that nothing would be learnt."""
+
+
 class MissingExtraError(KflError):
     """An optional package is needed for this and is not installed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from kfl.report.chart import ShownRun, Table
 from kfl.report.measures import Totals, battery_curves, device_energy, fairness, totals
 from kfl.report.words import duration, percent, quantity
 from kfl.runfolder import RunData, given_as_objects
-from kfl.scheduling import SCHEDULERS, DriftScheduler, EnergyBound, by_part, dominant, why_not_covered
+from kfl.scheduling import SCHEDULERS, DriftScheduler, EnergyBound, by_part, describe, dominant, why_not_covered
 
 MOST_COLOURS = 8
 
@@ -35,6 +36,9 @@ def sentence(run: RunData) -> str:
         return (
             f"{run.devices:,} devices are about to learn {run.dataset} with {run.algorithm}; no round is finished yet."
         )
+    if not run.rounds.per_round().any():
+        why = Counter(describe(status) for status in run.rounds.status).most_common(1)[0][0]
+        return f"Nobody took part in any of {several(run.played, 'round')}, so nothing was learnt. {why}"
     do, stand = ("learned", "reached") if run.finished else ("are learning", "stand at")
     reached = "were not tested yet" if sums.accuracy is None else f"{stand} {percent(sums.accuracy, 2)} accuracy"
     chosen = run.rounds.per_round().mean()
@@ -57,9 +61,7 @@ def cards(run: RunData) -> list[tuple[str, str, str]]:
     found = [("Accuracy", percent(sums.accuracy, 2), f"best {percent(sums.best_accuracy, 2)}, {run.tested}")]
     if fair is not None:
         found.append(("Worst tenth", percent(fair.worst_tenth), f"of devices; Jain's index {fair.jain:.3f}"))
-    if run.twin is not None and sums.accuracy is not None and (alone := totals(run.twin).accuracy) is not None:
-        points = 100 * (sums.accuracy - alone)
-        found.append(("Sharing adds", f"{points:+.2f} points", f"nothing shared: {percent(alone, 2)}"))
+    found += _against_training_alone(run)
     if run.cell is not None:
         found += _energy_cards(run, sums)
     found.append(("Uploaded", quantity(sums.bits_up, "bit"), _against_fedavg(run, sums)))
@@ -75,6 +77,23 @@ def cards(run: RunData) -> list[tuple[str, str, str]]:
         share = len(run.rounds.incidents) / max(1, sums.uploads)
         found.append(("Faults", f"{len(run.rounds.incidents):,}", f"{percent(share)} of the times a device was chosen"))
     return found
+
+
+def _against_training_alone(run: RunData) -> list[tuple[str, str, str]]:
+    """The run beside its local-only twin, over the devices that trained in both.
+
+    What is gained is not what sharing adds: a pull towards any common targets gains much of it without an upload.
+    """
+    if run.twin is None or run.twin.devices != run.devices:
+        return []
+    trained = (run.rounds.per_device(run.devices) > 0) & (run.twin.rounds.per_device(run.devices) > 0)
+    both = trained & np.isfinite(run.accuracy) & np.isfinite(run.twin.accuracy)
+    if not both.any():
+        return []
+    alone = float(run.twin.accuracy[both].mean())
+    points = 100 * (float(run.accuracy[both].mean()) - alone)
+    who = f"{several(int(both.sum()), 'device')} that trained" if not both.all() else "all devices trained"
+    return [("Against training alone", f"{points:+.2f} points", f"alone {percent(alone, 2)}; {who}; one seed")]
 
 
 def _energy_cards(run: RunData, sums: Totals) -> list[tuple[str, str, str]]:

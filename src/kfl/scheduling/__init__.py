@@ -30,7 +30,7 @@ from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objectiv
 from kfl.scheduling.problem_device import WholeDevice
 from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
-from kfl.scheduling.serve import reachable, serve, share_floor, standing
+from kfl.scheduling.serve import by_reason, reachable, serve, share_floor, standing
 from kfl.scheduling.status import OUTCOMES, Status, describe
 from kfl.scheduling.uplink import DeviceUplink, Uplink, of_device
 
@@ -77,6 +77,7 @@ __all__ = [
     "WholeDevice",
     "allocate",
     "by_part",
+    "by_reason",
     "cell_problem",
     "data_weight",
     "describe",

@@ -27,12 +27,17 @@ log = logging.getLogger("kfl.phases")
 
 def begin(fleet: Fleet) -> RunState:
     """The state before round 0: every device's starting model is evaluated once, none is stored."""
+    return evaluate(fleet, initial_state(fleet), range(fleet.table.size))
+
+
+def initial_state(fleet: Fleet) -> RunState:
+    """The state before round 0, of models that nobody has evaluated yet."""
     experiment, table = fleet.experiment, fleet.table
     batteries = None if fleet.cell is None else fleet.cell.batteries()
     scheduler = experiment.scheduler.init(table.budget_j, experiment.rounds)
     if batteries is not None and fleet.harvests:
         scheduler = experiment.scheduler.charged(scheduler, batteries.charge_j, batteries.capacity_j)
-    state = RunState(
+    return RunState(
         round=0,
         server=experiment.algorithm.server_init(fleet.engine, experiment.seed),
         devices={},
@@ -44,7 +49,6 @@ def begin(fleet: Fleet) -> RunState:
         fading=None,
         batteries=batteries,
     )
-    return evaluate(fleet, state, range(table.size))
 
 
 def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:

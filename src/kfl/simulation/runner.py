@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kfl.core.errors import DivergedError, StoppedError
+from kfl.core.errors import DivergedError, NobodyError, StoppedError
 from kfl.data import Dataset
 from kfl.engine.workers import torch_threads
 from kfl.experiment import Experiment
@@ -27,13 +27,15 @@ from kfl.runfolder import (
     RunState,
     cannot_write,
     describe_environment,
+    is_run_folder,
     load_experiment,
     load_run,
     require_safetensors,
     snapshot,
 )
 from kfl.simulation.fleet import Fleet
-from kfl.simulation.round import begin, play_round
+from kfl.simulation.prospects import prospects
+from kfl.simulation.round import begin, initial_state, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.summary import device_records, summarise
 from kfl.simulation.world import Models, World, build_world
@@ -127,6 +129,8 @@ def run_world(
 ) -> History:
     """Run in a world that is built already; `deterministic` is only recorded."""
     fleet, options = SimulatedFleet(world), options or RunOptions()
+    if folder is None or not is_run_folder(Path(folder)):
+        _need_somebody(fleet)
     if folder is None:
         return _play(world, Runner(fleet, options))
     if options.keep_models:
@@ -159,6 +163,15 @@ def resume(folder: str | Path, **options: Any) -> History:
     2
     """
     return run(load_experiment(Path(folder)), folder, **options)
+
+
+def _need_somebody(fleet: Fleet) -> None:
+    """Say who can never take part, before the first round; NobodyError where that is everybody."""
+    found = prospects(fleet, initial_state(fleet))
+    if found.nobody:
+        raise NobodyError(found.sentence())
+    if found.never:
+        log.warning("%s", found.sentence())
 
 
 def _play(world: World, runner: Runner) -> History:
