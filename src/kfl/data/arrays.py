@@ -43,6 +43,38 @@ def as_labels(name: str, values: ArrayLike) -> IntArray:
     return array.astype(np.int64, copy=False)
 
 
+PLANES = (1, 3, 4)
+"""Channels that images have: grey, colour, colour with transparency."""
+
+
+def channels_first(x: NDArray[Any]) -> tuple[NDArray[Any], str]:
+    """Images whose channels stand last with the channels first, bytes without any with one; and what was done.
+
+    >>> channels_first(np.zeros((5, 32, 32, 3)))[0].shape, channels_first(np.zeros((5, 3, 32, 32)))[1]
+    ((5, 3, 32, 32), '')
+    """
+    if x.ndim == 3 and x.dtype == np.uint8:
+        return x[:, None], ""
+    if x.ndim == 4 and x.shape[-1] in PLANES and x.shape[1] not in PLANES:
+        return x.transpose(0, 3, 1, 2), f"Images of shape {x.shape[1:]} were taken as (height, width, channels)."
+    return x, ""
+
+
+def as_classes(*labels: IntArray) -> tuple[tuple[IntArray, ...], str]:
+    """Labels as 0 … C − 1 where they begin elsewhere or have gaps, and what was done.
+
+    A class that no sample has would make networks larger and chance smaller than they are.
+
+    >>> as_classes(np.array([1, 2, 5]), np.array([5, 1]))
+    ((array([0, 1, 2]), array([2, 0])), 'Its 3 labels, 1 … 5, are numbered 0 … 2 in order.')
+    """
+    known = np.unique(np.concatenate(labels))
+    if not len(known) or (known[0] == 0 and known[-1] == len(known) - 1):
+        return labels, ""
+    found = tuple(np.searchsorted(known, own).astype(np.int64) for own in labels)
+    return found, f"Its {len(known)} labels, {known[0]} … {known[-1]}, are numbered 0 … {len(known) - 1} in order."
+
+
 def check_split(split: str, x: NDArray[Any], y: NDArray[Any], classes: int) -> None:
     """A train or test set is not empty, agrees in length, is finite and has labels 0 … classes − 1."""
     if x.ndim < 2 or 0 in x.shape[1:]:

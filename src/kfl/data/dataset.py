@@ -15,7 +15,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kfl.core.errors import ConfigError, DataError
-from kfl.data.arrays import NOBODY, IntArray, as_inputs, as_labels, check_devices, check_split, device_numbers
+from kfl.data.arrays import (
+    NOBODY,
+    IntArray,
+    as_classes,
+    as_inputs,
+    as_labels,
+    channels_first,
+    check_devices,
+    check_split,
+    device_numbers,
+)
 from kfl.data.holdout import set_aside
 
 if TYPE_CHECKING:
@@ -142,7 +152,7 @@ class Dataset:
         classes: int | None = None,
         test_fraction: float = 0.2,
         seed: int = 0,
-        scale: float = 1.0,
+        scale: float | None = None,
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
         note: str = "",
@@ -151,9 +161,12 @@ class Dataset:
     ) -> Dataset:
         """A dataset from arrays. Without a test set, `test_fraction` of each class is set aside as one.
 
-        uint8 stays uint8, all other numbers become float32. `classes` is the largest label plus one unless
-        given. `train_device` says whose sample each is, by any integers or strings; a test set is then set aside
-        from each device's samples.
+        uint8 stays uint8 and is divided by 255 when it is read unless `scale` is given; all other numbers become
+        float32. Images may have their channels last. Where `classes` is not given, labels that begin above 0 or have
+        gaps are numbered anew. What was changed is in the dataset's note.
+
+        `train_device` says whose sample each is, by any integers or strings; a test set is then set aside from each
+        device's samples.
 
         >>> who = np.repeat(["bob", "ann"], 10)
         >>> data = Dataset.from_arrays(np.arange(20.0)[:, None], np.arange(20) % 2, train_device=who)
@@ -178,8 +191,15 @@ class Dataset:
                 device, other_device = device[~aside], device[aside]
         if other_x.dtype != x.dtype:
             x, other_x = x.astype(np.float32), other_x.astype(np.float32)
+        (x, turned), (other_x, _) = channels_first(x), channels_first(other_x)
+        renamed = ""
         if classes is None:
+            if min(y.min(initial=0), other_y.min(initial=0)) >= 0:  # a negative label is a mistake, and named below
+                (y, other_y), renamed = as_classes(y, other_y)
             classes = 1 + int(max(y.max(initial=0), other_y.max(initial=0)))
+        if scale is None:
+            scale = 1 / 255 if x.dtype == np.uint8 else 1.0
+        note = " ".join(part for part in (note, turned, renamed) if part)
         return Dataset(name, x, y, other_x, other_y, classes, scale, mean, std, note, device, other_device, names)
 
     @staticmethod

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kfl.core.arrays import read_header
 from kfl.core.errors import DataError
 from kfl.core.text import quantity
+from kfl.data.arrays import channels_first
 from kfl.data.columns import column_words, missing, unclear
 from kfl.data.samples import DEVICE_WORDS, X_WORDS, Y_WORDS, Samples, decode, split_of
 from kfl.data.storage import LARGEST_BYTES, Decoded, spacious
@@ -138,15 +139,7 @@ def _samples(path: Path, archive: zipfile.ZipFile, roles: Mapping[str, Member], 
     for role in ("y", "device"):
         if role in arrays and arrays[role].ndim == 0:
             raise DataError(f"{path}: {roles[role].key} is one value, but must be one for each sample.")
-    return Samples(_channels_first(x) if x.dtype == np.uint8 else x, arrays["y"], arrays.get("device"))
-
-
-def _channels_first(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Bytes are pixels: (samples, height, width) gets its one channel, and channels that stand last come first."""
-    if x.ndim == 3:
-        return x[:, None]
-    last = x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3)
-    return x.transpose(0, 3, 1, 2) if last else x
+    return Samples(channels_first(x)[0], arrays["y"], arrays.get("device"))
 
 
 def _values(path: Path, archive: zipfile.ZipFile, member: Member, cache_dir: Path) -> NDArray[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from kfl.core.errors import DataError
-from kfl.data.arrays import IntArray, as_labels, device_numbers
+from kfl.data.arrays import IntArray, as_classes, as_labels, device_numbers
 from kfl.data.dataset import Dataset
 from kfl.data.holdout import set_aside
 from kfl.data.storage import Decoded, spacious
@@ -139,16 +139,10 @@ def _classes(name: str, labels: Sequence[NDArray[Any]]) -> tuple[list[IntArray],
     columns = [one[:, 0] if one.ndim == 2 and one.shape[1] == 1 else one for one in labels]
     if all(one.dtype.kind in "US" and one.ndim == 1 for one in columns):
         columns = [np.char.decode(one, "utf-8", "replace") if one.dtype.kind == "S" else one for one in columns]
-    else:
-        columns = [as_labels(f"{name}: labels", one) for one in columns]
-    known = np.unique(np.concatenate(columns))
-    numbers = [np.searchsorted(known, one).astype(np.int64) for one in columns]
-    if known.dtype.kind == "U":
-        return numbers, ""
-    if not len(known) or (known[0] == 0 and known[-1] == len(known) - 1):
-        return list(columns), ""
-    which = f"{known[0]} … {known[-1]}"
-    return numbers, f"Its {len(known)} labels, {which}, are numbered 0 … {len(known) - 1} in order."
+        known = np.unique(np.concatenate(columns))
+        return [np.searchsorted(known, one).astype(np.int64) for one in columns], ""
+    numbers, told = as_classes(*(as_labels(f"{name}: labels", one) for one in columns))
+    return list(numbers), told
 
 
 def _rows(x: NDArray[Any], rows: IntArray, cache_dir: Path) -> NDArray[Any]:

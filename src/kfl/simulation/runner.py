@@ -40,6 +40,8 @@ from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.summary import device_records, summarise
 from kfl.simulation.world import Models, World, build_world
 
+DOUBTFUL = 0.2
+"""From this share of devices with a single class on, accuracy is questioned."""
 phases = logging.getLogger("kfl.phases")
 log = logging.getLogger("kfl")
 
@@ -131,6 +133,7 @@ def run_world(
     fleet, options = SimulatedFleet(world), options or RunOptions()
     if folder is None or not is_run_folder(Path(folder)):
         _need_somebody(fleet)
+        _doubt_single_classes(world)
     if folder is None:
         return _play(world, Runner(fleet, options))
     if options.keep_models:
@@ -172,6 +175,19 @@ def _need_somebody(fleet: Fleet) -> None:
         raise NobodyError(found.sentence())
     if found.never:
         log.warning("%s", found.sentence())
+
+
+def _doubt_single_classes(world: World) -> None:
+    """Say so where accuracy tells little: a device with one class is tested on it, and cannot be wrong for long."""
+    held = (world.partition.train_counts > 0).sum(axis=1)
+    single = int((held == 1).sum())
+    if world.dataset.classes > 1 and single > DOUBTFUL * len(held):
+        log.warning(
+            "%d of %d devices hold samples of one class and are tested on that class: always predicting it scores "
+            "100 %%. More classes: --classes-per-device, --distinct-classes or --split.",
+            single,
+            len(held),
+        )
 
 
 def _play(world: World, runner: Runner) -> History:
