@@ -81,8 +81,8 @@ def test_nobody_in_python_and_in_many_runs(tmp_path):
     hopeless = replace(SMALL, radio=replace(CELL, bandwidth_hz=1.0))
     with pytest.raises(NobodyError, match="cannot upload"):
         kfl.run(hopeless)
-    with pytest.raises(kfl.KflError, match=r"1 of 2 runs failed.*cannot upload"):
-        kfl.run_many([replace(SMALL, rounds=1), hopeless], tmp_path)
+    some, none = kfl.run_many([replace(SMALL, rounds=1), hopeless], tmp_path)  # in a comparison it is an answer
+    assert some.rounds[0].devices and not any(log.devices for log in none.rounds)
 
 
 def test_devices_that_are_not_there_yet_may_come():

@@ -151,6 +151,7 @@ def attempt(job: Job, on_round: Callable[[], None]) -> Failure | None:
             precision=job.precision,
             keep_models=job.keep_models,
             on_round=lambda _: on_round(),
+            allow_nobody=True,  # that a method cannot work in a cell is an answer, too
         )
     except KflError as problem:
         return Failure(str(problem), diverged=isinstance(problem, DivergedError))

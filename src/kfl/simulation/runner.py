@@ -61,6 +61,8 @@ class RunOptions:
     on_start: Callable[[World], None] | None = None
     on_round: Callable[[RoundLog], None] | None = None
     should_stop: Callable[[], bool] | None = None
+    allow_nobody: bool = False
+    """Play a run in which no device can ever take part, too: in a comparison that is an answer."""
 
 
 def run(
@@ -78,6 +80,7 @@ def run(
     on_start: Callable[[World], None] | None = None,
     on_round: Callable[[RoundLog], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    allow_nobody: bool = False,
 ) -> History:
     """Run an experiment and return what happened.
 
@@ -98,6 +101,7 @@ def run(
         on_round: called after every round with its log, for progress displays.
         should_stop: asked after every round of a run with a folder; if it says yes, a checkpoint is written and
             `StoppedError` raised.
+        allow_nobody: play a run in which no device can ever take part, too; otherwise that is a `NobodyError`.
 
     A folder that already holds this very run is continued from its last checkpoint, or only read if the run is
     finished.
@@ -122,7 +126,7 @@ def run(
             precision=precision,
             plan=plan,
         )
-        options = RunOptions(keep_models, checkpoint_s, on_start, on_round, should_stop)
+        options = RunOptions(keep_models, checkpoint_s, on_start, on_round, should_stop, allow_nobody)
         return run_world(world, folder, options, deterministic=deterministic)
 
 
@@ -132,7 +136,7 @@ def run_world(
     """Run in a world that is built already; `deterministic` is only recorded."""
     fleet, options = SimulatedFleet(world), options or RunOptions()
     if folder is None or not is_run_folder(Path(folder)):
-        _need_somebody(fleet)
+        _need_somebody(fleet, options)
         _doubt_single_classes(world)
     if folder is None:
         return _play(world, Runner(fleet, options))
@@ -168,10 +172,10 @@ def resume(folder: str | Path, **options: Any) -> History:
     return run(load_experiment(Path(folder)), folder, **options)
 
 
-def _need_somebody(fleet: Fleet) -> None:
+def _need_somebody(fleet: Fleet, options: RunOptions) -> None:
     """Say who can never take part, before the first round; NobodyError where that is everybody."""
     found = prospects(fleet, initial_state(fleet))
-    if found.nobody:
+    if found.nobody and not options.allow_nobody:
         raise NobodyError(found.sentence())
     if found.never:
         log.warning("%s", found.sentence())
