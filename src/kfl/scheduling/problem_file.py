@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.files import write_atomic
@@ -107,8 +106,7 @@ def _assemble(draft: Draft) -> Problem:
     compute_s, compute_j = _computation(draft)
     max_power_w = _power(draft, "max_power")
     budget_j, spent_j, notes = _energy(draft, top)
-    gain = _gain(draft, available)
-    notes += _doubts(draft.ids, gain, max_power_w)
+    notes += _doubts(draft.ids, max_power_w)
     return Problem(
         ids=tuple(draft.ids),
         bandwidth_hz=_once(top, "bandwidth_hz"),
@@ -117,7 +115,7 @@ def _assemble(draft: Draft) -> Problem:
         round=first,
         seed=int(top.get("seed", 0)),
         hard_budget=bool(top.get("hard_budget", False)),
-        gain=gain,
+        gain=_gain(draft, available),
         available=available,
         samples=_pick(draft, "samples"),
         payload_bits=_pick(draft, "payload_bits"),
@@ -138,29 +136,16 @@ LARGEST_POWER_W = 10.0
 """More than any battery device radiates: a phone has 0.2 W."""
 
 
-def _doubts(ids: Sequence[str], gain: FloatArray, max_power_w: FloatArray) -> list[str]:
-    """Numbers that no radio has, in a sentence each: a sign or a unit is probably wrong."""
-    found = []
-    loud = np.flatnonzero((np.atleast_2d(gain) > 1).any(axis=0))
-    if len(loud):
-        decibels = 10 * np.log10(float(gain[..., loud[0]].max()))
-        found.append(
-            f"The gain of {_whom(ids, loud)} is {decibels:.4g} dB, so its channel would amplify; a loss is negative, "
-            "such as gain_db = -100."
-        )
+def _doubts(ids: Sequence[str], max_power_w: FloatArray) -> list[str]:
+    """Powers that no such radio has, in a sentence: the unit is probably wrong."""
     strong = np.flatnonzero(max_power_w > LARGEST_POWER_W)
-    if len(strong):
-        watts = float(max_power_w[strong[0]])
-        found.append(
-            f"The transmit power of {_whom(ids, strong)} is {watts:g} W, more than any battery device has: "
-            f"if {watts:g} dBm were meant, give max_power_dbm."
-        )
-    return found
-
-
-def _whom(ids: Sequence[str], which: NDArray[np.intp]) -> str:
-    more = f" and {len(which) - 1} more" if len(which) > 1 else ""
-    return f"device {ids[which[0]]}{more}"
+    if not len(strong):
+        return []
+    watts, more = float(max_power_w[strong[0]]), f" and {len(strong) - 1} more" if len(strong) > 1 else ""
+    return [
+        f"The transmit power of device {ids[strong[0]]}{more} is {watts:g} W, more than any battery device has: "
+        f"if {watts:g} dBm were meant, give max_power_dbm."
+    ]
 
 
 def _once(top: Mapping[str, Any], name: str) -> float:
