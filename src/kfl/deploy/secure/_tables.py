@@ -62,6 +62,27 @@ class Revealed:
         return Revealed(seeds, unpack_table(rest, SHARE_BYTES))
 
 
+def boxes_bytes(devices: int) -> int:
+    """Bytes of sealed shares for so many devices."""
+    return _NUMBER.size + devices * (_NUMBER.size + BOX_BYTES)
+
+
+def revealed_bytes(devices: int) -> int:
+    """Bytes of the shares of so many devices that one gives up."""
+    return 2 * _NUMBER.size + devices * (_NUMBER.size + SHARE_BYTES)
+
+
+def traffic(length: int, bits: int, neighbours: int) -> tuple[int, int]:
+    """Bytes that one device sends and receives in a sum of vectors, when nobody drops out.
+
+    >>> traffic(length=651, bits=32, neighbours=9)
+    (3824, 1438)
+    """
+    up = 2 * KEY_BYTES + boxes_bytes(neighbours) + length * bits // 8 + revealed_bytes(neighbours + 1)
+    keys, survivors = neighbours * (_NUMBER.size + 2 * KEY_BYTES), (neighbours + 1) * _NUMBER.size
+    return up, keys + boxes_bytes(neighbours) + survivors + 2 * _NUMBER.size
+
+
 def pack_keys(keys: Mapping[int, Keys]) -> bytes:
     """The public keys of several devices."""
     return pack_table({device: own.pack() for device, own in keys.items()}, 2 * KEY_BYTES)

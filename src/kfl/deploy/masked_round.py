@@ -1,0 +1,189 @@
+"""The server's side of a round whose uploads are added under masks: three short exchanges after the training.
+
+    keys of all that trained ──> share ──> mask ──> reveal ──> sums, or why there are none
+
+What a single device adds is never here. Masked integers can be checked for their number and type alone: whether a
+device's values make sense, or are large, cannot be known; a device clips them itself, and how many values all devices
+together clipped is part of the sum.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.algorithms import ArrayFormat, Rejection, UploadFormat
+from kfl.algorithms.sums import Summation, Sums
+from kfl.deploy.courier import Answer, NoReply
+from kfl.deploy.frames import pack
+from kfl.deploy.masked_upload import ANSWERS, VALUES, WEIGHTS, as_bytes, sum_layout
+from kfl.deploy.profile import MOST_SAMPLES
+from kfl.deploy.protocol import PROTOCOL_VERSION, Parts, RefusedError, Values, check_version, whole, word
+from kfl.deploy.secure import (
+    Keys,
+    Layout,
+    Revealed,
+    ServerSum,
+    SumError,
+    boxes_bytes,
+    pack_boxes,
+    pack_devices,
+    pack_keys,
+    revealed_bytes,
+    unpack_boxes,
+)
+from kfl.deploy.settings import FleetSettings
+from kfl.deploy.validation import most_bytes, read_arrays
+from kfl.scheduling import Status
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kfl.models import State
+
+log = logging.getLogger("kfl")
+
+Ask = Callable[[Mapping[int, Parts], float, int], Mapping[int, Answer | NoReply]]
+"""Sends each device a message and waits for answers: messages, seconds, and the most bytes of an answer."""
+
+KEYS: UploadFormat = {"keys": ArrayFormat((64,), "uint8")}
+"""What answers a round in place of the upload."""
+
+
+@dataclass
+class MaskedRound:
+    """The secure sum of one round."""
+
+    settings: FleetSettings
+    summation: Summation
+    server: State
+    run: str
+    round: int
+    largest_weight: float
+    """No device's weight is larger."""
+    ask: Ask
+    arrived: set[int] = field(default_factory=set)
+    """Devices whose uploads are in the sum."""
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Seconds of each step, and bytes in both directions."""
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self._shapes = self.summation.shapes(self.server)
+        self._sum = ServerSum(
+            settings.secure_threshold, settings.secure_bits, self._layout(1).length, settings.secure_neighbours
+        )
+        self.session = self._sum.session.hex()
+        """What a message calls this sum."""
+
+    def collect(self, keys: Mapping[int, Tensor]) -> Sums | Status:
+        """The sums over the devices that saw it through, or why there are none."""
+        try:
+            return self._collect({device: Keys.unpack(own.numpy().tobytes()) for device, own in keys.items()})
+        except SumError as problem:
+            self.arrived = set()
+            return Status("no_sum", facts={"text": str(problem)})
+
+    def _collect(self, keys: Mapping[int, Keys]) -> Sums:
+        opened = self._sum.open(keys)
+        boxes = self._step(
+            "share",
+            {d: ({"threshold": needed}, {"peers": pack_keys(peers)}) for d, (peers, needed) in opened.items()},
+            {d: ArrayFormat((boxes_bytes(len(peers)),), "uint8") for d, (peers, _) in opened.items()},
+        )
+        routed = self._sum.route({device: unpack_boxes(own.tobytes()) for device, own in boxes.items()})
+        bits, layout = self.settings.secure_bits, self._layout(len(keys))
+        terms = {"devices": len(keys), "bits": bits}
+        terms |= {"largest_weight": self.largest_weight, "range": self.settings.secure_range}
+        masked = self._step(
+            "mask",
+            {device: (terms, {"boxes": pack_boxes(own)}) for device, own in routed.items()},
+            dict.fromkeys(routed, ArrayFormat((layout.length,), f"int{bits}")),
+        )
+        survivors = self._sum.survivors({device: own.view(f"u{bits // 8}") for device, own in masked.items()})
+        shares = self._step(
+            "reveal",
+            {device: ({}, {"survivors": pack_devices(left)}) for device, left in survivors.items()},
+            {device: ArrayFormat((revealed_bytes(len(routed[device]) + 1),), "uint8") for device in survivors},
+        )
+        total = self._sum.total({device: Revealed.unpack(own.tobytes()) for device, own in shares.items()})
+        sums = self._read(*layout.decode(total))
+        self.arrived = set(survivors)
+        return sums
+
+    def _layout(self, devices: int) -> Layout:
+        return sum_layout(
+            *self._shapes,
+            largest_weight=self.largest_weight,
+            value_range=self.settings.secure_range,
+            devices=devices,
+            bits=self.settings.secure_bits,
+        )
+
+    def _step(
+        self,
+        step: str,
+        messages: Mapping[int, tuple[Values, Mapping[str, bytes]]],
+        formats: Mapping[int, ArrayFormat],
+    ) -> dict[int, NDArray[Any]]:
+        """Ask devices for one step: the array that each answers with. Who does not answer as asked has dropped out."""
+        began, deadline_s = time.perf_counter(), self.settings.secure_deadline_s
+        table: Values = {"protocol": PROTOCOL_VERSION, "kind": "sum", "step": step, "session": self.session}
+        table |= {"run": self.run, "round": self.round, "deadline_s": deadline_s}
+        contents = {
+            device: pack({**table, **values}, {name: as_bytes(data) for name, data in arrays.items()})
+            for device, (values, arrays) in messages.items()
+        }
+        expected = {device: {ANSWERS[step]: form} for device, form in formats.items()}
+        most = max((most_bytes(form) for form in expected.values()), default=0)
+        found: dict[int, NDArray[Any]] = {}
+        for device, answer in sorted(self.ask(contents, deadline_s, most).items()):
+            try:
+                found[device] = self._answer(device, step, answer, expected[device])
+                self.facts["bytes"] = self.facts.get("bytes", 0) + getattr(answer, "bytes", 0)
+            except RefusedError as problem:
+                why = RefusedError("sum_step", step=step, text=str(problem))
+                if isinstance(answer, NoReply):
+                    self.faults.append({"device": device, "fault": answer.kind, **why.to_dict()})
+                else:
+                    self.rejected.append(Rejection(device, why.code, why.facts).to_dict())
+        self.facts[f"{step}_s"] = time.perf_counter() - began
+        return found
+
+    def _answer(self, device: int, step: str, answer: Answer | NoReply, formats: UploadFormat) -> NDArray[Any]:
+        """The array of an answer, if it is one to this question."""
+        if isinstance(answer, NoReply):
+            raise answer.why
+        values = answer.values
+        check_version(values)
+        if values.get("status") == "refused":
+            raise RefusedError("device_refused", text=word(values, "reason"))
+        if (values.get("kind"), values.get("step"), values.get("session")) != ("sum", step, self.session):
+            raise RefusedError("not_an_answer")
+        if whole(values, "device", 0, MOST_SAMPLES) != device:
+            raise RefusedError("other_round", found_round=self.round, found_device=values["device"])
+        return read_arrays(answer.arrays, formats)[ANSWERS[step]]
+
+    def _read(self, arrays: Mapping[str, NDArray[np.float64]], clipped: int) -> Sums:
+        import torch
+
+        if clipped:
+            log.warning(
+                "Round %d: devices clipped %d of their values to ±%g, which biases the result; raise "
+                "fleet.secure_range.",
+                *(self.round, clipped, self.settings.secure_range),
+            )
+        self.facts["clipped"] = clipped
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
+        return Sums(
+            {name.removeprefix(VALUES): value for name, value in tensors.items() if name.startswith(VALUES)},
+            {name.removeprefix(WEIGHTS): value for name, value in tensors.items() if name.startswith(WEIGHTS)},
+        )
