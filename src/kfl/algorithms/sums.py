@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class Sums:
 
 class Summation(ABC):
     """How uploads become sums, and what the server makes of these."""
+
+    heaviest: float = inf
+    """No weight of a device is larger, however many samples it has."""
 
     @abstractmethod
     def shapes(self, server: State) -> tuple[Shapes, Shapes]:

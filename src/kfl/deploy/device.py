@@ -121,6 +121,8 @@ class DeviceSetup(Hardware):
     """Called with the server's advice before the upload, so that the radio can use its share and power."""
     prepare: Apply | None = None
     """Called with the server's advice before training, so that the processor can use its clock."""
+    masked_only: bool = False
+    """Refuse rounds in which the server would see what this device uploads (`fleet.secure_sums` is off)."""
     name: str = "device"
     """Of the data, for logs."""
     model_name: str | None = None

@@ -10,15 +10,16 @@ together clipped is part of the sum.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.algorithms import ArrayFormat, Rejection, UploadFormat
+from kfl.algorithms import ArrayFormat, UploadFormat
 from kfl.algorithms.sums import Summation, Sums
 from kfl.deploy.courier import Answer, NoReply
 from kfl.deploy.frames import pack
@@ -36,15 +37,14 @@ from kfl.deploy.secure import (
     pack_devices,
     pack_keys,
     revealed_bytes,
+    traffic,
     unpack_boxes,
 )
 from kfl.deploy.settings import FleetSettings
-from kfl.deploy.validation import most_bytes, read_arrays
+from kfl.deploy.validation import Verdict, most_bytes, read_arrays
 from kfl.scheduling import Status
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from kfl.models import State
 
 log = logging.getLogger("kfl")
@@ -56,6 +56,15 @@ KEYS: UploadFormat = {"keys": ArrayFormat((64,), "uint8")}
 """What answers a round in place of the upload."""
 
 
+def masked_bits(summation: Summation, server: State, settings: FleetSettings, devices: int) -> tuple[int, int]:
+    """Bits that a device sends in a secure sum of so many devices, and receives in it besides the broadcast."""
+    shapes = summation.shapes(server)
+    layout = sum_layout(*shapes, largest_weight=1.0, value_range=1.0, devices=devices, bits=settings.secure_bits)
+    others = devices - 1 if settings.secure_neighbours is None else min(settings.secure_neighbours, devices - 1)
+    up, down = traffic(layout.length, settings.secure_bits, others)
+    return 8 * up, 8 * down
+
+
 @dataclass
 class MaskedRound:
     """The secure sum of one round."""
@@ -65,18 +74,17 @@ class MaskedRound:
     server: State
     run: str
     round: int
-    largest_weight: float
-    """No device's weight is larger."""
+    samples: float
+    """No device has more; all learn a number of this size, so only its power of two is told."""
     ask: Ask
-    arrived: set[int] = field(default_factory=set)
-    """Devices whose uploads are in the sum."""
-    rejected: list[dict[str, Any]] = field(default_factory=list)
-    faults: list[dict[str, Any]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    """Seconds of each step, and bytes in both directions."""
+    """Seconds of each step, bytes of the answers, and how many values were clipped."""
 
     def __post_init__(self) -> None:
         settings = self.settings
+        self.largest_weight = min(self.summation.heaviest, 2.0 ** math.ceil(math.log2(max(self.samples, 1.0))))
+        self._dropped: dict[int, tuple[RefusedError, str | None]] = {}
+        """Who did not see the sum through: why, and the kind of silence where there was no answer."""
         self._shapes = self.summation.shapes(self.server)
         self._sum = ServerSum(
             settings.secure_threshold, settings.secure_bits, self._layout(1).length, settings.secure_neighbours
@@ -84,13 +92,24 @@ class MaskedRound:
         self.session = self._sum.session.hex()
         """What a message calls this sum."""
 
-    def collect(self, keys: Mapping[int, Tensor]) -> Sums | Status:
-        """The sums over the devices that saw it through, or why there are none."""
+    def settle(self, verdicts: Mapping[int, Verdict]) -> tuple[Sums | Status, dict[int, Verdict]]:
+        """The sums of all usable uploads, or why there are none, and what became of each device on the way."""
+        keys = {d: v.upload.arrays["keys"] for d, v in verdicts.items() if v.usable and v.upload is not None}
         try:
-            return self._collect({device: Keys.unpack(own.numpy().tobytes()) for device, own in keys.items()})
+            sums: Sums | Status = self._collect({d: Keys.unpack(own.numpy().tobytes()) for d, own in keys.items()})
         except SumError as problem:
-            self.arrived = set()
-            return Status("no_sum", facts={"text": str(problem)})
+            sums = Status("no_sum", facts={"text": str(problem)})
+        return sums, {device: self._seen_through(device, verdict) for device, verdict in verdicts.items()}
+
+    def _seen_through(self, device: int, verdict: Verdict) -> Verdict:
+        """A verdict without the keys; unusable where the device's upload is not in the sum."""
+        if device not in self._dropped:
+            return replace(verdict, upload=None)
+        why, silence = self._dropped[device]
+        if silence is None:
+            return replace(verdict, usable=False, upload=None, refusal=why)
+        fault = {"device": device, "fault": silence, **why.to_dict()}
+        return replace(verdict, usable=False, upload=None, lost=True, faults=(*verdict.faults, fault))
 
     def _collect(self, keys: Mapping[int, Keys]) -> Sums:
         opened = self._sum.open(keys)
@@ -101,7 +120,7 @@ class MaskedRound:
         )
         routed = self._sum.route({device: unpack_boxes(own.tobytes()) for device, own in boxes.items()})
         bits, layout = self.settings.secure_bits, self._layout(len(keys))
-        terms = {"devices": len(keys), "bits": bits}
+        terms: Values = {"devices": len(keys), "bits": bits}
         terms |= {"largest_weight": self.largest_weight, "range": self.settings.secure_range}
         masked = self._step(
             "mask",
@@ -115,9 +134,9 @@ class MaskedRound:
             {device: ArrayFormat((revealed_bytes(len(routed[device]) + 1),), "uint8") for device in survivors},
         )
         total = self._sum.total({device: Revealed.unpack(own.tobytes()) for device, own in shares.items()})
-        sums = self._read(*layout.decode(total))
-        self.arrived = set(survivors)
-        return sums
+        # Who fell silent after its masked upload arrived is in the sum all the same.
+        self._dropped = {device: why for device, why in self._dropped.items() if device not in survivors}
+        return self._read(*layout.decode(total))
 
     def _layout(self, devices: int) -> Layout:
         return sum_layout(
@@ -151,10 +170,7 @@ class MaskedRound:
                 self.facts["bytes"] = self.facts.get("bytes", 0) + getattr(answer, "bytes", 0)
             except RefusedError as problem:
                 why = RefusedError("sum_step", step=step, text=str(problem))
-                if isinstance(answer, NoReply):
-                    self.faults.append({"device": device, "fault": answer.kind, **why.to_dict()})
-                else:
-                    self.rejected.append(Rejection(device, why.code, why.facts).to_dict())
+                self._dropped[device] = why, answer.kind if isinstance(answer, NoReply) else None
         self.facts[f"{step}_s"] = time.perf_counter() - began
         return found
 

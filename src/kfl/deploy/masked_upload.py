@@ -12,7 +12,7 @@ has dropped out, as if it had lost its connection.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,8 +54,11 @@ def sum_layout(
 class MaskedUpload:
     """One upload on its way into a sum."""
 
-    def __init__(self, session: str, round_index: int, device: int, terms: Sums) -> None:
+    def __init__(self, session: object, round_index: int, device: int, terms: Sums) -> None:
         self.session, self.round, self.device = read_session(session), round_index, device
+        for name, value in {**terms.values, **terms.weights}.items():
+            if not np.isfinite(value.numpy()).all():
+                raise RefusedError("not_finite", array=name)
         self._terms = terms
         self._sum = DeviceSum(self.session, device)
 
@@ -87,7 +90,7 @@ class MaskedUpload:
 
         bits = whole(values, "bits", 32, 64)
         largest_weight, value_range = number(values, "largest_weight"), number(values, "range")
-        if bits not in (32, 64) or not (0 < largest_weight < 2**60 and 0 < value_range and isfinite(value_range)):
+        if bits not in (32, 64) or not (0 < largest_weight < 2**60 and 0 < value_range < inf):
             raise RefusedError("no_sum", text="its numbers do not describe a sum.")
         terms = self._terms
         layout = sum_layout(

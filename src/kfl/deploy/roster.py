@@ -72,6 +72,7 @@ class Roster:
             "seed": experiment.seed,
             "algorithm": json.dumps(experiment.to_table()["algorithm"]),
             "deadline_s": deadline_s,
+            **({"secure": True} if self.config.fleet.secure_sums else {}),
         }
 
     def forget(self, device: int) -> None:

@@ -21,6 +21,7 @@ from kfl.core.errors import ConfigError, ModelError
 from kfl.core.parse import parse_json, read_toml
 from kfl.deploy.device import Advice, DeviceSetup, make_setup
 from kfl.deploy.frames import pack, to_tensors, unpack
+from kfl.deploy.masked_upload import MaskedUpload
 from kfl.deploy.memory import Memory, StoredState
 from kfl.deploy.meters import Meter, make_meter
 from kfl.deploy.profile import MOST_SAMPLES, Profile, model_sizes
@@ -58,6 +59,8 @@ class Worker:
         self._data, self._models = one_device(self.setup, self.device)
         self.model_name = self._models.names[0]
         self._known: tuple[str, Algorithm] | None = None
+        self._masked: MaskedUpload | None = None
+        """The upload of the last round, where it goes into a secure sum; in memory alone, secrets and all."""
 
     def _asked(self, values: Mapping[str, Any]) -> Algorithm:
         """The algorithm of a message. From now on the engine trains what it makes of the device's network."""
@@ -89,6 +92,8 @@ class Worker:
                 return self._profile(values).values(), {}
             if kind == "round":
                 return self._round(values, arrays)
+            if kind == "sum":
+                return self._sum_step(values, arrays)
             raise RefusedError("unknown_kind")
         except (RefusedError, ModelError) as problem:  # such as layers that this device's network does not have
             return self._answer("refused", whole_or(values, "round"), reason=str(problem)), {}
@@ -103,12 +108,12 @@ class Worker:
                 memory.save(StoredState(-1, state, {}, {}))
             else:
                 state = kept.state
-        return self.describe(algorithm, self._correct(algorithm, {}, state))
+        return self.describe(algorithm, self._correct(algorithm, {}, state), secure=is_secure(values))
 
-    def describe(self, algorithm: Algorithm, correct: int) -> Profile:
-        """What this device has. Counts per class are not told where the algorithm hides them."""
+    def describe(self, algorithm: Algorithm, correct: int, *, secure: bool = False) -> Profile:
+        """What this device has. Counts per class are not told where the algorithm or a secure sum hides them."""
         profile, setup = self.engine.profile(self.device), self.setup
-        hidden = bool(getattr(algorithm, "noise_counts", False))
+        hidden = secure or bool(getattr(algorithm, "noise_counts", False))
         data = self._data.dataset
         counts = np.bincount(data.train_y, minlength=data.classes)
         return Profile(
@@ -126,6 +131,9 @@ class Worker:
 
     def _round(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
         advice, algorithm = _advice(values), self._asked(values)
+        self._masked = None
+        if self.setup.masked_only and not is_secure(values):
+            raise RefusedError("not_masked")
         memory = Memory(self.folder, str(values.get("run")), self.device)
         with memory.locked(advice.deadline_s):
             kept = memory.load()
@@ -139,7 +147,30 @@ class Worker:
         if self.setup.apply is not None:
             self.setup.apply(advice)
         gain = {} if self.setup.gain is None else {"gain": self.setup.gain}
-        return {**kept.answer, **gain}, kept.upload
+        reply: Values = {**kept.answer, **gain}
+        if not is_secure(values):
+            return reply, kept.upload
+        return reply, self._mask(values, arrays, algorithm, kept)
+
+    def _mask(self, values: Mapping[str, Any], arrays: Arrays, algorithm: Algorithm, kept: StoredState) -> Arrays:
+        """What goes out in place of the upload of a secure sum: keys; nothing where the training diverged."""
+        from kfl.algorithms import Upload
+        from kfl.algorithms.sums import summation_of, why_not_summed
+
+        summation = summation_of(algorithm)
+        if summation is None:
+            raise RefusedError("no_sum", text=f"{why_not_summed(algorithm)}.")
+        if not kept.upload:
+            return {}
+        terms = summation.terms(Upload(self.device, kept.upload), self.engine.place(arrays), self.engine)
+        self._masked = MaskedUpload(values.get("session"), kept.round, self.device, terms)
+        return {"keys": self._masked.keys()}
+
+    def _sum_step(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
+        upload = self._masked
+        if upload is None or values.get("session") != upload.session.hex():
+            raise RefusedError("other_sum")
+        return upload.answer(values, arrays)
 
     def _train(
         self, values: Mapping[str, Any], arrays: Arrays, advice: Advice, algorithm: Algorithm, kept: StoredState | None
@@ -164,7 +195,7 @@ class Worker:
             compute_energy_j=float(compute_j),
             upload_energy_j=float(advice.upload_energy_j) if fine else 0.0,
             correct=correct,
-            digest=self.describe(algorithm, correct).digest(),
+            digest=self.describe(algorithm, correct, secure=is_secure(values)).digest(),
             work_s=time.perf_counter() - began,
         )
         return StoredState(advice.round, state, uploads[0].arrays if fine and uploads else {}, answer)
@@ -240,6 +271,11 @@ def one_device_models(setup: DeviceSetup, device: int, input_shape: tuple[int, .
         starts=(start,),
         names=(setup.model_name or type(module).__name__,),
     )
+
+
+def is_secure(values: Mapping[str, Any]) -> bool:
+    """Whether the server of a message adds uploads without seeing them."""
+    return values.get("secure") is True
 
 
 def whole_or(values: Mapping[str, Any], name: str, otherwise: int = -1) -> int:

@@ -89,7 +89,7 @@ class Replies:
     broadcast_s: float | None = None
     """Part of `time_s` before the devices began; None where nobody knows."""
     sums: Sums | Status | None = None
-    """Where uploads were added before anyone saw them: their sums, or why there are none. None where `uploads` count."""
+    """Where uploads are added unseen: their sums, or why there are none. None where `uploads` count."""
     states: Mapping[int, State] = field(default_factory=dict)
     """New states of devices that trained; empty where devices keep their states themselves."""
     correct: Mapping[int, int] = field(default_factory=dict)
