@@ -166,7 +166,7 @@ class FleetApi:
         except ssl.SSLCertVerificationError as problem:
             self.close()
             raise KflError(
-                f"{self.host}:{self.port} shows a certificate that is not signed by the fleet's authority or is not for "
+                f"{self.host}:{self.port} shows a certificate that the fleet's authority did not sign or that is not for "
                 f"this name ({problem.verify_message}); compare --root-certificates with keys/ca.crt on the server."
             ) from problem
         except (OSError, http.client.HTTPException) as problem:

@@ -97,7 +97,9 @@ def reply(question: Incoming, parts: Parts, after_s: float) -> Outgoing:
     table = _object("RecordDict", tuple(objects), json.dumps(names).encode())
     leaves = b"".join(pb.message(2, pb.text(1, name)) for name in objects)
     below = pb.message(2, pb.text(1, _name(table)) + leaves)
-    return _outgoing(question, after_s, b"", pb.message(2, b""), (_name(table),), below, {**objects, _name(table): table})
+    return _outgoing(
+        question, after_s, b"", pb.message(2, b""), (_name(table),), below, {**objects, _name(table): table}
+    )
 
 
 def error_reply(question: Incoming, code: int, reason: str, after_s: float) -> Outgoing:

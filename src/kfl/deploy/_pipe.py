@@ -1,8 +1,8 @@
 """Between a device's node and its worker: a pair of connected sockets that nobody else can reach, and plain frames.
 
-    4 bytes   length of the header
-    …         the header: a JSON table with `kind`, and `sizes`, the lengths of what follows
-    …         as many blocks of bytes as there are sizes
+4 bytes   length of the header
+…         the header: a JSON table with `kind`, and `sizes`, the lengths of what follows
+…         as many blocks of bytes as there are sizes
 """
 
 from __future__ import annotations

@@ -34,14 +34,16 @@ if TYPE_CHECKING:
 MAGIC = b"KF"
 START = struct.Struct("<2sBBQ")
 LENGTH = struct.Struct("<I")
-DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-DTYPES += ("float16", "float32", "float64")
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
 MOST_BYTES = 1 << 30
 """No frame holds more, squeezed or not."""
 MOST_HEADER = 1 << 20
 MOST_ARRAYS = 10_000
 INLINE_BYTES = 1 << 16
-"""Arrays up to this size travel with the table; larger ones apart, so that a server stores them once for all devices."""
+"""Arrays up to this size travel with the table; larger ones apart, so that a server stores them once for all."""
 PROBE_BYTES = 1 << 14
 """So much is squeezed to see whether the rest is worth it."""
 WORTH = 0.9
@@ -117,7 +119,7 @@ def _frame(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> byt
 
 
 def _squeezed(content: bytes) -> bytes | None:
-    """The content with zlib, or None where that gains little: trained weights look like noise, absent classes do not."""
+    """The content with zlib; None where that gains little: trained weights look like noise, absent classes do not."""
     probe = content[:PROBE_BYTES]
     if len(zlib.compress(probe, 1)) >= WORTH * len(probe):
         return None
@@ -129,7 +131,9 @@ def _read(frame: bytes, most_bytes: int) -> tuple[Values, dict[str, RawArray]]:
     content = _content(frame, most_bytes)
     try:
         (length,) = LENGTH.unpack_from(content)
-        header = parse_json(content[LENGTH.size : LENGTH.size + length]) if length <= MOST_HEADER else None
+        if length > MOST_HEADER:
+            raise ValueError("its header is too long")
+        header = parse_json(content[LENGTH.size : LENGTH.size + length])
         values, entries = header["values"], header["arrays"]
         if not isinstance(values, dict) or len(entries) > MOST_ARRAYS:
             raise ValueError("its header is not one")
@@ -171,4 +175,4 @@ def _size(dtype: Any, shape: Any) -> int:
         raise ValueError("an array has a type or shape that kfl does not send")
     if not all(type(length) is int and 0 <= length <= MOST_BYTES for length in shape):
         raise ValueError("an array has a length that is not one")
-    return math.prod(shape) * np.dtype(dtype).itemsize
+    return math.prod(int(length) for length in shape) * np.dtype(str(dtype)).itemsize

@@ -125,7 +125,9 @@ class Node:
                     log.warning("The clock of this machine is not the server's; requests are signed with the server's.")
                     continue
                 if problem.status == 401 or time.monotonic() > end:
-                    raise KflError(f"The server does not let this device in. {problem} Is its key registered?") from None
+                    raise KflError(
+                        f"The server does not let this device in. {problem} Is its key registered?"
+                    ) from None
                 if not told:
                     told = True
                     log.info("%s Knocking for up to %g s.", problem, ENTER_S)
