@@ -26,7 +26,7 @@ from kfl.deploy.memory import Memory
 from kfl.deploy.processes import free_ports
 from kfl.runfolder import RunReader
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation import load_run, run
+from kfl.simulation import Experiment, load_run, run
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 
@@ -223,3 +223,48 @@ def test_up_streams_rounds_and_ends_cleanly_also_on_an_interrupt(tmp_path):
     assert "no process is left" in again.stdout
     _, history = load_run(tmp_path / "fleet" / "run")
     assert [log.round for log in history.rounds] == [0]
+
+
+MORTAL = """
+import os, signal
+from kfl.deploy.demo import device as demo
+from kfl.deploy.masked_upload import MaskedUpload
+
+def device(partition, config):
+    answer = MaskedUpload.answer
+
+    def die(self, values, arrays):
+        if (self.round, values.get("step")) == (1, "mask") and partition in (1, 4):
+            if partition == 4:
+                os.kill(os.getppid(), signal.SIGKILL)  # the node, too
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer(self, values, arrays)
+
+    MaskedUpload.answer = die
+    return demo(partition, config)
+"""
+
+
+def test_secure_sums_survive_devices_killed_in_mid_round(tmp_path, loop, serve_fleet):
+    """Two of six die when all others hold masks in common with them; the rest add up to what plain uploads give."""
+    experiment = Experiment(
+        devices=6, rounds=2, widths=(32,), algorithm=Kfl(local_steps=2), scheduler=SCHEDULERS["all"](), radio=None
+    )
+    config = ServerConfig(experiment, FleetSettings(secure_sums=True, secure_deadline_s=8.0, deadline_s=60.0))
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "mortal.py").write_text(MORTAL)
+    paths = [tmp_path / "modules", *map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    with LocalFleet(tmp_path / "secure", config, device="mortal:device", python_path=paths) as fleet:
+        logs = list(fleet.rounds(patience_s=120, restart=False))
+    assert fleet.processes.members() == []
+    assert [(log.lost, log.status.ok) for log in logs] == [((), True), ((1, 4), True)]
+    faults = {fault["device"]: describe(*stored_refusal(fault)) for fault in logs[1].faults}
+    assert faults[1].startswith("in the step mask of the secure sum, its worker died")
+    assert faults[4].startswith("in the step mask of the secure sum, ")
+
+    grid, plain = loop(experiment, quorum=0.0)
+    grid.twist = lambda device, asked, reply: None if asked.metadata.group_id == "1" and device in (1, 4) else reply
+    twin = serve_fleet(grid, plain)
+    with np.load(fleet.run_folder / "server.npz") as ours, np.load(twin / "server.npz") as theirs:
+        np.testing.assert_array_equal(ours["known"], theirs["known"])
+        np.testing.assert_allclose(ours["knowledge"], theirs["knowledge"], atol=1e-3)

@@ -23,6 +23,7 @@ from kfl.deploy.flower import Message
 from kfl.deploy.frames import RawArray, unpack
 from kfl.deploy.memory import Memory
 from kfl.deploy.protocol import from_record, to_record
+from kfl.deploy.secure import pack_devices
 from kfl.deploy.worker import Worker, make_worker
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import Experiment, load_run
@@ -136,6 +137,32 @@ def test_a_device_that_starts_again_in_mid_round_has_dropped_out(
     (refused,) = history.rounds[0].rejected
     assert (refused["device"], history.rounds[0].status.ok) == (2, True)
     assert "a secure sum that this device has no part in" in describe(*stored_refusal(refused))
+
+
+def test_a_message_that_comes_twice_has_one_answer_and_another_one_none(
+    loop: Callable[..., Any], serve_fleet: Callable[..., Path]
+) -> None:
+    """A courier that does not know whether its messages arrived sends them again."""
+    grid, config = loop(experiment(Kfl(local_steps=1), rounds=1), **SECURE)
+    workers, sent = keep_warm(grid)
+    once = grid.answer
+
+    def twice(message: Message, context: Any) -> Message:
+        once(message, context)
+        return once(message, context)
+
+    grid.answer = twice
+    _, history = load_run(serve_fleet(grid, config))
+    assert history.rounds[0].status.ok and not history.rounds[0].rejected
+    for step in ("share", "mask", "reveal"):
+        own = [(values, arrays) for device, values, arrays in sent if device == 2 and values.get("step") == step]
+        assert len(own) == 2 and own[0] == own[1]
+    asked = [unpack(from_record(m.content)) for device, m in grid.asked if device == 2]
+    values, arrays = next((values, raw) for values, raw in asked if values.get("step") == "reveal")
+    fewer = {"survivors": torch.from_numpy(np.frombuffer(pack_devices((0, 1, 2, 3)), np.uint8).copy())}
+    assert arrays["survivors"].data != bytes(fewer["survivors"].numpy())
+    refused, nothing = workers[2].answer(values, fewer)
+    assert "has revealed in this sum" in refused["reason"] and not nothing
 
 
 # ── Nothing but masks ────────────────────────────────────────────────────────

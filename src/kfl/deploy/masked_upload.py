@@ -11,7 +11,9 @@ has dropped out, as if it had lost its connection.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from hashlib import blake2b
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -61,14 +63,29 @@ class MaskedUpload:
                 raise RefusedError("not_finite", array=name)
         self._terms = terms
         self._sum = DeviceSum(self.session, device)
+        self._keys = self._sum.advertise().pack()
+        self._answered: dict[str, tuple[bytes, tuple[Values, dict[str, Tensor]]]] = {}
 
     def keys(self) -> Tensor:
         """What answers the round in place of the upload."""
-        return as_bytes(self._sum.advertise().pack())
+        return as_bytes(self._keys)
 
     def answer(self, values: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> tuple[Values, dict[str, Tensor]]:
-        """Answer one step; what cannot be answered is refused."""
-        step = values.get("step")
+        """Answer one step; what cannot be answered is refused.
+
+        A server that does not know whether its message arrived sends it again. The same question has the same answer,
+        which tells nothing new; another question for a step that was taken is refused.
+        """
+        step, question = str(values.get("step")), _digest(values, arrays)
+        if step in self._answered and self._answered[step][0] == question:
+            return self._answered[step][1]
+        reply = self._take(step, values, arrays)
+        self._answered[step] = question, reply
+        return reply
+
+    def _take(
+        self, step: str, values: Mapping[str, Any], arrays: Mapping[str, Tensor]
+    ) -> tuple[Values, dict[str, Tensor]]:
         try:
             if step == "share":
                 peers, threshold = unpack_keys(_bytes_of(arrays, "peers")), whole(values, "threshold", 0, MOST_DEVICES)
@@ -83,7 +100,7 @@ class MaskedUpload:
             raise RefusedError("no_sum", text=str(problem)) from problem
         table: Values = {"protocol": PROTOCOL_VERSION, "kind": "sum", "status": "ok", "step": step}
         table |= {"session": self.session.hex(), "round": self.round, "device": self.device}
-        return table, {ANSWERS[str(step)]: found}
+        return table, {ANSWERS[step]: found}
 
     def _masked(self, values: Mapping[str, Any], boxes: Mapping[int, bytes]) -> Tensor:
         import torch
@@ -106,6 +123,15 @@ class MaskedUpload:
         masked = self._sum.mask(boxes, layout.encode(arrays))
         # PyTorch has no integers without a sign; the bits are the same.
         return torch.from_numpy(masked.view(f"<i{bits // 8}").astype(f"i{bits // 8}", copy=False))
+
+
+def _digest(values: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> bytes:
+    """A short name for what a message asks; the time it has does not matter."""
+    asked = json.dumps({name: value for name, value in values.items() if name != "deadline_s"}, sort_keys=True)
+    digest = blake2b(asked.encode(), digest_size=16)
+    for name in sorted(arrays):
+        digest.update(name.encode() + bytes(arrays[name].numpy()))
+    return digest.digest()
 
 
 def read_session(text: object) -> bytes:

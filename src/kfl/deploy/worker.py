@@ -131,7 +131,6 @@ class Worker:
 
     def _round(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
         advice, algorithm = _advice(values), self._asked(values)
-        self._masked = None
         if self.setup.masked_only and not is_secure(values):
             raise RefusedError("not_masked")
         memory = Memory(self.folder, str(values.get("run")), self.device)
@@ -162,6 +161,9 @@ class Worker:
             raise RefusedError("no_sum", text=f"{why_not_summed(algorithm)}.")
         if not kept.upload:
             return {}
+        if self._masked is not None and values.get("session") == self._masked.session.hex():
+            return {"keys": self._masked.keys()}  # the message came twice
+        self._masked = None
         terms = summation.terms(Upload(self.device, kept.upload), self.engine.place(arrays), self.engine)
         self._masked = MaskedUpload(values.get("session"), kept.round, self.device, terms)
         return {"keys": self._masked.keys()}
