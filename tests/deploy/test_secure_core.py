@@ -19,7 +19,11 @@ from kfl.deploy.secure import (
     Revealed,
     ServerSum,
     SumError,
+    pack_boxes,
+    pack_devices,
+    pack_keys,
     threshold_of,
+    traffic,
     unpack_boxes,
     unpack_devices,
     unpack_keys,
@@ -190,7 +194,7 @@ def solved(points: dict[int, int]) -> int:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.binary(min_size=32, max_size=32), st.sets(st.integers(0, 600), min_size=1, max_size=7), st.data())
+@given(st.binary(min_size=16, max_size=16), st.sets(st.integers(0, 600), min_size=1, max_size=7), st.data())
 def test_shares_are_points_of_one_polynomial_and_any_enough_of_them_give_the_secret(
     secret: bytes, holders: set[int], data: st.DataObject
 ) -> None:
@@ -198,14 +202,14 @@ def test_shares_are_points_of_one_polynomial_and_any_enough_of_them_give_the_sec
     shares = split(secret, threshold, sorted(holders))
     some = data.draw(st.permutations(sorted(holders)))[:threshold]
     assert join({holder: shares[holder] for holder in some}, threshold) == secret
-    assert solved({holder + 1: int.from_bytes(shares[holder]) for holder in some}).to_bytes(32) == secret
+    assert solved({holder + 1: int.from_bytes(shares[holder]) for holder in some}).to_bytes(16) == secret
     if threshold > 1:
         with pytest.raises(SumError, match=f"{threshold - 1} shares, and {threshold} are needed"):
             join({holder: shares[holder] for holder in some[1:]}, threshold)
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32))
+@given(st.binary(min_size=16, max_size=16), st.binary(min_size=16, max_size=16))
 def test_one_share_too_few_fits_every_secret(secret: bytes, other: bytes) -> None:
     """For whatever secret one may guess there is a last share that makes it the answer."""
     shares = split(secret, 3, [0, 1, 2, 3])
@@ -214,7 +218,7 @@ def test_one_share_too_few_fits_every_secret(secret: bytes, other: bytes) -> Non
     # f(x) = guess + ax + bx² through both points
     b = (second - 2 * first + guess) * pow(2, -1, PRIME) % PRIME
     a = (first - guess - b) % PRIME
-    forged = ((guess + a * x + b * x * x) % PRIME).to_bytes(33)
+    forged = ((guess + a * x + b * x * x) % PRIME).to_bytes(17)
     assert join({0: shares[0], 1: shares[1], 3: forged}, 3) == other
 
 
@@ -277,6 +281,21 @@ def test_strange_bytes_are_refused_in_a_sentence(data: bytes) -> None:
             read(data)
         except SumError as problem:
             assert str(problem).endswith(".")
+
+
+def test_the_traffic_of_a_sum_is_what_is_charged_for_it() -> None:
+    server = ServerSum(2 / 3, 64, 7)
+    devices = [DeviceSum(server.session, k) for k in range(5)]
+    keys = {k: device.advertise() for k, device in enumerate(devices)}
+    opened = server.open(keys)
+    boxes = {k: devices[k].share(*opened[k]) for k in range(5)}
+    routed = server.route(boxes)
+    masked = {k: devices[k].mask(routed[k], np.zeros(7, dtype="<u8")) for k in range(5)}
+    left = server.survivors(masked)
+    given_up = devices[2].reveal(left[2])
+    up = [keys[2].pack(), pack_boxes(boxes[2]), masked[2].tobytes(), given_up.pack()]
+    down = [pack_keys(opened[2][0]), pack_boxes(routed[2]), pack_devices(left[2])]
+    assert traffic(7, 64, 4) == (len(b"".join(up)), len(b"".join(down)))
 
 
 def test_thresholds_are_majorities_of_at_least_three() -> None:

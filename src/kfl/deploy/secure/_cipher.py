@@ -1,8 +1,11 @@
 """Keys, sealed boxes and masks: everything that needs a cipher, all of it from the `cryptography` package.
 
-agreement   X25519 (RFC 7748), then HKDF with SHA-256 (RFC 5869) over the sum's name, the use and both devices
-boxes       AES-256-GCM; each key seals one box, so that the nonce may be constant
-masks       AES-256 in counter mode as the pseudo-random generator, as in Bonawitz et al. 2017
+    agreement   X25519 (RFC 7748), then HKDF with SHA-256 (RFC 5869) over the sum's name, the use and both devices
+    seeds       16 bytes; the private key or mask that one stands for follows by HKDF
+    boxes       AES-256-GCM; each key seals one box, so that the nonce may be constant
+    masks       AES-256 in counter mode as the pseudo-random generator, as in Bonawitz et al. 2017
+
+All of them are made for one sum and live in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class SumError(KflError):
 class KeyPair:
     """An X25519 key pair that lives for one sum."""
 
-    private: bytes
+    private: X25519PrivateKey
     public: bytes
 
     @staticmethod
@@ -44,22 +47,28 @@ class KeyPair:
         return _pair(_x25519().generate())
 
     @staticmethod
-    def of(private: bytes) -> KeyPair:
-        """The pair with a known private half."""
-        return _pair(_x25519().from_private_bytes(private))
+    def of(seed: bytes, *context: bytes) -> KeyPair:
+        """The pair that follows from a seed."""
+        return _pair(_x25519().from_private_bytes(derived(seed, b"private key", *context)))
 
     def agree(self, other: bytes, *context: bytes) -> bytes:
         """The key that this pair and the public half `other` have in common for one use."""
-        from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
         try:
-            common = _x25519().from_private_bytes(self.private).exchange(X25519PublicKey.from_public_bytes(other))
+            common = self.private.exchange(X25519PublicKey.from_public_bytes(other))
         except ValueError as problem:  # a point that would make the common key known to everyone
             raise SumError("A public key of this sum is not one that a device can have.") from problem
-        info = b"".join(len(part).to_bytes(4) + part for part in (b"kfl secure sums 1", *context))
-        return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(common)
+        return derived(common, *context)
+
+
+def derived(secret: bytes, *context: bytes) -> bytes:
+    """A key for one use of a secret."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    info = b"".join(len(part).to_bytes(4) + part for part in (b"kfl secure sums 1", *context))
+    return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
 
 
 def _x25519() -> type[X25519PrivateKey]:
@@ -71,7 +80,7 @@ def _x25519() -> type[X25519PrivateKey]:
 
 
 def _pair(key: X25519PrivateKey) -> KeyPair:
-    return KeyPair(key.private_bytes_raw(), key.public_key().public_bytes_raw())
+    return KeyPair(key, key.public_key().public_bytes_raw())
 
 
 def seal(key: bytes, text: bytes) -> bytes:

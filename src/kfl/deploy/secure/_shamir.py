@@ -1,10 +1,10 @@
-"""Shamir's secret sharing of 32-byte secrets over a prime field.
+"""Shamir's secret sharing of 16-byte secrets over a prime field.
 
 Shamir: How to Share a Secret, Communications of the ACM 22(11), 1979. A secret is f(0) of a random polynomial of degree
 t − 1; holder h has f(h + 1). Any t points give f(0) by Lagrange's formula, and t − 1 points say nothing about it: for
 every value of f(0) there is exactly one polynomial through them.
 
-The field is that of the smallest prime above 2^256, so that every 32 bytes are an element of it.
+The field is that of the smallest prime above 2^128, so that every 16 bytes are an element of it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from functools import lru_cache
 
 from kfl.deploy.secure._cipher import SumError
 
-PRIME = 2**256 + 297
-SECRET_BYTES = 32
-SHARE_BYTES = 33
-"""An element of the field may need 257 bits."""
+PRIME = 2**128 + 51
+SECRET_BYTES = 16
+SHARE_BYTES = 17
+"""An element of the field may need 129 bits."""
 
 
 def split(secret: bytes, threshold: int, holders: Sequence[int]) -> dict[int, bytes]:
     """A share for each holder, of which any `threshold` give the secret back.
 
-    >>> shares = split(bytes(range(32)), 2, [0, 4, 7])
-    >>> join({4: shares[4], 0: shares[0]}, 2) == join({7: shares[7], 4: shares[4]}, 2) == bytes(range(32))
+    >>> shares = split(bytes(range(16)), 2, [0, 4, 7])
+    >>> join({4: shares[4], 0: shares[0]}, 2) == join({7: shares[7], 4: shares[4]}, 2) == bytes(range(16))
     True
     """
     if len(secret) != SECRET_BYTES:

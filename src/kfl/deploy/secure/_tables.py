@@ -49,7 +49,7 @@ class Revealed:
     seeds: Mapping[int, bytes]
     """Of devices whose masked vector arrived: shares of the seed b of their own mask."""
     keys: Mapping[int, bytes]
-    """Of devices that dropped out: shares of the private key s^SK of the masks they had in common with others."""
+    """Of devices that dropped out: shares of the seed of s^SK, from which the masks in common with others follow."""
 
     def pack(self) -> bytes:
         """As bytes."""
@@ -76,7 +76,7 @@ def traffic(length: int, bits: int, neighbours: int) -> tuple[int, int]:
     """Bytes that one device sends and receives in a sum of vectors, when nobody drops out.
 
     >>> traffic(length=651, bits=32, neighbours=9)
-    (3824, 1438)
+    (3376, 1150)
     """
     up = 2 * KEY_BYTES + boxes_bytes(neighbours) + length * bits // 8 + revealed_bytes(neighbours + 1)
     keys, survivors = neighbours * (_NUMBER.size + 2 * KEY_BYTES), (neighbours + 1) * _NUMBER.size

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from kfl.deploy.secure._cipher import KeyPair, SumError, Vector, mask, seal, unseal
+from kfl.deploy.secure._cipher import KeyPair, SumError, Vector, derived, mask, seal, unseal
 from kfl.deploy.secure._shamir import SECRET_BYTES, SHARE_BYTES, split
 from kfl.deploy.secure._tables import Keys, Revealed
 
@@ -26,7 +26,8 @@ class DeviceSum:
     def __init__(self, session: bytes, device: int) -> None:
         self.session, self.device = session, device
         self._done = "new"
-        self._seal, self._mask, self._seed = KeyPair.new(), KeyPair.new(), secrets.token_bytes(SECRET_BYTES)
+        self._seal, self._seed, self._key_seed = KeyPair.new(), *(secrets.token_bytes(SECRET_BYTES) for _ in range(2))
+        self._mask = KeyPair.of(self._key_seed, session)
         self._peers: dict[int, Keys] = {}
         self._threshold = 0
         self._own: tuple[bytes, bytes] = (b"", b"")
@@ -51,7 +52,7 @@ class DeviceSum:
                 f"The threshold of this sum is {threshold}, but must be from {least} to {max(least, len(holders))}."
             )
         self._peers, self._threshold = dict(peers), threshold
-        seeds, keys_ = split(self._seed, threshold, holders), split(self._mask.private, threshold, holders)
+        seeds, keys_ = split(self._seed, threshold, holders), split(self._key_seed, threshold, holders)
         self._own = seeds[self.device], keys_[self.device]
         return {peer: seal(self._box_key(self.device, peer), seeds[peer] + keys_[peer]) for peer in sorted(peers)}
 
@@ -70,7 +71,7 @@ class DeviceSum:
             self._held[peer] = opened[:SHARE_BYTES], opened[SHARE_BYTES:]
         self._held[self.device] = self._own
         bits = 8 * vector.dtype.itemsize
-        masked = vector + mask(self._seed, len(vector), bits)
+        masked = vector + mask(own_mask_key(self._seed, self.session), len(vector), bits)
         for peer in boxes:
             add_common_mask(masked, self._mask, self.device, peer, self._peers[peer].mask, self.session)
         return masked
@@ -98,6 +99,11 @@ class DeviceSum:
     def _box_key(self, sender: int, receiver: int) -> bytes:
         peer = receiver if sender == self.device else sender
         return self._seal.agree(self._peers[peer].seal, b"box", self.session, *_numbers(sender, receiver))
+
+
+def own_mask_key(seed: bytes, session: bytes) -> bytes:
+    """The generator's key of the mask that a device has for itself."""
+    return derived(seed, b"own mask", session)
 
 
 def add_common_mask(vector: Vector, pair: KeyPair, device: int, peer: int, peer_key: bytes, session: bytes) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from kfl.deploy.secure._cipher import KeyPair, SumError, Vector, mask
 from kfl.deploy.secure._shamir import join
 from kfl.deploy.secure._tables import Keys, Revealed
-from kfl.deploy.secure.device import LEAST_DEVICES, add_common_mask
+from kfl.deploy.secure.device import LEAST_DEVICES, add_common_mask, own_mask_key
 
 SESSION_BYTES = 16
 
@@ -96,9 +96,9 @@ class ServerSum:
         for device, vector in self._masked.items():
             total += vector
             seed = self._join(device, {d: own.seeds for d, own in given.items()}, "seed")
-            total -= mask(seed, self.length, self.bits)
+            total -= mask(own_mask_key(seed, self.session), self.length, self.bits)
         for device in sorted(self._shared - left):
-            pair = KeyPair.of(self._join(device, {d: own.keys for d, own in given.items()}, "key"))
+            pair = KeyPair.of(self._join(device, {d: own.keys for d, own in given.items()}, "key"), self.session)
             if pair.public != self._keys[device].mask:
                 raise SumError(f"The shares of the key of device {device} are not those of its key.")
             for peer in sorted(self._graph[device] & left):
