@@ -107,12 +107,12 @@ class FleetApi:
         self._call("confirm-message-received", self._own() + pb.uint(2, question.run) + pb.text(3, question.id))
 
     def push(self, run: int, reply: Outgoing, worked_s: float) -> None:
-        """Send a reply and the objects of it that the server does not have."""
+        """Send a reply and its records. Other objects of it are in its envelope, and kfl's server asks for none."""
         body = self._own() + pb.message(2, reply.envelope) + pb.message(3, reply.tree)
         answer = self._call("push-messages", body + pb.message(4, pb.DOUBLE.pack(worked_s)))
         session = pb.words(answer, 4)
         wanted = {name.decode() for name in pb.blobs(answer, 3)}
-        for name, content in reply.objects.items():
+        for name, content in reply.records.items():
             if name in wanted:
                 part = self._own() + pb.uint(2, run) + pb.text(3, name) + pb.message(4, content)
                 self._call("push-object", part + pb.text(5, session))
@@ -166,8 +166,8 @@ class FleetApi:
         except ssl.SSLCertVerificationError as problem:
             self.close()
             raise KflError(
-                f"{self.host}:{self.port} shows a certificate that the fleet's authority did not sign or that is not for "
-                f"this name ({problem.verify_message}); compare --root-certificates with keys/ca.crt on the server."
+                f"{self.host}:{self.port} shows a certificate that the fleet's authority did not sign, or for another "
+                f"name ({problem.verify_message}); compare --root-certificates with keys/ca.crt on the server."
             ) from problem
         except (OSError, http.client.HTTPException) as problem:
             self.close()
