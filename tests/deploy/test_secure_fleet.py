@@ -5,6 +5,7 @@ The workers live as long as the fleet, as those of `kfl deploy device` do.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from kfl.core.errors import ConfigError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.flower import Message
-from kfl.deploy.frames import RawArray, unpack
+from kfl.deploy.frames import RawArray, to_tensors, unpack
 from kfl.deploy.memory import Memory
 from kfl.deploy.protocol import from_record, to_record
 from kfl.deploy.secure import pack_devices
@@ -163,6 +164,36 @@ def test_a_message_that_comes_twice_has_one_answer_and_another_one_none(
     assert arrays["survivors"].data != bytes(fewer["survivors"].numpy())
     refused, nothing = workers[2].answer(values, fewer)
     assert "has revealed in this sum" in refused["reason"] and not nothing
+
+
+def test_no_upload_goes_into_two_sums_not_even_after_a_restart(
+    loop: Callable[..., Any], serve_fleet: Callable[..., Path]
+) -> None:
+    """A server that plays a round again, with other devices left, would learn the difference of two sums."""
+    grid, config = loop(experiment(Kfl(local_steps=1), rounds=1), **SECURE)
+    workers, _ = keep_warm(grid)
+    serve_fleet(grid, config)
+    asked = next(m for device, m in grid.asked if device == 2 and table_of(m).get("kind") == "round")
+    values, raw = unpack(from_record(asked.content))
+    again, arrays = {**values, "session": "ab" * 16}, to_tensors(raw)
+    same, keys = workers[2].answer(values, arrays)  # a message that came late: what was said before
+    assert same["status"] == "ok" and list(keys) == ["keys"]
+    for worker in (workers[2], Worker(2, workers[2].setup, workers[2].folder, workers[2].meter)):
+        refused, nothing = worker.answer(again, arrays)
+        assert refused["status"] == "refused" and not nothing
+        assert "round 0 is in a sum already" in refused["reason"]
+
+
+def test_clipped_values_are_counted_in_the_sum_and_told(
+    loop: Callable[..., Any], serve_fleet: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    grid, config = loop(experiment(Kfl(local_steps=1), rounds=1), **SECURE, secure_range=0.01)
+    keep_warm(grid)
+    folder = serve_fleet(grid, config)
+    (facts,) = (json.loads(line) for line in (folder / "fleet.jsonl").read_text().splitlines())
+    assert facts["secure"]["clipped"] > 0
+    assert "of their values, which biases the result: fleet.secure_range is 0.01, and should be larger" in caplog.text
+    assert np.isfinite(server_of(folder)["knowledge"]).all()
 
 
 # ── Nothing but masks ────────────────────────────────────────────────────────

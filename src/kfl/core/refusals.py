@@ -93,6 +93,7 @@ _SENTENCES: dict[str, str | Callable[..., str]] = {
     "round_done": "it has done round {round} already",
     "busy": "it is still busy with an earlier round",
     "no_sum": "the secure sum cannot go on: {text}",
+    "sum_done": "its upload of round {round} is in a sum already, and a second sum of it would tell a difference",
     "other_sum": "it asks for a step of a secure sum that this device has no part in",
     "not_masked": "this device sends nothing that is not masked, and the server does not ask for a secure sum",
     # An answer of a device

@@ -193,8 +193,8 @@ class MaskedRound:
 
         if clipped:
             log.warning(
-                "Round %d: devices clipped %d of their values to ±%g, which biases the result; raise "
-                "fleet.secure_range.",
+                "Round %d: devices clipped %d of their values, which biases the result: fleet.secure_range is %g, and "
+                "should be larger.",
                 *(self.round, clipped, self.settings.secure_range),
             )
         self.facts["clipped"] = clipped

@@ -82,7 +82,8 @@ class FleetSettings:
     secure_bits: int = 32
     """Bits of a masked number, 32 or 64: sums of 64 are exact to float64, and uploads twice as large."""
     secure_range: float = 64.0
-    """Devices clip values to plus or minus this before they mask them."""
+    """Largest magnitude of a value that is averaged. A device clips its value times its samples to this times the most
+    samples of a device (rounded up to a power of two) before it masks it."""
     secure_deadline_s: float = 30.0
     """Seconds in which a device must answer each of the three short steps of a secure sum."""
 

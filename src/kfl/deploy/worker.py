@@ -164,6 +164,8 @@ class Worker:
         if self._masked is not None and values.get("session") == self._masked.session.hex():
             return {"keys": self._masked.keys()}  # the message came twice
         self._masked = None
+        if Memory(self.folder, str(values.get("run")), self.device).summed >= kept.round:
+            raise RefusedError("sum_done", round=kept.round)
         terms = summation.terms(Upload(self.device, kept.upload), self.engine.place(arrays), self.engine)
         self._masked = MaskedUpload(values.get("session"), kept.round, self.device, terms)
         return {"keys": self._masked.keys()}
@@ -172,6 +174,8 @@ class Worker:
         upload = self._masked
         if upload is None or values.get("session") != upload.session.hex():
             raise RefusedError("other_sum")
+        if values.get("step") == "reveal":
+            Memory(self.folder, str(values.get("run")), self.device).mark_summed(upload.round)
         return upload.answer(values, arrays)
 
     def _train(
