@@ -1,7 +1,7 @@
 """A device's side of Flower's Fleet API: signed requests over one TLS connection that stays open.
 
 Every request carries the device's public key and its signature of the time, as Flower 1.41 asks for, and nothing that
-is not needed: six of them make a round, so headers are most of what a device sends.
+is not needed: four of them make a round, so headers are most of what a device sends.
 """
 
 from __future__ import annotations
@@ -101,10 +101,6 @@ class FleetApi:
         if not pb.whole(answer, 1):
             raise StatusError(404, "it has no such object")
         return pb.blob(answer, 3) if pb.whole(answer, 2) else None
-
-    def confirm(self, question: Incoming) -> None:
-        """Say that a question has arrived, so that the server need not keep it."""
-        self._call("confirm-message-received", self._own() + pb.uint(2, question.run) + pb.text(3, question.id))
 
     def push(self, run: int, reply: Outgoing, worked_s: float) -> None:
         """Send a reply and its records. Other objects of it are in its envelope, and kfl's server asks for none."""

@@ -37,6 +37,8 @@ class Mailbox:
         self._client: Any = getattr(grid, "_runtime_client", None)
         self._announced: list[tuple[Any, Any]] = []
         """Answers that have not come completely: their envelope and the tree of their objects."""
+        self._done: list[str] = []
+        """Messages and answers that nobody needs any more."""
 
     def take(self, messages: Iterable[str]) -> list[Letter]:
         """The answers to these messages that are here by now, each once."""
@@ -58,21 +60,39 @@ class Mailbox:
 
     def _open(self, envelope: Any, tree: Any) -> Letter | None:
         """A whole answer; None while a part of it is on its way."""
-        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+        from flwr.proto.message_pb2 import PullObjectRequest
 
         metadata = envelope.metadata
         entries: dict[str, Any] = {}
-        own: dict[str, Any] = {"node": self.grid.node, "run_id": metadata.run_id}  # type: ignore[attr-defined]  # HttpGrid's
         if not envelope.HasField("error"):
             for record in tree.children[0].children if tree.children else ():
-                found = self._client.PullObject(PullObjectRequest(object_id=record.object_id, **own))
+                found = self._client.PullObject(PullObjectRequest(object_id=record.object_id, **self._own()))
                 if not found.object_available:
                     return None
                 entries |= read_entries(record.object_id, found.object_content)
-        self._client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(message_object_id=metadata.message_id, **own))
+        self._done += metadata.message_id, metadata.reply_to_message_id
         if envelope.HasField("error"):
             return Letter(metadata.reply_to_message_id, (envelope.error.code, envelope.error.reason))
         return Letter(metadata.reply_to_message_id, None, entries)
+
+    def tidy(self, messages: Iterable[str] = ()) -> None:
+        """Have the SuperLink delete what is done, and these messages, which nobody waits for any more.
+
+        Devices leave that to the server: it is a request that need not go over the air, and no answer waits for it.
+        """
+        if self._client is None:
+            return
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+
+        self._done += messages
+        while self._done:
+            name = self._done.pop()
+            self._client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(message_object_id=name, **self._own()))
+
+    def _own(self) -> dict[str, Any]:
+        """What every request says about the server app: HttpGrid's node and run."""
+        grid: Any = self.grid
+        return {"node": grid.node, "run_id": grid.run.run_id}
 
 
 def _letter(message: Message) -> Letter:

@@ -98,7 +98,9 @@ class Courier:
             if left_s <= 0:
                 break
             if waiting:
+                self._try(mailbox.tidy)
                 self.sleep(min(self.poll_s, left_s))
+        self._try(partial(mailbox.tidy, list(waiting)))
         return answers
 
     def _push(
