@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,36 @@ def test_no_upload_goes_into_two_sums_not_even_after_a_restart(
         assert "round 0 is in a sum already" in refused["reason"]
 
 
+def test_steps_that_make_no_sense_are_refused_and_tell_nothing(
+    loop: Callable[..., Any], serve_fleet: Callable[..., Path]
+) -> None:
+    grid, config = loop(experiment(Kfl(local_steps=1), rounds=1), **SECURE)
+    workers, _ = keep_warm(grid)
+    grid.twist = lambda device, asked, reply: None if table_of(asked).get("step") == "share" else reply
+    serve_fleet(grid, config)  # which ends before anything is masked
+    asked = [unpack(from_record(m.content)) for device, m in grid.asked if device == 2]
+    values, raw = next((values, raw) for values, raw in asked if values.get("step") == "share")
+    good = {**values, "step": "mask", "devices": 6, "bits": 32, "largest_weight": 1024.0, "range": 64.0}
+    junk = torch.arange(40, dtype=torch.uint8)
+    for twisted, arrays in (
+        ({**values, "step": "reveal"}, {"survivors": junk}),
+        ({**values, "step": "open"}, {}),
+        ({**values, "step": None}, to_tensors(raw)),
+        ({**values, "session": "ab" * 16}, to_tensors(raw)),
+        ({**values, "session": 7}, to_tensors(raw)),
+        ({**values, "threshold": 2}, to_tensors(raw)),
+        (good, {}),
+        (good, {"boxes": junk}),
+        (good, {"boxes": junk.double()}),
+        ({**good, "bits": 33}, {"boxes": torch.zeros(4, dtype=torch.uint8)}),
+        ({**good, "range": float("nan")}, {"boxes": torch.zeros(4, dtype=torch.uint8)}),
+        ({**good, "devices": -1}, {"boxes": torch.zeros(4, dtype=torch.uint8)}),
+        (good, {"boxes": torch.zeros(4, dtype=torch.uint8)}),  # nobody else: its own mask would be all there is
+    ):
+        answer, sent = workers[2].answer(twisted, arrays)
+        assert answer["status"] == "refused" and answer["reason"] and not sent, twisted
+
+
 def test_clipped_values_are_counted_in_the_sum_and_told(
     loop: Callable[..., Any], serve_fleet: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -288,6 +320,14 @@ def test_that_test_finds_a_device_that_sends_its_upload_too(
     assert len(history.rounds[0].rejected) == DEVICES  # and the server does not take what it did not ask for
 
 
+def test_devices_are_charged_for_what_they_send(loop: Callable[..., Any], serve_fleet: Callable[..., Path]) -> None:
+    grid, config = loop(experiment(Kfl(local_steps=1), rounds=1), **SECURE)
+    _, sent = keep_warm(grid)
+    _, history = load_run(serve_fleet(grid, config))
+    really = sum(len(raw.data) for _, _, arrays in sent for raw in arrays.values())
+    assert history.rounds[0].bits_up == 8 * really
+
+
 def test_profiles_do_not_say_which_classes_a_device_holds(
     loop: Callable[..., Any], serve_fleet: Callable[..., Path]
 ) -> None:
@@ -340,12 +380,24 @@ def test_what_needs_single_uploads_is_refused_in_one_sentence(algorithm: Algorit
     assert str(problem.value) == f"fleet.secure_sums is True, but must be false here, since {why}."
 
 
+def test_the_command_line_says_so_too(tmp_path: Path) -> None:
+    algorithm = Kfl(aggregation="median")
+    config = ServerConfig(Experiment(devices=6, rounds=1, algorithm=algorithm), FleetSettings(secure_sums=True))
+    (tmp_path / "server.toml").write_text(config.to_toml())
+    command = [sys.executable, "-m", "kfl.cli.main", "deploy", "up", "--config", "server.toml", "--out", "fleet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    why = "algorithm.aggregation = 'median' compares what single devices send"
+    assert done.returncode == 2
+    assert done.stderr == f"kfl: fleet.secure_sums is True, but must be false here, since {why}.\n"
+    assert not (tmp_path / "fleet").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
         ({"secure_threshold": 0.0}, "fleet.secure_threshold is 0.0, but must be above 0 and at most 1."),
         ({"secure_bits": 16}, "fleet.secure_bits is 16, but must be 32 or 64."),
-        ({"secure_range": -1.0}, "fleet.secure_range is -1.0, but must be a positive number."),
+        ({"secure_range": -1.0}, "fleet.secure_range is -1.0, but must be from 1e-09 to 1e+09."),
         ({"secure_neighbours": 5}, "fleet.secure_neighbours is 5, but must be an even number of at least 4, or none"),
     ],
 )

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kfl")
 
+T = TypeVar("T")
 Ask = Callable[[Mapping[int, Parts], float, int], Mapping[int, Answer | NoReply]]
 """Sends each device a message and waits for answers: messages, seconds, and the most bytes of an answer."""
 
@@ -117,8 +118,9 @@ class MaskedRound:
             "share",
             {d: ({"threshold": needed}, {"peers": pack_keys(peers)}) for d, (peers, needed) in opened.items()},
             {d: ArrayFormat((boxes_bytes(len(peers)),), "uint8") for d, (peers, _) in opened.items()},
+            lambda array: unpack_boxes(array.tobytes()),
         )
-        routed = self._sum.route({device: unpack_boxes(own.tobytes()) for device, own in boxes.items()})
+        routed = self._sum.route(boxes)
         bits, layout = self.settings.secure_bits, self._layout(len(keys))
         terms: Values = {"devices": len(keys), "bits": bits}
         terms |= {"largest_weight": self.largest_weight, "range": self.settings.secure_range}
@@ -126,14 +128,16 @@ class MaskedRound:
             "mask",
             {device: (terms, {"boxes": pack_boxes(own)}) for device, own in routed.items()},
             dict.fromkeys(routed, ArrayFormat((layout.length,), f"int{bits}")),
+            lambda array: array.view(f"u{bits // 8}"),
         )
-        survivors = self._sum.survivors({device: own.view(f"u{bits // 8}") for device, own in masked.items()})
+        survivors = self._sum.survivors(masked)
         shares = self._step(
             "reveal",
             {device: ({}, {"survivors": pack_devices(left)}) for device, left in survivors.items()},
             {device: ArrayFormat((revealed_bytes(len(routed[device]) + 1),), "uint8") for device in survivors},
+            lambda array: Revealed.unpack(array.tobytes()),
         )
-        total = self._sum.total({device: Revealed.unpack(own.tobytes()) for device, own in shares.items()})
+        total = self._sum.total(shares)
         # Who fell silent after its masked upload arrived is in the sum all the same.
         self._dropped = {device: why for device, why in self._dropped.items() if device not in survivors}
         return self._read(*layout.decode(total))
@@ -152,8 +156,9 @@ class MaskedRound:
         step: str,
         messages: Mapping[int, tuple[Values, Mapping[str, bytes]]],
         formats: Mapping[int, ArrayFormat],
-    ) -> dict[int, NDArray[Any]]:
-        """Ask devices for one step: the array that each answers with. Who does not answer as asked has dropped out."""
+        read: Callable[[NDArray[Any]], T],
+    ) -> dict[int, T]:
+        """Ask devices for one step: what each answers. Who does not answer as asked has dropped out."""
         began, deadline_s = time.perf_counter(), self.settings.secure_deadline_s
         table: Values = {"protocol": PROTOCOL_VERSION, "kind": "sum", "step": step, "session": self.session}
         table |= {"run": self.run, "round": self.round, "deadline_s": deadline_s}
@@ -163,12 +168,12 @@ class MaskedRound:
         }
         expected = {device: {ANSWERS[step]: form} for device, form in formats.items()}
         most = max((most_bytes(form) for form in expected.values()), default=0)
-        found: dict[int, NDArray[Any]] = {}
+        found: dict[int, T] = {}
         for device, answer in sorted(self.ask(contents, deadline_s, most).items()):
             try:
-                found[device] = self._answer(device, step, answer, expected[device])
+                found[device] = read(self._answer(device, step, answer, expected[device]))
                 self.facts["bytes"] = self.facts.get("bytes", 0) + getattr(answer, "bytes", 0)
-            except RefusedError as problem:
+            except (RefusedError, SumError) as problem:
                 why = RefusedError("sum_step", step=step, text=str(problem))
                 self._dropped[device] = why, answer.kind if isinstance(answer, NoReply) else None
         self.facts[f"{step}_s"] = time.perf_counter() - began

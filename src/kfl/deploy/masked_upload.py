@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import blake2b
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, number, whole
 from kfl.deploy.secure import (
+    RANGES,
     SESSION_BYTES,
     DeviceSum,
     Layout,
@@ -107,7 +107,7 @@ class MaskedUpload:
 
         bits = whole(values, "bits", 32, 64)
         largest_weight, value_range = number(values, "largest_weight"), number(values, "range")
-        if bits not in (32, 64) or not (0 < largest_weight < 2**60 and 0 < value_range < inf):
+        if bits not in (32, 64) or not (1 <= largest_weight < 2**60 and RANGES[0] <= value_range <= RANGES[1]):
             raise RefusedError("no_sum", text="its numbers do not describe a sum.")
         terms = self._terms
         layout = sum_layout(

@@ -31,11 +31,10 @@ from typing import Any, Literal
 from kfl.algorithms.sums import why_not_summed
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
-from kfl.deploy.secure import LEAST_DEVICES
+from kfl.deploy.secure import LEAST_DEVICES, RANGES
 from kfl.experiment import Experiment
 
 ChannelKind = Literal["simulated", "measured", "reported"]
-SECURE_POSITIVE = ("secure_range", "secure_deadline_s")
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class FleetSettings:
 
     def validate(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
-        for name in ("deadline_s", "poll_s", "profile_deadline_s", "max_compute_power_w", *SECURE_POSITIVE):
+        for name in ("deadline_s", "poll_s", "profile_deadline_s", "max_compute_power_w", "secure_deadline_s"):
             _require(0 < getattr(self, name) < inf, name, getattr(self, name), "a positive number")
         for name in ("join_deadline_s", "pause_s"):
             _require(0 <= getattr(self, name) < inf, name, getattr(self, name), "0 or more")
@@ -98,6 +97,8 @@ class FleetSettings:
         port = self.metrics_port
         _require(port is None or 0 <= port < 2**16, "metrics_port", port, "a port from 0 to 65535, or none")
         _require(0 < self.secure_threshold <= 1, "secure_threshold", self.secure_threshold, "above 0 and at most 1")
+        least, most = RANGES
+        _require(least <= self.secure_range <= most, "secure_range", self.secure_range, f"from {least:g} to {most:g}")
         _require(self.secure_bits in (32, 64), "secure_bits", self.secure_bits, "32 or 64")
         near = self.secure_neighbours
         even = near is None or (near >= 4 and near % 2 == 0)

@@ -37,11 +37,12 @@ from kfl.deploy.secure._tables import (
     unpack_keys,
 )
 from kfl.deploy.secure.device import LEAST_DEVICES, DeviceSum
-from kfl.deploy.secure.grid import Grid, Layout
+from kfl.deploy.secure.grid import RANGES, Grid, Layout
 from kfl.deploy.secure.server import SESSION_BYTES, ServerSum, threshold_of
 
 __all__ = [
     "LEAST_DEVICES",
+    "RANGES",
     "SESSION_BYTES",
     "DeviceSum",
     "Grid",

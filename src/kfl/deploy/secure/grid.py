@@ -22,6 +22,8 @@ from kfl.deploy.secure._cipher import SumError, Vector
 FloatArray = NDArray[np.float64]
 Shape = tuple[int, ...]
 
+RANGES = 1e-9, 1e9
+"""Values that are added are of no other size."""
 EXACT = 2**52
 """No encoded value is larger, so that float64 holds each exactly."""
 
