@@ -18,7 +18,6 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.machine import machine
@@ -35,8 +34,8 @@ BEFORE = {
     "kfl": {"answer": "6.4", "work": "0.13", "idle": "200", "peak": "490", "up": "24,605", "down": "9,380"},
     "fedavg": {"answer": "8.4", "work": "0.13", "idle": "222", "peak": "513", "up": "2,256,054", "down": "2,219,973"},
 }
-"""As published on 2026-11-15: a process of Flower's per message, 2 devices, 4 rounds, the same machine. Idle is Flower's
-SuperNode and SuperExec, which waited without PyTorch."""
+"""As published on 2026-11-15: a process of Flower's per message, 2 devices, 4 rounds, the same machine. At rest there
+were Flower's SuperNode and SuperExec, without PyTorch."""
 SLOW_S = 1.0
 LEAST_FREE = 0.1
 
@@ -114,33 +113,26 @@ def measure(algorithm: Algorithm, devices: int, rounds: int, folder: Path) -> Co
         relays: list[Relay] = list(fleet.__dict__["relays"].values())
         sampler = Sampler(fleet)
         sampler.start()
-        counted, first = [], None
+        counted = []
         for _ in fleet.rounds(patience_s=240, restart=False):
-            counted.append([relay.totals() for relay in relays])
-            if first is None:
-                first = [(dict(r.requests), dict(r.up), dict(r.down)) for r in relays]
-        last = [(dict(r.requests), dict(r.up), dict(r.down)) for r in relays]
+            done = len(fleet.history())  # several rounds may have been finished since the last look
+            counted.append((done, [(dict(r.requests), dict(r.up), dict(r.down)) for r in relays]))
         sampler.stop.set()
         sampler.join()
         time.sleep(3.0)
         resting = sampler.look().values()
     for relay in relays:
         relay.close()
-    assert first is not None
     facts = [json.loads(line) for line in (fleet.run_folder / "fleet.jsonl").read_text().splitlines()]
     answers = [answer for fact in facts for answer in fact["answers"].values() if "bytes" in answer]
-    moved = [
-        (after[0] - before[0], after[1] - before[1])
-        for earlier, later in pairwise(counted)
-        for before, after in zip(earlier, later, strict=True)
-    ]
-    per = devices * max(rounds - 1, 1)
+    (begin, first), (end, last) = counted[0], counted[-1]
+    per = devices * max(end - begin, 1)
     kinds = {
         kind: tuple(
-            sum(end[part].get(kind, 0) - start[part].get(kind, 0) for start, end in zip(first, last, strict=True)) / per
+            sum(to[part].get(kind, 0) - since[part].get(kind, 0) for since, to in zip(first, last, strict=True)) / per
             for part in range(3)
         )
-        for kind in sorted({kind for end in last for kind in end[0]})
+        for kind in sorted({kind for to in last for kind in to[0]})
     }
     return Cost(
         answers=[float(answer["seconds"]) for answer in answers],
@@ -148,8 +140,8 @@ def measure(algorithm: Algorithm, devices: int, rounds: int, folder: Path) -> Co
         idle={name: statistics.mean(sizes[name] for sizes in resting) for name in ("node", "worker")},
         peak=dict(sampler.peak),
         together=sampler.together,
-        up=statistics.mean(up for up, _ in moved),
-        down=statistics.mean(down for _, down in moved),
+        up=sum(up for _, up, _ in kinds.values()),
+        down=sum(down for _, _, down in kinds.values()),
         kinds={kind: (counts[0], counts[1], counts[2]) for kind, counts in kinds.items() if counts[0] > 0},
         content=int(answers[-1]["bytes"]),
     )

@@ -31,10 +31,6 @@ class Relay:
         self._outside = ssl.create_default_context(cafile=str(keys / "ca.crt"))
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def totals(self) -> tuple[int, int]:
-        """All bytes up and down so far."""
-        return self.up.total(), self.down.total()
-
     def close(self) -> None:
         """Take no more connections."""
         self._server.close()
