@@ -94,6 +94,7 @@ class FragileFleet(LocalFleet):
 
     def order(self, device: int, what: str) -> None:
         """Have a device misbehave in the next round it takes part in."""
+        (self.device_folder(device) / "state" / "obeyed").unlink(missing_ok=True)
         (self.device_folder(device) / "state" / "order").write_text(what)
 
     def obeyed(self, device: int) -> None:
@@ -175,9 +176,9 @@ class Table:
         session = self.fleet.processes.program(f"device-{device}").pid
         for process in self.fleet.processes.members():
             folder = Path("/proc") / str(process)
-            if b"_worker_process" in (folder / "cmdline").read_bytes():
-                if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session:
-                    return process
+            works = b"_worker_process" in (folder / "cmdline").read_bytes()
+            if works and int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session:
+                return process
         raise AssertionError("it has no worker")
 
 
@@ -196,194 +197,200 @@ def why(log: RoundLog, device: int) -> str:
     return "not chosen" if device not in log.devices else "used"
 
 
-def play(table: Table) -> None:
-    fleet = table.fleet
+class Faults:
+    """What happens to the fleet, each with what is seen and how many rounds it costs."""
 
-    def back(device: int) -> int:
-        return table.until(lambda log: device in used(log))
+    def __init__(self, table: Table) -> None:
+        self.table, self.fleet = table, table.fleet
 
-    def ordered(device: int, what: str, said: str) -> Callable[[], tuple[str, int]]:
+    def back(self, device: int) -> int:
+        return self.table.until(lambda log: device in used(log))
+
+    def ordered(self, device: int, what: str, said: str) -> Callable[[], tuple[str, int]]:
         """A device obeys; its record must say so, and it must come back."""
 
         def do() -> tuple[str, int]:
-            fleet.order(device, what)
-            start = len(table.logs)
-            table.until(lambda log: said in why(log, device))
-            text = why(table.logs[-1], device)
-            back(device)
-            lost = sum(device not in used(log) for log in table.logs[start:])
-            return f"the record says: {text}; back in round {table.logs[-1].round}", lost
+            self.fleet.order(device, what)
+            start = len(self.table.logs)
+            self.table.until(lambda log: said in why(log, device))
+            text = why(self.table.logs[-1], device)
+            self.back(device)
+            lost = sum(device not in used(log) for log in self.table.logs[start:])
+            return f"the record says: {text}; back in round {self.table.logs[-1].round}", lost
 
         return do
 
-    def slow() -> tuple[str, int]:
-        fleet.order(1, "slow")
-        fleet.obeyed(1)
-        start = len(table.logs)
-        table.until(lambda log: log.time_s > 3.5)
-        return f"the round waited {table.logs[-1].time_s:.1f} s for it", sum(
-            1 not in used(x) for x in table.logs[start:]
+    def slow(self) -> tuple[str, int]:
+        self.fleet.order(1, "slow")
+        self.fleet.obeyed(1)
+        start = len(self.table.logs)
+        self.table.until(lambda log: log.time_s > 3.5)
+        return f"the round waited {self.table.logs[-1].time_s:.1f} s for it", sum(
+            1 not in used(x) for x in self.table.logs[start:]
         )
 
-    def worker_killed() -> tuple[str, int]:
-        fleet.order(1, "slow")
-        fleet.obeyed(1)
-        os.kill(table.worker(1), signal.SIGKILL)
-        start = len(table.logs)
-        table.until(lambda log: "its worker died" in why(log, 1))
-        text = why(table.logs[-1], 1)
-        back(1)
-        return f"the record says: {text}", sum(1 not in used(log) for log in table.logs[start:])
+    def worker_killed(self) -> tuple[str, int]:
+        self.fleet.order(1, "slow")
+        self.fleet.obeyed(1)
+        os.kill(self.table.worker(1), signal.SIGKILL)
+        start = len(self.table.logs)
+        self.table.until(lambda log: "its worker died" in why(log, 1))
+        text = why(self.table.logs[-1], 1)
+        self.back(1)
+        return f"the record says: {text}", sum(1 not in used(log) for log in self.table.logs[start:])
 
-    def resting_worker_killed() -> tuple[str, int]:
-        before = table.worker(2)
+    def resting_worker_killed(self) -> tuple[str, int]:
+        before = self.table.worker(2)
         os.kill(before, signal.SIGKILL)
-        start = len(table.logs)
-        table.until(lambda log: 2 in used(log))
-        table.until(lambda log: 2 in used(log))
-        assert table.worker(2) != before
-        return "a fresh worker answers", sum(2 not in used(log) for log in table.logs[start:])
+        start = len(self.table.logs)
+        self.table.until(lambda log: 2 in used(log))
+        self.table.until(lambda log: 2 in used(log))
+        assert self.table.worker(2) != before
+        return "a fresh worker answers", sum(2 not in used(log) for log in self.table.logs[start:])
 
-    def stale() -> tuple[str, int]:
-        own = fleet.device_folder(3) / "device.toml"
-        before, done = table.worker(3), table.kept_round(3)
+    def stale(self) -> tuple[str, int]:
+        own = self.fleet.device_folder(3) / "device.toml"
+        before, done = self.table.worker(3), self.table.kept_round(3)
         own.write_text(own.read_text() + "samples = 100\n")
-        start = len(table.logs)
-        table.until(lambda log: "changed since it said what it has" in why(log, 3))
-        back(3)
-        assert table.worker(3) != before
-        assert table.kept_round(3) > done
-        assert table.facts()["devices"]["3"]["profile"]["samples"] == 100
-        lost = sum(3 not in used(log) for log in table.logs[start:])
+        start = len(self.table.logs)
+        self.table.until(lambda log: "changed since it said what it has" in why(log, 3))
+        self.back(3)
+        assert self.table.worker(3) != before
+        assert self.table.kept_round(3) > done
+        assert self.table.facts()["devices"]["3"]["profile"]["samples"] == 100
+        lost = sum(3 not in used(log) for log in self.table.logs[start:])
         return "a fresh worker with the new data; it is asked again what it has, and keeps its model", lost
 
-    def device_killed() -> tuple[str, int]:
-        node, done, worker = table.node(1), table.kept_round(1), table.worker(1)
-        fleet.order(1, "slow")
-        fleet.obeyed(1)
-        os.kill(fleet.processes.program("device-1").pid, signal.SIGKILL)  # the node alone
+    def device_killed(self) -> tuple[str, int]:
+        node, done, worker = self.table.node(1), self.table.kept_round(1), self.table.worker(1)
+        self.fleet.order(1, "slow")
+        self.fleet.obeyed(1)
+        os.kill(self.fleet.processes.program("device-1").pid, signal.SIGKILL)  # the node alone
         time.sleep(1.0)
         assert not Path(f"/proc/{worker}").exists(), "an orphan"
-        start = len(table.logs)
-        table.until(lambda log: 1 not in used(log))
-        back(1)
-        assert table.node(1) == node
-        assert table.kept_round(1) > done
-        lost = sum(1 not in used(log) for log in table.logs[start:])
+        start = len(self.table.logs)
+        self.table.until(lambda log: 1 not in used(log))
+        self.back(1)
+        assert self.table.node(1) == node
+        assert self.table.kept_round(1) > done
+        lost = sum(1 not in used(log) for log in self.table.logs[start:])
         return "no orphan; started again, it knocks until the server lets it in: same node, model from disk", lost
 
-    def vanished() -> tuple[str, int]:
-        fleet._restarted["device-2"] = time.monotonic() + 3600  # nobody starts it again
-        fleet.order(2, "slow")
-        fleet.obeyed(2)
-        fleet.processes.kill("device-2")
-        start = len(table.logs)
-        table.until(lambda log: 2 in log.devices and 2 not in used(log))
-        text = why(table.logs[-1], 2)
-        table.until(lambda log: 2 not in log.devices)
-        assert all({0, 1, 3} <= used(log) for log in table.logs[start:])
-        fleet._restarted["device-2"] = 0.0
-        back(2)
-        return f"{text}; chosen no more until it is back", sum(2 not in used(log) for log in table.logs[start:])
+    def vanished(self) -> tuple[str, int]:
+        self.fleet._restarted["device-2"] = time.monotonic() + 3600  # nobody starts it again
+        self.fleet.order(2, "slow")
+        self.fleet.obeyed(2)
+        self.fleet.processes.kill("device-2")
+        start = len(self.table.logs)
+        self.table.until(lambda log: 2 in log.devices and 2 not in used(log))
+        text = why(self.table.logs[-1], 2)
+        self.table.until(lambda log: 2 not in log.devices)
+        assert all({0, 1, 3} <= used(log) for log in self.table.logs[start:])
+        self.fleet._restarted["device-2"] = 0.0
+        self.back(2)
+        return f"{text}; chosen no more until it is back", sum(2 not in used(log) for log in self.table.logs[start:])
 
-    def superlink_killed() -> tuple[str, int]:
-        server = table.server()
-        fleet.order(0, "slow")
-        fleet.obeyed(0)
-        fleet.processes.kill("superlink")
-        start = len(table.logs)
-        table.until(lambda log: used(log) == {0, 1, 2, 3} and len(table.logs) > start + 1)
-        assert table.server() == server
-        assert fleet.runs == 1
-        lost = sum(used(log) != {0, 1, 2, 3} for log in table.logs[start:])
+    def superlink_killed(self) -> tuple[str, int]:
+        server = self.table.server()
+        self.fleet.order(0, "slow")
+        self.fleet.obeyed(0)
+        self.fleet.processes.kill("superlink")
+        start = len(self.table.logs)
+        self.table.until(lambda log: used(log) == {0, 1, 2, 3} and len(self.table.logs) > start + 1)
+        assert self.table.server() == server
+        assert self.fleet.runs == 1
+        lost = sum(used(log) != {0, 1, 2, 3} for log in self.table.logs[start:])
         return "started again; the same server process went on", lost
 
-    def server_killed() -> tuple[str, int]:
-        server = table.server()
-        fleet.order(0, "slow")
-        fleet.obeyed(0)
+    def server_killed(self) -> tuple[str, int]:
+        server = self.table.server()
+        self.fleet.order(0, "slow")
+        self.fleet.obeyed(0)
         os.kill(server, signal.SIGKILL)
-        start = len(table.logs)
-        table.until(lambda log: used(log) == {0, 1, 2, 3} and table.server() != server)
-        lost = sum(used(log) != {0, 1, 2, 3} for log in table.logs[start:])
+        start = len(self.table.logs)
+        self.table.until(lambda log: used(log) == {0, 1, 2, 3} and self.table.server() != server)
+        lost = sum(used(log) != {0, 1, 2, 3} for log in self.table.logs[start:])
         return "a new process went on with the round; a device that had trained answered from its disk", lost
 
-    def stranger(name: str, said: str) -> Callable[[], tuple[str, int]]:
+    def stranger(self, name: str, said: str) -> Callable[[], tuple[str, int]]:
         def do() -> tuple[str, int]:
-            key = make_device_key(fleet.folder / name, 9).private
-            authority = fleet.authority if name == "stranger" else make_authority(fleet.folder / name).public
-            options = NodeOptions(fleet.address, str(authority), str(key), 0, str(fleet.folder / name))
-            fleet.processes.start(name, command(options))
-            start, text = len(table.logs), ""
+            key = make_device_key(self.fleet.folder / name, 9).private
+            authority = self.fleet.authority if name == "stranger" else make_authority(self.fleet.folder / name).public
+            options = NodeOptions(self.fleet.address, str(authority), str(key), 0, str(self.fleet.folder / name))
+            self.fleet.processes.start(name, command(options))
+            start, text = len(self.table.logs), ""
             end = time.monotonic() + 60
             while said not in text and time.monotonic() < end:
                 time.sleep(0.2)
-                text = (fleet.folder / "logs" / f"{name}.log").read_text()
+                text = (self.fleet.folder / "logs" / f"{name}.log").read_text()
             assert said in text
             assert "Online" not in text
-            fleet.processes.kill(name)
-            table.until(lambda log: used(log) == {0, 1, 2, 3})
+            self.fleet.processes.kill(name)
+            self.table.until(lambda log: used(log) == {0, 1, 2, 3})
             sentence = next(line for line in text.splitlines() if said in line)
-            return f"outside: {sentence[:110]}", sum(used(x) != {0, 1, 2, 3} for x in table.logs[start:])
+            return f"outside: {sentence[:110]}", sum(used(x) != {0, 1, 2, 3} for x in self.table.logs[start:])
 
         return do
 
-    def skewed() -> tuple[str, int]:
-        fleet.processes.program("device-3").send_signal(signal.SIGTERM)
-        fleet.processes.program("device-3").wait()
-        plain, home = fleet.processes.start, fleet.device_folder(3)
+    def skewed(self) -> tuple[str, int]:
+        self.fleet.processes.program("device-3").send_signal(signal.SIGTERM)
+        self.fleet.processes.program("device-3").wait()
+        plain, home = self.fleet.processes.start, self.fleet.device_folder(3)
 
         def start_skewed(name: str, words: list[str], folder: Path | None = None, **more: str) -> Any:
             shift = "import sys, time; real = time.time; time.time = lambda: real() + 3600.0; "
             code = shift + "from kfl.deploy.node import main; sys.exit(main(sys.argv[1:]))"
             return plain(name, [sys.executable, "-c", code, words[-1]], folder or home, **more)
 
-        vars(fleet.processes)["start"] = start_skewed
+        vars(self.fleet.processes)["start"] = start_skewed
         try:
-            fleet.start_device(3)
+            self.fleet.start_device(3)
         finally:
-            del vars(fleet.processes)["start"]
-        start = len(table.logs)
-        back(3)
-        table.until(lambda log: used(log) == {0, 1, 2, 3})
-        assert "signed with the server's" in (fleet.folder / "logs" / "device-3.log").read_text()
-        lost = sum(3 in log.devices and 3 not in used(log) for log in table.logs[start:])
+            del vars(self.fleet.processes)["start"]
+        start = len(self.table.logs)
+        self.back(3)
+        self.table.until(lambda log: used(log) == {0, 1, 2, 3})
+        assert "signed with the server's" in (self.fleet.folder / "logs" / "device-3.log").read_text()
+        lost = sum(3 in log.devices and 3 not in used(log) for log in self.table.logs[start:])
         return "an hour ahead: it signs with the server's time and takes part", lost
 
-    def revoked() -> tuple[str, int]:
-        old, done = table.node(2), table.kept_round(2)
-        fleet.flwr("supernode", "unregister", old, "fleet")
-        start = len(table.logs)
-        table.until(lambda log: 2 not in log.devices)
-        fleet._restarted["device-2"] = time.monotonic() + 3600
-        pair = make_device_key(fleet.folder / "new-keys", 2)
-        fleet.register([2], {2: pair})
-        fleet.start_device(2, key=pair.private)
-        back(2)
-        assert table.node(2) != old
-        assert table.kept_round(2) > done
-        lost = sum(2 not in used(log) for log in table.logs[start:])
+    def revoked(self) -> tuple[str, int]:
+        old, done = self.table.node(2), self.table.kept_round(2)
+        self.fleet.flwr("supernode", "unregister", old, "fleet")
+        start = len(self.table.logs)
+        self.table.until(lambda log: 2 not in log.devices)
+        self.fleet._restarted["device-2"] = time.monotonic() + 3600
+        pair = make_device_key(self.fleet.folder / "new-keys", 2)
+        self.fleet.register([2], {2: pair})
+        self.fleet.start_device(2, key=pair.private)
+        self.back(2)
+        assert self.table.node(2) != old
+        assert self.table.kept_round(2) > done
+        lost = sum(2 not in used(log) for log in self.table.logs[start:])
         return "shut out; with a new key back as another node, with its own model", lost
 
+
+def play(table: Table) -> None:
+    faults = Faults(table)
     table.until(lambda log: used(log) == {0, 1, 2, 3})
-    table.fault("device slow, within the deadline", slow)
-    table.fault("device function raises", ordered(1, "raise", "no camera"))
-    table.fault("NaN in an upload", ordered(1, "nan", "not a number"))
-    table.fault("an old answer again (replay)", ordered(1, "replay", "it answers for round"))
-    table.fault("worker killed in mid-round", worker_killed)
-    table.fault("worker killed at rest", resting_worker_killed)
-    table.fault("worker hangs", ordered(2, "hang", "did not answer in time"))
-    table.fault("worker out of memory", ordered(3, "memory", "ran out of memory"))
-    table.fault("worker stale: its data changed", stale)
-    table.fault("disk of a device full", ordered(2, "full disk", "File too large"))
-    table.fault("stranger, unknown key", stranger("stranger", "Knocking"))
-    table.fault("wrong certificate", stranger("wrong-authority", "authority did not sign"))
-    table.fault("clock an hour ahead", skewed)
-    table.fault("device killed in mid-round", device_killed)
-    table.fault("device vanishes in mid-round", vanished)
-    table.fault("SuperLink killed in mid-round", superlink_killed)
-    table.fault("key revoked and replaced", revoked)
-    table.fault("server killed in mid-round", server_killed)
+    table.fault("device slow, within the deadline", faults.slow)
+    table.fault("device function raises", faults.ordered(1, "raise", "no camera"))
+    table.fault("NaN in an upload", faults.ordered(1, "nan", "not a number"))
+    table.fault("an old answer again (replay)", faults.ordered(1, "replay", "it answers for round"))
+    table.fault("worker killed in mid-round", faults.worker_killed)
+    table.fault("worker killed at rest", faults.resting_worker_killed)
+    table.fault("worker hangs", faults.ordered(2, "hang", "did not answer in time"))
+    table.fault("worker out of memory", faults.ordered(3, "memory", "ran out of memory"))
+    table.fault("worker stale: its data changed", faults.stale)
+    table.fault("disk of a device full", faults.ordered(2, "full disk", "File too large"))
+    table.fault("stranger, unknown key", faults.stranger("stranger", "Knocking"))
+    table.fault("wrong certificate", faults.stranger("wrong-authority", "authority did not sign"))
+    table.fault("clock an hour ahead", faults.skewed)
+    table.fault("device killed in mid-round", faults.device_killed)
+    table.fault("device vanishes in mid-round", faults.vanished)
+    table.fault("SuperLink killed in mid-round", faults.superlink_killed)
+    table.fault("key revoked and replaced", faults.revoked)
+    table.fault("server killed in mid-round", faults.server_killed)
 
 
 def main() -> int:
