@@ -28,7 +28,9 @@ from kfl.deploy.secure import (
     unpack_devices,
     unpack_keys,
 )
+from kfl.deploy.secure._cipher import KeyPair
 from kfl.deploy.secure._shamir import PRIME, join, split
+from kfl.deploy.secure.device import add_common_mask
 
 SEED = st.integers(0, 2**32 - 1)
 
@@ -125,6 +127,28 @@ def test_nobody_gives_up_both_secrets_of_one_device() -> None:
         assert set(given_up.seeds) == {0, 1, 2, 3, 4} and set(given_up.keys) == {5}
         with pytest.raises(SumError, match="revealed"):  # the same survivors or others: once is all
             devices[k].reveal([0, 1, 2, 3, k])
+
+
+def test_a_vector_that_comes_late_is_not_bare() -> None:
+    """The server takes device 3 for lost, is given the key of its masks in common, and then its vector arrives."""
+    server = ServerSum(0.7, 32, 2**14)
+    devices = [DeviceSum(server.session, k) for k in range(4)]
+    keys = {k: device.advertise() for k, device in enumerate(devices)}
+    opened = server.open(keys)
+    routed = server.route({k: devices[k].share(*opened[k]) for k in range(4)})
+    masked = {k: devices[k].mask(routed[k], np.zeros(2**14, dtype="<u4")) for k in range(4)}
+    late = masked.pop(3)
+    revealed = {k: devices[k].reveal(left) for k, left in server.survivors(masked).items()}
+    assert not server.total(revealed).any()
+    pair = KeyPair.of(join({k: own.keys[3] for k, own in revealed.items()}, 3), server.session)
+    assert pair.public == keys[3].mask
+    bare = np.zeros(2**14, dtype="<u4")
+    for peer in range(3):
+        add_common_mask(bare, pair, 3, peer, keys[peer].mask, server.session)
+    rest = (late - bare).view(np.uint8)  # only the device's own mask is left on it, and nobody has a share of its seed
+    assert all(3 not in own.seeds for own in revealed.values())
+    seen, expected = np.bincount(rest, minlength=256), len(rest) / 256
+    assert 120 < float(((seen - expected) ** 2 / expected).sum()) < 450
 
 
 def started(count: int = 4) -> tuple[DeviceSum, dict[int, Keys], dict[int, DeviceSum]]:

@@ -71,22 +71,27 @@ SECURE = {"secure_sums": True, "secure_deadline_s": 0.2, "quorum": 0.0}
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "bits", "tolerance"),
+    ("algorithm", "settings", "tolerance"),
     [
-        (Kfl(local_steps=2), 32, 1e-3),
-        (Kfl(local_steps=2), 64, 1e-6),
-        (SharedStem(local_steps=2), 32, 1e-3),
-        (SharedStem(local_steps=2, pull="knowledge"), 64, 1e-6),
-        (FedAvg(local_steps=2), 32, 1e-4),
+        (Kfl(local_steps=2), {}, 1e-3),
+        (Kfl(local_steps=2), {"secure_bits": 64}, 1e-6),
+        (Kfl(local_steps=2), {"secure_neighbours": 4, "secure_threshold": 0.5}, 1e-3),
+        (SharedStem(local_steps=2), {}, 1e-3),
+        (SharedStem(local_steps=2, pull="knowledge"), {"secure_bits": 64}, 1e-6),
+        (FedAvg(local_steps=2), {}, 1e-4),
     ],
-    ids=["kfl", "kfl-64", "shared-stem", "stem-and-knowledge-64", "fedavg"],
+    ids=["kfl", "kfl-64", "kfl-neighbours", "shared-stem", "stem-and-knowledge-64", "fedavg"],
 )
 def test_a_third_of_the_devices_drops_out_and_the_rest_add_up_to_the_plain_result(
-    algorithm: Algorithm, bits: int, tolerance: float, loop: Callable[..., Any], serve_fleet: Callable[..., Path]
+    algorithm: Algorithm,
+    settings: dict[str, Any],
+    tolerance: float,
+    loop: Callable[..., Any],
+    serve_fleet: Callable[..., Path],
 ) -> None:
     """Devices 1 and 4 vanish in round 1 after they masked with all others: their masks are in everyone's uploads."""
     found = {}
-    for name, more in (("plain", {}), ("secure", {**SECURE, "secure_bits": bits})):
+    for name, more in (("plain", {}), ("secure", {**SECURE, **settings})):
         grid, config = loop(experiment(algorithm), **more)
         grid.folder = grid.folder.parent / name
         grid.folder.mkdir()
