@@ -228,6 +228,8 @@ def test_shares_are_points_of_one_polynomial_and_any_enough_of_them_give_the_sec
     assert join({holder: shares[holder] for holder in some}, threshold) == secret
     assert solved({holder + 1: int.from_bytes(shares[holder]) for holder in some}).to_bytes(16) == secret
     if threshold > 1:
+        fewer = {holder + 1: int.from_bytes(shares[holder]) for holder in some[1:]}
+        assert solved(fewer) != int.from_bytes(secret)  # the polynomial is of no lower degree
         with pytest.raises(SumError, match=f"{threshold - 1} shares, and {threshold} are needed"):
             join({holder: shares[holder] for holder in some[1:]}, threshold)
 
