@@ -73,12 +73,12 @@ SECURE = {"secure_sums": True, "secure_deadline_s": 0.2, "quorum": 0.0}
 @pytest.mark.parametrize(
     ("algorithm", "settings", "tolerance"),
     [
-        (Kfl(local_steps=2), {}, 1e-3),
+        (Kfl(local_steps=2), {}, 1e-5),
         (Kfl(local_steps=2), {"secure_bits": 64}, 1e-6),
-        (Kfl(local_steps=2), {"secure_neighbours": 4, "secure_threshold": 0.5}, 1e-3),
-        (SharedStem(local_steps=2), {}, 1e-3),
+        (Kfl(local_steps=2), {"secure_neighbours": 4, "secure_threshold": 0.5}, 1e-5),
+        (SharedStem(local_steps=2), {}, 1e-5),
         (SharedStem(local_steps=2, pull="knowledge"), {"secure_bits": 64}, 1e-6),
-        (FedAvg(local_steps=2), {}, 1e-4),
+        (FedAvg(local_steps=2), {}, 1e-5),
     ],
     ids=["kfl", "kfl-64", "kfl-neighbours", "shared-stem", "stem-and-knowledge-64", "fedavg"],
 )
