@@ -31,6 +31,7 @@ class LoopGrid(Grid):
         self.online = {FIRST_NODE + d: Node(FIRST_NODE + d) for d in range(config.experiment.devices)}
         self.node_config: dict[int, dict[str, Any]] = {}
         self.twist: Callable[[int, Message, Message], Message | None] = lambda device, asked, reply: reply
+        self.answer: Callable[[Message, Context], Message] = answer
         self.replies: dict[str, Message] = {}
         self.asked: list[tuple[int, Message]] = []
         self.away = 0
@@ -81,7 +82,7 @@ class LoopGrid(Grid):
             }
             if node in self.online:
                 context = Context(0, node, own, RecordDict(), {})
-                reply = self.twist(device, message, answer(message, context))
+                reply = self.twist(device, message, self.answer(message, context))
             else:
                 reply = Message(Error(5, "Node Unavailable"), reply_to=message)
                 reply.metadata.__dict__["_src_node_id"] = 1

@@ -8,6 +8,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import Algorithm
+from kfl.algorithms.sums import Shapes, Summation, Sums
 from kfl.algorithms.uploads import (
     MOST_SAMPLES,
     ArrayFormat,
@@ -58,6 +59,10 @@ class WeightAveraging(Algorithm):
         """w = Σ_k D_k w_k / Σ_k D_k."""
         return average_weights(server, uploads)
 
+    def summation(self) -> Summation | None:
+        """Σ_k D_k w_k and Σ_k D_k."""
+        return WeightSums()
+
 
 def weights_format(server: Mapping[str, Tensor]) -> UploadFormat:
     """An upload of arrays like the server's own, with the number of samples behind them."""
@@ -95,6 +100,31 @@ def average_weights(server: State, uploads: Sequence[Upload]) -> tuple[State, li
         mean = torch.tensordot(share.to(stacked.device), stacked.double(), dims=1)
         averaged[name] = (mean if like.is_floating_point() else mean.round()).to(like.dtype).to(like.device)
     return averaged, rejected
+
+
+class WeightSums(Summation):
+    """`average_weights` as sums."""
+
+    def shapes(self, server: State) -> tuple[Shapes, Shapes]:
+        """Arrays like the server's, and one number of samples."""
+        return {name: tuple(value.shape) for name, value in server.items()}, {SAMPLES: ()}
+
+    def terms(self, upload: Upload, message: Message, engine: Engine) -> Sums:
+        """D_k w_k and D_k."""
+        samples = upload.arrays[SAMPLES].double().cpu()
+        weights = {name: value for name, value in upload.arrays.items() if name != SAMPLES}
+        return Sums({name: samples * value.double().cpu() for name, value in weights.items()}, {SAMPLES: samples})
+
+    def apply(self, server: State, sums: Sums) -> State:
+        """w = Σ_k D_k w_k / Σ_k D_k; the server's own where nobody has samples."""
+        samples = sums.weights[SAMPLES]
+        if not float(samples) > 0:
+            return server
+        means = {name: sums.values[name] / samples for name in server}
+        return {
+            name: (means[name] if like.is_floating_point() else means[name].round()).to(like.dtype).to(like.device)
+            for name, like in server.items()
+        }
 
 
 def part_of(state: Mapping[str, Tensor], prefix: str) -> State:
@@ -243,3 +273,28 @@ def renewed(server: State, mean: Tensor, reported: Tensor, *, memory: bool) -> S
     mean = mean.to(before.dtype).to(before.device)
     knowledge = torch.where(reported[:, None], mean, torch.where(keep[:, None], before, 0.0))
     return {"knowledge": knowledge, "known": reported | keep}
+
+
+@dataclass(frozen=True)
+class KnowledgeSums(Summation):
+    """`average_knowledge` as sums: equation (9) is a ratio of two."""
+
+    memory: bool = True
+    heaviest: float = inf
+
+    def shapes(self, server: State) -> tuple[Shapes, Shapes]:
+        """Features of each class, and the samples of each class."""
+        return {"means": tuple(server["knowledge"].shape)}, {"counts": tuple(server["known"].shape)}
+
+    def terms(self, upload: Upload, message: Message, engine: Engine) -> Sums:
+        """D_{k,c} Ω_{k,c} and D_{k,c}; nothing of a class that the device does not hold."""
+        counts = upload.arrays["counts"].double().cpu().clamp(max=self.heaviest)
+        means = upload.arrays["means"].double().cpu().where(counts[:, None] > 0, 0.0)
+        return Sums({"means": counts[:, None] * means}, {"counts": counts})
+
+    def apply(self, server: State, sums: Sums) -> State:
+        """Ω_c = Σ_k D_{k,c} Ω_{k,c} / Σ_k D_{k,c} for the classes that somebody holds."""
+        counts = sums.weights["counts"]
+        reported = counts > 0
+        mean = sums.values["means"] / counts.where(reported, 1.0)[:, None]
+        return renewed(server, mean, reported, memory=self.memory)

@@ -29,6 +29,7 @@ from kfl.core.errors import ConfigError, KflError, ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kfl.algorithms.sums import Summation
     from kfl.engine import DeviceProfile, Engine, RoundKey, Sgd
     from kfl.models import FleetModels, State
 
@@ -172,6 +173,10 @@ class Algorithm(ABC):
         Where devices send nothing, nothing changes.
         """
         return server, [Rejection(upload.device, "nothing_expected", {"algorithm": self.name}) for upload in uploads]
+
+    def summation(self) -> Summation | None:
+        """How uploads can be added without being seen (`kfl.algorithms.sums`); None where the server needs each."""
+        return None
 
     def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
         """One vector per class (classes × features) for reports to show, and which classes have one; None for none."""

@@ -23,8 +23,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import average_knowledge, empty_knowledge, equal_uploads, knowledge_format
+from kfl.algorithms.averaging import (
+    KnowledgeSums,
+    average_knowledge,
+    empty_knowledge,
+    equal_uploads,
+    knowledge_format,
+)
 from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, held_bits, require, training_flops
+from kfl.algorithms.sums import Summation
 from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 
 if TYPE_CHECKING:
@@ -82,6 +89,10 @@ class Fd(Algorithm):
     ) -> tuple[State, list[Rejection]]:
         """The mean of the logits of each label over the devices that hold it."""
         return average_knowledge(server, uploads, memory=True, heaviest=1.0)
+
+    def summation(self) -> Summation | None:
+        """The sums of that mean: each device that holds a class weighs 1."""
+        return KnowledgeSums(heaviest=1.0)
 
     def real_flops(self, profile: DeviceProfile) -> float:
         """The local steps, and the pass that reads the logits."""

@@ -22,8 +22,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import average_knowledge, empty_knowledge, equal_uploads, knowledge_format
+from kfl.algorithms.averaging import (
+    KnowledgeSums,
+    average_knowledge,
+    empty_knowledge,
+    equal_uploads,
+    knowledge_format,
+)
 from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, feature_flops, require, training_flops
+from kfl.algorithms.sums import Summation
 from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 
 if TYPE_CHECKING:
@@ -86,6 +93,10 @@ class FedProto(Algorithm):
     ) -> tuple[State, list[Rejection]]:
         """C̄_j = the mean of the prototypes over the devices that hold class j."""
         return average_knowledge(server, uploads, memory=True, heaviest=1.0)
+
+    def summation(self) -> Summation | None:
+        """The sums of that mean: each device that holds a class weighs 1."""
+        return KnowledgeSums(heaviest=1.0)
 
     def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
         """The global prototypes."""

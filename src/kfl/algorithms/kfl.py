@@ -26,11 +26,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from kfl.algorithms.averaging import average_knowledge, empty_knowledge, knowledge_format
+from kfl.algorithms.averaging import KnowledgeSums, average_knowledge, empty_knowledge, knowledge_format
 from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, feature_flops, require, training_flops
 from kfl.algorithms.privacy import add_noise
 from kfl.algorithms.quantise import FULL_PRECISION_BITS, message_bits, quantise_rows
 from kfl.algorithms.robust import Aggregation, robust_knowledge
+from kfl.algorithms.sums import Summation
 from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 
 if TYPE_CHECKING:
@@ -142,6 +143,10 @@ class Kfl(Algorithm):
         if self.aggregation != "mean":
             return robust_knowledge(server, uploads, self.aggregation, trim=self.trim, memory=self.memory)
         return average_knowledge(server, uploads, memory=self.memory)
+
+    def summation(self) -> Summation | None:
+        """The two sums of equation (9); none with a robust rule, which compares reports."""
+        return KnowledgeSums(self.memory) if self.aggregation == "mean" else None
 
     def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
         """The knowledge Ω."""

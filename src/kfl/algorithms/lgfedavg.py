@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from kfl.algorithms.averaging import average_weights, weights_format, weights_upload
+from kfl.algorithms.averaging import WeightSums, average_weights, weights_format, weights_upload
 from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, require
+from kfl.algorithms.sums import Summation
 from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 from kfl.core.errors import KflError, ModelError
 
@@ -103,6 +104,10 @@ class LgFedAvg(Algorithm):
     ) -> tuple[State, list[Rejection]]:
         """w = Σ_k D_k w_k / Σ_k D_k for the shared part."""
         return average_weights(server, uploads)
+
+    def summation(self) -> Summation | None:
+        """Σ_k D_k w_k and Σ_k D_k."""
+        return WeightSums()
 
     def predictor(self, server: State, device: State) -> State:
         """The device's own network with the newest shared part."""

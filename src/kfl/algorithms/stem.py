@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from kfl.algorithms.averaging import (
     SAMPLES,
+    KnowledgeSums,
     average_knowledge,
     empty_knowledge,
     knowledge_format,
@@ -61,6 +62,7 @@ from kfl.algorithms.base import (
 from kfl.algorithms.local import pull_to
 from kfl.algorithms.quantise import pack, packed_bits, packed_format, unpack
 from kfl.algorithms.robust import Aggregation, combine, robust_knowledge
+from kfl.algorithms.sums import Shapes, Summation, Sums
 from kfl.algorithms.targets import fixed_targets
 from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
 from kfl.core.errors import KflError, ModelError
@@ -293,9 +295,7 @@ class SharedStem(Algorithm):
         updates, weighs = torch.stack([decoded[upload.device] for upload in sound]), weights > 0
         centre = torch.zeros(updates.shape[1], dtype=torch.float64)
         mean = combine(self.aggregation, updates[weighs], weights[weighs], centre, self.trim)
-        first = next(iter(stem.values()))
-        moved = (_row(stem).double().cpu() + mean).to(first.dtype).nan_to_num()
-        after = _arrays(moved.to(first.device), {name: tuple(value.shape) for name, value in stem.items()})
+        after = _moved(stem, mean)
         if "knowledge" not in server:
             return after, rejected
         known = {name: server[name] for name in KNOWLEDGE}
@@ -304,6 +304,10 @@ class SharedStem(Algorithm):
         else:
             knowledge, _ = robust_knowledge(known, sound, self.aggregation, trim=self.trim, memory=True)
         return {**after, **knowledge}, rejected
+
+    def summation(self) -> Summation | None:
+        """Σ_k D_k u_k and Σ_k D_k; none with a robust rule, which compares updates."""
+        return StemSums(self.bits_per_value) if self.aggregation == "mean" else None
 
     def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
         """The knowledge, with KFL's pull."""
@@ -332,6 +336,49 @@ class SharedStem(Algorithm):
         if self.pull != "knowledge":
             return up, down
         return up + held_bits(profile, model.features), down + model.classes * (model.features * BITS_PER_VALUE + 1)
+
+
+@dataclass(frozen=True)
+class StemSums(Summation):
+    """The mean of updates as sums: of what arrives of each after its few bits, so that error feedback holds."""
+
+    bits_per_value: int
+
+    def shapes(self, server: State) -> tuple[Shapes, Shapes]:
+        """The update of all layers as one row, and the samples; class means with KFL's pull."""
+        values: Shapes = {"update": (len(_row(_stem_of(server))),)}
+        weights: Shapes = {SAMPLES: ()}
+        if "knowledge" not in server:
+            return values, weights
+        means, counts = KnowledgeSums().shapes(server)
+        return {**values, **means}, {**weights, **counts}
+
+    def terms(self, upload: Upload, message: Message, engine: Engine) -> Sums:
+        """D_k u_k and D_k."""
+        sizes = _sizes(engine.shared().stem[: int(message[DEPTH])])
+        samples = upload.arrays[SAMPLES].double().cpu()
+        own = Sums({"update": samples * unpack(upload.arrays, sizes, self.bits_per_value)}, {SAMPLES: samples})
+        if "means" not in upload.arrays:
+            return own
+        known = KnowledgeSums().terms(upload, message, engine)
+        return Sums({**own.values, **known.values}, {**own.weights, **known.weights})
+
+    def apply(self, server: State, sums: Sums) -> State:
+        """s ← s + Σ_k D_k u_k / Σ_k D_k."""
+        samples = sums.weights[SAMPLES]
+        if not float(samples) > 0:
+            return server
+        after = _moved(_stem_of(server), sums.values["update"] / samples)
+        if "knowledge" not in server:
+            return after
+        return {**after, **KnowledgeSums().apply({name: server[name] for name in KNOWLEDGE}, sums)}
+
+
+def _moved(stem: State, update: Tensor) -> State:
+    """The stem after an update, a row of numbers in float64 on the CPU."""
+    first = next(iter(stem.values()))
+    moved = (_row(stem).double().cpu() + update).to(first.dtype).nan_to_num()
+    return _arrays(moved.to(first.device), {name: tuple(value.shape) for name, value in stem.items()})
 
 
 def _fits(message: Message, formats: UploadFormat) -> bool:

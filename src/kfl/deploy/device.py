@@ -8,7 +8,7 @@
         return DeviceSetup(model=build_my_model, train_x=x, train_y=y, classes=10)
 
 `partition` is the device's number in the fleet, from 0; `config` what its own TOML file says (empty without one). The
-function is called in a fresh process for every message, so it should read data from disk, not download it.
+function is called once per run, in a process that keeps what it returns; large arrays may be memory-mapped.
 """
 
 from __future__ import annotations
@@ -121,6 +121,8 @@ class DeviceSetup(Hardware):
     """Called with the server's advice before the upload, so that the radio can use its share and power."""
     prepare: Apply | None = None
     """Called with the server's advice before training, so that the processor can use its clock."""
+    masked_only: bool = False
+    """Refuse rounds in which the server would see what this device uploads (`fleet.secure_sums` is off)."""
     name: str = "device"
     """Of the data, for logs."""
     model_name: str | None = None

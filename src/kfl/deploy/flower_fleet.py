@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfl.algorithms import Rejection
+from kfl.algorithms import Rejection, UploadFormat
+from kfl.algorithms.sums import summation_of
 from kfl.core.errors import ConfigError
 from kfl.deploy.channel import read_gains
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.device import Advice
+from kfl.deploy.frames import pack_all
 from kfl.deploy.inventory import Inventory, server_engine
-from kfl.deploy.protocol import to_record
+from kfl.deploy.masked_round import KEYS, MaskedRound, masked_bits
+from kfl.deploy.protocol import Parts, Values
 from kfl.deploy.roster import Member, Roster
-from kfl.deploy.validation import Question, Verdict, energy_limits, judge
+from kfl.deploy.validation import Question, Verdict, energy_limits, judge, most_bytes
 from kfl.scheduling import round_energy
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
 
@@ -129,12 +132,18 @@ class FlowerFleet(Fleet):
         """Send the chosen devices their messages, wait for answers, and judge every one."""
         decided_s, sent_bytes = time.perf_counter(), self.courier.sent_bytes
         planned, (_, decision) = decision.chosen, self.broadcast(conditions, decision)
-        contents = self._messages(state, decision, message)
-        answers = self.courier.ask(contents, "train", str(state.round), self.settings.deadline_s)
+        masked = self._masked_round(state, decision)
+        formats = self.experiment.algorithm.upload_format(state.server) if masked is None else KEYS
+        session = {} if masked is None else {"session": masked.session}
+        contents, most = self._messages(state, decision, message, session), most_bytes(formats)
+        answers = self.courier.ask(contents, "train", str(state.round), self.settings.deadline_s, most)
         answered_s = time.perf_counter()
-        questions = self._questions(state, decision)
+        questions = self._questions(state, decision, formats)
         verdicts = {device: judge(questions[device], answer) for device, answer in sorted(answers.items())}
         verdicts = self._lose_in_outage(verdicts, conditions, decision)
+        sums = None
+        if masked is not None:
+            sums, verdicts = masked.settle(verdicts)
         for device, verdict in verdicts.items():
             if verdict.changed:
                 self.roster.forget(device)
@@ -152,10 +161,12 @@ class FlowerFleet(Fleet):
             "answers": {str(device): _answer_facts(answer) for device, answer in answers.items()},
             "correct": {str(device): count for device, count in correct.items()},
             "available": int(conditions.observation.available.sum()),
+            **({} if masked is None else {"secure": masked.facts}),
         }
         return Replies(
             uploads=[verdict.upload for verdict in verdicts.values() if verdict.upload is not None],
             usable=sum(verdict.usable for verdict in verdicts.values()),
+            sums=sums,
             compute_energy_j=compute_j,
             upload_energy_j=upload_j,
             time_s=self.judged_s - self._started_s,
@@ -191,6 +202,11 @@ class FlowerFleet(Fleet):
     def _take_stock(self) -> None:
         profiles = {device: member.profile for device, member in self.roster.members.items()}
         self.inventory = Inventory.build(self.experiment, profiles, self.engine.shared())
+        summation = summation_of(self.experiment.algorithm) if self.settings.secure_sums else None
+        if summation is not None:
+            server = self.experiment.algorithm.server_init(self.engine, self.experiment.seed)
+            bits = masked_bits(summation, server, self.settings, self.experiment.devices)
+            self.inventory = self.inventory.with_masks(*bits)
         self.table, self.cell = self.inventory.table, self.inventory.cell
 
     def _counts(self, state: RunState, devices: Iterable[int]) -> IntArray:
@@ -213,11 +229,38 @@ class FlowerFleet(Fleet):
             gains[device] = np.nan if gain is None else gain
         return gains
 
-    def _messages(self, state: RunState, decision: Decision, message: Message) -> dict[int, tuple[int, Any]]:
+    def _masked_round(self, state: RunState, decision: Decision) -> MaskedRound | None:
+        """How the uploads of this round are added unseen; None where the server sees them."""
+        summation = summation_of(self.experiment.algorithm) if self.settings.secure_sums else None
+        chosen = np.flatnonzero(decision.chosen).tolist()
+        if summation is None:
+            return None
+        nodes, group = {device: self.present[device].node for device in chosen}, str(state.round)
+
+        def ask(contents: Mapping[int, Parts], deadline_s: float, most: int) -> Mapping[int, Answer | NoReply]:
+            addressed = {device: (nodes[device], parts) for device, parts in contents.items()}
+            return self.courier.ask(addressed, "query", group, deadline_s, most)
+
+        formats = self.experiment.algorithm.upload_format(state.server)
+        noise = max((form.noise for form in formats.values()), default=0.0)
+        samples = max((self.roster.members[device].profile.samples for device in chosen), default=1)
+        return MaskedRound(
+            settings=self.settings,
+            summation=summation,
+            server=state.server,
+            run=self.roster.run,
+            round=state.round,
+            samples=samples + 10 * noise,
+            ask=ask,
+        )
+
+    def _messages(
+        self, state: RunState, decision: Decision, message: Message, more: Values
+    ) -> dict[int, tuple[int, Parts]]:
         """For each chosen device its node and its message: what all get, and advice of its own."""
         deadline_s = self.settings.deadline_s
-        question = self.roster.question("round", deadline_s)
-        contents = {}
+        question = {**self.roster.question("round", deadline_s), **more}
+        tables: dict[int, Values] = {}
         for device in np.flatnonzero(decision.chosen).tolist():
             advice = Advice(
                 round=state.round,
@@ -229,12 +272,12 @@ class FlowerFleet(Fleet):
                 deadline_s=deadline_s,
                 clock_hz=0.0 if decision.clock_hz is None else float(decision.clock_hz[device]),
             )
-            contents[device] = (self.present[device].node, to_record({**question, **asdict(advice)}, message))
-        return contents
+            tables[device] = {**question, **asdict(advice)}
+        packed = pack_all(tables, message)
+        return {device: (self.present[device].node, parts) for device, parts in packed.items()}
 
-    def _questions(self, state: RunState, decision: Decision) -> dict[int, Question]:
+    def _questions(self, state: RunState, decision: Decision, formats: UploadFormat) -> dict[int, Question]:
         """What each chosen device was asked, for the judgement of its answer."""
-        formats = self.experiment.algorithm.upload_format(state.server)
         return {
             device: Question(
                 round=state.round,

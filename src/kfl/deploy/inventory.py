@@ -86,6 +86,16 @@ class Inventory:
             ),
         )
 
+    def with_masks(self, up_bits: float, down_bits: float) -> Inventory:
+        """The same where uploads are added under masks: their size, and what comes down besides the broadcast."""
+        joined = self.table.samples > 0
+        table = replace(
+            self.table,
+            bits_up=np.where(joined, up_bits, 0.0),
+            bits_down=np.where(joined, self.table.bits_down + down_bits, 0.0),
+        )
+        return replace(self, table=table)
+
     def with_gains(self, link: LinkState, gains: FloatArray) -> LinkState:
         """The cell's link state with measured gains, NaN where unknown.
 

@@ -83,6 +83,23 @@ class Memory:
         facts = json.dumps({"round": kept.round, "answer": dict(kept.answer)})
         write_atomic(self.path, as_safetensors(arrays, {"kfl": facts}))
 
+    @property
+    def summed(self) -> int:
+        """The last round whose upload went into a secure sum that was opened; −1 for none."""
+        try:
+            return int(self._mark.read_text())
+        except (OSError, ValueError):
+            return -1
+
+    def mark_summed(self, round_index: int) -> None:
+        """Note it before the shares are out that open the sum."""
+        self._mark.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._mark, str(round_index).encode())
+
+    @property
+    def _mark(self) -> Path:
+        return self.path.with_suffix(".summed")
+
     @contextmanager
     def locked(self, patience_s: float) -> Iterator[None]:
         """Keep other processes of the same device out; wait at most `patience_s` for one to finish."""

@@ -28,8 +28,10 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
+from kfl.algorithms.sums import why_not_summed
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
+from kfl.deploy.secure import LEAST_DEVICES, RANGES
 from kfl.experiment import Experiment
 
 ChannelKind = Literal["simulated", "measured", "reported"]
@@ -70,10 +72,23 @@ class FleetSettings:
     """No device draws more than this while it computes: reported energy above this times deadline_s is refused."""
     metrics_port: int | None = None
     """Port on 127.0.0.1 for Prometheus; 0 takes a free one, none serves nothing."""
+    secure_sums: bool = False
+    """Add uploads under masks, so that the server learns sums and no upload; needs an algorithm that averages."""
+    secure_threshold: float = 2 / 3
+    """Share of a round's devices that must see its sum through, always a majority; with fewer nothing changes."""
+    secure_neighbours: int | None = None
+    """With how many others a device masks its upload, an even number; none for all, right for up to 100 devices."""
+    secure_bits: int = 32
+    """Bits of a masked number, 32 or 64: sums of 64 are exact to float64, and uploads twice as large."""
+    secure_range: float = 64.0
+    """Largest magnitude of a value that is averaged. A device clips its value times its samples to this times the most
+    samples of a device (rounded up to a power of two) before it masks it."""
+    secure_deadline_s: float = 30.0
+    """Seconds in which a device must answer each of the three short steps of a secure sum."""
 
     def validate(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
-        for name in ("deadline_s", "poll_s", "profile_deadline_s", "max_compute_power_w"):
+        for name in ("deadline_s", "poll_s", "profile_deadline_s", "max_compute_power_w", "secure_deadline_s"):
             _require(0 < getattr(self, name) < inf, name, getattr(self, name), "a positive number")
         for name in ("join_deadline_s", "pause_s"):
             _require(0 <= getattr(self, name) < inf, name, getattr(self, name), "0 or more")
@@ -81,6 +96,13 @@ class FleetSettings:
         _require(self.min_devices >= 1, "min_devices", self.min_devices, "1 or more")
         port = self.metrics_port
         _require(port is None or 0 <= port < 2**16, "metrics_port", port, "a port from 0 to 65535, or none")
+        _require(0 < self.secure_threshold <= 1, "secure_threshold", self.secure_threshold, "above 0 and at most 1")
+        least, most = RANGES
+        _require(least <= self.secure_range <= most, "secure_range", self.secure_range, f"from {least:g} to {most:g}")
+        _require(self.secure_bits in (32, 64), "secure_bits", self.secure_bits, "32 or 64")
+        near = self.secure_neighbours
+        even = near is None or (near >= 4 and near % 2 == 0)
+        _require(even, "secure_neighbours", near, "an even number of at least 4, or none for all")
         if (self.channel == "measured") != (self.gains is not None):
             raise ConfigError("fleet.gains", self.gains, "a file when fleet.channel is 'measured', and none otherwise")
 
@@ -107,6 +129,12 @@ class ServerConfig:
                 self.experiment.algorithm.name,
                 "one whose devices need no common samples: in a fleet every device has only its own",
             )
+        problem = why_not_summed(self.experiment.algorithm) if self.fleet.secure_sums else None
+        if problem is not None:
+            raise ConfigError("fleet.secure_sums", True, f"false here, since {problem}")
+        if self.fleet.secure_sums and self.experiment.devices < LEAST_DEVICES:
+            expected = f"{LEAST_DEVICES} or more when fleet.secure_sums is true: a sum of fewer hides nothing"
+            raise ConfigError("devices", self.experiment.devices, expected)
         if self.experiment.faults.any:
             raise ConfigError("faults", "given", "left out: those of a fleet are real")
         if self.experiment.cell_config is None and self.fleet.channel != "simulated":

@@ -1,5 +1,7 @@
 """A device's part of a round, without Flower: a table and arrays in, a table and arrays out.
 
+A worker lives as long as its device, and keeps data and engine between messages; the model it reads from its disk.
+
 The device trains by the very `Algorithm.local_update` the simulator calls, as a cohort of one: the engine holds one
 device's data under the device's own number, so every draw by name (first weights, mini-batches, noise) is the same as
 in a simulation of the whole fleet.
@@ -15,13 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfl.core.errors import ModelError
-from kfl.core.parse import parse_json
-from kfl.deploy.device import Advice, DeviceSetup
+from kfl.core.errors import ConfigError, ModelError
+from kfl.core.parse import parse_json, read_toml
+from kfl.deploy.device import Advice, DeviceSetup, make_setup
+from kfl.deploy.frames import pack, to_tensors, unpack
+from kfl.deploy.masked_upload import MaskedUpload
 from kfl.deploy.memory import Memory, StoredState
-from kfl.deploy.meters import Meter
+from kfl.deploy.meters import Meter, make_meter
 from kfl.deploy.profile import MOST_SAMPLES, Profile, model_sizes
-from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version, number, whole
+from kfl.deploy.protocol import (
+    PROTOCOL_VERSION,
+    Parts,
+    RefusedError,
+    Values,
+    check_version,
+    number,
+    refusal,
+    whole,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,14 +58,30 @@ class Worker:
     def __post_init__(self) -> None:
         self._data, self._models = one_device(self.setup, self.device)
         self.model_name = self._models.names[0]
+        self._known: tuple[str, Algorithm] | None = None
+        self._masked: MaskedUpload | None = None
+        """The upload of the last round, where it goes into a secure sum; in memory alone, secrets and all."""
 
     def _asked(self, values: Mapping[str, Any]) -> Algorithm:
         """The algorithm of a message. From now on the engine trains what it makes of the device's network."""
         from kfl.engine.factory import make_engine
 
-        algorithm = _algorithm(values)
-        self.engine = make_engine(self._data, algorithm.device_models(self._models))
-        return algorithm
+        text = str(values.get("algorithm"))
+        if self._known is None or self._known[0] != text:
+            algorithm = _algorithm(text)
+            self.engine = make_engine(self._data, algorithm.device_models(self._models))
+            self._known = text, algorithm
+        return self._known[1]
+
+    def open(self, parts: Parts) -> Parts:
+        """Answer one message as it travels. What cannot be read is refused, too."""
+        try:
+            values, raw = unpack(parts)
+            check_version(values)  # before any work: the rest of the message may mean something else
+            arrays = to_tensors(raw)
+        except RefusedError as problem:
+            return pack(refusal(problem), {})
+        return pack(*self.answer(values, arrays))
 
     def answer(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
         """Answer one message. What cannot be answered is refused in a sentence, which is an answer too."""
@@ -63,6 +92,8 @@ class Worker:
                 return self._profile(values).values(), {}
             if kind == "round":
                 return self._round(values, arrays)
+            if kind == "sum":
+                return self._sum_step(values, arrays)
             raise RefusedError("unknown_kind")
         except (RefusedError, ModelError) as problem:  # such as layers that this device's network does not have
             return self._answer("refused", whole_or(values, "round"), reason=str(problem)), {}
@@ -77,13 +108,13 @@ class Worker:
                 memory.save(StoredState(-1, state, {}, {}))
             else:
                 state = kept.state
-        return self.describe(algorithm, self._correct(algorithm, {}, state))
+        return self.describe(algorithm, self._correct(algorithm, {}, state), secure=is_secure(values))
 
-    def describe(self, algorithm: Algorithm, correct: int) -> Profile:
-        """What this device has. Counts per class are not told where the algorithm hides them."""
+    def describe(self, algorithm: Algorithm, correct: int, *, secure: bool = False) -> Profile:
+        """What this device has. Counts per class are not told where the algorithm or a secure sum hides them."""
         profile, setup = self.engine.profile(self.device), self.setup
-        hidden = bool(getattr(algorithm, "noise_counts", False))
-        data = setup.dataset()
+        hidden = secure or bool(getattr(algorithm, "noise_counts", False))
+        data = self._data.dataset
         counts = np.bincount(data.train_y, minlength=data.classes)
         return Profile(
             device=self.device,
@@ -100,6 +131,8 @@ class Worker:
 
     def _round(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
         advice, algorithm = _advice(values), self._asked(values)
+        if self.setup.masked_only and not is_secure(values):
+            raise RefusedError("not_masked")
         memory = Memory(self.folder, str(values.get("run")), self.device)
         with memory.locked(advice.deadline_s):
             kept = memory.load()
@@ -113,7 +146,37 @@ class Worker:
         if self.setup.apply is not None:
             self.setup.apply(advice)
         gain = {} if self.setup.gain is None else {"gain": self.setup.gain}
-        return {**kept.answer, **gain}, kept.upload
+        reply: Values = {**kept.answer, **gain}
+        if not is_secure(values):
+            return reply, kept.upload
+        return reply, self._mask(values, arrays, algorithm, kept)
+
+    def _mask(self, values: Mapping[str, Any], arrays: Arrays, algorithm: Algorithm, kept: StoredState) -> Arrays:
+        """What goes out in place of the upload of a secure sum: keys; nothing where the training diverged."""
+        from kfl.algorithms import Upload
+        from kfl.algorithms.sums import summation_of, why_not_summed
+
+        summation = summation_of(algorithm)
+        if summation is None:
+            raise RefusedError("no_sum", text=f"{why_not_summed(algorithm)}.")
+        if not kept.upload:
+            return {}
+        if self._masked is not None and values.get("session") == self._masked.session.hex():
+            return {"keys": self._masked.keys()}  # the message came twice
+        self._masked = None
+        if Memory(self.folder, str(values.get("run")), self.device).summed >= kept.round:
+            raise RefusedError("sum_done", round=kept.round)
+        terms = summation.terms(Upload(self.device, kept.upload), self.engine.place(arrays), self.engine)
+        self._masked = MaskedUpload(values.get("session"), kept.round, self.device, terms)
+        return {"keys": self._masked.keys()}
+
+    def _sum_step(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
+        upload = self._masked
+        if upload is None or values.get("session") != upload.session.hex():
+            raise RefusedError("other_sum")
+        if values.get("step") == "reveal":
+            Memory(self.folder, str(values.get("run")), self.device).mark_summed(upload.round)
+        return upload.answer(values, arrays)
 
     def _train(
         self, values: Mapping[str, Any], arrays: Arrays, advice: Advice, algorithm: Algorithm, kept: StoredState | None
@@ -138,7 +201,7 @@ class Worker:
             compute_energy_j=float(compute_j),
             upload_energy_j=float(advice.upload_energy_j) if fine else 0.0,
             correct=correct,
-            digest=self.describe(algorithm, correct).digest(),
+            digest=self.describe(algorithm, correct, secure=is_secure(values)).digest(),
             work_s=time.perf_counter() - began,
         )
         return StoredState(advice.round, state, uploads[0].arrays if fine and uploads else {}, answer)
@@ -158,6 +221,23 @@ class Worker:
             "device": self.device,
             **more,
         }
+
+
+def make_worker(node: Mapping[str, Any], app: Mapping[str, Any]) -> Worker:
+    """The device that its node's configuration and the app's describe.
+
+    The node says partition-id, and may say state, config, device and meter; the app says the device function where the
+    node does not.
+    """
+    partition = whole_or(node, "partition-id")
+    if partition < 0:
+        raise ConfigError("partition-id", node.get("partition-id"), "the device's number, from 0")
+    address = str(node.get("device") or app.get("device") or "")
+    file = node.get("config")
+    config = read_toml(Path(str(file))) if file else {}
+    setup = make_setup(address, partition, config)
+    folder = Path(str(node.get("state") or Path.home() / ".kfl" / "fleet"))
+    return Worker(partition, setup, folder, make_meter(str(node.get("meter") or "formula")))
 
 
 def one_device(setup: DeviceSetup, device: int) -> tuple[LocalData, FleetModels]:
@@ -199,18 +279,22 @@ def one_device_models(setup: DeviceSetup, device: int, input_shape: tuple[int, .
     )
 
 
+def is_secure(values: Mapping[str, Any]) -> bool:
+    """Whether the server of a message adds uploads without seeing them."""
+    return values.get("secure") is True
+
+
 def whole_or(values: Mapping[str, Any], name: str, otherwise: int = -1) -> int:
     """A whole number of a message that may be no message of ours at all."""
     found = values.get(name)
     return found if isinstance(found, int) and not isinstance(found, bool) else otherwise
 
 
-def _algorithm(values: Mapping[str, Any]) -> Algorithm:
-    from kfl.core.errors import ConfigError
+def _algorithm(text: str) -> Algorithm:
     from kfl.experiment import Experiment
 
     try:
-        algorithm = Experiment.from_table({"algorithm": parse_json(str(values.get("algorithm")))}).algorithm
+        algorithm = Experiment.from_table({"algorithm": parse_json(text)}).algorithm
         algorithm.validate()
     except (ValueError, ConfigError) as problem:
         raise RefusedError("unknown_algorithm", text=str(problem)) from problem

@@ -39,6 +39,7 @@ _SENTENCES = {
     "too_few": "Only {able} devices can take part, of {wanted} asked for.",
     "too_few_blocks": "{blocks} resource blocks cannot carry {count} of the chosen devices.",
     "no_quorum": "Only {usable} of {chosen} answers could be used, fewer than the quorum: no change.",
+    "no_sum": "No secure sum: {text}",
     "past_deadline": "Device {who} computes past the deadline: the time left for its upload is {upload_time_s:.4g} s.",
     "floor_above_band": "Device {who} has a share floor of {share_floor:.4g}, more than the whole band.",
     "out_of_reach": "Device {who} cannot finish in time even with the whole band at full power: "

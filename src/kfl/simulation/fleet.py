@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.experiment.traces import can_be_asked
-from kfl.scheduling import Decision, Observation, Uplink, of_device
+from kfl.scheduling import Decision, Observation, Status, Uplink, of_device
 
 if TYPE_CHECKING:
     from kfl.algorithms import Upload
     from kfl.algorithms.base import Message
+    from kfl.algorithms.sums import Sums
     from kfl.engine import Engine
     from kfl.experiment import Experiment
     from kfl.models import State
@@ -87,6 +88,8 @@ class Replies:
     """Devices that used the uplink, even if nothing arrived."""
     broadcast_s: float | None = None
     """Part of `time_s` before the devices began; None where nobody knows."""
+    sums: Sums | Status | None = None
+    """Where uploads are added unseen: their sums, or why there are none. None where `uploads` count."""
     states: Mapping[int, State] = field(default_factory=dict)
     """New states of devices that trained; empty where devices keep their states themselves."""
     correct: Mapping[int, int] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfl.algorithms.sums import summation_of
 from kfl.engine import RoundKey
 from kfl.runfolder import RoundLog, RunState
 from kfl.scheduling import Decision, DeviceUplink, Status, energy_parts, in_blocks, round_energy
@@ -99,12 +100,19 @@ def aggregate(
 ) -> tuple[State, list[dict[str, Any]], Status]:
     """The server's new state, the uploads that were rejected, and the round's status.
 
-    With fewer usable devices than the quorum, the server stays as it was.
+    With fewer usable devices than the quorum, or without a sum where uploads are added unseen, the server stays as it
+    was.
     """
     experiment, chosen = fleet.experiment, int(decision.chosen.sum())
     rejected = list(replies.rejected)
+    if isinstance(replies.sums, Status):
+        return state.server, rejected, replies.sums
     if not has_quorum(replies.usable, chosen, fleet.quorum):
         return state.server, rejected, Status("no_quorum", facts={"usable": replies.usable, "chosen": chosen})
+    if replies.sums is not None:
+        summation = summation_of(experiment.algorithm)
+        assert summation is not None  # or nobody could have added uploads
+        return summation.apply(state.server, replies.sums), rejected, decision.status
     key = RoundKey(experiment.seed, state.round)
     server, refused = experiment.algorithm.aggregate(state.server, replies.uploads, engine=fleet.engine, key=key)
     rejected += [rejection.to_dict() for rejection in refused]
