@@ -1,0 +1,135 @@
+"""What the processes of a fleet say: sentences for people, or one JSON object per line for programs.
+
+Everything goes through `note`: an event's code, its sentence, and what it is about as fields. As text (the default)
+only the sentence is seen; as JSON each line is
+
+    {"time": "2026-11-18T00:47:02.123Z", "level": "info", "event": "round_done", "text": "…", "round": 3, …}
+
+The server takes the format from `[fleet] log_format`, a device from the environment variable KFL_LOG_FORMAT. Fields are
+numbers and scrubbed texts: nothing that is a secret is ever handed to `note`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import IO, Any, Literal, get_args
+
+from kfl.core.errors import ConfigError
+from kfl.core.files import jsonable
+from kfl.core.text import scrub
+
+LogFormat = Literal["text", "json"]
+FORMATS: tuple[str, ...] = get_args(LogFormat)
+VARIABLE = "KFL_LOG_FORMAT"
+"""Where a device's process finds its format."""
+LONGEST_TEXT = 2000
+CHATTY = ("httpx", "httpcore", "urllib3")
+"""Libraries that report every request; a fleet makes one each time it looks for answers."""
+OWN = ("time", "level", "event", "text")
+"""Keys of every line, which no field may take."""
+
+log = logging.getLogger("kfl")
+
+
+def note(
+    event: str, sentence: str, *, level: int = logging.INFO, error: BaseException | None = None, **fields: Any
+) -> None:
+    """Log one event. `fields` say what it is about: round (from 1), device, node, seconds …; `error` adds its trace."""
+    log.log(level, "%s", sentence, exc_info=error, extra={"kfl_event": event, "kfl_fields": fields})
+
+
+def warn(event: str, sentence: str, **fields: Any) -> None:
+    """Log something that somebody may have to look at."""
+    note(event, sentence, level=logging.WARNING, **fields)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record, whatever is in it; records of other libraries have the event "log"."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        values: dict[str, Any] = {
+            "time": iso(record.created),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "kfl_event", "log"),
+            "text": scrub(record.getMessage(), LONGEST_TEXT, hide_paths=False),
+        }
+        fields: Mapping[str, Any] = getattr(record, "kfl_fields", None) or {"logger": record.name}
+        values |= {name: value for name, value in fields.items() if name not in OWN and value is not None}
+        if record.exc_info and record.exc_info[1] is not None:
+            values["error"] = type(record.exc_info[1]).__name__
+            values["trace"] = "".join(traceback.format_exception(record.exc_info[1]))
+        return json.dumps(jsonable(values), default=str, ensure_ascii=True)
+
+
+def start_logging(
+    log_format: str, prefix: str = "kfl: ", stream: IO[str] | None = None, level: int = logging.INFO
+) -> None:
+    """Send all that this process logs to `stream` (standard error) in one format.
+
+    Flower's own lines keep their own look beside the text; as JSON they come as lines of the same kind.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines() if log_format == "json" else logging.Formatter(f"{prefix}%(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    if log_format == "json":
+        flower = logging.getLogger("flwr")
+        flower.handlers.clear()
+        flower.propagate = True
+
+
+@contextmanager
+def logging_as(log_format: str, prefix: str = "", stream: IO[str] | None = None) -> Iterator[None]:
+    """`start_logging` for the length of a block, for a command that is a part of a larger program."""
+    root, flower = logging.getLogger(), logging.getLogger("flwr")
+    before = list(root.handlers), root.level, list(flower.handlers), flower.propagate
+    start_logging(log_format, prefix, stream)
+    try:
+        yield
+    finally:
+        root.handlers[:], level, flower.handlers[:], flower.propagate = before
+        root.setLevel(level)
+
+
+def format_from_environment(environment: Mapping[str, str] = os.environ) -> str:
+    """The format that KFL_LOG_FORMAT asks for.
+
+    >>> format_from_environment({}), format_from_environment({"KFL_LOG_FORMAT": "json"})
+    ('text', 'json')
+    """
+    found = environment.get(VARIABLE) or FORMATS[0]
+    if found not in FORMATS:
+        raise ConfigError(VARIABLE, found, f"one of {', '.join(FORMATS)}")
+    return found
+
+
+def iso(seconds: float) -> str:
+    """A time as UTC in ISO 8601, to the millisecond.
+
+    >>> iso(0.0)
+    '1970-01-01T00:00:00.000Z'
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+__all__ = [
+    "FORMATS",
+    "VARIABLE",
+    "LogFormat",
+    "format_from_environment",
+    "iso",
+    "logging_as",
+    "note",
+    "start_logging",
+    "warn",
+]
