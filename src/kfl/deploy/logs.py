@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import traceback
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,6 @@ from datetime import UTC, datetime
 from typing import IO, Any, Literal, get_args
 
 from kfl.core.errors import ConfigError
-from kfl.core.files import jsonable
 from kfl.core.text import scrub
 
 LogFormat = Literal["text", "json"]
@@ -65,7 +65,12 @@ class JsonLines(logging.Formatter):
         if record.exc_info and record.exc_info[1] is not None:
             values["error"] = type(record.exc_info[1]).__name__
             values["trace"] = "".join(traceback.format_exception(record.exc_info[1]))
-        return json.dumps(jsonable(values), default=str, ensure_ascii=True)
+        return json.dumps({name: _plain(value) for name, value in values.items()}, default=str)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: no NaN, no infinity. Written here because a device's small process has no NumPy."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def start_logging(

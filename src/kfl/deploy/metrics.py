@@ -20,6 +20,7 @@ from kfl.core.errors import MissingExtraError
 from kfl.core.text import percent
 from kfl.deploy.logs import warn
 from kfl.deploy.settings import FleetSettings, ServerConfig
+from kfl.deploy.status import problems
 
 if TYPE_CHECKING:
     from kfl.experiment import Experiment
@@ -186,12 +187,12 @@ class Metrics:
             self._rejected.labels(self._code(refusal.get("code", "note"))).inc()
             if self._devices is not None:
                 self._devices.rejected.labels(str(refusal["device"])).inc()
-        found = [(fault["device"], str(fault.get("fault", "fault"))) for fault in entry.faults]
-        found += [(device, "diverged") for device in entry.diverged] + [(device, "missed") for device in entry.missed]
-        for device, code in found:
-            self._incidents.labels(self._code(code)).inc()
+        for problem in problems(entry):
+            if problem.code == "rejected":
+                continue
+            self._incidents.labels(self._code(problem.code)).inc()
             if self._devices is not None:
-                self._devices.incidents.labels(str(device)).inc()
+                self._devices.incidents.labels(str(problem.device)).inc()
 
     def _code(self, code: str) -> str:
         if code not in self._codes and len(self._codes) >= MOST_CODES:

@@ -24,6 +24,8 @@ from kfl.runfolder import RoundLog, RunReader, is_run_folder, read_run
 SCHEMA = 1
 """Version of what `to_dict` gives; `status.schema.json` describes it. Fields are added under the same version; one that
 goes away or changes its meaning makes a new version."""
+WORKER = "worker_"
+"""Codes of errors that cost a device its worker process begin with this: worker_died, worker_hung …"""
 NO_ANSWER = ("late", "gone", "error", "garbled", "unsent", "outage")
 """Faults that cost a round the device's answer; the others, such as energy, only note something."""
 
@@ -234,7 +236,7 @@ def _device(
         last_answer_time=_time(answers[-1][0]) if answers else None,
         unanswered=sum(answer.get("silence") != "unsent" for _, answer in silent),
         incidents=dict(sorted(incidents.items())),
-        restarts=sum(count for code, count in incidents.items() if code.startswith("worker_")),
+        restarts=sum(count for code, count in incidents.items() if code.startswith(WORKER)),
         privacy=_privacy(device, facts),
     )
 
@@ -279,8 +281,9 @@ def problems(log: RoundLog) -> list[Problem]:
     where = f"Round {log.round + 1}, device"
     found = []
     for one in log.faults:
-        why = describe(*stored_refusal(one))
-        code = str(one.get("fault", "fault"))
+        cause, facts = stored_refusal(one)
+        why = describe(cause, facts)
+        code = cause if cause.startswith(WORKER) else str(one.get("fault", "fault"))
         found.append((one["device"], code, f"{code}: {why}" if why else code))
     found += [(one["device"], "rejected", f"rejected: {Rejection.from_dict(one).describe()}") for one in log.rejected]
     found += [(device, "missed", "not reached by the broadcast") for device in log.missed]
