@@ -1,6 +1,5 @@
 """The server and its devices in one process, with real messages: the simulator's numbers, and faults of all kinds."""
 
-import io
 import json
 import runpy
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from kfl.algorithms import (
 from kfl.core.errors import KflError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy.courier import Courier
-from kfl.deploy.flower import Array, ConfigRecord, Message, RecordDict
+from kfl.deploy.flower import ConfigRecord, Message, RecordDict
 from kfl.deploy.server import FleetServer, serve
 from kfl.deploy.status import read_status
 from kfl.engine import Distillation, Supervised
@@ -38,6 +37,7 @@ from kfl.runfolder import RunFolder
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
 from kfl.wireless import CellConfig, Sun
+from tests.deploy.messages import changed, round_of, with_array
 
 TRACES = Path(__file__).parents[2] / "examples" / "traces"
 MOVING = CellConfig(
@@ -63,27 +63,6 @@ def knowledge(folder):
 
 def refusal_text(entry):
     return describe(*stored_refusal(entry))
-
-
-def round_of(message):
-    return message.content.config_records["kfl"].get("round")
-
-
-def changed(reply, **values):
-    """A reply with some of its table replaced."""
-    record = reply.content.config_records["kfl"]
-    content = RecordDict({"kfl": ConfigRecord({**dict(record), **values})})
-    if "arrays" in reply.content:
-        content["arrays"] = reply.content["arrays"]
-    reply.content = content
-    return reply
-
-
-def with_array(reply, name, array):
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    reply.content["arrays"][name] = Array(str(array.dtype), array.shape, "numpy.ndarray", buffer.getvalue())
-    return reply
 
 
 @dataclass(frozen=True)
@@ -424,13 +403,17 @@ def test_a_device_that_speaks_another_protocol_is_politely_refused(loop, small, 
     grid, config = loop(small(rounds=1, widths=(16,), algorithm=Kfl(local_steps=1)))
 
     def twist(device, asked, reply):
-        return changed(reply, protocol=2) if device == 2 and round_of(asked) is None else reply
+        """Device 2 is of a later version, device 3 of the one before there were frames."""
+        if device == 3:
+            reply.content = RecordDict({"kfl": ConfigRecord({"protocol": 1, "kind": "profile", "device": 3})})
+        return changed(reply, protocol=7) if device == 2 and round_of(asked) is None else reply
 
     grid.twist = twist
     serve(grid, config, tmp_path / "run")
-    assert load_run(tmp_path / "run")[1].rounds[0].devices == (0, 1, 3)
+    assert load_run(tmp_path / "run")[1].rounds[0].devices == (0, 1)
     fleet = json.loads((tmp_path / "run" / "fleet.json").read_text())
-    assert "version 2" in refusal_text(fleet["refused"]["1002"])
+    assert "it speaks version 7" in refusal_text(fleet["refused"]["1002"])
+    assert "it speaks version 1" in refusal_text(fleet["refused"]["1003"])
 
 
 def test_measured_gains_decide_and_a_device_without_one_sits_out(loop, small, tmp_path):

@@ -154,7 +154,7 @@ def test_certificates_chain_to_their_authority_and_private_keys_are_private(tmp_
             target.write(source.read())
     assert ("DNS", "kfl.example.org") in client.getpeercert()["subjectAltName"]
     device = make_device_key(tmp_path, 3)
-    assert device.public.read_text().startswith("ecdsa-sha2-nistp384 ")
+    assert device.public.read_text().startswith("ecdsa-sha2-nistp256 ")
     for private in (authority.private, server.private, device.private):
         assert stat.S_IMODE(private.stat().st_mode) == 0o600
     with pytest.raises(KflError, match="already exists"):

@@ -63,7 +63,7 @@ def test_every_version_but_ours_is_refused_in_a_sentence(version):
     if type(version) is int and version == PROTOCOL_VERSION:
         check_version({"protocol": version})
         return
-    with pytest.raises(RefusedError, match="this side speaks version 1"):
+    with pytest.raises(RefusedError, match="this side speaks version 2"):
         check_version({"protocol": version})
 
 

@@ -1,6 +1,5 @@
 """Every array, count and joule of an answer: used only if it can be true."""
 
-import io
 import math
 
 import numpy as np
@@ -10,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.algorithms import FedAvg, FedRep, Kfl, Local
+from kfl.deploy.frames import RawArray
 from kfl.deploy.profile import Profile
-from kfl.deploy.protocol import RawArray, RefusedError
+from kfl.deploy.protocol import RefusedError
 from kfl.deploy.validation import (
     EnergyLimits,
     check_counts,
@@ -26,11 +26,8 @@ EXPECTED = Kfl().upload_format(SERVER)
 PROFILE = Profile(0, 3, 4, 50, 40, 50, 40, (2,), 30, (10, 0, 20), 5, 3)
 
 
-def raw(array, **changes):
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    fields = {"dtype": str(array.dtype), "shape": array.shape, "kind": "numpy.ndarray", "data": buffer.getvalue()}
-    return RawArray(**{**fields, **changes})
+def raw(array):
+    return RawArray(array.dtype.name, array.shape, array.tobytes())
 
 
 def good(means=None, counts=None):
@@ -64,7 +61,6 @@ NAN[1, 2] = math.nan
         (good(means=np.ones((3, 5), dtype=np.float32)), r"shape \(3, 5\), not \(3, 4\)"),
         (good(means=np.ones((4, 3), dtype=np.float32)), r"shape \(4, 3\), not \(3, 4\)"),
         (good(means=np.ones((3, 4))), "type float64, not float32"),
-        (good(means=np.ones((3, 4), dtype=np.float32).astype(">f4")), "type >f4"),
         (good(means=NAN), "infinite or not a number"),
         (good(means=NAN * np.inf), "infinite or not a number"),
         (good(counts=np.array([10.0, 0.0, 20.0])), "type float64, not int64"),
@@ -72,29 +68,11 @@ NAN[1, 2] = math.nan
         (good(counts=np.array([10, 1, 20])), "1 samples of class 1, more than the 0"),
         (good(counts=np.array([-1, 0, 20])), "negative"),
         (good(counts=np.array([2**62, 0, 20])), "more than the 10"),
-        ({**good(), "means": raw(np.ones((3, 4), dtype=np.float32), kind="pickle")}, "stored as pickle"),
-        ({**good(), "means": raw(np.ones((3, 4), dtype=np.float32), data=b"rubbish")}, "cannot be read"),
-        ({**good(), "means": raw(np.ones((3, 4), dtype=np.float32), data=b"")}, "cannot be read"),
-        ({**good(), "means": raw(np.ones((300, 400), dtype=np.float32))}, "480128 bytes, where 48 are enough"),
     ],
 )
 def test_what_cannot_be_an_upload_is_refused_with_its_reason(arrays, said):
     with pytest.raises(RefusedError, match=said):
         judge(arrays)
-
-
-def test_a_header_that_promises_more_than_there_is_costs_no_memory():
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**12, 4)})
-    with pytest.raises(RefusedError, match="cannot be read"):
-        judge({**good(), "means": raw(np.ones((3, 4), dtype=np.float32), data=header.getvalue())})
-
-
-@given(st.binary(max_size=400))
-@settings(max_examples=200, deadline=None)
-def test_any_bytes_are_read_or_refused(data):
-    with pytest.raises(RefusedError):
-        judge({**good(), "means": raw(np.ones((3, 4), dtype=np.float32), data=data)})
 
 
 @given(st.lists(st.integers(-5, 40), min_size=3, max_size=3))

@@ -10,12 +10,12 @@ from kfl.algorithms import FedMrl, Kfl
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.files import only_one
 from kfl.deploy import DeviceSetup
-from kfl.deploy.client import make_worker
 from kfl.deploy.device import Advice, make_setup
 from kfl.deploy.memory import Memory, StoredState
 from kfl.deploy.meters import FormulaMeter
 from kfl.deploy.profile import Profile
-from kfl.deploy.worker import Worker
+from kfl.deploy.protocol import PROTOCOL_VERSION
+from kfl.deploy.worker import Worker, make_worker
 from kfl.models import mlp
 from kfl.simulation import Experiment
 
@@ -39,7 +39,7 @@ def worker(tmp_path, **changes):
 
 def message(round_index, algorithm=None, **changes):
     values = {
-        "protocol": 1,
+        "protocol": PROTOCOL_VERSION,
         "kind": "round",
         "run": RUN,
         "round": round_index,
@@ -136,7 +136,7 @@ def test_a_model_that_runs_off_to_infinity_is_not_kept_and_nothing_is_sent(tmp_p
 def test_other_versions_unknown_questions_and_strange_runs_are_refused(tmp_path):
     device = worker(tmp_path)
     for changes, said in (
-        ({"protocol": 2}, "version 2"),
+        ({"protocol": 7}, "version 7"),
         ({"kind": "dance"}, "does not know"),
         ({"run": "../../etc"}, "name of its run"),
         ({"round": -1}, "round is -1"),

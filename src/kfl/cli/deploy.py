@@ -24,6 +24,7 @@ COMMANDS = {
     "up": ("kfl.cli.deploy_up:main", "Start a whole fleet on this machine, with TLS and authenticated devices."),
     "new": ("kfl.cli.deploy:new", "Write a small working project for a fleet on several machines."),
     "keys": ("kfl.cli.deploy:keys", "Make certificates and keys; admit devices, replace their keys, revoke them."),
+    "device": ("kfl.cli.deploy_device:main", "Be one device of a fleet: wait for messages, train, answer."),
     "run": ("kfl.cli.deploy:run", "Start a project's run on its SuperLink and keep it going."),
     "status": ("kfl.cli.deploy:status", "How a fleet is doing: rounds, devices, faults, energy, accuracy."),
 }

@@ -78,11 +78,14 @@ def make_server_certificate(folder: Path, authority: Pair, hosts: Sequence[str] 
 
 
 def make_device_key(folder: Path, device: int) -> Pair:
-    """A device's key pair, in OpenSSH's form as `ssh-keygen -t ecdsa -b 384` writes it."""
+    """A device's key pair, in OpenSSH's form as `ssh-keygen -t ecdsa -b 256` writes it.
+
+    Not longer: key and signature travel with every request of a device.
+    """
     from cryptography.hazmat.primitives import serialization
 
     pair = Pair(folder / f"device-{device}.pub", folder / f"device-{device}")
-    key = _new_key()
+    key = _new_key(short=True)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
@@ -97,12 +100,12 @@ def write_private(path: Path, data: bytes) -> None:
     _write(path, data, 0o600)
 
 
-def _new_key() -> EllipticCurvePrivateKey:
+def _new_key(short: bool = False) -> EllipticCurvePrivateKey:
     try:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as problem:
         raise MissingExtraError("cryptography", "flower", "Making certificates and keys") from problem
-    return ec.generate_private_key(ec.SECP384R1())
+    return ec.generate_private_key(ec.SECP256R1() if short else ec.SECP384R1())
 
 
 def _read_key(path: Path) -> EllipticCurvePrivateKey:

@@ -13,16 +13,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kfl.core.text import scrub
+from kfl.deploy.frames import RawArray, size_bytes, unpack
 from kfl.deploy.logs import warn
-from kfl.deploy.protocol import RawArray, RefusedError, Values, from_record, size_bytes
+from kfl.deploy.protocol import Parts, RefusedError, Values, from_record, to_record
 
 if TYPE_CHECKING:
-    from kfl.deploy.flower import Grid, Message, RecordDict
+    from kfl.deploy.flower import Grid, Message
 
 T = TypeVar("T")
 
 UNAVAILABLE = {3: ("late", "message_expired"), 4: ("late", "answer_expired"), 5: ("gone", "offline")}
 """Flower's error codes for replies that never arrived, as our kind and code."""
+CRASHED = 8
+"""Flower's error code for a client that crashed; its reason then begins with one of these codes of ours."""
+WORKER_CODES = ("worker_died", "worker_hung", "worker_memory")
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,12 @@ class Courier:
         return {int(node.node_id): str(getattr(node, "name", "") or "") for node in found if _online(node)}
 
     def ask(
-        self, contents: Mapping[int, tuple[int, RecordDict]], kind: str, group: str, deadline_s: float
+        self, contents: Mapping[int, tuple[int, Parts]], kind: str, group: str, deadline_s: float, most_bytes: int
     ) -> dict[int, Answer | NoReply]:
-        """Send each device its (node, content), and wait until all have answered or the deadline has passed."""
+        """Send each device its (node, message), and wait until all have answered or the deadline has passed.
+
+        An answer that holds more than `most_bytes` is not unpacked.
+        """
         started = self.clock()
         waiting = self._push(contents, kind, group, deadline_s, started)
         answers: dict[int, Answer | NoReply] = {
@@ -82,7 +89,7 @@ class Courier:
             for reply in self._try(lambda ids=pending: list(self.grid.pull_messages(ids))) or ():  # type: ignore[misc]  # mypy cannot type a lambda's default
                 device = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if device is not None:
-                    answers[device] = _open(reply, self.clock() - started)
+                    answers[device] = _open(reply, self.clock() - started, most_bytes)
             left_s = deadline_s - (self.clock() - started)
             if left_s <= 0:
                 break
@@ -91,18 +98,19 @@ class Courier:
         return answers
 
     def _push(
-        self, contents: Mapping[int, tuple[int, RecordDict]], kind: str, group: str, deadline_s: float, started: float
+        self, contents: Mapping[int, tuple[int, Parts]], kind: str, group: str, deadline_s: float, started: float
     ) -> dict[str, int]:
         """Send messages and return the device of each message id. Retries until the deadline."""
         from kfl.deploy.flower import Message
 
+        records = [(node, to_record(parts)) for node, parts in contents.values()]
         while contents and self.clock() - started < deadline_s:
             left_s = deadline_s - (self.clock() - started)
             # A new message for each attempt: an id that was sent before would be refused.
-            messages = [Message(content, node, kind, ttl=left_s, group_id=group) for node, content in contents.values()]
+            messages = [Message(record, node, kind, ttl=left_s, group_id=group) for node, record in records]
             ids = self._try(lambda ready=messages: list(self.grid.push_messages(ready)))  # type: ignore[misc]  # as above
             if ids:
-                self.sent_bytes += sum(size_bytes(*from_record(content)) for _, content in contents.values())
+                self.sent_bytes += sum(size_bytes(parts) for _, parts in contents.values())
                 return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}
             self.sleep(self.poll_s)
         return {}
@@ -119,20 +127,29 @@ class Courier:
             return None
 
 
-def _open(reply: Message, seconds: float) -> Answer | NoReply:
+def _open(reply: Message, seconds: float, most_bytes: int) -> Answer | NoReply:
     """Read a reply, as far as its table and arrays can be read."""
     if reply.has_error():
         if reply.error.code in UNAVAILABLE:
             kind, code = UNAVAILABLE[reply.error.code]
             return NoReply(kind, RefusedError(code), seconds)
-        return NoReply("error", RefusedError("failed", text=scrub(reply.error.reason or "it gave no reason")), seconds)
+        return NoReply("error", _failure(reply.error.code, reply.error.reason or "it gave no reason"), seconds)
     try:
-        values, arrays = from_record(reply.content)
+        parts = from_record(reply.content)
+        values, arrays = unpack(parts, most_bytes)
     except RefusedError as problem:
         return NoReply("garbled", problem, seconds)
     except Exception as problem:  # Flower reads records lazily, and a record may be anything
         return NoReply("garbled", RefusedError("not_readable", error=type(problem).__name__), seconds)
-    return Answer(values, arrays, seconds, size_bytes(values, arrays))
+    return Answer(values, arrays, seconds, size_bytes(parts))
+
+
+def _failure(number: int, reason: str) -> RefusedError:
+    """Why a device failed: a code of its node's, or what it says."""
+    code, _, text = reason.partition(": ")
+    if number == CRASHED and code in WORKER_CODES:
+        return RefusedError(code, text=scrub(text))
+    return RefusedError("failed", text=scrub(reason))
 
 
 def _online(node: Any) -> bool:

@@ -19,12 +19,13 @@ from kfl.core.errors import ConfigError
 from kfl.deploy.channel import read_gains
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.device import Advice
+from kfl.deploy.frames import pack_all
 from kfl.deploy.inventory import Inventory, server_engine
 from kfl.deploy.logs import iso, note, warn
 from kfl.deploy.privacy import PrivacyLedger
-from kfl.deploy.protocol import to_record
+from kfl.deploy.protocol import Parts, Values
 from kfl.deploy.roster import Member, Roster
-from kfl.deploy.validation import Question, Verdict, energy_limits, judge
+from kfl.deploy.validation import Question, Verdict, energy_limits, judge, most_bytes
 from kfl.scheduling import round_energy
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
 
@@ -132,7 +133,8 @@ class FlowerFleet(Fleet):
         decided_s, sent_bytes = time.perf_counter(), self.courier.sent_bytes
         planned, (_, decision) = decision.chosen, self.broadcast(conditions, decision)
         contents = self._messages(state, decision, message)
-        answers = self.courier.ask(contents, "train", str(state.round), self.settings.deadline_s)
+        most = most_bytes(self.experiment.algorithm.upload_format(state.server))
+        answers = self.courier.ask(contents, "train", str(state.round), self.settings.deadline_s, most)
         answered_s = time.perf_counter()
         questions = self._questions(state, decision)
         verdicts = {device: judge(questions[device], answer) for device, answer in sorted(answers.items())}
@@ -218,11 +220,11 @@ class FlowerFleet(Fleet):
             gains[device] = np.nan if gain is None else gain
         return gains
 
-    def _messages(self, state: RunState, decision: Decision, message: Message) -> dict[int, tuple[int, Any]]:
+    def _messages(self, state: RunState, decision: Decision, message: Message) -> dict[int, tuple[int, Parts]]:
         """For each chosen device its node and its message: what all get, and advice of its own."""
         deadline_s = self.settings.deadline_s
         question = self.roster.question("round", deadline_s)
-        contents = {}
+        tables: dict[int, Values] = {}
         for device in np.flatnonzero(decision.chosen).tolist():
             advice = Advice(
                 round=state.round,
@@ -234,8 +236,9 @@ class FlowerFleet(Fleet):
                 deadline_s=deadline_s,
                 clock_hz=0.0 if decision.clock_hz is None else float(decision.clock_hz[device]),
             )
-            contents[device] = (self.present[device].node, to_record({**question, **asdict(advice)}, message))
-        return contents
+            tables[device] = {**question, **asdict(advice)}
+        packed = pack_all(tables, message)
+        return {device: (self.present[device].node, parts) for device, parts in packed.items()}
 
     def _questions(self, state: RunState, decision: Decision) -> dict[int, Question]:
         """What each chosen device was asked, for the judgement of its answer."""

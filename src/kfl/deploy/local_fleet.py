@@ -5,7 +5,7 @@
       run/               the server's run folder
       app/               the Flower app
       keys/              authority, server certificate, device keys
-      devices/device-0/  what device 0 keeps: its model, its configuration, its Flower home
+      devices/device-0/  what device 0 keeps: its model, its configuration, the app
       flower/            Flower's own home (FLWR_HOME) for the server's side
       logs/              what every process printed
       superlink.db       Flower's database
@@ -31,6 +31,7 @@ from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
 from kfl.deploy.app_folder import ENVIRONMENT, write_app
 from kfl.deploy.certificates import Pair
+from kfl.deploy.node import NodeOptions, command
 from kfl.deploy.processes import ProcessGroup, free_ports, listening
 from kfl.deploy.settings import ServerConfig
 from kfl.deploy.starter.project import CONNECTION, Project, make_missing
@@ -56,8 +57,8 @@ class LocalFleet:
     """Contents of every device's own TOML file; by default the path of the server's."""
     device_extra: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """More for the files of single devices."""
-    node_config: str = ""
-    """More words for every device's node configuration, such as meter="rapl"."""
+    node_options: Mapping[str, Any] = field(default_factory=dict)
+    """More options for every device's node, such as meter or poll_s."""
     python_path: Sequence[Path] = ()
     """Where devices find modules of yours."""
 
@@ -73,7 +74,7 @@ class LocalFleet:
         if paths:
             environment["PYTHONPATH"] = paths
         self.processes = ProcessGroup(self.folder / "logs", environment)
-        self.port, *self.node_ports = free_ports(1 + self.config.experiment.devices)
+        (self.port,) = free_ports(1)
         self.run_folder = self.folder / "run"
         self.runs = 0
         self._restarted: dict[str, float] = {}
@@ -176,19 +177,15 @@ class LocalFleet:
         """Start a device, or start it again. A key that is given is its key from now on."""
         self._keys[device] = key or self._keys[device]
         home = self.device_folder(device)
-        config = f'partition-id={device} state="{home / "state"}" config="{home / "device.toml"}" {self.node_config}'
-        self.processes.start(
-            f"device-{device}",
-            [
-                program("flower-supernode"),
-                *("--root-certificates", str(self.authority), "--superlink", superlink or self.address),
-                *("--host", "127.0.0.1", "--port", str(self.node_ports[device])),
-                *("--auth-supernode-private-key", str(self._keys[device])),
-                *("--node-config", config.strip()),
-            ],
-            folder=home,
-            FLWR_HOME=str(home / "flower"),
-        )
+        options = {
+            "superlink": superlink or self.address,
+            "root_certificates": str(self.authority),
+            "key": str(self._keys[device]),
+            "number": device,
+            "state": str(home / "state"),
+            "config": str(home / "device.toml"),
+        }
+        self.processes.start(f"device-{device}", command(NodeOptions(**{**options, **self.node_options})), folder=home)
 
     def submit(self) -> None:
         """Start a Flower run: the server app, which continues where the run folder ends."""

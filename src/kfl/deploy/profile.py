@@ -20,6 +20,8 @@ MOST_SAMPLES = 2**53
 MOST_CLASSES = 100_000
 MOST_FEATURES = 1_000_000
 MOST_PARAMETERS = 10**13
+MOST_PROFILE_BYTES = 1 << 20
+"""A profile has a count for every class, and not much else."""
 OPTIONAL = {
     "cpu_hz": (0.0, 1e12),
     "flops_per_cycle": (0.0, 1e12),

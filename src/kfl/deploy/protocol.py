@@ -1,9 +1,13 @@
-"""The messages between server and devices: a small table and arrays, with a version on every message.
+"""The messages between server and devices: a small table and arrays in one frame of bytes, with a version on each.
 
     server → device   kind = "profile"   asks for the device's profile
     device → server   kind = "profile"   samples, model, processor (`kfl.deploy.profile`)
     server → device   kind = "round"     the algorithm, the knowledge, and advice on share and power
     device → server   kind = "round"     the upload, the energy spent, right test predictions
+
+Every object of a Flower message is an HTTP request of its own, so a message is as few of them as can be: one record
+with the version and the frame (`kfl.deploy.frames`). Large arrays are a second record, which a message to many devices
+has in common and the server stores once.
 
 A side that receives a version it does not know refuses the message and goes on. Whatever comes from the other side is
 untrusted: it is checked before it is used, and its texts are scrubbed before anybody reads them.
@@ -11,32 +15,21 @@ untrusted: it is checked before it is used, and its texts are scrubbed before an
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from kfl.core.arrays import read_npy
 from kfl.core.errors import KflError
 from kfl.core.refusals import describe
 from kfl.core.text import scrub
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from kfl.deploy.flower import RecordDict
 
-PROTOCOL_VERSION = 1
-RECORD = "kfl"
-"""Name of the table in a message."""
-ARRAYS = "arrays"
-"""Name of the arrays in a message."""
-
-ARRAY_KIND = "numpy.ndarray"
-"""How arrays are stored: as npy files, never as pickles."""
+PROTOCOL_VERSION = 2
+RECORD, MORE = "kfl", "arrays"
+"""Names of a message's records."""
+VERSION, FRAME, ARRAYS = "protocol", "frame", "arrays"
+"""Names of the entries in them."""
 
 Values = dict[str, Any]
 
@@ -57,30 +50,24 @@ class RefusedError(KflError):
         return {"code": self.code, **self.facts}
 
 
-@dataclass(frozen=True)
-class RawArray:
-    """An array as received: what the sender says it is, and the bytes of an npy file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    kind: str
-    """How it is stored; only numpy.ndarray is read."""
-    data: bytes
-
-
 def check_version(values: Mapping[str, Any]) -> None:
     """Refuse a message in another version of the protocol.
 
-    >>> check_version({"protocol": 1})
+    >>> check_version({"protocol": 2})
     >>> check_version({"protocol": 7})
     Traceback (most recent call last):
     ...
-    kfl.deploy.protocol.RefusedError: it speaks version 7 of the fleet protocol, and this side speaks version 1
+    kfl.deploy.protocol.RefusedError: it speaks version 7 of the fleet protocol, and this side speaks version 2
     """
-    version = values.get("protocol")
+    version = values.get(VERSION)
     if type(version) is not int or version != PROTOCOL_VERSION:
         found = version if type(version) is int else "an unknown one"
         raise RefusedError("version", found=found, expected=PROTOCOL_VERSION)
+
+
+def refusal(problem: RefusedError) -> Values:
+    """The answer to a message that cannot be read; servers of every version find their way through it."""
+    return {VERSION: PROTOCOL_VERSION, "kind": "refused", "status": "refused", "reason": str(problem)}
 
 
 def number(values: Mapping[str, Any], name: str) -> float:
@@ -113,51 +100,36 @@ def word(values: Mapping[str, Any], name: str) -> str:
     return scrub(value)
 
 
-def to_record(values: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> RecordDict:
-    """A message's content."""
-    from kfl.deploy.flower import Array, ArrayRecord, ConfigRecord, RecordDict
+Parts = tuple[bytes, ...]
+"""A message as it travels: its frame, and where its arrays are large, a second frame of arrays alone."""
 
-    record = RecordDict({RECORD: ConfigRecord(dict(values))})
-    if arrays:
-        stored = {}
-        for name, tensor in arrays.items():
-            array = tensor.detach().cpu().numpy()
-            buffer = io.BytesIO()
-            np.save(buffer, array, allow_pickle=False)
-            stored[name] = Array(str(array.dtype), tuple(array.shape), ARRAY_KIND, buffer.getvalue())
-        record[ARRAYS] = ArrayRecord(stored)
+
+def to_record(parts: Parts) -> RecordDict:
+    """A message's content for Flower."""
+    from kfl.deploy.flower import ConfigRecord, RecordDict
+
+    record = RecordDict({RECORD: ConfigRecord({VERSION: PROTOCOL_VERSION, FRAME: parts[0]})})
+    if len(parts) > 1:
+        record[MORE] = ConfigRecord({ARRAYS: parts[1]})
     return record
 
 
-def from_record(content: RecordDict) -> tuple[Values, dict[str, RawArray]]:
-    """The table and the arrays of a message, unchecked."""
-    table, arrays = content.config_records.get(RECORD), content.array_records.get(ARRAYS)
+def from_record(content: RecordDict) -> Parts:
+    """The frames of a message that Flower brought; its version is ours."""
+    strange = set(content) - {RECORD, MORE}
+    table, more = content.config_records.get(RECORD), content.config_records.get(MORE)
     if table is None:
         raise RefusedError("no_table", table=RECORD)
-    strange = set(content) - {RECORD, ARRAYS}
+    check_version(table)
     if strange:
         raise RefusedError("unexpected_records")
-    raw = {} if arrays is None else arrays
-    return dict(table), {
-        name: RawArray(array.dtype, tuple(array.shape), array.stype, array.data) for name, array in raw.items()
-    }
+    return from_entries({**dict(table), **({} if more is None else dict(more))})
 
 
-def to_tensors(raw: Mapping[str, RawArray]) -> dict[str, Tensor]:
-    """Arrays from the server, whose shapes the device does not know in advance."""
-    import torch
-
-    tensors = {}
-    for name, array in raw.items():
-        if array.kind != ARRAY_KIND:
-            raise RefusedError("storage", array=scrub(name, 40), found=scrub(array.kind, 40), expected=ARRAY_KIND)
-        try:
-            tensors[name] = torch.from_numpy(read_npy(array.data))
-        except (ValueError, TypeError) as problem:
-            raise RefusedError("unreadable", array=scrub(name, 40), text=scrub(problem, 80)) from problem
-    return tensors
-
-
-def size_bytes(values: Mapping[str, Any], arrays: Mapping[str, RawArray]) -> int:
-    """Bytes of a message's content, without the overhead of Flower, HTTP and TLS."""
-    return len(json.dumps(dict(values), default=str)) + sum(len(array.data) for array in arrays.values())
+def from_entries(entries: Mapping[str, Any]) -> Parts:
+    """The frames among the entries of a message's records; its version is ours."""
+    check_version(entries)
+    frames = tuple(entries[name] for name in (FRAME, ARRAYS) if name in entries)
+    if FRAME not in entries or not all(isinstance(frame, bytes) for frame in frames):
+        raise RefusedError("no_frame")
+    return frames

@@ -11,9 +11,10 @@ from typing import Any
 
 from kfl.core.text import scrub
 from kfl.deploy.courier import Answer, Courier, NoReply
+from kfl.deploy.frames import pack
 from kfl.deploy.logs import note, warn
-from kfl.deploy.profile import Profile
-from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version, to_record
+from kfl.deploy.profile import MOST_PROFILE_BYTES, Profile
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version
 from kfl.deploy.settings import ServerConfig
 
 NAMED = re.compile(r"device-(\d{1,9})")
@@ -50,9 +51,9 @@ class Roster:
         if not strangers:
             return []
         deadline_s = self.config.fleet.profile_deadline_s
-        contents = {node: (node, to_record(self.question("profile", deadline_s), {})) for node in strangers}
+        contents = {node: (node, pack(self.question("profile", deadline_s), {})) for node in strangers}
         joined = []
-        for node, answer in courier.ask(contents, "query", "profile", deadline_s).items():
+        for node, answer in courier.ask(contents, "query", "profile", deadline_s, MOST_PROFILE_BYTES).items():
             try:
                 joined.append(self._admit(node, nodes, answer))
             except RefusedError as problem:

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.algorithms import ArrayFormat, Upload, UploadFormat
-from kfl.core.arrays import read_npy
 from kfl.core.text import scrub
 from kfl.deploy.courier import Answer, NoReply
+from kfl.deploy.frames import RawArray
 from kfl.deploy.profile import MOST_SAMPLES, Profile
-from kfl.deploy.protocol import RawArray, RefusedError, Values, check_version, whole, word
+from kfl.deploy.protocol import RefusedError, Values, check_version, whole, word
 
-HEADER_BYTES = 4096
-"""Upper bound on the header of an npy file, which precedes its numbers."""
+TABLE_BYTES = 1 << 16
+"""An answer's table is smaller than this."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _upload(device: int, arrays: Mapping[str, NDArray[Any]]) -> Upload | None:
 
 
 def read_arrays(raw: Mapping[str, RawArray], formats: UploadFormat) -> dict[str, NDArray[Any]]:
-    """The arrays of an answer if they are exactly those declared: names, storage, size, type and shape, all finite."""
+    """The arrays of an answer if they are exactly those declared: names, types and shapes, all finite."""
     missing, strange = sorted(set(formats) - set(raw)), sorted(set(raw) - set(formats))
     if missing:
         raise RefusedError("missing_array", array=missing[0])
@@ -152,22 +152,20 @@ def read_arrays(raw: Mapping[str, RawArray], formats: UploadFormat) -> dict[str,
 
 
 def _read(name: str, raw: RawArray, form: ArrayFormat) -> NDArray[Any]:
-    if raw.kind != "numpy.ndarray":
-        raise RefusedError("storage", array=name, found=scrub(raw.kind, 40), expected="numpy.ndarray")
-    size = int(np.prod(form.shape, dtype=np.int64)) * np.dtype(form.dtype).itemsize
-    if len(raw.data) > size + HEADER_BYTES:
-        raise RefusedError("size", array=name, found=len(raw.data), expected=size)
-    try:
-        array = read_npy(raw.data)
-    except ValueError as problem:
-        raise RefusedError("unreadable", array=name, text=scrub(problem, 80)) from problem
-    if array.shape != form.shape:
-        raise RefusedError("shape", array=name, found=list(array.shape), expected=list(form.shape))
-    if array.dtype != np.dtype(form.dtype):
-        raise RefusedError("dtype", array=name, found=scrub(array.dtype, 40), expected=form.dtype)
+    if raw.shape != form.shape:
+        raise RefusedError("shape", array=name, found=list(raw.shape), expected=list(form.shape))
+    if np.dtype(raw.dtype) != np.dtype(form.dtype):
+        raise RefusedError("dtype", array=name, found=raw.dtype, expected=form.dtype)
+    array = raw.array()
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RefusedError("not_finite", array=name)
     return array
+
+
+def most_bytes(formats: UploadFormat) -> int:
+    """The most that an answer can hold when unpacked: the arrays it was asked for, and a table."""
+    sizes = (int(np.prod(form.shape, dtype=np.int64)) * np.dtype(form.dtype).itemsize for form in formats.values())
+    return sum(sizes) + TABLE_BYTES
 
 
 def check_counts(arrays: Mapping[str, NDArray[Any]], formats: UploadFormat, profile: Profile) -> None:

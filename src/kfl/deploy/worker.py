@@ -1,5 +1,7 @@
 """A device's part of a round, without Flower: a table and arrays in, a table and arrays out.
 
+A worker lives as long as its device, and keeps data and engine between messages; the model it reads from its disk.
+
 The device trains by the very `Algorithm.local_update` the simulator calls, as a cohort of one: the engine holds one
 device's data under the device's own number, so every draw by name (first weights, mini-batches, noise) is the same as
 in a simulation of the whole fleet.
@@ -15,13 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfl.core.errors import ModelError
-from kfl.core.parse import parse_json
-from kfl.deploy.device import Advice, DeviceSetup
+from kfl.core.errors import ConfigError, ModelError
+from kfl.core.parse import parse_json, read_toml
+from kfl.deploy.device import Advice, DeviceSetup, make_setup
+from kfl.deploy.frames import pack, to_tensors, unpack
 from kfl.deploy.memory import Memory, StoredState
-from kfl.deploy.meters import Meter
+from kfl.deploy.meters import Meter, make_meter
 from kfl.deploy.profile import MOST_SAMPLES, Profile, model_sizes
-from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version, number, whole
+from kfl.deploy.protocol import (
+    PROTOCOL_VERSION,
+    Parts,
+    RefusedError,
+    Values,
+    check_version,
+    number,
+    refusal,
+    whole,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,14 +57,28 @@ class Worker:
     def __post_init__(self) -> None:
         self._data, self._models = one_device(self.setup, self.device)
         self.model_name = self._models.names[0]
+        self._known: tuple[str, Algorithm] | None = None
 
     def _asked(self, values: Mapping[str, Any]) -> Algorithm:
         """The algorithm of a message. From now on the engine trains what it makes of the device's network."""
         from kfl.engine.factory import make_engine
 
-        algorithm = _algorithm(values)
-        self.engine = make_engine(self._data, algorithm.device_models(self._models))
-        return algorithm
+        text = str(values.get("algorithm"))
+        if self._known is None or self._known[0] != text:
+            algorithm = _algorithm(text)
+            self.engine = make_engine(self._data, algorithm.device_models(self._models))
+            self._known = text, algorithm
+        return self._known[1]
+
+    def open(self, parts: Parts) -> Parts:
+        """Answer one message as it travels. What cannot be read is refused, too."""
+        try:
+            values, raw = unpack(parts)
+            check_version(values)  # before any work: the rest of the message may mean something else
+            arrays = to_tensors(raw)
+        except RefusedError as problem:
+            return pack(refusal(problem), {})
+        return pack(*self.answer(values, arrays))
 
     def answer(self, values: Mapping[str, Any], arrays: Arrays) -> tuple[Values, Arrays]:
         """Answer one message. What cannot be answered is refused in a sentence, which is an answer too."""
@@ -83,7 +109,7 @@ class Worker:
         """What this device has. Counts per class are not told where the algorithm hides them."""
         profile, setup = self.engine.profile(self.device), self.setup
         hidden = bool(getattr(algorithm, "noise_counts", False))
-        data = setup.dataset()
+        data = self._data.dataset
         counts = np.bincount(data.train_y, minlength=data.classes)
         return Profile(
             device=self.device,
@@ -160,6 +186,23 @@ class Worker:
         }
 
 
+def make_worker(node: Mapping[str, Any], app: Mapping[str, Any]) -> Worker:
+    """The device that its node's configuration and the app's describe.
+
+    The node says partition-id, and may say state, config, device and meter; the app says the device function where the
+    node does not.
+    """
+    partition = whole_or(node, "partition-id")
+    if partition < 0:
+        raise ConfigError("partition-id", node.get("partition-id"), "the device's number, from 0")
+    address = str(node.get("device") or app.get("device") or "")
+    file = node.get("config")
+    config = read_toml(Path(str(file))) if file else {}
+    setup = make_setup(address, partition, config)
+    folder = Path(str(node.get("state") or Path.home() / ".kfl" / "fleet"))
+    return Worker(partition, setup, folder, make_meter(str(node.get("meter") or "formula")))
+
+
 def one_device(setup: DeviceSetup, device: int) -> tuple[LocalData, FleetModels]:
     """One device's data and its own network, under that device's number."""
     from kfl.data import LocalData, Partition
@@ -205,12 +248,11 @@ def whole_or(values: Mapping[str, Any], name: str, otherwise: int = -1) -> int:
     return found if isinstance(found, int) and not isinstance(found, bool) else otherwise
 
 
-def _algorithm(values: Mapping[str, Any]) -> Algorithm:
-    from kfl.core.errors import ConfigError
+def _algorithm(text: str) -> Algorithm:
     from kfl.experiment import Experiment
 
     try:
-        algorithm = Experiment.from_table({"algorithm": parse_json(str(values.get("algorithm")))}).algorithm
+        algorithm = Experiment.from_table({"algorithm": parse_json(text)}).algorithm
         algorithm.validate()
     except (ValueError, ConfigError) as problem:
         raise RefusedError("unknown_algorithm", text=str(problem)) from problem
