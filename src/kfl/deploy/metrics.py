@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from kfl._version import __version__
 from kfl.core.errors import MissingExtraError
+from kfl.core.refusals import CODES
 from kfl.core.text import percent
 from kfl.deploy.logs import warn
 from kfl.deploy.settings import FleetSettings, ServerConfig
-from kfl.deploy.status import problems
+from kfl.deploy.status import INCIDENTS, WORKER, problems
 
 if TYPE_CHECKING:
     from kfl.experiment import Experiment
@@ -31,7 +32,7 @@ Facts = Mapping[str, Any]
 
 ROUND_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 ANSWER_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
-MOST_CODES = 60
+MOST_CODES = 120
 """Different values of a label `code`; a code is ours, but a bug must not fill a Prometheus."""
 
 
@@ -75,6 +76,7 @@ class Metrics:
         )
         self._unanswered_max = Gauge("kfl_unanswered_max", "Most messages in a row that a device left open.", **own)
         self._devices = _DeviceSeries(own) if config.experiment.devices <= config.fleet.metrics_devices else None
+        self._codes: set[str] = set()
         info = Gauge("kfl_fleet_info", "What runs, as labels.", ["version", "algorithm", "scheduler"], **own)
         self._describe(config.experiment, info)
         self._epsilon_max = self._privacy(Gauge, own, config)
@@ -82,15 +84,19 @@ class Metrics:
         self._answered: dict[int, float] = {}
         self._open: dict[int, int] = {}
         """Messages to each device since its last answer."""
-        self._codes: set[str] = set()
 
     def _describe(self, experiment: Experiment, info: Any) -> None:
         info.labels(__version__, experiment.algorithm.name, experiment.scheduler.name).set(1)
         self._rounds_planned.set(experiment.rounds)
         self._planned.set(experiment.devices)
         self._last_round.set(time.time())
-        for code in ("ok", "no_quorum"):  # from the start, or the first one would not be an increase
-            self._rounds.labels(code)
+        # All that we know, from the start: a series that begins with 1 is no increase for Prometheus.
+        for code in ("ok", "no_quorum"):
+            self._rounds.labels(self._code(code))
+        for code in CODES:
+            self._rejected.labels(self._code(code))
+        for code in (*INCIDENTS, *(code for code in CODES if code.startswith(WORKER))):
+            self._incidents.labels(self._code(code))
 
     def _privacy(self, gauge: Any, own: dict[str, Any], config: ServerConfig) -> Any:
         """Only where uploads have noise: without it there is no ε, and 0 would be a promise."""
@@ -221,7 +227,7 @@ class _DeviceSeries:
     def answer(self, device: str, answer: Facts, unanswered: int, answered: float | None) -> None:
         """What became of one message."""
         self.unanswered.labels(device).set(unanswered)
-        self.rejected.labels(device)  # from the start, or the first one would not be an increase
+        self.rejected.labels(device)  # from the start, as above
         self.incidents.labels(device)
         if "bytes" in answer:
             self.seconds.labels(device).set(answer["seconds"])

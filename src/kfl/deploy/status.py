@@ -28,6 +28,8 @@ WORKER = "worker_"
 """Codes of errors that cost a device its worker process begin with this: worker_died, worker_hung …"""
 NO_ANSWER = ("late", "gone", "error", "garbled", "unsent", "outage")
 """Faults that cost a round the device's answer; the others, such as energy, only note something."""
+INCIDENTS = (*NO_ANSWER, "energy", "diverged", "missed")
+"""What can go wrong with a device, beside a refused answer and a worker that failed."""
 
 
 @dataclass(frozen=True)
