@@ -10,6 +10,7 @@ oldest of all devices is always there (`kfl_…_max_…`, `kfl_…_oldest_…`),
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -32,6 +33,8 @@ Facts = Mapping[str, Any]
 
 ROUND_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 ANSWER_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
+HOST_VARIABLE = "KFL_METRICS_HOST"
+"""Wins over the setting: an image's configuration is the same on every network."""
 MOST_CODES = 120
 """Different values of a label `code`; a code is ours, but a bug must not fill a Prometheus."""
 
@@ -112,7 +115,7 @@ class Metrics:
         """Serve them and return the port; None if none is asked for or it is taken: a fleet goes on without metrics."""
         from prometheus_client import start_http_server
 
-        host, port = self.settings.metrics_host, self.settings.metrics_port
+        host, port = os.environ.get(HOST_VARIABLE) or self.settings.metrics_host, self.settings.metrics_port
         if port is None:
             return None
         try:

@@ -16,7 +16,7 @@ from kfl.core.errors import KflError, RunFolderError
 from kfl.core.files import write_json
 from kfl.core.parse import parse_json, read_json
 from kfl.core.text import scrub
-from kfl.deploy.app_folder import ENVIRONMENT
+from kfl.deploy.app_folder import ENVIRONMENT, write_connection
 from kfl.deploy.local_fleet import program
 from kfl.deploy.logs import note, warn
 from kfl.deploy.starter.project import CONNECTION, Project
@@ -150,6 +150,10 @@ def keep_running(project: Project) -> Iterator[RoundLog]:
     A SuperLink that is unreachable is waited for. KflError if the server ends again and again without a round.
     """
     project.config.validate()
+    try:
+        write_connection(project.flower_home, CONNECTION, project.address, project.keys / "ca.crt")
+    except OSError as problem:
+        raise KflError(f"{project.flower_home} cannot be written ({problem.strerror or problem}).") from problem
     flower, run = FlowerCommand(project), RunReader(project.run_folder)
     seen, fruitless, submitted = 0, 0, -1e9
     free_since = time.monotonic() - SILENT_S  # so that the first look is at once
