@@ -9,6 +9,7 @@ import logging
 import math
 import shutil
 import subprocess
+import time
 from collections import Counter
 from dataclasses import replace
 from importlib.resources import files
@@ -30,7 +31,7 @@ from kfl.cli.main import main
 from kfl.core.errors import ConfigError
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.courier import Courier
-from kfl.deploy.logs import FORMATS, JsonLines, format_from_environment, logging_as, note
+from kfl.deploy.logs import FORMATS, JsonLines, following, format_from_environment, logging_as, note
 from kfl.deploy.metrics import MOST_CODES, Metrics
 from kfl.deploy.server import FleetServer
 from kfl.deploy.starter import write_project
@@ -275,12 +276,14 @@ SERIES = {
     'kfl_rounds_planned{fleet="f"}': "20x200",
     'kfl_incidents_total{fleet="f",code="worker_died"}': "0x60 4x200",
     'kfl_unanswered_max{fleet="f"}': "9x200",
+    'kfl_uploads_total{fleet="f"}': "7x200",
     'up{job="kfl",instance="i",fleet="f"}': "1x20 0x200",
     'kfl_rounds_done{job="kfl",instance="i",fleet="f"}': "3x20 _x200",
     'kfl_rounds_planned{job="kfl",instance="i",fleet="f"}': "20x20 _x200",
 }
 FIRING = {"KflDeviceSilent", "KflBudgetNearlySpent", "KflDeviceRejected", "KflUploadsRejected", "KflNoQuorum",
-          "KflPrivacyNearlySpent", "KflNoRound", "KflWorkersRestart", "KflServerGone"}  # fmt: skip
+          "KflPrivacyNearlySpent", "KflNoRound", "KflWorkersRestart", "KflServerGone",
+          "KflNothingLearned"}  # fmt: skip
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: alerts were parsed, but NOT fired")
@@ -394,6 +397,28 @@ def test_an_error_keeps_its_trace_in_one_line_and_text_stays_text(capsys):
     assert "two\nlines" in found["trace"]
     assert json.loads(flowers)["logger"] == "flwr"
     assert text == "kfl: It failed."
+
+
+def test_lines_are_passed_on_whole_also_when_the_file_is_rotated(tmp_path):
+    path, stream = tmp_path / "server.log", io.StringIO()
+    path.write_text("before\n")
+    with following(path, stream, look_s=0.01):
+        with path.open("a") as file:
+            for part in ("one\ntw", "o\n"):
+                file.write(part)
+                file.flush()
+                time.sleep(0.1)
+        path.rename(tmp_path / "server.log.1")
+        path.write_text("three\n")
+    assert stream.getvalue() == "one\ntwo\nthree\n"
+
+
+def test_a_server_keeps_its_log_in_its_run_folder(loop, small, serve_fleet):
+    grid, config = loop(small(rounds=1, widths=(16,)), log_format="json")
+    folder = serve_fleet(grid, config)
+    lines = [json.loads(line) for line in (folder / "server.log").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["device_joined"] * 4 + ["round_done", "run_finished"]
+    assert read_status(folder).state == "finished"
 
 
 def test_a_format_that_does_not_exist_is_refused_in_a_sentence():

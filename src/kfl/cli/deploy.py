@@ -136,7 +136,7 @@ def unknown(device: int) -> str:
     )
 
 
-RUN = """Start the run of a fleet's project on its SuperLink, or continue it, and print every round.
+RUN = """Start the run of a fleet's project on its SuperLink, or continue it, and print what its server says.
 
 A server that dies is restarted and continues with the next round; a SuperLink that is unreachable is waited for.
 Ctrl-C ends only this command, which watches over the run; the run itself continues."""
@@ -153,18 +153,22 @@ class RunOptions:
 def run(arguments: Sequence[str]) -> int:
     """Submit, watch, and restart where needed."""
     options = parse(RunOptions, arguments, "kfl deploy run", RUN)
-    from kfl.deploy.logs import logging_as, note
+    from kfl.deploy.logs import following, logging_as, note
     from kfl.deploy.metrics import round_sentence
     from kfl.deploy.starter import Project
+    from kfl.deploy.starter.project import LOG
     from kfl.deploy.starter.superlink import keep_running
+    from kfl.runfolder import RunReader
 
     project = Project.need(options.folder)
     config = project.config
     rounds = config.experiment.rounds
+    said, before = project.run_folder / LOG, len(RunReader(project.run_folder).whole_rounds())
     try:
-        with logging_as(config.fleet.log_format, stream=sys.stdout):
+        with logging_as(config.fleet.log_format, stream=sys.stdout), following(said, sys.stdout):
             for entry in keep_running(project):
-                note("round_seen", round_sentence(entry, rounds), round=entry.round + 1, rounds=rounds)
+                if entry.round < before:  # later ones the server tells of itself
+                    note("round_seen", round_sentence(entry, rounds), round=entry.round + 1, rounds=rounds)
             note("run_finished", f"The run is finished: {project.run_folder}")
     except KeyboardInterrupt:
         print("\nkfl: interrupted; the run itself continues. To watch over it again: kfl deploy run", file=sys.stderr)

@@ -11,14 +11,18 @@ numbers and scrubbed texts: nothing that is a secret is ever handed to `note`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
+import threading
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from kfl.core.errors import ConfigError
@@ -29,6 +33,7 @@ FORMATS: tuple[str, ...] = get_args(LogFormat)
 VARIABLE = "KFL_LOG_FORMAT"
 """Where a device's process finds its format."""
 LONGEST_TEXT = 2000
+LARGEST_FILE = 10_000_000
 CHATTY = ("httpx", "httpcore", "urllib3")
 """Libraries that report every request; a fleet makes one each time it looks for answers."""
 OWN = ("time", "level", "event", "text")
@@ -106,6 +111,79 @@ def logging_as(log_format: str, prefix: str = "", stream: IO[str] | None = None)
         root.setLevel(level)
 
 
+@contextmanager
+def logging_into(path: Path, log_format: str) -> Iterator[None]:
+    """While the block runs, what kfl logs is also appended to a file, which is rotated before it fills the disk.
+
+    Flower throws away what a server app prints (`flwr log` has a copy), so the server keeps its own log in its run
+    folder, and `kfl deploy run` passes it on to the journal or the container's log.
+    """
+    from logging.handlers import RotatingFileHandler
+
+    handler = RotatingFileHandler(path, maxBytes=LARGEST_FILE, backupCount=2, encoding="utf-8", delay=True)
+    text = logging.Formatter("%(asctime)sZ %(message)s", "%Y-%m-%dT%H:%M:%S")
+    text.converter = time.gmtime
+    handler.setFormatter(JsonLines() if log_format == "json" else text)
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        handler.close()
+
+
+@contextmanager
+def following(path: Path, stream: IO[str], look_s: float = 0.5) -> Iterator[None]:
+    """While the block runs, and once more at its end, lines that are added to a file are passed on to a stream."""
+    done = threading.Event()
+    source = _Tail(path)
+
+    def pass_on() -> None:
+        while not done.wait(look_s):
+            source.copy(stream)
+
+    thread = threading.Thread(target=pass_on, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        source.copy(stream)
+
+
+class _Tail:
+    """A file that another process adds whole lines to, and now and then replaces by a new one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file, self.read = self._look()
+
+    def copy(self, stream: IO[str]) -> None:
+        """Write what is new."""
+        file, size = self._look()
+        if file != self.file or size < self.read:
+            self.file, self.read = file, 0
+        if size > self.read:
+            with contextlib.suppress(OSError), self.path.open("rb") as source:
+                source.seek(self.read)
+                new = source.read(size - self.read)
+                whole = new[: new.rfind(b"\n") + 1]
+                self.read += len(whole)
+                stream.write(whole.decode(errors="replace"))
+                stream.flush()
+
+    def _look(self) -> tuple[int, int]:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return 0, 0
+        return found.st_ino, found.st_size
+
+
 def format_from_environment(environment: Mapping[str, str] = os.environ) -> str:
     """The format that KFL_LOG_FORMAT asks for.
 
@@ -131,9 +209,11 @@ __all__ = [
     "FORMATS",
     "VARIABLE",
     "LogFormat",
+    "following",
     "format_from_environment",
     "iso",
     "logging_as",
+    "logging_into",
     "note",
     "start_logging",
     "warn",

@@ -44,9 +44,10 @@ class Metrics:
 
     def __init__(self, config: ServerConfig) -> None:
         try:
-            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
         except ImportError as problem:
             raise MissingExtraError("prometheus-client", "flower", "Metrics of a fleet") from problem
+        disable_created_metrics()  # when each counter began: a series more for every one, and nobody asks
         self.registry = CollectorRegistry()
         self.settings: FleetSettings = config.fleet
         own: dict[str, Any] = {"registry": self.registry}

@@ -4,10 +4,11 @@ Its configuration in the Flower run: `config`, the path of the server's TOML fil
 its run folder. A new Flower run with the same folder goes on with the round after the last one that was finished.
 
 Rounds, checkpoints, history and summary are the simulator's (`kfl.simulation.runner.Runner`), played with the devices
-behind Flower (`kfl.deploy.flower_fleet`). The run folder is the simulator's too, with two more files:
+behind Flower (`kfl.deploy.flower_fleet`). The run folder is the simulator's too, with three more files:
 
     fleet.json      the run's name, who is in the fleet, who was refused, where the metrics are
-    fleet.jsonl     one line per round: real times, bytes, how long each device took
+    fleet.jsonl     one line per round: real times, bytes, how long each device took, privacy spent
+    server.log      what the server said
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from kfl.core.errors import ConfigError, RunFolderError
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Context, Grid, ServerApp
 from kfl.deploy.flower_fleet import FlowerFleet
-from kfl.deploy.logs import note, start_logging, warn
+from kfl.deploy.logs import logging_into, note, start_logging, warn
 from kfl.deploy.metrics import Metrics, round_sentence
 from kfl.deploy.roster import Roster
 from kfl.deploy.settings import ServerConfig
+from kfl.deploy.starter.project import LOG
 from kfl.deploy.status import problems
 from kfl.runfolder import RoundLog, RunFolder, RunReader, describe_environment
 from kfl.simulation.runner import Runner, RunOptions
@@ -59,13 +61,14 @@ def serve(grid: Grid, config: ServerConfig, folder: Path) -> None:
             note("run_finished", f"The run in {folder.name} is finished.")
             return
         target.write_environment(facts)
-        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
-        server.runner.start()
-        server.show_standing()
-        server.runner.play()
-        server.write_roster()
-        rounds = config.experiment.rounds
-        note("run_finished", f"The run is finished after {rounds} rounds.", rounds=rounds)
+        with logging_into(folder / LOG, config.fleet.log_format):
+            server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+            server.runner.start()
+            server.show_standing()
+            server.runner.play()
+            server.write_roster()
+            rounds = config.experiment.rounds
+            note("run_finished", f"The run is finished after {rounds} rounds.", rounds=rounds)
 
 
 class FleetServer:

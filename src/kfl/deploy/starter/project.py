@@ -24,6 +24,8 @@ from kfl.deploy.settings import ServerConfig
 CONNECTION = "fleet"
 """Name of the SuperLink in Flower's own configuration."""
 DEFAULT_PORT = 8000
+LOG = "server.log"
+"""What the server said, in its run folder."""
 
 
 @dataclass(frozen=True)
