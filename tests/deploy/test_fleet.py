@@ -1,7 +1,7 @@
 """Whole fleets of real processes on 127.0.0.1: TLS, authenticated devices, a database, process isolation.
 
 Each test starts a dozen processes, so there are few of them and all are in this file. What takes longer (devices killed
-in mid-round, the SuperLink killed, keys revoked and replaced, memory, bytes on the wire) is in studies/fleet_faults.py.
+in mid-round, the SuperLink killed, keys revoked and replaced, a full disk, a wrong clock) is in studies/fleet_faults.py.
 """
 
 import json
@@ -11,19 +11,22 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kfl.algorithms import Kfl, Rejection
+from kfl.algorithms import FedAvg, Kfl, Rejection, SharedStem
 from kfl.core.files import LockedError, only_one
 from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.certificates import make_authority, make_device_key
 from kfl.deploy.local_fleet import LocalFleet, program
 from kfl.deploy.memory import Memory
+from kfl.deploy.node import NodeOptions, command
 from kfl.deploy.processes import free_ports
+from kfl.deploy.status import read_status
 from kfl.runfolder import RunReader
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
@@ -43,9 +46,30 @@ def alone():
             time.sleep(0.5)
 
 
-def test_a_fleet_with_a_killed_server_knows_what_the_simulator_knows(small, tmp_path):
-    experiment = small()
-    config = ServerConfig(experiment, FleetSettings(metrics_port=0))
+def compare(fleet, folder):
+    """Whether a fleet knows, to the last bit, what the simulator knows, and devices hold the models it holds."""
+    experiment = fleet.config.experiment
+    twin = run(experiment, folder)
+    _, history = load_run(fleet.run_folder)
+    with np.load(fleet.run_folder / "server.npz") as ours, np.load(folder / "server.npz") as theirs:
+        assert set(ours.files) == set(theirs.files)
+        for name in theirs.files:
+            np.testing.assert_array_equal(ours[name], theirs[name])
+    for ours, theirs in zip(history.rounds, twin.rounds, strict=True):
+        assert (ours.devices, ours.share) == (theirs.devices, theirs.share)
+        assert (ours.compute_energy_j, ours.upload_energy_j) == (theirs.compute_energy_j, theirs.upload_energy_j)
+        assert ours.accuracy == theirs.accuracy or not experiment.algorithm.predicts_alone
+    name = json.loads((fleet.run_folder / "fleet.json").read_text())["run"]
+    for device in range(experiment.devices):
+        kept = Memory(fleet.device_folder(device) / "state", name, device).load()
+        model = RunReader(folder).model(device)
+        for key in model.keys() & kept.state.keys():
+            np.testing.assert_array_equal(kept.state[key].numpy(), model[key].numpy())
+    return history
+
+
+def test_a_warm_fleet_knows_what_the_simulator_knows_with_any_algorithm_and_a_killed_server(small, tmp_path):
+    config = ServerConfig(small(), FleetSettings(metrics_port=0, quorum=0.0))
     with LocalFleet(tmp_path / "fleet", config) as fleet:
         text = ""
         for log in fleet.rounds(patience_s=240):
@@ -53,30 +77,25 @@ def test_a_fleet_with_a_killed_server_knows_what_the_simulator_knows(small, tmp_
                 facts = json.loads((fleet.run_folder / "fleet.json").read_text())
                 url = f"http://127.0.0.1:{facts['metrics_port']}/metrics"
                 text = urllib.request.urlopen(url, timeout=30).read().decode()
-                time.sleep(2.0)  # round 1 is on its way, perhaps on some devices already
                 environment = json.loads((fleet.run_folder / "environment.json").read_text())
                 os.kill(environment["process"], signal.SIGKILL)
                 fleet.submit()
+        assert fleet.runs == 2
+        assert "kfl_devices_seen 4.0" in text
+        history = compare(fleet, tmp_path / "kfl")
+        assert [log.round for log in history.rounds] == [0, 1, 2]
+        assert len(set(history.rounds[0].share)) == 4
+        assert any(len(log.devices) < 4 for log in history.rounds)
+        # The same processes play other algorithms: a new run, a fresh worker each.
+        for algorithm in (FedAvg(local_steps=2), SharedStem(local_steps=2)):
+            widths = (32,) if algorithm.needs_equal_models else (32, 48)
+            fleet.config = replace(config, experiment=small(algorithm=algorithm, widths=widths, rounds=2))
+            fleet.run_folder = fleet.folder / f"run-{algorithm.name}"
+            fleet.prepare()
+            fleet.submit()
+            assert len(list(fleet.rounds(patience_s=240))) == 2
+            compare(fleet, tmp_path / algorithm.name)
     assert fleet.processes.members() == []
-    assert fleet.runs == 2
-    assert "kfl_devices_seen 4.0" in text
-
-    twin = run(experiment, tmp_path / "simulated")
-    _, history = load_run(fleet.run_folder)
-    assert [log.round for log in history.rounds] == [0, 1, 2]
-    assert len(set(history.rounds[0].share)) == 4
-    assert any(len(log.devices) < 4 for log in history.rounds)
-    with np.load(fleet.run_folder / "server.npz") as ours, np.load(tmp_path / "simulated/server.npz") as theirs:
-        np.testing.assert_array_equal(ours["known"], theirs["known"])
-        np.testing.assert_allclose(ours["knowledge"], theirs["knowledge"], atol=1e-5)
-    for ours, theirs in zip(history.rounds, twin.rounds, strict=True):
-        assert (ours.devices, ours.share, ours.accuracy) == (theirs.devices, theirs.share, theirs.accuracy)
-        assert (ours.compute_energy_j, ours.upload_energy_j) == (theirs.compute_energy_j, theirs.upload_energy_j)
-    for device in range(4):
-        name = json.loads((fleet.run_folder / "fleet.json").read_text())["run"]
-        kept = Memory(fleet.device_folder(device) / "state", name, device).load()
-        model = RunReader(tmp_path / "simulated").model(device)
-        assert max(float((kept.state[key] - model[key]).abs().max()) for key in model) < 1e-5
 
 
 MISCHIEF = {
@@ -84,55 +103,47 @@ MISCHIEF = {
     (2, 0): "counts",
     (3, 0): "energy",
     (1, 1): "nan",
-    (2, 1): "shape",
-    (3, 1): "protocol",
-    (1, 2): "slow",
+    (2, 1): "replay",
+    (3, 1): "shape",
+    (1, 2): "hang",
     (2, 2): "die",
+    (3, 2): "memory",
 }
 
 TWISTED = """
-import io, os, signal, time
-import numpy as np
-from kfl.deploy import client
-from kfl.deploy.flower import Array, ClientApp, ConfigRecord
+import os, signal, time
+import numpy as np, torch
+from kfl.deploy.demo import device
+from kfl.deploy.worker import Worker
 
-app = ClientApp()
-MISCHIEF = {mischief!r}
+MISCHIEF, honest, said = {mischief!r}, Worker.answer, {{}}
 
-def put(reply, name, array):
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    reply.content["arrays"][name] = Array(str(array.dtype), array.shape, "numpy.ndarray", buffer.getvalue())
-
-def answer(message, context):
-    table = message.content.config_records["kfl"]
-    what = MISCHIEF.get((context.node_config["partition-id"], table.get("round")))
+def answer(worker, values, arrays):
+    what = MISCHIEF.get((worker.device, values.get("round")))
     if what == "raise":
         raise RuntimeError("no camera at /dev/video0\\n\\x1b[31mred")
     if what == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if what == "slow":
-        time.sleep({slow})
-    reply = client.answer(message, context)
+    if what == "hang":
+        time.sleep(600)
+    if what == "memory":
+        torch.ones(2**45)
+    reply, upload = honest(worker, values, arrays)
+    if values["kind"] == "round":
+        said.setdefault("first", (reply, upload))
+    if what == "replay":
+        return said["first"]
     if what == "nan":
-        put(reply, "means", np.full((10, 64), np.nan, np.float32))
+        upload = {{**upload, "means": torch.full((10, 64), torch.nan)}}
     if what == "shape":
-        put(reply, "means", np.ones((64, 10), np.float32))
+        upload = {{**upload, "means": torch.ones(64, 10)}}
     if what == "counts":
-        put(reply, "counts", np.full(10, 10**12))
-    if what == "protocol":
-        reply.content["kfl"] = ConfigRecord({{**dict(reply.content["kfl"]), "protocol": 2}})
+        upload = {{**upload, "counts": torch.full((10,), 10**12)}}
     if what == "energy":
-        reply.content["kfl"] = ConfigRecord({{**dict(reply.content["kfl"]), "compute_energy_j": 1e12}})
-    return reply
+        reply = {{**reply, "compute_energy_j": 1e12}}
+    return reply, upload
 
-@app.query()
-def query(message, context):
-    return answer(message, context)
-
-@app.train()
-def train(message, context):
-    return answer(message, context)
+Worker.answer = answer
 """
 
 
@@ -141,40 +152,38 @@ class TwistedFleet(LocalFleet):
 
     def prepare(self):
         super().prepare()
-        text = TWISTED.format(mischief=MISCHIEF, slow=self.config.fleet.deadline_s + 5)
-        (self.folder / "app" / "local_fleet" / "client_app.py").write_text(text)
+        (self.folder / "app" / "local_fleet" / "twisted.py").write_text(TWISTED.format(mischief=MISCHIEF))
 
     def start_strangers(self):
         stranger, other = self.folder / "stranger", self.folder / "other"
-        key = str(make_device_key(stranger, 9).private)
+        unknown = str(make_device_key(stranger, 9).private)
+        known, right = str(self.folder / "keys" / "device-0"), str(self.authority)
         wrong = str(make_authority(other).public)
-        known = str(self.folder / "keys" / "device-0")
-        right = ["--root-certificates", str(self.authority)]
-        for (name, words), port in zip(
-            {
-                "unknown-key": [*right, "--auth-supernode-private-key", key],
-                "no-key": right,
-                "wrong-authority": ["--root-certificates", wrong, "--auth-supernode-private-key", key],
-                "plain-text": ["--insecure"],
-                "key-in-use": [*right, "--auth-supernode-private-key", known],
-            }.items(),
-            free_ports(5),
-            strict=True,
+        strangers = {
+            "unknown-key": (right, unknown),
+            "wrong-authority": (wrong, unknown),
+            "key-in-use": (right, known),
+        }
+        for name, (authority, key) in strangers.items():
+            options = NodeOptions(self.address, authority, key, 0, str(self.folder / name))
+            self.processes.start(name, command(options))
+        words = [program("flower-supernode"), "--superlink", self.address, "--max-retries", "2"]
+        for (name, more), port in zip(
+            {"no-key": ["--root-certificates", right], "plain-text": ["--insecure"]}.items(), free_ports(2), strict=True
         ):
-            command = [program("flower-supernode"), "--superlink", self.address, "--max-retries", "2", *words]
-            more = ["--host", "127.0.0.1", "--port", str(port), "--node-config", "partition-id=0"]
-            self.processes.start(name, [*command, *more], FLWR_HOME=str(self.folder / name))
+            node = ["--host", "127.0.0.1", "--port", str(port), "--node-config", "partition-id=0"]
+            self.processes.start(name, [*words, *more, *node], FLWR_HOME=str(self.folder / name))
 
 
 def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(small, tmp_path):
-    experiment = small(rounds=3, widths=(16,), algorithm=Kfl(local_steps=1), scheduler=SCHEDULERS["all"]())
-    config = ServerConfig(experiment, FleetSettings(deadline_s=40.0, quorum=0.25))
-    with TwistedFleet(tmp_path / "fleet", config) as fleet:
+    experiment = small(rounds=4, widths=(16,), algorithm=Kfl(local_steps=1), scheduler=SCHEDULERS["all"]())
+    config = ServerConfig(experiment, FleetSettings(deadline_s=15.0, quorum=0.25))
+    with TwistedFleet(tmp_path / "fleet", config, "local_fleet.twisted:device") as fleet:
         fleet.start_strangers()
         logs = list(fleet.rounds(patience_s=240))
         listed = fleet.flwr("supernode", "list", "fleet", "--format", "json")
     assert fleet.processes.members() == []
-    assert [log.round for log in logs] == [0, 1, 2]
+    assert [log.round for log in logs] == [0, 1, 2, 3]
     assert all(log.devices == (0, 1, 2, 3) for log in logs)
 
     fault = {(f["device"], log.round): f for log in logs for f in log.faults}
@@ -185,11 +194,15 @@ def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(
     assert fault[3, 0]["fault"] == "energy"
     assert logs[0].compute_energy_j[3] < 1, "energy nobody can have spent is charged as planned"
     assert "not a number" in refused[1, 1]
-    assert "shape (64, 10), not (10, 64)" in refused[2, 1]
-    assert "version 2" in refused[3, 1]
-    assert fault[1, 2]["fault"] == "late"
-    assert fault[2, 2]["fault"] in ("late", "gone", "error")
+    assert "it answers for round 0" in refused[2, 1]
+    assert "shape (64, 10), not (10, 64)" in refused[3, 1]
+    found = {device: (fault[device, 2]["fault"], fault[device, 2]["code"]) for device in (1, 2, 3)}
+    assert found == {1: ("error", "worker_hung"), 2: ("error", "worker_died"), 3: ("error", "worker_memory")}
+    assert "killed by SIGKILL" in describe(*stored_refusal(fault[2, 2]))
+    assert logs[3].faults == logs[3].rejected == ()
     assert all(0 not in log.lost and 0 not in {r["device"] for r in log.rejected} for log in logs)
+    said = "\n".join(read_status(fleet.run_folder).problems)
+    assert "its worker did not answer in time" in said
 
     with np.load(fleet.run_folder / "server.npz") as found:
         assert np.isfinite(found["knowledge"]).all()
@@ -198,9 +211,13 @@ def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(
     assert len({d["node"] for d in nodes["devices"].values()}) == 4
     assert [nodes["devices"][str(device)]["name"] for device in range(4)] == [f"device-{device}" for device in range(4)]
     assert len(json.loads(listed)["nodes"]) == 4
-    for name in ("unknown-key", "no-key", "wrong-authority", "plain-text", "key-in-use"):
-        text = (fleet.folder / "logs" / f"{name}.log").read_text()
-        assert "Receiving:" not in text, f"{name} got a message"
+    logs = {name: (fleet.folder / "logs" / f"{name}.log").read_text() for name in STRANGERS}
+    assert not any("Receiving:" in text or "Online" in text for text in logs.values())
+    assert "the fleet's authority did not sign" in logs["wrong-authority"]
+    assert "Knocking" in logs["unknown-key"]
+
+
+STRANGERS = ("unknown-key", "no-key", "wrong-authority", "plain-text", "key-in-use")
 
 
 def test_up_streams_rounds_and_ends_cleanly_also_on_an_interrupt(tmp_path):

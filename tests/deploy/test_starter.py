@@ -194,10 +194,10 @@ def test_nginx_accepts_the_proxy(project, tmp_path):
 
 
 def test_a_variable_that_is_set_wins_over_the_file(project):
-    line = '. scripts/environment.sh device.env; echo "$SERVER $METER $NODE_PORT"; command -v python'
+    line = '. scripts/environment.sh device.env; echo "$SERVER $METER $POLL_S"; command -v python'
     environment = {**os.environ, "METER": "rapl"}
     done = ran("bash", "-euc", line, cwd=project.folder, env=environment)
-    assert done.stdout.splitlines() == ["fleet.test:8443 rapl 9100", f"{project.folder}/venv/bin/python"]
+    assert done.stdout.splitlines() == ["fleet.test:8443 rapl 0.5", f"{project.folder}/venv/bin/python"]
 
 
 @pytest.mark.parametrize("script", ["device.sh", "pack-device.sh"])

@@ -44,13 +44,13 @@ def edit(path, **values):
 @pytest.fixture
 def project(tmp_path):
     """A project with free ports and a short run, where the proxy is the only way in for devices."""
-    superlink, proxy, *nodes = free_ports(4)
+    superlink, proxy = free_ports(2)
     made = write_project(tmp_path / "my-fleet", devices=2, host="127.0.0.1", home=str(tmp_path / "my-fleet"))
     folder = made.folder
     (folder / "venv").mkdir()
     (folder / "venv" / "bin").symlink_to(Path(sys.executable).parent)
     edit(folder / "server.env", SUPERLINK_PORT=superlink)
-    edit(folder / "device.env", SERVER=f"127.0.0.1:{proxy}", NODE_PORT=min(nodes))
+    edit(folder / "device.env", SERVER=f"127.0.0.1:{proxy}")
     edit(folder / "server.toml", rounds=2, metrics_port=0)
     conf = folder / "proxy" / "nginx.conf"
     conf.write_text(conf.read_text().replace("8443", str(proxy)).replace("127.0.0.1:8000", f"127.0.0.1:{superlink}"))

@@ -1,7 +1,7 @@
 """A device's side of Flower's Fleet API: signed requests over one TLS connection that stays open.
 
 Every request carries the device's public key and its signature of the time, as Flower 1.41 asks for, and nothing that
-is not needed: six of them make a round, so headers are most of what a device sends.
+is not needed: four of them make a round, so headers are most of what a device sends.
 """
 
 from __future__ import annotations
@@ -102,17 +102,13 @@ class FleetApi:
             raise StatusError(404, "it has no such object")
         return pb.blob(answer, 3) if pb.whole(answer, 2) else None
 
-    def confirm(self, question: Incoming) -> None:
-        """Say that a question has arrived, so that the server need not keep it."""
-        self._call("confirm-message-received", self._own() + pb.uint(2, question.run) + pb.text(3, question.id))
-
     def push(self, run: int, reply: Outgoing, worked_s: float) -> None:
-        """Send a reply and the objects of it that the server does not have."""
+        """Send a reply and its records. Other objects of it are in its envelope, and kfl's server asks for none."""
         body = self._own() + pb.message(2, reply.envelope) + pb.message(3, reply.tree)
         answer = self._call("push-messages", body + pb.message(4, pb.DOUBLE.pack(worked_s)))
         session = pb.words(answer, 4)
         wanted = {name.decode() for name in pb.blobs(answer, 3)}
-        for name, content in reply.objects.items():
+        for name, content in reply.records.items():
             if name in wanted:
                 part = self._own() + pb.uint(2, run) + pb.text(3, name) + pb.message(4, content)
                 self._call("push-object", part + pb.text(5, session))
@@ -166,8 +162,8 @@ class FleetApi:
         except ssl.SSLCertVerificationError as problem:
             self.close()
             raise KflError(
-                f"{self.host}:{self.port} shows a certificate that the fleet's authority did not sign or that is not for "
-                f"this name ({problem.verify_message}); compare --root-certificates with keys/ca.crt on the server."
+                f"{self.host}:{self.port} shows a certificate that the fleet's authority did not sign, or for another "
+                f"name ({problem.verify_message}); compare --root-certificates with keys/ca.crt on the server."
             ) from problem
         except (OSError, http.client.HTTPException) as problem:
             self.close()

@@ -1,7 +1,7 @@
 """Flower's messages as a device sees them: what a question holds, and a reply as the objects that Flower stores.
 
 Flower 1.41 keeps a message as a tree of objects, each named by the SHA-256 of its bytes: the message, its dictionary of
-records, each record. A device pulls the records alone, since the tree names them, and pushes all three.
+records, each record. Only records travel: the tree names them, and all else is in the envelope.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Incoming:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A reply: its envelope, its tree, and the bytes of every object by name."""
+    """A reply: its envelope, the tree of its objects, and the bytes of those that are records."""
 
     envelope: bytes
     tree: bytes
-    objects: Mapping[str, bytes]
+    records: Mapping[str, bytes]
 
 
 def read_message(message: bytes, tree: bytes) -> Incoming:
@@ -97,9 +97,7 @@ def reply(question: Incoming, parts: Parts, after_s: float) -> Outgoing:
     table = _object("RecordDict", tuple(objects), json.dumps(names).encode())
     leaves = b"".join(pb.message(2, pb.text(1, name)) for name in objects)
     below = pb.message(2, pb.text(1, _name(table)) + leaves)
-    return _outgoing(
-        question, after_s, b"", pb.message(2, b""), (_name(table),), below, {**objects, _name(table): table}
-    )
+    return _outgoing(question, after_s, b"", pb.message(2, b""), (_name(table),), below, objects)
 
 
 def error_reply(question: Incoming, code: int, reason: str, after_s: float) -> Outgoing:
@@ -115,13 +113,13 @@ def _outgoing(
     outside: bytes,
     children: tuple[str, ...],
     below: bytes,
-    objects: Mapping[str, bytes],
+    records: Mapping[str, bytes],
 ) -> Outgoing:
     """A reply. Its own name is the hash of its object, in which the name is left out."""
     whole = _object("Message", children, pb.message(1, _metadata(question, "", after_s)) + inside)
     name = _name(whole)
     envelope = pb.message(1, _metadata(question, name, after_s)) + outside
-    return Outgoing(envelope, pb.text(1, name) + below, {**objects, name: whole})
+    return Outgoing(envelope, pb.text(1, name) + below, records)
 
 
 def _metadata(question: Incoming, name: str, after_s: float) -> bytes:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kfl.core.text import scrub
+from kfl.deploy._mailbox import Letter, Mailbox
 from kfl.deploy.frames import RawArray, size_bytes, unpack
 from kfl.deploy.logs import warn
-from kfl.deploy.protocol import Parts, RefusedError, Values, from_record, to_record
+from kfl.deploy.protocol import Parts, RefusedError, Values, from_entries, to_record
 
 if TYPE_CHECKING:
     from kfl.deploy.flower import Grid, Message
@@ -84,17 +86,20 @@ class Courier:
         }
         late = NoReply("late", RefusedError("no_answer", deadline_s=deadline_s), deadline_s)
         answers |= dict.fromkeys(waiting.values(), late)
+        mailbox = Mailbox(self.grid)
         while waiting:
             pending = list(waiting)
-            for reply in self._try(lambda ids=pending: list(self.grid.pull_messages(ids))) or ():  # type: ignore[misc]  # mypy cannot type a lambda's default
-                device = waiting.pop(reply.metadata.reply_to_message_id, None)
+            for letter in self._try(partial(mailbox.take, pending)) or ():
+                device = waiting.pop(letter.to, None)
                 if device is not None:
-                    answers[device] = _open(reply, self.clock() - started, most_bytes)
+                    answers[device] = _open(letter, self.clock() - started, most_bytes)
             left_s = deadline_s - (self.clock() - started)
             if left_s <= 0:
                 break
             if waiting:
+                self._try(mailbox.tidy)
                 self.sleep(min(self.poll_s, left_s))
+        self._try(partial(mailbox.tidy, list(waiting)))
         return answers
 
     def _push(
@@ -108,12 +113,15 @@ class Courier:
             left_s = deadline_s - (self.clock() - started)
             # A new message for each attempt: an id that was sent before would be refused.
             messages = [Message(record, node, kind, ttl=left_s, group_id=group) for node, record in records]
-            ids = self._try(lambda ready=messages: list(self.grid.push_messages(ready)))  # type: ignore[misc]  # as above
+            ids = self._try(partial(self._send, messages))
             if ids:
                 self.sent_bytes += sum(size_bytes(parts) for _, parts in contents.values())
                 return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}
             self.sleep(self.poll_s)
         return {}
+
+    def _send(self, messages: list[Message]) -> list[str]:
+        return list(self.grid.push_messages(messages))
 
     def _try(self, call: Callable[[], T]) -> T | None:
         """The result of a call to the SuperLink; None if it does not answer, logged at most once a minute."""
@@ -127,20 +135,19 @@ class Courier:
             return None
 
 
-def _open(reply: Message, seconds: float, most_bytes: int) -> Answer | NoReply:
+def _open(letter: Letter, seconds: float, most_bytes: int) -> Answer | NoReply:
     """Read a reply, as far as its table and arrays can be read."""
-    if reply.has_error():
-        if reply.error.code in UNAVAILABLE:
-            kind, code = UNAVAILABLE[reply.error.code]
+    if letter.error is not None:
+        number, reason = letter.error
+        if number in UNAVAILABLE:
+            kind, code = UNAVAILABLE[number]
             return NoReply(kind, RefusedError(code), seconds)
-        return NoReply("error", _failure(reply.error.code, reply.error.reason or "it gave no reason"), seconds)
+        return NoReply("error", _failure(number, reason or "it gave no reason"), seconds)
     try:
-        parts = from_record(reply.content)
+        parts = from_entries(letter.entries)
         values, arrays = unpack(parts, most_bytes)
     except RefusedError as problem:
         return NoReply("garbled", problem, seconds)
-    except Exception as problem:  # Flower reads records lazily, and a record may be anything
-        return NoReply("garbled", RefusedError("not_readable", error=type(problem).__name__), seconds)
     return Answer(values, arrays, seconds, size_bytes(parts))
 
 

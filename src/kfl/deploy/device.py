@@ -8,7 +8,7 @@
         return DeviceSetup(model=build_my_model, train_x=x, train_y=y, classes=10)
 
 `partition` is the device's number in the fleet, from 0; `config` what its own TOML file says (empty without one). The
-function is called in a fresh process for every message, so it should read data from disk, not download it.
+function is called once per run, in a process that keeps what it returns; large arrays may be memory-mapped.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
 
 from kfl.core.errors import MissingExtraError
 
@@ -14,14 +13,8 @@ with warnings.catch_warnings():
         from flwr.clientapp import ClientApp
         from flwr.common.constant import ErrorCode
         from flwr.serverapp import Grid, ServerApp
-        from flwr.supercore.inflatable.inflatable_utils import pull_objects
-        from flwr.superlink.grid import http_grid
     except ImportError as problem:
         raise MissingExtraError("flwr", "flower", "A fleet of real devices") from problem
-
-# An answer is announced before its last part is there. Flower then waits a second, and for a device that vanished
-# meanwhile three minutes, whatever the deadline; a server that asks again at once and gives up soon needs neither.
-vars(http_grid)["pull_objects"] = partial(pull_objects, initial_backoff=0.02, backoff_cap=0.2, max_time=10.0)
 
 __all__ = [
     "Array",

@@ -161,8 +161,6 @@ class Node:
         margin_s = min(MARGIN * question.ttl_s, MARGIN_S)
         until = arrived_s + max(question.ttl_s - waited_s - margin_s, 0.0)
         parts = self._content(question, until)
-        if not isinstance(parts, RefusedError):
-            self._patiently(partial(self.api.confirm, question))
         began_s = time.monotonic()
         answer = self._answer(question, parts, until, lambda: waited_s + time.monotonic() - arrived_s)
         worked_s = time.monotonic() - began_s
