@@ -97,7 +97,7 @@ class Node:
         self.refresh = False
         """Whether the device function must be called again."""
         self._apps: dict[int, App] = {}
-        self._who = {"device": options.number}
+        self._who: dict[str, Any] = {"device": options.number}
         self._beat_s = self._asked_s = self._empty_s = time.monotonic()
         """When the last heartbeat was sent, the last message came, and the last look found none."""
 
@@ -173,7 +173,7 @@ class Node:
         began_s = time.monotonic()
         answer = self._answer(question, parts, until, lambda: waited_s + time.monotonic() - arrived_s)
         worked_s = time.monotonic() - began_s
-        what = {"group": question.group, "kind": question.kind, "seconds": worked_s}
+        what: dict[str, Any] = {"group": question.group, "kind": question.kind, "seconds": worked_s}
         note("answered", f"Round {question.group}: {question.kind} in {worked_s:.2f} s.", **self._who, **what)
         self._patiently(partial(self.api.push, question.run, answer, worked_s))
 
