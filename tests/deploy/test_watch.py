@@ -353,6 +353,16 @@ def test_privacy_is_the_accountants_number_for_every_upload_that_may_have_left(w
     assert f"{status.devices[0].privacy.epsilon:.3g}" in shown
 
 
+def test_a_worker_that_had_to_be_started_anew_is_a_restart(watched, tmp_path):
+    shutil.copytree(watched[1], tmp_path / "run")
+    *earlier, last = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
+    faults = [{"device": 3, "fault": "error", "code": "worker_died", "text": "killed by signal 9"}]
+    last = json.dumps({**json.loads(last), "faults": faults})
+    (tmp_path / "run" / "rounds.jsonl").write_text("\n".join([*earlier, last, ""]))
+    device = read_status(tmp_path / "run").devices[3]
+    assert (device.restarts, device.incidents, device.lost) == (1, {"worker_died": 1}, 1)
+
+
 # ── Logs ─────────────────────────────────────────────────────────────────────
 
 
