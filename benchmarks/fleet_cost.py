@@ -1,10 +1,10 @@
-"""What a device costs: memory and time of its processes, bytes on the wire, and where a round's time goes.
+"""What a device costs: seconds from message to answer, memory of its processes, bytes on the wire by kind of request.
 
     python -m benchmarks.fleet_cost --out docs/results/fleet-cost.txt
+    python -m benchmarks.fleet_cost --most          how many devices this machine carries, and what gives first
 
-Two devices and a server as real processes on 127.0.0.1, with TLS. Each device reaches the server through a small relay
-that counts bytes, so what is counted is TCP payload: TLS, HTTP, Flower's envelopes, polls and heartbeats included.
-Takes about three minutes on two cores.
+A server and its devices as real processes on 127.0.0.1, with TLS. Devices reach the server through a relay that reads
+along (`benchmarks.relay`). Takes about five minutes on two cores.
 """
 
 from __future__ import annotations
@@ -12,180 +12,215 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import socket
+import statistics
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import machine
+from benchmarks.relay import Relay
 from kfl.algorithms import Algorithm, FedAvg, Kfl
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.local_fleet import LocalFleet
-from kfl.deploy.processes import free_ports, marked
+from kfl.deploy.processes import marked
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import Experiment
 
-ROUNDS = 4
-DEVICES = 2
+ROUNDS = 20
+BEFORE = {
+    "kfl": {"answer": "6.4", "work": "0.13", "idle": "200", "peak": "490", "up": "24,605", "down": "9,380"},
+    "fedavg": {"answer": "8.4", "work": "0.13", "idle": "222", "peak": "513", "up": "2,256,054", "down": "2,219,973"},
+}
+"""As published on 2026-11-15: a process of Flower's per message, 2 devices, 4 rounds, the same machine. At rest there
+were Flower's SuperNode and SuperExec, without PyTorch."""
+SLOW_S = 1.0
+LEAST_FREE = 0.1
 
 
-class Relay:
-    """Passes connections on to another port of 127.0.0.1 and counts the bytes each way."""
+@dataclass(frozen=True)
+class Cost:
+    """What was measured of one fleet."""
 
-    def __init__(self, target: int) -> None:
-        self.target, (self.port,) = target, free_ports(1)
-        self.up = self.down = 0
-        self._server = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._server.accept()
-                server = socket.create_connection(("127.0.0.1", self.target))
-            except OSError:
-                return
-            for source, sink, up in ((client, server, True), (server, client, False)):
-                threading.Thread(target=self._pass, args=(source, sink, up), daemon=True).start()
-
-    def _pass(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if up:
-                    self.up += len(data)
-                else:
-                    self.down += len(data)
-                sink.sendall(data)
-        with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        self._server.close()
+    answers: list[float]
+    work: list[float]
+    idle: dict[str, float]
+    """Megabytes by program, the mean over devices."""
+    peak: dict[str, float]
+    together: float
+    up: float
+    down: float
+    kinds: dict[str, tuple[float, float, float]]
+    """For each kind of request how many there were, and bytes up and down, per device and round."""
+    content: int
 
 
 class Sampler(threading.Thread):
-    """Watches the processes of device 0: the largest memory of each kind, and how long client apps live."""
+    """Watches the processes of devices: proportional set size by program."""
 
     def __init__(self, fleet: LocalFleet) -> None:
         super().__init__(daemon=True)
         self.fleet, self.stop = fleet, threading.Event()
         self.peak: dict[str, float] = defaultdict(float)
         self.together = 0.0
-        self.then: dict[str, int] = {}
-        self.cpu: dict[int, float] = {}
-        self.life: dict[int, tuple[float, float]] = {}
 
     def run(self) -> None:
-        while not self.stop.wait(0.25):
-            sizes: dict[str, list[float]] = defaultdict(list)
-            session = self.fleet.processes.program("device-0").pid
-            for process in marked(self.fleet.processes.mark):
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    self._look(process, session, sizes)
-            total = sum(sum(values) for values in sizes.values())
-            if total > self.together:
-                self.together = total
-                self.then = {name: len(values) for name, values in sorted(sizes.items())}
+        while not self.stop.wait(0.5):
+            for sizes in self.look().values():
+                for name, size in sizes.items():
+                    self.peak[name] = max(self.peak[name], size)
+                self.together = max(self.together, sum(sizes.values()))
 
-    def _look(self, process: int, session: int, sizes: dict[str, list[float]]) -> None:
-        folder = Path("/proc") / str(process)
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        if int(fields[3]) != session:
-            return
-        words = (folder / "cmdline").read_bytes().decode().split("\0")
-        name = next((Path(word).name for word in words[:3] if "fl" in Path(word).name), "other")
-        own = {
-            line.split(":")[0]: float(line.split()[1]) / 1024
-            for line in (folder / "smaps_rollup").read_text().splitlines()[1:]
-            if line.startswith("Pss:")
-        }
-        sizes[name].append(own.get("Pss", 0.0))
-        self.peak[name] = max(self.peak[name], own.get("Pss", 0.0))
-        if name == "flwr-clientapp":
-            now = time.monotonic()
-            self.life[process] = (self.life.get(process, (now, now))[0], now)
-            self.cpu[process] = (int(fields[11]) + int(fields[12])) / 100
+    def look(self) -> dict[int, dict[str, float]]:
+        """Megabytes of every device by program, now."""
+        devices = range(self.fleet.config.experiment.devices)
+        sessions = {self.fleet.processes.program(f"device-{device}").pid: device for device in devices}
+        found: dict[int, dict[str, float]] = defaultdict(dict)
+        for process in marked(self.fleet.processes.mark):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                folder = Path("/proc") / str(process)
+                session = int((folder / "stat").read_text().rpartition(")")[2].split()[3])
+                if session in sessions:
+                    name = "worker" if b"_worker_process" in (folder / "cmdline").read_bytes() else "node"
+                    found[sessions[session]][name] = pss(process)
+        return found
 
 
-def measure(algorithm: Algorithm, folder: Path) -> tuple[list[str], dict[str, float]]:
-    """Run a small fleet; lines for a table, and bytes up and down of device 0 per round."""
+def pss(process: int) -> float:
+    """Proportional set size in megabytes: memory that several processes share counts in parts."""
+    lines = (Path("/proc") / str(process) / "smaps_rollup").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
+
+
+class Relayed(LocalFleet):
+    """A fleet whose devices reach the server through relays."""
+
+    def start_device(self, device: int, key: Path | None = None, superlink: str | None = None) -> None:
+        relays = self.__dict__.setdefault("relays", {})
+        relays[device] = Relay(self.port, self.folder / "keys")
+        super().start_device(device, key, f"127.0.0.1:{relays[device].port}")
+
+
+def measure(algorithm: Algorithm, devices: int, rounds: int, folder: Path) -> Cost:
+    """Run a fleet and watch it."""
     experiment = Experiment(
-        devices=DEVICES, rounds=ROUNDS, widths=(256,), algorithm=algorithm, scheduler=SCHEDULERS["all"]()
+        devices=devices, rounds=rounds, widths=(256,), algorithm=algorithm, scheduler=SCHEDULERS["all"]()
     )
-    relays: dict[int, Relay] = {}
-
-    class Relayed(LocalFleet):
-        def start_device(self, device: int, key: Path | None = None, superlink: str | None = None) -> None:
-            relays[device] = Relay(self.port)
-            super().start_device(device, key, f"127.0.0.1:{relays[device].port}")
-
     fleet = Relayed(folder, ServerConfig(experiment, FleetSettings()))
-    counted = []
     with fleet:
+        relays: list[Relay] = list(fleet.__dict__["relays"].values())
         sampler = Sampler(fleet)
         sampler.start()
+        counted = []
         for _ in fleet.rounds(patience_s=240, restart=False):
-            counted.append((relays[0].up, relays[0].down))
+            done = len(fleet.history())  # several rounds may have been finished since the last look
+            counted.append((done, [(dict(r.requests), dict(r.up), dict(r.down)) for r in relays]))
         sampler.stop.set()
         sampler.join()
-    for relay in relays.values():
+        time.sleep(3.0)
+        resting = sampler.look().values()
+    for relay in relays:
         relay.close()
     facts = [json.loads(line) for line in (fleet.run_folder / "fleet.jsonl").read_text().splitlines()]
-    rounds = [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(counted)]
-    up, down = (sum(values) / len(values) for values in zip(*rounds, strict=True))
-    answers = [fact["answers"]["0"] for fact in facts]
-    lives = [last - first for first, last in sampler.life.values()]
-    own = mean([fact["decide_s"] + fact["judge_s"] + fact["keep_s"] for fact in facts])
-    sizes = ", ".join(f"{name} {size:.0f} MB" for name, size in sorted(sampler.peak.items()))
-    then = ", ".join(f"{count} {name}" for name, count in sampler.then.items())
-    profile = json.loads((fleet.run_folder / "fleet.json").read_text())["devices"]["0"]["profile"]
-    lines = [
-        f"{algorithm.name}: {DEVICES} devices, {ROUNDS} rounds; device 0 has {profile['parameters']:,} parameters and "
-        f"{profile['samples']:,} samples",
-        f"  content of one upload                    {answers[-1]['bytes']:>12,} bytes",
-        f"  on the wire per device and round, up     {up:>12,.0f} bytes (all its traffic, polls included)",
-        f"  on the wire per device and round, down   {down:>12,.0f} bytes",
-        f"  a round                                  {mean([fact['wait_s'] for fact in facts]) + own:>12.1f} s",
-        f"    the server's own work                  {own:>12.3f} s",
-        f"    from message to answer, device 0       {mean([a['seconds'] for a in answers]):>12.1f} s",
-        f"      life of the process that does it     {mean(lives):>12.1f} s",
-        f"      its processor time                   {mean(list(sampler.cpu.values())):>12.1f} s",
-        f"      training and testing                 {mean([a['work_s'] for a in answers]):>12.2f} s",
-        f"  memory of device 0 (proportional set size), most at one time {sampler.together:.0f} MB: {then}",
-        f"    largest by program: {sizes}",
-    ]
-    return lines, {"up": up, "down": down}
+    answers = [answer for fact in facts for answer in fact["answers"].values() if "bytes" in answer]
+    (begin, first), (end, last) = counted[0], counted[-1]
+    per = devices * max(end - begin, 1)
+    kinds = {
+        kind: tuple(
+            sum(to[part].get(kind, 0) - since[part].get(kind, 0) for since, to in zip(first, last, strict=True)) / per
+            for part in range(3)
+        )
+        for kind in sorted({kind for to in last for kind in to[0]})
+    }
+    return Cost(
+        answers=[float(answer["seconds"]) for answer in answers],
+        work=[float(answer["work_s"]) for answer in answers],
+        idle={name: statistics.mean(sizes[name] for sizes in resting) for name in ("node", "worker")},
+        peak=dict(sampler.peak),
+        together=sampler.together,
+        up=sum(up for _, up, _ in kinds.values()),
+        down=sum(down for _, _, down in kinds.values()),
+        kinds={kind: (counts[0], counts[1], counts[2]) for kind, counts in kinds.items() if counts[0] > 0},
+        content=int(answers[-1]["bytes"]),
+    )
 
 
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+def table(name: str, costs: dict[int, Cost]) -> list[str]:
+    """Before and after, one column per number of devices."""
+    before = BEFORE[name]
+    rows: dict[str, tuple[str, list[str]]] = {}
+    every = list(costs.values())
+
+    def row(title: str, old: str, values: list[str]) -> None:
+        rows[title] = (old, values)
+
+    quarters = [statistics.quantiles(cost.answers, n=4) for cost in every]
+    row("message to answer, s: median", before["answer"], [f"{q[1]:.2f}" for q in quarters])
+    row("  first and third quartile", "", [f"{q[0]:.2f} to {q[2]:.2f}" for q in quarters])
+    row("  of it training and testing", before["work"], [f"{statistics.median(cost.work):.2f}" for cost in every])
+    row("memory of a device at rest, MB", before["idle"], [f"{sum(cost.idle.values()):.0f}" for cost in every])
+    row("  node", "", [f"{cost.idle['node']:.0f}" for cost in every])
+    row("  worker", "", [f"{cost.idle['worker']:.0f}" for cost in every])
+    row("  most at one time", before["peak"], [f"{cost.together:.0f}" for cost in every])
+    row("content of an upload, bytes", "3,129" if name == "kfl" else "2,202,772", [f"{c.content:,}" for c in every])
+    row("on the wire per round, up, bytes", before["up"], [f"{cost.up:,.0f}" for cost in every])
+    row("on the wire per round, down, bytes", before["down"], [f"{cost.down:,.0f}" for cost in every])
+    kinds = sorted({kind for cost in every for kind in cost.kinds})
+    for kind in kinds:
+        told = [cost.kinds.get(kind, (0.0, 0.0, 0.0)) for cost in every]
+        row(f"  {kind}", "", [f"{count:.1f} × {up / max(count, 1e-9):,.0f} up" for count, up, _ in told])
+    head = f"{name:<36}{'2026-11-15':>14}" + "".join(f"{f'{devices} devices':>18}" for devices in costs)
+    return [head, *(f"{t:<36}{o:>14}" + "".join(f"{v:>18}" for v in vs) for t, (o, vs) in rows.items()), ""]
+
+
+def most(rounds: int) -> list[str]:
+    """Ever more devices, until an answer takes too long or memory runs out."""
+    lines, devices = [], 5
+    while True:
+        with tempfile.TemporaryDirectory(prefix="kfl-cost-") as folder:
+            cost = measure(Kfl(), devices, rounds, Path(folder) / "fleet")
+        median = statistics.median(cost.answers)
+        free = memory("MemAvailable") / memory("MemTotal")
+        lines.append(
+            f"{devices:>3} devices: message to answer {median:.2f} s, {sum(cost.idle.values()):.0f} MB each at rest"
+        )
+        print(lines[-1], flush=True)
+        if median > SLOW_S:
+            return [*lines, f"Time gives first: with {devices} devices an answer takes more than {SLOW_S:g} s."]
+        if free - devices * sum(cost.idle.values()) / memory("MemTotal") < LEAST_FREE:
+            return [*lines, f"Memory gives first: with {devices} devices less than {LEAST_FREE:.0%} of it is free."]
+        devices += 5
+
+
+def memory(name: str) -> float:
+    """A line of /proc/meminfo, in megabytes."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    out = parser.parse_args().out
-    text = ["python -m benchmarks.fleet_cost; " + machine(), ""]
-    found = {}
-    for algorithm in (Kfl(), replace(FedAvg(), learning_rate=0.05)):
-        with tempfile.TemporaryDirectory(prefix="kfl-cost-") as folder:
-            lines, found[algorithm.name] = measure(algorithm, Path(folder) / "fleet")
-        print("\n".join(lines), flush=True)
-        text += [*lines, ""]
-    knowledge, weights = 640 * 4, 550_346 * 4
-    text += [
-        f"Numbers alone: knowledge 640 × 4 = {knowledge:,} bytes, weights 550,346 × 4 = {weights:,} bytes, "
-        f"{weights / knowledge:.0f} times as much.",
-        f"On the wire, up: {found['fedavg']['up'] / found['kfl']['up']:.0f} times as much; "
-        f"down: {found['fedavg']['down'] / found['kfl']['down']:.0f} times as much.",
-    ]
-    print("\n".join(text[-2:]))
-    if out is not None:
-        out.write_text("\n".join(text) + "\n")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--devices", type=int, nargs="+", default=[3, 10])
+    parser.add_argument("--most", action="store_true")
+    options = parser.parse_args()
+    text = [f"python -m benchmarks.fleet_cost; {options.rounds} rounds; {machine()}", ""]
+    if options.most:
+        text += most(options.rounds)
+        print(text[-1])
+    else:
+        for algorithm in (Kfl(), FedAvg(learning_rate=0.05)):
+            costs = {}
+            for devices in options.devices:
+                with tempfile.TemporaryDirectory(prefix="kfl-cost-") as folder:
+                    costs[devices] = measure(algorithm, devices, options.rounds, Path(folder) / "fleet")
+            text += table(algorithm.name, costs)
+            print("\n".join(table(algorithm.name, costs)), flush=True)
+    if options.out is not None:
+        options.out.write_text("\n".join(text) + "\n")
 
 
 if __name__ == "__main__":

@@ -67,12 +67,12 @@ class LocalFleet:
         if "flwr" not in sys.modules:
             import kfl.deploy.flower  # noqa: F401  # says in a sentence if it is missing
         self.folder = self.folder.resolve()
-        paths = ":".join(str(path) for path in self.python_path)
+        paths = [*map(str, self.python_path), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**ENVIRONMENT, "FLWR_HOME": str(self.folder / "flower"), "OMP_NUM_THREADS": "1"}
         # Flower's programs start one another by name.
         environment["PATH"] = f"{Path(program('flwr')).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         if paths:
-            environment["PYTHONPATH"] = paths
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
         self.processes = ProcessGroup(self.folder / "logs", environment)
         (self.port,) = free_ports(1)
         self.run_folder = self.folder / "run"
