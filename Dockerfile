@@ -6,9 +6,9 @@ ARG EXTRAS=data,fast,plot,privacy,flower
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY constraints.txt ./
-# PyTorch for CPUs, from its own index: the usual one brings gigabytes of CUDA.
+# PyTorch for CPUs, which constraints.txt names, from its own index: the usual one brings gigabytes of CUDA.
 RUN python -m venv /venv \
-    && /venv/bin/pip install --index-url https://download.pytorch.org/whl/cpu --constraint constraints.txt torch
+    && /venv/bin/pip install --extra-index-url https://download.pytorch.org/whl/cpu --constraint constraints.txt torch
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN /venv/bin/pip install --constraint constraints.txt ".[$EXTRAS]"

@@ -7,9 +7,11 @@ runs inside them, the project's own scripts, is started for real.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import kubernetes_validate
@@ -78,8 +80,23 @@ def test_an_image_holds_what_it_needs_and_no_secret(project, which):
     assert "download.pytorch.org/whl/cpu" in text
 
 
+def test_the_sources_in_our_image_make_the_whole_package(tmp_path):
+    """What the Dockerfile copies is enough to build from, and a new project's files are in the package."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    done = ran(sys.executable, "-m", "hatchling", "build", "-t", "wheel", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    template = ROOT / "src" / "kfl" / "deploy" / "starter" / "template"
+    written = {f"kfl/deploy/starter/template/{path.relative_to(template)}" for path in template.rglob("*.in")}
+    assert len(written) > 25
+    assert {"kfl/deploy/status.schema.json", *written} <= names
+
+
 def test_images_have_the_pytorch_that_the_tests_ran_with():
-    assert f"torch=={TORCH}" in (ROOT / "constraints.txt").read_text().replace("+cpu", "").splitlines()
+    assert f"torch=={TORCH}+cpu" in (ROOT / "constraints.txt").read_text().splitlines()
 
 
 def test_shellcheck_has_nothing_to_say(project):
