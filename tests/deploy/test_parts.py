@@ -26,6 +26,7 @@ from kfl.deploy.meters import RaplMeter, make_meter
 from kfl.deploy.metrics import Metrics
 from kfl.deploy.processes import ProcessGroup, free_ports, marked
 from kfl.experiment.faults import Faults
+from kfl.scheduling import Status
 from kfl.simulation import Experiment, RoundLog
 
 
@@ -175,24 +176,29 @@ def test_the_app_and_the_connection_are_what_flower_reads(tmp_path):
 
 
 def test_metrics_are_served_on_loopback_with_the_rounds_numbers():
-    metrics = Metrics()
-    port = metrics.serve(0)
-    metrics.fleet(seen=4, there=3)
-    faults = ({"device": 2, "fault": "late", "reason": "x"},)
+    config = ServerConfig(Experiment(devices=4), FleetSettings(metrics_port=0))
+    metrics = Metrics(config)
+    port = metrics.serve()
+    metrics.fleet(seen=range(4), there=range(3), refused=1)
+    faults = ({"device": 2, "fault": "error", "code": "worker_died", "text": "x"},)
     refused = ({"device": 1, "reason": "x"},)
+    spent_j = (1.0, 2.0, 4.0), (0.5, 0.5, 0.5)
     entry = RoundLog(
-        4, 0.75, (0, 1, 2), (), (), (1.0, 2.0, 4.0), (0.5, 0.5, 0.5), 3.0, 0, 0, None, None, "ok", (2,), refused, faults
+        4, 0.75, (0, 1, 2), (), (), *spent_j, 3.0, 0, 0, None, None, Status("no_quorum"), (2,), refused, faults
     )
-    metrics.round(entry)
+    metrics.round(entry, {})
     whole = {"clock_hz": (1e9,) * 3, "static_j": (0.5,) * 3, "tail_j": (0.25,) * 3}
-    metrics.round(replace(entry, **whole))
+    metrics.round(replace(entry, **whole), {})
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-    for line in ("kfl_round 5.0", "kfl_devices_seen 4.0", "kfl_devices_available 3.0", "kfl_accuracy 0.75",
-                 "kfl_uploads_total 2.0", "kfl_late_total 2.0", "kfl_rejected_total 2.0",
-                 'kfl_energy_joules_total{device="2"} 9.0', 'kfl_energy_by_part_joules_total{part="static"} 1.5',
+    for line in ("kfl_rounds_done 5.0", "kfl_devices_seen 4.0", "kfl_devices_available 3.0", "kfl_accuracy_ratio 0.75",
+                 "kfl_uploads_total 2.0", 'kfl_rejected_total{code="note"} 2.0', "kfl_nodes_refused 1.0",
+                 'kfl_incidents_total{code="worker_died"} 2.0', 'kfl_rounds_total{code="no_quorum"} 2.0',
+                 'kfl_device_energy_joules_total{device="2"} 9.0', 'kfl_device_available{device="3"} 0.0',
+                 'kfl_energy_by_part_joules_total{part="static"} 1.5',
                  'kfl_energy_by_part_joules_total{part="computing"} 5.5'):  # fmt: skip
-        assert line in text
-    assert Metrics().serve(port) is None, "a port that is taken is no reason to stop"
+        assert line in text, line
+    taken = replace(config, fleet=replace(config.fleet, metrics_port=port))
+    assert Metrics(taken).serve() is None, "a port that is taken is no reason to stop"
 
 
 FORK = """

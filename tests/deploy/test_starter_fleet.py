@@ -51,7 +51,7 @@ def project(tmp_path):
     (folder / "venv" / "bin").symlink_to(Path(sys.executable).parent)
     edit(folder / "server.env", SUPERLINK_PORT=superlink)
     edit(folder / "device.env", SERVER=f"127.0.0.1:{proxy}")
-    edit(folder / "server.toml", rounds=2, metrics_port=0)
+    edit(folder / "server.toml", rounds=2, metrics_port=0, log_format='"json"')
     conf = folder / "proxy" / "nginx.conf"
     conf.write_text(conf.read_text().replace("8443", str(proxy)).replace("127.0.0.1:8000", f"127.0.0.1:{superlink}"))
     make_missing(made)
@@ -142,6 +142,9 @@ def test_a_project_is_rehearsed_on_this_machine_with_its_own_files(project, star
 def test_a_fleet_behind_its_proxy(project, start, tmp_path, capsys):
     project, proxy = project
     folder, authority = project.folder, project.keys / "ca.crt"
+    edit(folder / "device.env", KFL_LOG_FORMAT="json")
+    with (folder / "device.env").open("a") as file:
+        file.write(f"KFL_ONLINE_FILE={tmp_path / 'online'}\n")
     start("superlink", folder / "scripts" / "superlink.sh")
     start("nginx", NGINX, "-c", nginx_around(project, tmp_path))
     wait_for(lambda: listening(project.port) and listening(proxy))
@@ -172,8 +175,13 @@ def test_a_fleet_behind_its_proxy(project, start, tmp_path, capsys):
 
     run = start("run", sys.executable, "-m", "kfl.cli.main", "deploy", "run", cwd=folder)
     assert run.wait(240) == 0
-    said = (tmp_path / "run.log").read_text()
-    assert "round 2 of 2: 2 chosen, 2 used" in said
+    assert (tmp_path / "online").exists(), "devices tell a container's health check that the server hears of them"
+    texts = {name: (tmp_path / f"{name}.log").read_text() for name in ("run", "device-0")}
+    said = {name: [json.loads(line) for line in text.splitlines()] for name, text in texts.items()}
+    told = [line for line in said["run"] if line["event"] == "round_done"]
+    assert [(line["round"], line["used"]) for line in told] == [(1, 2), (2, 2)], "passed on from the server, once"
+    assert [line["event"] for line in said["device-0"]].count("answered") == 3  # its profile, and two rounds
+    assert {line["device"] for line in said["device-0"]} == {0}
     status = read_status(project.run_folder)
     assert (status.state, status.rounds_done, status.devices_seen) == ("finished", 2, 2)
     assert [one.used for one in status.devices] == [2, 2]

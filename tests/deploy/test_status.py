@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,4 +161,4 @@ def test_a_line_that_was_torn_is_passed_over(loop, everybody, serve_fleet):
     before = read_status(folder)
     with (folder / "fleet.jsonl").open("a") as file:
         file.write('not json\n{"round": 9')
-    assert read_status(folder) == before
+    assert replace(read_status(folder), time=before.time) == before

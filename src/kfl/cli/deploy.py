@@ -136,7 +136,7 @@ def unknown(device: int) -> str:
     )
 
 
-RUN = """Start the run of a fleet's project on its SuperLink, or continue it, and print every round.
+RUN = """Start the run of a fleet's project on its SuperLink, or continue it, and print what its server says.
 
 A server that dies is restarted and continues with the next round; a SuperLink that is unreachable is waited for.
 Ctrl-C ends only this command, which watches over the run; the run itself continues."""
@@ -153,19 +153,26 @@ class RunOptions:
 def run(arguments: Sequence[str]) -> int:
     """Submit, watch, and restart where needed."""
     options = parse(RunOptions, arguments, "kfl deploy run", RUN)
+    from kfl.deploy.logs import following, logging_as, note
     from kfl.deploy.metrics import round_sentence
     from kfl.deploy.starter import Project
+    from kfl.deploy.starter.project import LOG
     from kfl.deploy.starter.superlink import keep_running
+    from kfl.runfolder import RunReader
 
     project = Project.need(options.folder)
-    rounds = project.config.experiment.rounds
+    config = project.config
+    rounds = config.experiment.rounds
+    said, before = project.run_folder / LOG, len(RunReader(project.run_folder).whole_rounds())
     try:
-        for entry in keep_running(project, lambda sentence: print(sentence, flush=True)):
-            print(round_sentence(entry, rounds), flush=True)
+        with logging_as(config.fleet.log_format, stream=sys.stdout), following(said, sys.stdout):
+            for entry in keep_running(project):
+                if entry.round < before:  # later ones the server tells of itself
+                    note("round_seen", round_sentence(entry, rounds), round=entry.round + 1, rounds=rounds)
+            note("run_finished", f"The run is finished: {project.run_folder}")
     except KeyboardInterrupt:
         print("\nkfl: interrupted; the run itself continues. To watch over it again: kfl deploy run", file=sys.stderr)
         return 130
-    print(f"The run is finished: {project.run_folder}")
     return 0
 
 
@@ -180,7 +187,7 @@ class StatusOptions:
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path()
     """The fleet's project, or the server's run folder. Default: the current folder."""
     json: bool = False
-    """Print everything as JSON instead."""
+    """Print everything as JSON instead, in the schema that the documentation describes."""
 
 
 def status(arguments: Sequence[str]) -> int:
@@ -207,6 +214,7 @@ def show_status(status: FleetStatus) -> None:
         f"{status.devices_seen} of {status.devices_expected} devices seen.{reached} "
         f"Energy {quantity(status.energy_j, 'J')}, up {quantity(status.bits_up / 8, 'B')}, "
         f"down {quantity(status.bits_down / 8, 'B')}{speed}.",
+        *privacy_notes(status.devices),
         *(f"Node {node} cannot join: {reason}." for node, reason in status.refused.items()),
         *status.problems,
     ]
@@ -235,10 +243,25 @@ def device_columns(devices: Sequence[DeviceStatus]) -> dict[str, list[str]]:
         "last round": [_or_dash(one.last_round) for one in devices],
         "answer, s": [DASH if one.answer_s is None else f"{one.answer_s:.1f}" for one in devices],
     }
-    for name, counts in {"missed": [d.missed for d in devices], "diverged": [d.diverged for d in devices]}.items():
+    for name in ("unanswered", "missed", "diverged", "restarts"):
+        counts = [getattr(one, name) for one in devices]
         if any(counts):
             found[name] = [str(count) for count in counts]
+    if any(one.privacy for one in devices):
+        found["ε"] = [DASH if one.privacy is None else f"{one.privacy.epsilon:.3g}" for one in devices]
     return found
+
+
+def privacy_notes(devices: Sequence[DeviceStatus]) -> list[str]:
+    """What the column ε means, where there is one."""
+    spent = [one.privacy for one in devices if one.privacy is not None]
+    if not spent:
+        return []
+    worst = max(one.epsilon_with_training for one in spent)
+    return [
+        f"ε: privacy spent so far, for δ = {spent[0].delta:g} and one sample of a device; with the training of the "
+        f"body counted, up to {worst:.3g}."
+    ]
 
 
 def _share(one: DeviceStatus) -> str:

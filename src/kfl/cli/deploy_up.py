@@ -103,6 +103,10 @@ def up(config: ServerConfig, folder: Path, options: UpOptions, project: Project 
         fleet = LocalFleet(folder, config, project.device, project.device_config, python_path=[project.app])
     else:
         fleet = LocalFleet(folder, config, options.device or DEMO, python_path=[Path.cwd()])
+    if project is None and options.config is None and options.device is None:
+        where = "a temporary folder that is removed at the end" if options.out is None else str(options.out)
+        print(f"This folder is no fleet's project, so {devices} practice devices share {config.experiment.dataset},")
+        print(f"in {where}. A project of your own: kfl deploy new.")
     print(f"Starting {devices} devices and a server on {fleet.address}; logs in {fleet.folder / 'logs'}", flush=True)
     status = 0
     try:

@@ -126,3 +126,6 @@ _SENTENCES: dict[str, str | Callable[..., str]] = {
     "other_sizes": "it has {classes} classes and {features} features, the others {other_classes} and {other_features}",
     "other_model": "its model differs from the others', which this algorithm cannot average",
 }
+
+CODES = tuple(_SENTENCES)
+"""Every code that has a sentence."""

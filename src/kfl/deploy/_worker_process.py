@@ -16,12 +16,12 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfl.core.text import scrub
 from kfl.deploy._pipe import ClosedError, Pipe
+from kfl.deploy.logs import format_from_environment, note, start_logging
 
 if TYPE_CHECKING:
     from kfl.deploy.worker import Worker
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     """Serve the node at the other end of a socket."""
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the node decides
-    logging.basicConfig(level=logging.INFO, format="kfl: %(message)s")
+    start_logging(format_from_environment())
     pipe = Pipe(socket.socket(fileno=int(arguments[0])))
     frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, frames), daemon=True).start()
@@ -57,7 +57,7 @@ def serve(pipe: Pipe, frames: queue.SimpleQueue[Frame]) -> int:
             elif worker is not None:
                 pipe.send("answer", worker.open(blocks))
         except Exception as problem:  # a device function may raise anything; the fleet must continue
-            traceback.print_exc()
+            note("device_failed", "The device could not answer.", level=logging.ERROR, error=problem)
             code = "worker_memory" if _is_memory(problem) else "failed"
             pipe.send("error", code=code, reason=f"{type(problem).__name__}: {scrub(problem)}")
             if code == "worker_memory" or header["kind"] == "setup":

@@ -18,10 +18,10 @@ import sys
 from kfl.core.text import scrub
 from kfl.deploy.flower import ClientApp, Context, Error, ErrorCode, Message
 from kfl.deploy.frames import pack
+from kfl.deploy.logs import note
 from kfl.deploy.protocol import RefusedError, from_record, refusal, to_record
 from kfl.deploy.worker import make_worker
 
-log = logging.getLogger("kfl")
 app = ClientApp()
 
 
@@ -36,7 +36,7 @@ def answer(message: Message, context: Context) -> Message:
         worker = make_worker(context.node_config, context.run_config)
         return Message(to_record(worker.open(parts)), reply_to=message)
     except Exception as problem:  # a device function may raise anything; the fleet must continue
-        log.exception("The device could not answer.")
+        note("device_failed", "The device could not answer.", level=logging.ERROR, error=problem)
         reason = f"{type(problem).__name__}: {scrub(problem)}"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 

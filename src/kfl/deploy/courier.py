@@ -7,7 +7,6 @@ node 1. If the SuperLink goes away, the courier waits for it to come back.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kfl.core.text import scrub
 from kfl.deploy._mailbox import Letter, Mailbox
 from kfl.deploy.frames import RawArray, size_bytes, unpack
+from kfl.deploy.logs import warn
 from kfl.deploy.protocol import Parts, RefusedError, Values, from_entries, to_record
 
 if TYPE_CHECKING:
     from kfl.deploy.flower import Grid, Message
 
-log = logging.getLogger("kfl")
 T = TypeVar("T")
 
 UNAVAILABLE = {3: ("late", "message_expired"), 4: ("late", "answer_expired"), 5: ("gone", "offline")}
@@ -131,7 +130,8 @@ class Courier:
         except Exception as problem:  # httpx, and what Flower makes of its errors: all mean "not now"
             if self.clock() - self._complained > 60:
                 self._complained = self.clock()
-                log.warning("The SuperLink does not answer (%s: %s); retrying.", type(problem).__name__, scrub(problem))
+                why = f"{type(problem).__name__}: {scrub(problem)}"
+                warn("superlink_unreachable", f"The SuperLink does not answer ({why}); retrying.")
             return None
 
 

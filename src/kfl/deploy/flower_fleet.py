@@ -6,7 +6,6 @@ measured or reported.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
@@ -23,7 +22,9 @@ from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.device import Advice
 from kfl.deploy.frames import pack_all
 from kfl.deploy.inventory import Inventory, server_engine
+from kfl.deploy.logs import iso, note, warn
 from kfl.deploy.masked_round import KEYS, MaskedRound, masked_bits
+from kfl.deploy.privacy import PrivacyLedger
 from kfl.deploy.protocol import Parts, Values
 from kfl.deploy.roster import Member, Roster
 from kfl.deploy.validation import Question, Verdict, energy_limits, judge, most_bytes
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from kfl.scheduling import Decision
     from kfl.wireless import LinkState
 
-log = logging.getLogger("kfl")
-
 WAIT_S = 1.0
 """Seconds between two looks for devices while too few are online."""
 
@@ -49,6 +48,7 @@ class FlowerFleet(Fleet):
         self.roster, self.courier = roster, courier
         self.experiment, self.settings = roster.config.experiment, roster.config.fleet
         self.quorum = self.settings.quorum
+        self.privacy = PrivacyLedger(self.experiment.algorithm, self.settings.privacy_delta)
         self.round_facts: dict[str, Any] = {}
         """Real times and bytes of the last round."""
         self.present: dict[int, Member] = {}
@@ -67,7 +67,8 @@ class FlowerFleet(Fleet):
         end = time.monotonic() + self.settings.join_deadline_s
         while self.look() < self.experiment.devices:
             if len(self.present) >= self.settings.min_devices and time.monotonic() >= end:
-                log.info("%d of %d devices are online; the run begins.", len(self.present), self.experiment.devices)
+                online, all_ = len(self.present), self.experiment.devices
+                note("run_begins", f"{online} of {all_} devices are online; the run begins.", devices=online)
                 break
             time.sleep(WAIT_S)
         self.engine = server_engine(self.experiment, next(iter(self.roster.members.values())).profile)
@@ -82,7 +83,7 @@ class FlowerFleet(Fleet):
                 raise ConfigError(
                     "folder", found, f"that of a run whose {name} has the shape {expected}, as devices have"
                 )
-        log.info("The run continues with round %d.", state.round)
+        note("run_continues", f"The run continues with round {state.round + 1}.", round=state.round + 1)
         return state
 
     def gather(self, state: RunState) -> RunState:
@@ -92,7 +93,8 @@ class FlowerFleet(Fleet):
         while len(self.present) < self.settings.min_devices:
             if time.monotonic() - complained > 60:
                 complained = time.monotonic()
-                log.warning("Round %d waits: too few devices are online.", state.round)
+                number, online = state.round + 1, len(self.present)
+                warn("round_waits", f"Round {number} waits: too few devices are online.", round=number, devices=online)
             time.sleep(WAIT_S)
             self.look()
         if self._joined:
@@ -154,6 +156,7 @@ class FlowerFleet(Fleet):
         self.judged_s = time.perf_counter()
         self.round_facts = {
             "round": state.round,
+            "time": iso(time.time()),
             "decide_s": decided_s - self._started_s,
             "wait_s": answered_s - decided_s,
             "judge_s": self.judged_s - answered_s,
@@ -188,15 +191,17 @@ class FlowerFleet(Fleet):
         return state.correct if state.round else self._counts(state, self.roster.members)
 
     def describe_devices(self) -> Iterable[dict[str, Any]]:
-        """For each device that joined its number, model, parameters, samples and classes."""
+        """For each device that joined its number, model, parameters, samples, classes, and its spent privacy."""
         for device, member in sorted(self.roster.members.items()):
             profile = member.profile
+            privacy = self.privacy.record(device, profile)
             yield {
                 "device": device,
                 "model": profile.model,
                 "parameters": profile.parameters,
                 "samples": profile.samples,
                 "classes": [c for c, count in enumerate(profile.samples_per_class) if count],
+                **({} if privacy is None else {"privacy": privacy}),
             }
 
     def _take_stock(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
+import os
 import random
 import signal
 import sys
@@ -30,9 +30,9 @@ from kfl.deploy import _bundle
 from kfl.deploy._fleet_api import HEARTBEAT_S, App, AwayError, FleetApi, StatusError
 from kfl.deploy._objects import Incoming, Outgoing, error_reply, read_entries, reply
 from kfl.deploy._worker_link import WorkerError, WorkerLink
+from kfl.deploy.logs import format_from_environment, note, start_logging, warn
 from kfl.deploy.protocol import Parts, RefusedError, from_entries, refusal
 
-log = logging.getLogger("kfl")
 T = TypeVar("T")
 
 FAILED, INVALID_APP, CRASHED = 2, 7, 8
@@ -46,6 +46,7 @@ MARGIN = 0.1
 MARGIN_S = 2.0
 OBJECT_RETRY_S = 0.05
 BEAT_S = 0.7 * HEARTBEAT_S
+ONLINE = "KFL_ONLINE_FILE"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Node:
         self.refresh = False
         """Whether the device function must be called again."""
         self._apps: dict[int, App] = {}
+        self._who: dict[str, Any] = {"device": options.number}
         self._beat_s = self._asked_s = self._empty_s = time.monotonic()
         """When the last heartbeat was sent, the last message came, and the last look found none."""
 
@@ -104,7 +106,8 @@ class Node:
         self.worker.start()  # it imports PyTorch while this process knocks
         try:
             number = self._enter()
-            log.info("Online as node %d, device %d.", number, self.options.number)
+            mark_online()
+            note("online", f"Online as node {number}, device {self.options.number}.", **self._who, node=str(number))
             while True:
                 self._turn()
         finally:
@@ -122,7 +125,11 @@ class Node:
             except StatusError as problem:
                 if problem.status == 401 and self.api.clock_is_off and not skewed:
                     skewed = True  # the refusal told the server's time; signed with that, it may be let in
-                    log.warning("The clock of this machine is not the server's; requests are signed with the server's.")
+                    warn(
+                        "clock_off",
+                        "The clock of this machine is not the server's; requests are signed with the server's.",
+                        **self._who,
+                    )
                     continue
                 if problem.status == 401 or time.monotonic() > end:
                     raise KflError(
@@ -130,7 +137,7 @@ class Node:
                     ) from None
                 if not told:
                     told = True
-                    log.info("%s Knocking for up to %g s.", problem, ENTER_S)
+                    note("knocking", f"{problem} Knocking for up to {ENTER_S:g} s.", **self._who)
                 time.sleep(KNOCK_S)
 
     def _turn(self) -> None:
@@ -141,7 +148,8 @@ class Node:
             self._empty_s = now
             how = self.worker.tend()
             if how is not None:
-                log.warning("The worker died while it had nothing to do (%s); a fresh one is started.", how)
+                why = f"The worker died while it had nothing to do ({how}); a fresh one is started."
+                warn("worker_died", why, **self._who)
             quick = now - self._asked_s < self.options.idle_after_s
             self._beat()
             # Not all devices at the same moment.
@@ -150,7 +158,8 @@ class Node:
         try:
             self._take(question, now)
         except StatusError as problem:  # its run has ended, or nobody waits any more
-            log.warning("Message %.8s of run %d is dropped. %s", question.id, question.run, problem)
+            text = f"Message {question.id:.8} of run {question.run} is dropped. {problem}"
+            warn("message_dropped", text, **self._who)
         self._asked_s = time.monotonic()
         self._beat()
 
@@ -164,7 +173,8 @@ class Node:
         began_s = time.monotonic()
         answer = self._answer(question, parts, until, lambda: waited_s + time.monotonic() - arrived_s)
         worked_s = time.monotonic() - began_s
-        log.info("Round %s: %s in %.2f s.", question.group, question.kind, worked_s)
+        what: dict[str, Any] = {"group": question.group, "kind": question.kind, "seconds": worked_s}
+        note("answered", f"Round {question.group}: {question.kind} in {worked_s:.2f} s.", **self._who, **what)
         self._patiently(partial(self.api.push, question.run, answer, worked_s))
 
     def _content(self, question: Incoming, until: float) -> Parts | RefusedError:
@@ -195,14 +205,14 @@ class Node:
                 self.worker.stop()
             return reply(question, self.worker.answer(setup, parts, until, self._beat_if_possible), after())
         except WorkerError as problem:
-            log.warning("%s", problem)
+            warn("worker_failed", str(problem), **self._who, code=problem.code)
             if problem.code == "failed":
                 return error_reply(question, FAILED, str(problem).removeprefix("failed: "), after())
             return error_reply(question, CRASHED, str(problem), after())
         except (KflError, OSError) as problem:
             if isinstance(problem, StatusError):
                 raise
-            log.warning("%s", problem)
+            warn("app_failed", str(problem), **self._who)
             return error_reply(question, INVALID_APP, str(problem), after())
 
     def _setup(self, run: int) -> dict[str, Any]:
@@ -227,6 +237,7 @@ class Node:
         if time.monotonic() - self._beat_s >= BEAT_S:
             self._beat_s = time.monotonic()
             self._patiently(self.api.heartbeat)
+            mark_online()
 
     def _beat_if_possible(self) -> None:
         """The same while the worker works, which needs no patience: the answer will need it."""
@@ -234,6 +245,7 @@ class Node:
             with contextlib.suppress(AwayError):
                 self.api.heartbeat()
                 self._beat_s = time.monotonic()
+                mark_online()
 
     def _patiently(self, call: Callable[[], T]) -> T:
         """The result of a request; while the server is away, try again and again, at most every ten seconds."""
@@ -244,9 +256,16 @@ class Node:
             except AwayError as problem:
                 if not told:
                     told = True
-                    log.warning("%s Trying on.", problem)
+                    warn("server_away", f"{problem} Trying on.", **self._who)
                 time.sleep(wait_s * random.uniform(0.8, 1.2))
                 wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+
+
+def mark_online() -> None:
+    """Touch the file that KFL_ONLINE_FILE names, if any: a container is well while the server hears of it."""
+    if path := os.environ.get(ONLINE):
+        with contextlib.suppress(OSError):
+            Path(path).touch()
 
 
 def refuse(question: Incoming, problem: RefusedError, after_s: float) -> Outgoing:
@@ -258,8 +277,8 @@ def refuse(question: Incoming, problem: RefusedError, after_s: float) -> Outgoin
 
 def main(arguments: list[str]) -> int:
     """Run a device by the options in JSON that `kfl deploy device` gives."""
-    logging.basicConfig(level=logging.INFO, format="kfl: %(message)s")
     try:
+        start_logging(format_from_environment())
         options = NodeOptions(**json.loads(arguments[0]))
         options.validate()
         node = Node(options)
@@ -268,7 +287,7 @@ def main(arguments: list[str]) -> int:
             signal.signal(number, _stop)
         node.run()
     except StopNode:
-        log.info("Ended.")
+        note("ended", "Ended.")
         return 0
     except KflError as problem:
         print(problem, file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -13,11 +12,10 @@ from typing import Any
 from kfl.core.text import scrub
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.frames import pack
+from kfl.deploy.logs import note, warn
 from kfl.deploy.profile import MOST_PROFILE_BYTES, Profile
 from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version
 from kfl.deploy.settings import ServerConfig
-
-log = logging.getLogger("kfl")
 
 NAMED = re.compile(r"device-(\d{1,9})")
 """A node registered under such a name (`flwr supernode register --name device-3`) can only be that device."""
@@ -104,7 +102,8 @@ class Roster:
         self._agree(profile)
         self.members[device] = Member(profile, node, scrub(nodes[node], 64))
         self.refused.pop(node, None)
-        log.info("Device %d joined: %d samples, %s.", device, profile.samples, profile.model)
+        sentence = f"Device {device} joined: {profile.samples} samples, {profile.model}."
+        note("device_joined", sentence, device=device, node=str(node), samples=profile.samples)
         return device
 
     def _agree(self, profile: Profile) -> None:
@@ -129,7 +128,7 @@ class Roster:
         """Note why, and ask again later, with the waiting time doubled each time: it may be repaired or restarted."""
         patience = min(self.refused[node][2] * 2, LONGEST_PATIENCE_S) if node in self.refused else FIRST_PATIENCE_S
         self.refused[node] = (reason.to_dict(), self.clock() + patience, patience)
-        log.warning("Node %d cannot join: %s.", node, reason)
+        warn("node_refused", f"Node {node} cannot join: {reason}.", node=str(node), code=reason.code)
 
     def restore(self, table: Mapping[str, Any]) -> None:
         """Restore the devices that an earlier process of this server wrote down, so that none is asked twice.

@@ -4,15 +4,15 @@ Its configuration in the Flower run: `config`, the path of the server's TOML fil
 its run folder. A new Flower run with the same folder goes on with the round after the last one that was finished.
 
 Rounds, checkpoints, history and summary are the simulator's (`kfl.simulation.runner.Runner`), played with the devices
-behind Flower (`kfl.deploy.flower_fleet`). The run folder is the simulator's too, with two more files:
+behind Flower (`kfl.deploy.flower_fleet`). The run folder is the simulator's too, with three more files:
 
     fleet.json      the run's name, who is in the fleet, who was refused, where the metrics are
-    fleet.jsonl     one line per round: real times, bytes, how long each device took
+    fleet.jsonl     one line per round: real times, bytes, how long each device took, privacy spent
+    server.log      what the server said
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 import uuid
@@ -25,26 +25,29 @@ from kfl.core.errors import ConfigError, RunFolderError
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Context, Grid, ServerApp
 from kfl.deploy.flower_fleet import FlowerFleet
+from kfl.deploy.logs import logging_into, note, start_logging, warn
 from kfl.deploy.metrics import Metrics, round_sentence
 from kfl.deploy.roster import Roster
 from kfl.deploy.settings import ServerConfig
+from kfl.deploy.starter.project import LOG
+from kfl.deploy.status import problems
 from kfl.runfolder import RoundLog, RunFolder, RunReader, describe_environment
 from kfl.simulation.runner import Runner, RunOptions
 from kfl.simulation.world import trace_facts
 
-log = logging.getLogger("kfl")
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the fleet from where it is to its last round."""
-    logging.basicConfig(level=logging.INFO, format="kfl: %(message)s")
     paths = {name: str(context.run_config.get(name) or "") for name in ("config", "folder")}
     for name, path in paths.items():
         if not path:
             raise ConfigError(name, path, "a path in the configuration of the Flower run (flwr run -c)")
-    serve(grid, ServerConfig.load(Path(paths["config"])), Path(paths["folder"]))
+    config = ServerConfig.load(Path(paths["config"]))
+    start_logging(config.fleet.log_format)
+    serve(grid, config, Path(paths["folder"]))
 
 
 def serve(grid: Grid, config: ServerConfig, folder: Path) -> None:
@@ -55,14 +58,17 @@ def serve(grid: Grid, config: ServerConfig, folder: Path) -> None:
         finished, facts = target.prepare(config.experiment) == "finished", _environment(config)
         target.refuse_other_files(facts)
         if finished:
-            log.info("The run in %s is finished.", folder.name)
+            note("run_finished", f"The run in {folder.name} is finished.")
             return
         target.write_environment(facts)
-        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
-        server.runner.start()
-        server.runner.play()
-        server.write_roster()
-        log.info("The run is finished after %d rounds.", config.experiment.rounds)
+        with logging_into(folder / LOG, config.fleet.log_format):
+            server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+            server.runner.start()
+            server.show_standing()
+            server.runner.play()
+            server.write_roster()
+            rounds = config.experiment.rounds
+            note("run_finished", f"The run is finished after {rounds} rounds.", rounds=rounds)
 
 
 class FleetServer:
@@ -70,14 +76,14 @@ class FleetServer:
 
     def __init__(self, config: ServerConfig, target: RunFolder, courier: Courier) -> None:
         self.config, self.target = config, target
-        self.metrics = Metrics()
-        port = config.fleet.metrics_port
-        self.port = None if port is None else self.metrics.serve(port)
         before = _read_fleet(target.path)
         self.roster = Roster(config, run_name(before))
         self.roster.restore(before)
-        self.write_roster()
         self.fleet = FlowerFleet(self.roster, courier, self._on_look)
+        self.metrics = Metrics(config)
+        self.known = self._replay()
+        self.port = self.metrics.serve()
+        self.write_roster()
         # A checkpoint after every round: what devices have learned cannot be played again.
         options = RunOptions(keep_models=False, checkpoint_s=0.0, on_round=self._on_round)
         identity = blake2b(target.identity().encode(), digest_size=16).hexdigest()
@@ -87,19 +93,68 @@ class FleetServer:
         """Write who is in the fleet."""
         self.target.write_fleet({"run": self.roster.run, "metrics_port": self.port, **self.roster.table()})
 
+    def _replay(self) -> int:
+        """Count what earlier processes of this server did; how many rounds that were."""
+        reader = RunReader(self.target.path)
+        entries, facts = reader.whole_rounds(), {fact.get("round"): fact for fact in reader.fleet_rounds()}
+        for entry in entries:
+            self.fleet.privacy.count(entry)
+            self.metrics.round(entry, facts.get(entry.round, {}))
+        return len(entries)
+
     def _on_look(self, changed: bool) -> None:
         if changed:
             self.write_roster()
-        self.metrics.fleet(len(self.roster.members), len(self.fleet.present))
+        self.metrics.fleet(self.roster.members, self.fleet.present, len(self.roster.refused))
 
     def _on_round(self, entry: RoundLog) -> None:
         """Tell of a round that is on the disk, and rest before the next."""
-        self.metrics.round(entry)
-        self.target.append_fleet({**self.fleet.round_facts, "keep_s": time.perf_counter() - self.fleet.judged_s})
-        rounds = self.config.experiment.rounds
-        log.info("%s", round_sentence(entry, rounds))
-        if entry.round + 1 < rounds:
+        if new := entry.round >= self.known:  # not one that is played again after a crash
+            self.fleet.privacy.count(entry)
+        keep_s = time.perf_counter() - self.fleet.judged_s
+        facts = {**self.fleet.round_facts, "keep_s": keep_s, **self._privacy(entry)}
+        self.target.append_fleet(facts)
+        if new:
+            self.metrics.round(entry, facts)
+        self.show_standing()
+        self._tell(entry)
+        if entry.round + 1 < self.config.experiment.rounds:
             time.sleep(self.config.fleet.pause_s)
+
+    def _privacy(self, entry: RoundLog) -> dict[str, Any]:
+        """What the devices of a round have spent up to now; empty where uploads have no noise."""
+        members = {device: self.roster.members.get(device) for device in entry.devices}
+        found = {d: self.fleet.privacy.record(d, m.profile) for d, m in members.items() if m is not None}
+        spent = {str(device): record for device, record in found.items() if record is not None}
+        return {"privacy": spent} if spent else {}
+
+    def show_standing(self) -> None:
+        """Tell metrics what every device has spent; possible once the devices are there."""
+        members, budget_j, epsilon = self.roster.members, self.fleet.table.budget_j, {}
+        for device, member in members.items():
+            cost = self.fleet.privacy.spent(device, member.profile)
+            if cost is not None:
+                epsilon[device] = cost.epsilon
+        self.metrics.standing({device: float(budget_j[device]) for device in members}, epsilon)
+
+    def _tell(self, entry: RoundLog) -> None:
+        """A line for every device that something went wrong with, and one for the round."""
+        for incident in problems(entry):
+            warn(
+                "device_incident", incident.sentence, round=entry.round + 1, device=incident.device, code=incident.code
+            )
+        note(
+            "round_done",
+            round_sentence(entry, self.config.experiment.rounds),
+            round=entry.round + 1,
+            rounds=self.config.experiment.rounds,
+            status=entry.status.code,
+            chosen=len(entry.devices),
+            used=len(entry.used),
+            accuracy=entry.accuracy,
+            energy_j=entry.energy_j,
+            seconds=entry.time_s,
+        )
 
 
 def run_name(fleet: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +32,7 @@ from typing import Any, Literal
 from kfl.algorithms.sums import why_not_summed
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
+from kfl.deploy.logs import LogFormat
 from kfl.deploy.secure import LEAST_DEVICES, RANGES
 from kfl.experiment import Experiment
 
@@ -71,7 +73,18 @@ class FleetSettings:
     max_compute_power_w: float = 100.0
     """No device draws more than this while it computes: reported energy above this times deadline_s is refused."""
     metrics_port: int | None = None
-    """Port on 127.0.0.1 for Prometheus; 0 takes a free one, none serves nothing."""
+    """Port for Prometheus; 0 takes a free one, none serves nothing."""
+    metrics_host: str = "127.0.0.1"
+    """Address the port is opened on. Metrics ask for no password: another than 127.0.0.1 belongs behind a firewall or a
+    network of containers."""
+    metrics_devices: int = 1000
+    """A fleet of more devices has no series per device, which Prometheus would have to keep; 0 for none at all."""
+    privacy_delta: float = 1e-5
+    """The δ for which metrics and status compute the ε that devices have spent, where uploads have noise."""
+    privacy_alert_epsilon: float | None = None
+    """Alerts fire when a device has spent nine tenths of this ε; none for no alert. Nothing else depends on it."""
+    log_format: LogFormat = "text"
+    """What the server logs: sentences (text), or one JSON object per line (json)."""
     secure_sums: bool = False
     """Add uploads under masks, so that the server learns sums and no upload; needs an algorithm that averages."""
     secure_threshold: float = 2 / 3
@@ -94,6 +107,11 @@ class FleetSettings:
             _require(0 <= getattr(self, name) < inf, name, getattr(self, name), "0 or more")
         _require(0 <= self.quorum <= 1, "quorum", self.quorum, "from 0 to 1")
         _require(self.min_devices >= 1, "min_devices", self.min_devices, "1 or more")
+        _require(self.metrics_devices >= 0, "metrics_devices", self.metrics_devices, "0 or more")
+        _require(0 < self.privacy_delta < 1, "privacy_delta", self.privacy_delta, "above 0 and below 1")
+        alert = self.privacy_alert_epsilon
+        _require(alert is None or 0 < alert < inf, "privacy_alert_epsilon", alert, "a positive number, or none")
+        _require(_is_address(self.metrics_host), "metrics_host", self.metrics_host, "an address, such as 127.0.0.1")
         port = self.metrics_port
         _require(port is None or 0 <= port < 2**16, "metrics_port", port, "a port from 0 to 65535, or none")
         _require(0 < self.secure_threshold <= 1, "secure_threshold", self.secure_threshold, "above 0 and at most 1")
@@ -175,3 +193,11 @@ class ServerConfig:
 def _require(condition: bool, name: str, value: object, expected: str) -> None:
     if not condition:
         raise ConfigError(f"fleet.{name}", value, expected)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -6,8 +6,11 @@ names is imported.
 
 from __future__ import annotations
 
+import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,40 @@ from typing import Any
 from kfl.algorithms import Rejection
 from kfl.core.errors import RunFolderError
 from kfl.core.refusals import describe, stored_refusal
+from kfl.deploy.logs import iso
 from kfl.runfolder import RoundLog, RunReader, is_run_folder, read_run
 
+SCHEMA = 1
+"""Version of what `to_dict` gives; `status.schema.json` describes it. Fields are added under the same version; one that
+goes away or changes its meaning makes a new version."""
+WORKER = "worker_"
+"""Codes of errors that cost a device its worker process begin with this: worker_died, worker_hung …"""
 NO_ANSWER = ("late", "gone", "error", "garbled", "unsent", "outage")
 """Faults that cost a round the device's answer; the others, such as energy, only note something."""
+INCIDENTS = (*NO_ANSWER, "energy", "diverged", "missed")
+"""What can go wrong with a device, beside a refused answer and a worker that failed."""
+
+
+@dataclass(frozen=True)
+class PrivacyStatus:
+    """What a device's uploads have revealed so far (`kfl.algorithms.privacy`)."""
+
+    uploads: int
+    """Rounds in which its upload may have left it."""
+    epsilon: float
+    """Of the averaging alone."""
+    delta: float
+    epsilon_with_training: float
+    """Holds without conditions."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that went wrong with a device in a round."""
+
+    device: int
+    code: str
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -51,12 +84,26 @@ class DeviceStatus:
     """Last round with an answer that was used, counted from 1."""
     answer_s: float | None
     """Seconds its last answer took."""
+    last_answer_time: str | None
+    """When it last answered, UTC; None if never, or before kfl wrote that down."""
+    unanswered: int
+    """Messages since its last answer."""
+    incidents: Mapping[str, int]
+    """What went wrong and how often: late, gone, error, rejected, diverged, worker_died …"""
+    restarts: int
+    """Times its worker process had to be started anew; the device itself stayed."""
+    privacy: PrivacyStatus | None
+    """None where uploads have no noise."""
 
 
 @dataclass(frozen=True)
 class FleetStatus:
     """A fleet's run so far."""
 
+    schema: int
+    """Version of this table."""
+    time: str
+    """When it was read, UTC."""
     folder: str
     state: str
     """running, finished, or stopped (nobody holds the run folder and rounds are left)."""
@@ -73,9 +120,12 @@ class FleetStatus:
     bits_down: float
     round_s: float | None
     """Mean real time of the last ten rounds."""
+    last_round_time: str | None
+    """When the last round ended, UTC."""
     late: int
     lost: int
     rejected: int
+    rounds_without_quorum: int
     metrics_port: int | None
     devices: tuple[DeviceStatus, ...]
     refused: Mapping[str, str]
@@ -103,14 +153,22 @@ def read_status(folder: Path) -> FleetStatus:
     members: dict[str, Any] = table.get("devices", {})
     final = {int(record["device"]): record for record in reader.devices()}
     budgets = [inf] * run.devices if run.cell is None else run.cell.budget_j(run.planned).tolist()
+    wrong = [problem for log in reversed(logs) for problem in problems(log)]
+    incidents: dict[int, Counter[str]] = defaultdict(Counter)
+    for problem in wrong:
+        incidents[problem.device][problem.code] += 1
     devices = tuple(
-        _device(device, members.get(str(device), {}), logs, facts, final.get(device), budgets[device])
+        _device(
+            device, members.get(str(device), {}), logs, facts, final.get(device), budgets[device], incidents[device]
+        )
         for device in range(run.devices)
     )
     last = logs[-10:]
     port = table.get("metrics_port")
     state = "finished" if run.finished else ("running" if reader.held else "stopped")
     return FleetStatus(
+        schema=SCHEMA,
+        time=iso(time.time()),
         folder=str(folder),
         state=state,
         algorithm=run.algorithm,
@@ -124,13 +182,15 @@ def read_status(folder: Path) -> FleetStatus:
         bits_up=sum(log.bits_up for log in logs),
         bits_down=sum(log.bits_down for log in logs),
         round_s=sum(log.time_s for log in last) / len(last) if last else None,
+        last_round_time=_time(facts[-1]) if facts else None,
         late=sum(one.late for one in devices),
         lost=sum(one.lost for one in devices),
         rejected=sum(one.rejected for one in devices),
+        rounds_without_quorum=sum(log.status.code == "no_quorum" for log in logs),
         metrics_port=port if isinstance(port, int) and state == "running" else None,
         devices=devices,
         refused={str(node): describe(*stored_refusal(why)) for node, why in table.get("refused", {}).items()},
-        problems=tuple(_problems(logs))[:10],
+        problems=tuple(problem.sentence for problem in wrong[:10]),
     )
 
 
@@ -147,12 +207,15 @@ def _device(
     facts: list[dict[str, Any]],
     final: Mapping[str, Any] | None,
     allowed_j: float,
+    incidents: Mapping[str, int],
 ) -> DeviceStatus:
     profile: Mapping[str, Any] = member.get("profile", {})
     asked = [log for log in logs if device in log.devices]
     faults = [fault["fault"] for log in asked for fault in log.faults if fault["device"] == device]
     used = [log for log in asked if device in log.used]
-    answers = [answer for fact in facts if "bytes" in (answer := fact.get("answers", {}).get(str(device), {}))]
+    asked_facts = [(fact, fact["answers"][str(device)]) for fact in facts if str(device) in fact.get("answers", {})]
+    answers = [(fact, answer) for fact, answer in asked_facts if "bytes" in answer]
+    silent = takewhile(lambda one: "bytes" not in one[1], reversed(asked_facts))
     own_j = profile.get("budget_j")
     return DeviceStatus(
         device=device,
@@ -171,8 +234,29 @@ def _device(
         budget_j=allowed_j if own_j is None else float(own_j),
         accuracy=_accuracy(device, profile, facts, final),
         last_round=used[-1].round + 1 if used else None,
-        answer_s=float(answers[-1]["seconds"]) if answers else None,
+        answer_s=float(answers[-1][1]["seconds"]) if answers else None,
+        last_answer_time=_time(answers[-1][0]) if answers else None,
+        unanswered=sum(answer.get("silence") != "unsent" for _, answer in silent),
+        incidents=dict(sorted(incidents.items())),
+        restarts=sum(count for code, count in incidents.items() if code.startswith(WORKER)),
+        privacy=_privacy(device, facts),
     )
+
+
+def _time(fact: Mapping[str, Any]) -> str | None:
+    found = fact.get("time")
+    return found if isinstance(found, str) else None
+
+
+def _privacy(device: int, facts: Sequence[Mapping[str, Any]]) -> PrivacyStatus | None:
+    """What the server wrote down when the device last took part."""
+    for fact in reversed(facts):
+        found = fact.get("privacy", {}).get(str(device))
+        if found is not None:
+            beyond = {name: inf if found[name] is None else float(found[name]) for name in ("epsilon", "delta")}
+            worst = found["epsilon_with_training"]
+            return PrivacyStatus(int(found["uploads"]), **beyond, epsilon_with_training=inf if worst is None else worst)
+    return None
 
 
 def _energy(log: RoundLog, device: int) -> float:
@@ -194,17 +278,16 @@ def _accuracy(
     return float((reported or [profile.get("correct", 0)])[-1]) / float(tests)
 
 
-def _problems(logs: Sequence[RoundLog]) -> list[str]:
-    """What went wrong, newest first, a sentence each."""
+def problems(log: RoundLog) -> list[Problem]:
+    """What went wrong in a round."""
+    where = f"Round {log.round + 1}, device"
     found = []
-    for log in reversed(logs):
-        where = f"Round {log.round + 1}"
-        for one in log.faults:
-            why = describe(*stored_refusal(one))
-            found.append(f"{where}, device {one['device']}, {one.get('fault')}" + (f": {why}" if why else ""))
-        found += [
-            f"{where}, device {one['device']}, rejected: {Rejection.from_dict(one).describe()}" for one in log.rejected
-        ]
-        found += [f"{where}, device {device}, not reached by the broadcast" for device in log.missed]
-        found += [f"{where}, device {device}, its training diverged to infinity" for device in log.diverged]
-    return [f"{sentence.rstrip('.')}." for sentence in found]
+    for one in log.faults:
+        cause, facts = stored_refusal(one)
+        why = describe(cause, facts)
+        code = cause if cause.startswith(WORKER) else str(one.get("fault", "fault"))
+        found.append((one["device"], code, f"{code}: {why}" if why else code))
+    found += [(one["device"], "rejected", f"rejected: {Rejection.from_dict(one).describe()}") for one in log.rejected]
+    found += [(device, "missed", "not reached by the broadcast") for device in log.missed]
+    found += [(device, "diverged", "its training diverged to infinity") for device in log.diverged]
+    return [Problem(device, code, f"{where} {device}, {what.rstrip('.')}.") for device, code, what in found]

@@ -18,6 +18,10 @@ from kfl.deploy.starter.project import Project
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
 HOME = re.compile(r"(/[A-Za-z0-9._-]+)+")
+TORCH = "2.13.0"
+"""PyTorch in the images."""
+TRIED = 3
+"""Devices that compose.yaml can start beside the server, to try; real ones are elsewhere."""
 
 
 def write_project(folder: Path, devices: int = 3, host: str = "fleet.example.org", home: str | None = None) -> Project:
@@ -43,6 +47,8 @@ def write_project(folder: Path, devices: int = 3, host: str = "fleet.example.org
             "host": host,
             "home": home,
             "version": __version__,
+            "torch": TORCH,
+            **_devices_in_compose(name, home, min(devices, TRIED)),
         }
         folder.mkdir(parents=True, exist_ok=True)
         write_app(folder / "app", name, f"{words['package']}.device:device")
@@ -63,6 +69,35 @@ def _copy(source: Traversable, target: Path, words: dict[str, str]) -> None:
             write_atomic(target / name, _fill(entry.read_text(encoding="utf-8"), words).encode())
             if name.endswith(".sh"):
                 (target / name).chmod(0o755)
+
+
+def _devices_in_compose(name: str, home: str, count: int) -> dict[str, str]:
+    """The parts of compose.yaml that there is one of for each device."""
+    service = """  device-{0}:
+    <<: *ours
+    command: [device, "{0}"]
+    profiles: [devices]
+    environment:
+      SERVER: proxy:8443
+    networks: [fleet]
+    depends_on:
+      proxy: {{condition: service_healthy}}
+    volumes:
+      - device-{0}:/var/lib/{1}
+      - ./device.toml:{2}/device.toml:ro
+    secrets:
+      - source: ca.crt
+        target: {2}/keys/ca.crt
+      - source: device-{0}
+        target: {2}/keys/device-{0}
+    mem_limit: 1g
+
+"""
+    return {
+        "composedevices": "".join(service.format(device, name, home) for device in range(count)),
+        "composevolumes": "".join(f"  device-{device}:\n" for device in range(count)),
+        "composesecrets": "\n".join(f"  device-{d}: {{file: keys/device-{d}}}" for d in range(count)),
+    }
 
 
 def _fill(text: str, words: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ differ between versions and systems, and files that a fleet depends on should co
 
 from __future__ import annotations
 
+import os
 import secrets
 import tempfile
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from kfl.deploy.settings import ServerConfig
 CONNECTION = "fleet"
 """Name of the SuperLink in Flower's own configuration."""
 DEFAULT_PORT = 8000
+LOG = "server.log"
+"""What the server said, in its run folder."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +104,19 @@ class Project:
 
     @property
     def port(self) -> int:
-        """Where the SuperLink listens on this machine: SUPERLINK_PORT in server.env."""
-        value = _from_environment_file(self.folder / "server.env", "SUPERLINK_PORT")
+        """Where the SuperLink listens: SUPERLINK_PORT in the environment or in server.env."""
+        value = _variable(self.folder / "server.env", "SUPERLINK_PORT")
         return int(value) if value.isdigit() else DEFAULT_PORT
 
     @property
+    def host(self) -> str:
+        """Where the server's processes reach the SuperLink: this machine, or SUPERLINK_HOST among containers."""
+        return _variable(self.folder / "server.env", "SUPERLINK_HOST") or "127.0.0.1"
+
+    @property
     def address(self) -> str:
-        """The SuperLink as this machine reaches it."""
-        return f"127.0.0.1:{self.port}"
+        """The SuperLink as the server's processes reach it."""
+        return f"{self.host}:{self.port}"
 
 
 HERE = ("localhost", "127.0.0.1")
@@ -169,13 +177,16 @@ def replace_device_key(project: Project, device: int) -> Pair:
 
 
 def server_names(project: Project) -> list[str]:
-    """The name devices know the server by, from SERVER in device.env."""
-    value = _from_environment_file(project.folder / "device.env", "SERVER")
-    return [value.rpartition(":")[0].strip("[]") or value] if value else []
+    """The names the server is known by: SERVER in device.env, and among containers the proxy's and the SuperLink's."""
+    value = _variable(project.folder / "device.env", "SERVER")
+    inside = () if project.host == "127.0.0.1" else (project.host, "proxy")
+    return [*([value.rpartition(":")[0].strip("[]") or value] if value else ()), *inside]
 
 
-def _from_environment_file(path: Path, wanted: str) -> str:
-    """The first value that is given to a name in a file of NAME=value lines; empty where there is none."""
+def _variable(path: Path, wanted: str) -> str:
+    """The value of a variable: of the environment, or the first in a file of NAME=value lines; empty without one."""
+    if os.environ.get(wanted):
+        return os.environ[wanted]
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         name, _, value = line.strip().partition("=")
         if name == wanted and value:

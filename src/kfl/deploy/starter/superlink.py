@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,9 @@ from kfl.core.errors import KflError, RunFolderError
 from kfl.core.files import write_json
 from kfl.core.parse import parse_json, read_json
 from kfl.core.text import scrub
-from kfl.deploy.app_folder import ENVIRONMENT
+from kfl.deploy.app_folder import ENVIRONMENT, write_connection
 from kfl.deploy.local_fleet import program
+from kfl.deploy.logs import note, warn
 from kfl.deploy.starter.project import CONNECTION, Project
 from kfl.runfolder import RoundLog, RunReader
 
@@ -143,12 +144,16 @@ ATTEMPTS = 5
 """Servers that may end one after another without a single round before we give up."""
 
 
-def keep_running(project: Project, say: Callable[[str], None] = print) -> Iterator[RoundLog]:
+def keep_running(project: Project) -> Iterator[RoundLog]:
     """Start the run of a project, or continue it, and yield the rounds as they finish, earlier ones included.
 
     A SuperLink that is unreachable is waited for. KflError if the server ends again and again without a round.
     """
     project.config.validate()
+    try:
+        write_connection(project.flower_home, CONNECTION, project.address, project.keys / "ca.crt")
+    except OSError as problem:
+        raise KflError(f"{project.flower_home} cannot be written ({problem.strerror or problem}).") from problem
     flower, run = FlowerCommand(project), RunReader(project.run_folder)
     seen, fruitless, submitted = 0, 0, -1e9
     free_since = time.monotonic() - SILENT_S  # so that the first look is at once
@@ -171,8 +176,8 @@ def keep_running(project: Project, say: Callable[[str], None] = print) -> Iterat
                         )
                     flower.submit()
                     fruitless, submitted = fruitless + 1, time.monotonic()
-                    say("The run was handed to the SuperLink.")
+                    note("run_submitted", "The run was handed to the SuperLink.", attempt=fruitless)
             except UnreachableError as problem:
-                say(f"{problem} Trying again.")
+                warn("superlink_unreachable", f"{problem} Trying again.")
                 time.sleep(SILENT_S / 3)
         time.sleep(LOOK_S)
