@@ -266,8 +266,10 @@ class Faults:
         self.fleet.order(1, "slow")
         self.fleet.obeyed(1)
         os.kill(self.fleet.processes.program("device-1").pid, signal.SIGKILL)  # the node alone
-        time.sleep(1.0)
-        assert not Path(f"/proc/{worker}").exists(), "an orphan"
+        end = time.monotonic() + 5
+        while worker in self.fleet.processes.members() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert worker not in self.fleet.processes.members(), "an orphan"
         start = len(self.table.logs)
         self.table.until(lambda log: 1 not in used(log))
         self.back(1)

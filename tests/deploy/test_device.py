@@ -262,6 +262,12 @@ def test_addresses_certificates_and_keys_that_cannot_work_are_a_sentence(tmp_pat
         FleetApi("host:80", authority, authority)
 
 
+def test_a_worker_needs_no_flower():
+    code = "import sys; from kfl.deploy._worker_process import _warm_up; _warm_up(); print('flwr' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_a_node_imports_neither_flower_nor_numpy_nor_pytorch():
     code = (
         "import sys, kfl.deploy.node; print(sorted({'flwr', 'numpy', 'torch', 'httpx', 'google'} & set(sys.modules)))"
