@@ -1,11 +1,13 @@
 """A device's own reading and writing of Flower's messages, held against Flower's own classes."""
 
 import json
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.deploy import _protobuf as pb
+from kfl.deploy._mailbox import Mailbox
 from kfl.deploy._objects import error_reply, read_entries, read_message, reply
 from kfl.deploy.flower import ConfigRecord, Error, Message, RecordDict
 from kfl.deploy.protocol import from_entries, from_record, to_record
@@ -14,7 +16,7 @@ from kfl.deploy.protocol import from_entries, from_record, to_record
 from flwr.app.metadata import Metadata  # isort: skip
 from flwr.app.message.message import make_message  # isort: skip
 from flwr.common.serde import message_to_proto  # isort: skip
-from flwr.proto import fleet_pb2, message_pb2, recorddict_pb2  # isort: skip
+from flwr.proto import fleet_pb2, message_pb2, node_pb2, recorddict_pb2, runtime_pb2  # isort: skip
 from flwr.supercore.inflatable.inflatable_object import get_object_tree  # isort: skip
 
 uint64 = st.integers(0, 2**64 - 1)
@@ -135,3 +137,48 @@ def test_an_object_that_is_not_what_its_name_says_is_not_read():
         assert "not what its name says" in str(problem)
     else:
         raise AssertionError("it was read")
+
+
+class Store:
+    """Flower's Runtime API as far as answers need it: what is announced, what has come, what was deleted."""
+
+    def __init__(self, *answers):
+        self.announced = [
+            (message_pb2.Message.FromString(a.envelope), message_pb2.ObjectTree.FromString(a.tree)) for a in answers
+        ]
+        self.objects, self.deleted = {}, []
+
+    def PullMessages(self, request):  # noqa: N802  # Flower's name
+        found, self.announced = self.announced, []
+        return runtime_pb2.PullAppMessagesResponse(
+            messages_list=[envelope for envelope, _ in found], message_object_trees=[tree for _, tree in found]
+        )
+
+    def PullObject(self, request):  # noqa: N802
+        content = self.objects.get(request.object_id, b"")
+        return message_pb2.PullObjectResponse(object_found=True, object_available=bool(content), object_content=content)
+
+    def ConfirmMessageReceived(self, request):  # noqa: N802
+        self.deleted.append(request.message_object_id)
+        return message_pb2.ConfirmMessageReceivedResponse()
+
+
+def test_one_answer_that_is_late_or_false_does_not_keep_the_others():
+    questions = [asked(RecordDict(), group_id=str(number)) for number in range(4)]
+    letters = [reply(read_message(*announced(q)), (b"frame %d" % n,), 1.0) for n, q in enumerate(questions[:3])]
+    store = Store(*letters, error_reply(read_message(*announced(questions[3])), 8, "worker_died: of old age", 1.0))
+    (honest,), (false,), (late,) = (each.records for each in letters)
+    store.objects = {honest: letters[0].records[honest], false: b"something else"}
+    grid = SimpleNamespace(_runtime_client=store, node=node_pb2.Node(node_id=1), run=SimpleNamespace(run_id=7))
+    mailbox = Mailbox(grid)
+    ids = [question.object_id for question in questions]
+    found = {letter.to: letter for letter in mailbox.take(ids)}
+    assert from_entries(found[ids[0]].entries) == (b"frame 0",)
+    assert found[ids[1]].entries == {} and found[ids[1]].error is None
+    assert found[ids[3]].error == (8, "worker_died: of old age")
+    assert ids[2] not in found
+    store.objects[late] = letters[2].records[late]
+    (last,) = mailbox.take(ids)
+    assert from_entries(last.entries) == (b"frame 2",)
+    mailbox.tidy([ids[1]])
+    assert set(ids) <= set(store.deleted)

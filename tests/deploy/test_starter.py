@@ -323,7 +323,7 @@ def test_openssh_reads_the_device_keys(project):
     words = ["ssh-keygen", "-y", "-P", "", "-f", project.keys / "device-0"]
     public = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert public.split()[:2] == (project.keys / "device-0.pub").read_text().split()[:2]
-    assert public.startswith("ecdsa-sha2-nistp384 ")
+    assert public.startswith("ecdsa-sha2-nistp256 ")
 
 
 def test_a_pack_holds_one_device_and_no_secret_of_others(project):

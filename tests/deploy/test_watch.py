@@ -7,12 +7,14 @@ import io
 import json
 import logging
 import math
+import re
 import shutil
 import subprocess
 import time
 from collections import Counter
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import jsonschema
 import promql_parser
@@ -133,6 +135,14 @@ def test_a_server_that_continues_counts_the_whole_run(watched, tmp_path):
         if key[0].endswith(("_total", "_count", "_bucket", "_sum", "_done", "_timestamp_seconds")):
             assert after[key] == pytest.approx(value), key
     assert again.fleet.privacy.uploads == server.fleet.privacy.uploads
+
+
+def test_every_metric_and_every_alert_is_documented(watched, project):
+    text = (Path(__file__).parents[2] / "docs" / "operate.md").read_text()
+    documented = set(re.findall(r"`(kfl_[a-z_]+|Kfl[A-Za-z]+)", text))
+    names = {re.sub("_(bucket|sum|count)$", "", key[0]) for key in samples_of(watched[0].metrics)}
+    assert names == {name for name in documented if name.startswith("kfl_")}
+    assert {rule["alert"] for rule in rules_of(project)} == {name for name in documented if name.startswith("Kfl")}
 
 
 def test_a_large_fleet_has_no_series_per_device_but_the_worst_device(watched):

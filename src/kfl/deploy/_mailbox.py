@@ -34,7 +34,6 @@ class Mailbox:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self._client: Any = getattr(grid, "_runtime_client", None)
         self._announced: list[tuple[Any, Any]] = []
         """Answers that have not come completely: their envelope and the tree of their objects."""
         self._done: list[str] = []
@@ -42,15 +41,20 @@ class Mailbox:
 
     def take(self, messages: Iterable[str]) -> list[Letter]:
         """The answers to these messages that are here by now, each once."""
-        if self._client is None:
+        if self._client() is None:
             return [_letter(message) for message in self.grid.pull_messages(messages)]
         from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
-        found = self._client.PullMessages(PullAppMessagesRequest(message_ids=list(messages)))
+        found = self._client().PullMessages(PullAppMessagesRequest(message_ids=list(messages)))
         self._announced += zip(found.messages_list, found.message_object_trees, strict=True)
         letters, waiting = [], []
         for envelope, tree in self._announced:
-            letter = self._open(envelope, tree)
+            try:
+                letter = self._open(envelope, tree)
+            except ValueError:  # not what its name says; whose answer it is, is known all the same
+                letter = Letter(envelope.metadata.reply_to_message_id)
+            except Exception:  # httpx, and what Flower makes of its errors: one answer must not keep the others
+                letter = None
             if letter is None:
                 waiting.append((envelope, tree))
             else:
@@ -66,7 +70,7 @@ class Mailbox:
         entries: dict[str, Any] = {}
         if not envelope.HasField("error"):
             for record in tree.children[0].children if tree.children else ():
-                found = self._client.PullObject(PullObjectRequest(object_id=record.object_id, **self._own()))
+                found = self._client().PullObject(PullObjectRequest(object_id=record.object_id, **self._own()))
                 if not found.object_available:
                     return None
                 entries |= read_entries(record.object_id, found.object_content)
@@ -80,14 +84,18 @@ class Mailbox:
 
         Devices leave that to the server: it is a request that need not go over the air, and no answer waits for it.
         """
-        if self._client is None:
+        if self._client() is None:
             return
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
         self._done += messages
         while self._done:
             name = self._done.pop()
-            self._client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(message_object_id=name, **self._own()))
+            self._client().ConfirmMessageReceived(ConfirmMessageReceivedRequest(message_object_id=name, **self._own()))
+
+    def _client(self) -> Any:
+        """Flower's client of the SuperLink's Runtime API; None of a grid that has none."""
+        return getattr(self.grid, "_runtime_client", None)
 
     def _own(self) -> dict[str, Any]:
         """What every request says about the server app: HttpGrid's node and run."""

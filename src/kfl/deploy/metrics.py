@@ -212,7 +212,7 @@ class Metrics:
 
 
 class _DeviceSeries:
-    """A series for each device, ten in all."""
+    """Nine series for each device."""
 
     def __init__(self, own: dict[str, Any]) -> None:
         from prometheus_client import Counter, Gauge

@@ -112,6 +112,7 @@ class Node:
                 self._turn()
         finally:
             self.worker.stop()
+            self.api.close()  # it may have been interrupted in the middle of an answer
             with contextlib.suppress(KflError):
                 self.api.deactivate()
             self.api.close()
@@ -157,7 +158,7 @@ class Node:
             return
         try:
             self._take(question, now)
-        except StatusError as problem:  # its run has ended, or nobody waits any more
+        except (StatusError, ValueError) as problem:  # its run has ended, nobody waits any more, or it is not Flower's
             text = f"Message {question.id:.8} of run {question.run} is dropped. {problem}"
             warn("message_dropped", text, **self._who)
         self._asked_s = time.monotonic()
@@ -168,7 +169,9 @@ class Node:
         # How long it has waited, by the server's clock and this one's; no longer than since the last look.
         waited_s = min(max(time.time() - question.created_at, 0.0), arrived_s - self._empty_s)
         margin_s = min(MARGIN * question.ttl_s, MARGIN_S)
-        until = arrived_s + max(question.ttl_s - waited_s - margin_s, 0.0)
+        until = arrived_s + question.ttl_s - waited_s - margin_s
+        if until <= time.monotonic():
+            raise StatusError(408, "nobody waits for its answer any more")
         parts = self._content(question, until)
         began_s = time.monotonic()
         answer = self._answer(question, parts, until, lambda: waited_s + time.monotonic() - arrived_s)
