@@ -41,6 +41,7 @@ EXTRAS = {
     "plot": Extra("plots as .png, .svg or .pdf", ("matplotlib",)),
     "privacy": Extra("what noise on uploads guarantees", ("dp-accounting",)),
     "flower": Extra("a real fleet with Flower", ("flwr", "prometheus-client", "cryptography")),
+    "device": Extra("one device of a fleet", ("cryptography",)),
     "meter": Extra("a device's real energy", ("codecarbon",)),
     "ray": Extra("runs over a cluster", ("ray",)),
     "tensorboard": Extra("kfl run --track tensorboard", ("tensorboard",)),

@@ -19,7 +19,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfl.core.errors import ConfigError, KflError
+from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.text import scrub
 from kfl.deploy import _protobuf as pb
 from kfl.deploy._objects import Incoming, Outgoing, read_message
@@ -247,9 +247,11 @@ def _tls(certificates: Path) -> ssl.SSLContext:
 
 
 def _private_key(path: Path) -> EllipticCurvePrivateKey:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
-
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
+    except ImportError as problem:
+        raise MissingExtraError("cryptography", "device", "A device of a fleet") from problem
     found: object = None
     try:
         data = path.read_bytes()
