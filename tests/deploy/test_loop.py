@@ -114,7 +114,6 @@ class Anchored(Algorithm):
         {},
         {"algorithm": Anchored(local_steps=2), "widths": (32,)},
         {"algorithm": Kfl(batch_size=100, local_steps=2, bits_per_value=4)},
-        {"algorithm": Kfl(local_steps=2, clip_norm=1.0, noise_multiplier=0.1, noise_counts=True)},
         {"algorithm": FedAvg(local_steps=2), "widths": (32,)},
         {"algorithm": SharedStem(local_steps=2), "model": "cnn", "widths": (8, 16)},
         {"algorithm": SharedStem(local_steps=2, bits_per_value=4, pull="knowledge"), "model": "cnn", "widths": (8, 16)},
@@ -135,7 +134,6 @@ class Anchored(Algorithm):
         "lyapunov",
         "unregistered",
         "quantised batches",
-        "private",
         "fedavg",
         "shared stem",
         "shared stem and knowledge",
@@ -174,8 +172,6 @@ def test_a_fleet_does_what_the_simulator_does(loop, serve_fleet, small, tmp_path
     assert {k: v for k, v in history.summary.items() if k not in unlike} == {
         k: v for k, v in twin.summary.items() if k not in unlike
     }
-    if getattr(config.experiment.algorithm, "noise_counts", False):
-        measured["classes"] = ()  # devices do not tell which classes they hold
     measured["privacy"] = None  # only real devices have some to spend
     for ours, other in zip(history.devices, twin.devices, strict=True):
         assert {k: v for k, v in ours.items() if k not in measured} == {

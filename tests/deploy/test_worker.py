@@ -1,6 +1,7 @@
 """A device alone: it trains once per round, keeps its model through any restart, and says no in a sentence."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -178,6 +179,27 @@ def test_the_profile_tells_what_the_device_has_and_hides_counts_where_asked(tmp_
     hidden = Profile.read(device.answer(*message(0, kind="profile", algorithm=private))[0])
     assert hidden.samples_per_class == ()
     assert kept(tmp_path).round == -1, "the first model is kept from the start"
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        Kfl(local_steps=2, clip_norm=1.0, noise_multiplier=0.5),
+        Kfl(local_steps=2, clip_norm=1.0, noise_multiplier=0.5, noise_counts=True),
+    ],
+    ids=["means", "means and counts"],
+)
+def test_privacy_noise_is_the_devices_own_and_not_the_seeds(algorithm, tmp_path):
+    """The server knows the seed: noise that follows from it could be subtracted."""
+    plain = replace(algorithm, noise_multiplier=0.0, noise_counts=False)
+    _, exact = worker(tmp_path / "plain").answer(*message(0, plain))
+    seen = [worker(tmp_path / name).answer(*message(0, algorithm))[1] for name in "abcdefgh"]
+    noise = torch.stack([arrays["means"] - exact["means"] for arrays in seen])
+    assert len({float(one.sum()) for one in noise}) == len(seen)
+    together = torch.corrcoef(noise.flatten(1)) - torch.eye(len(seen))
+    assert float(together.abs().max()) < 0.4  # independent from device to device and from try to try
+    # Without noise two devices alike answer alike.
+    assert torch.equal(exact["means"], worker(tmp_path / "again").answer(*message(0, plain))[1]["means"])
 
 
 def test_a_module_keeps_the_weights_it_came_with_and_a_function_draws_them_by_name(tmp_path):

@@ -124,7 +124,7 @@ class Kfl(Algorithm):
         if self.noise_multiplier == 0 and self.bits_per_value == FULL_PRECISION_BITS:
             return Upload(device, {"means": means, "counts": counts})
         if self.noise_multiplier > 0 and self.clip_norm is not None:
-            draw = torch.Generator().manual_seed(key.torch_seed("privacy noise", device))
+            draw = torch.Generator().manual_seed(key.secret_seed("privacy noise", device))
             means, counts = add_noise(
                 means, counts, self.clip_norm, self.noise_multiplier, draw, noise_counts=self.noise_counts
             )

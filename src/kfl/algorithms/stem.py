@@ -256,7 +256,7 @@ class SharedStem(Algorithm):
         update = update * min(1.0, self.clip_norm / norm) if norm > 0 else update
         if self.noise_multiplier == 0:
             return update
-        draw = torch.Generator().manual_seed(key.torch_seed("privacy noise", device))
+        draw = torch.Generator().manual_seed(key.secret_seed("privacy noise", device))
         noise = torch.randn(len(update), generator=draw, dtype=torch.float64)
         return update + 2 * self.clip_norm * self.noise_multiplier * noise
 

@@ -182,7 +182,7 @@ class Worker:
         self, values: Mapping[str, Any], arrays: Arrays, advice: Advice, algorithm: Algorithm, kept: StoredState | None
     ) -> StoredState:
         """Train once, and make the answer. A model that ran off to infinity is not kept, nor is its upload sent."""
-        from kfl.engine import RoundKey
+        from kfl.engine import SecretKey
         from kfl.simulation.fleet import finite
 
         seed, engine = whole(values, "seed", -MOST_SAMPLES, MOST_SAMPLES), self.engine
@@ -190,7 +190,7 @@ class Worker:
         began = time.perf_counter()
         self.meter.start()
         message = engine.place(arrays)
-        after, uploads = algorithm.local_update(message, [self.device], [before], engine, RoundKey(seed, advice.round))
+        after, uploads = algorithm.local_update(message, [self.device], [before], engine, SecretKey(seed, advice.round))
         compute_j = self.meter.stop(advice.compute_energy_j)
         fine = finite(after)[0]
         state = after[0] if fine else before

@@ -1,7 +1,7 @@
 """Many devices' models, trained, read and evaluated behind one small interface."""
 
 from kfl.data import LocalData
-from kfl.engine.base import DeviceProfile, Engine, RoundKey, Sgd
+from kfl.engine.base import DeviceProfile, Engine, RoundKey, SecretKey, Sgd
 from kfl.engine.objectives import (
     Distillation,
     FeatureTargets,
@@ -23,6 +23,7 @@ __all__ = [
     "Mixture",
     "Objective",
     "RoundKey",
+    "SecretKey",
     "Sgd",
     "Supervised",
 ]

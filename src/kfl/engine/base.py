@@ -11,6 +11,7 @@ PyTorch.
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,20 @@ class RoundKey:
         """Seed for a PyTorch generator."""
         name = f"{purpose}, phase {self.phase}" if self.phase else purpose
         return torch_seed(self.seed, name, self.round, device, *address)
+
+    def secret_seed(self, purpose: str, device: int) -> int:
+        """Seed of a draw that nobody else may repeat, such as privacy noise: on a real device (`SecretKey`) one of its
+        own. In a simulation, where nothing is secret, the same as any other."""
+        return self.torch_seed(purpose, device)
+
+
+@dataclass(frozen=True)
+class SecretKey(RoundKey):
+    """A round's key on a real device, whose server knows the seed and could subtract noise that follows from it."""
+
+    def secret_seed(self, purpose: str, device: int) -> int:
+        """63 bits from the system's own source, new every time."""
+        return secrets.randbits(63)
 
 
 @dataclass(frozen=True)
