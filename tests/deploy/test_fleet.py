@@ -87,9 +87,9 @@ def test_a_warm_fleet_knows_what_the_simulator_knows_with_any_algorithm_and_a_ki
         assert len(set(history.rounds[0].share)) == 4
         assert any(len(log.devices) < 4 for log in history.rounds)
         # The same processes play other algorithms: a new run, a fresh worker each.
-        for algorithm in (FedAvg(local_steps=2), SharedStem(local_steps=2)):
-            widths = (32,) if algorithm.needs_equal_models else (32, 48)
-            fleet.config = replace(config, experiment=small(algorithm=algorithm, widths=widths, rounds=2))
+        others = {FedAvg(local_steps=2): ("mlp", (32,)), SharedStem(local_steps=2): ("cnn", (8, 16))}
+        for algorithm, (model, widths) in others.items():
+            fleet.config = replace(config, experiment=small(algorithm=algorithm, model=model, widths=widths, rounds=2))
             fleet.run_folder = fleet.folder / f"run-{algorithm.name}"
             fleet.prepare()
             fleet.submit()

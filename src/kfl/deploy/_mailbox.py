@@ -1,8 +1,10 @@
-"""Takes devices' answers from Flower's SuperLink with as few requests as there can be.
+"""Messages to devices and their answers, through Flower's SuperLink with as few requests as there can be.
 
-Flower's own grid asks for every object of an answer, the envelope included that came with the announcement, and when
-one of them is still on its way it waits a second; for a device that vanished meanwhile three minutes, whatever the
-deadline. Here only records are asked for, and an answer that is not complete is looked at again the next time.
+The SuperLink needs about ten milliseconds of processor time for a request and has one process, so requests decide how
+many devices a server can have. Flower's own grid sends and asks for every object of a message, the envelope included
+that came with the announcement; when one of them is still on its way it waits a second, and for a device that vanished
+meanwhile three minutes, whatever the deadline. Here records travel alone, and an answer that is not complete is looked
+at again the next time.
 """
 
 from __future__ import annotations
@@ -38,6 +40,42 @@ class Mailbox:
         """Answers that have not come completely: their envelope and the tree of their objects."""
         self._done: list[str] = []
         """Messages and answers that nobody needs any more."""
+        self._unsent: dict[str, Any] = {}
+        """Requests for objects that only a SuperNode of Flower's asks for, by the name of the object."""
+
+    def send(self, messages: list[Message]) -> list[str]:
+        """Send messages, their records first; the id of each, empty where one was refused."""
+        if self._client() is None:
+            return list(self.grid.push_messages(messages))
+        from flwr.app.message.message import remove_content_from_message
+        from flwr.common.serde import message_to_proto
+        from flwr.proto.message_pb2 import PushObjectRequest
+        from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+        from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+
+        trees, records = [], set()
+        objects: dict[str, bytes] = {}
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = message.object_id
+            trees.append(get_object_tree(message))
+            objects |= {name: each.deflate() for name, each in get_all_nested_objects(message).items()}
+            records |= {record.object_id for record in message.content.values()}
+        envelopes = [message_to_proto(remove_content_from_message(message)) for message in messages]
+        found = self._client().PushMessages(PushAppMessagesRequest(messages_list=envelopes, message_object_trees=trees))
+        for name in found.objects_to_push:
+            content, session = objects[name], found.session_id
+            request = PushObjectRequest(object_id=name, object_content=content, session_id=session, **self._own())
+            self._unsent[name] = request
+        for name in records & self._unsent.keys():
+            self._client().PushObject(self._unsent.pop(name))
+        return list(found.message_ids)
+
+    def complete(self) -> None:
+        """Send the rest of every message: for a SuperNode of Flower's, which asks for it, and for long deadlines, since
+        the SuperLink forgets a message that is not complete after three minutes."""
+        while self._unsent:
+            _, request = self._unsent.popitem()
+            self._client().PushObject(request)
 
     def take(self, messages: Iterable[str]) -> list[Letter]:
         """The answers to these messages that are here by now, each once."""

@@ -20,7 +20,7 @@ from kfl.deploy.logs import warn
 from kfl.deploy.protocol import Parts, RefusedError, Values, from_entries, to_record
 
 if TYPE_CHECKING:
-    from kfl.deploy.flower import Grid, Message
+    from kfl.deploy.flower import Grid
 
 T = TypeVar("T")
 
@@ -28,6 +28,8 @@ UNAVAILABLE = {3: ("late", "message_expired"), 4: ("late", "answer_expired"), 5:
 """Flower's error codes for replies that never arrived, as our kind and code."""
 CRASHED = 8
 """Flower's error code for a client that crashed; its reason then begins with one of these codes of ours."""
+COMPLETE_S = 5.0
+"""Who has not answered by then may be a SuperNode of Flower's, which needs more of its message."""
 WORKER_CODES = ("worker_died", "worker_hung", "worker_memory")
 
 
@@ -80,13 +82,13 @@ class Courier:
         An answer that holds more than `most_bytes` is not unpacked.
         """
         started = self.clock()
-        waiting = self._push(contents, kind, group, deadline_s, started)
+        mailbox = Mailbox(self.grid)
+        waiting = self._push(mailbox, contents, kind, group, deadline_s, started)
         answers: dict[int, Answer | NoReply] = {
             device: NoReply("unsent", RefusedError("not_sent")) for device in contents
         }
         late = NoReply("late", RefusedError("no_answer", deadline_s=deadline_s), deadline_s)
         answers |= dict.fromkeys(waiting.values(), late)
-        mailbox = Mailbox(self.grid)
         while waiting:
             pending = list(waiting)
             for letter in self._try(partial(mailbox.take, pending)) or ():
@@ -96,14 +98,21 @@ class Courier:
             left_s = deadline_s - (self.clock() - started)
             if left_s <= 0:
                 break
+            if waiting and deadline_s - left_s > COMPLETE_S:
+                self._try(mailbox.complete)
             if waiting:
-                self._try(mailbox.tidy)
                 self.sleep(min(self.poll_s, left_s))
         self._try(partial(mailbox.tidy, list(waiting)))
         return answers
 
     def _push(
-        self, contents: Mapping[int, tuple[int, Parts]], kind: str, group: str, deadline_s: float, started: float
+        self,
+        mailbox: Mailbox,
+        contents: Mapping[int, tuple[int, Parts]],
+        kind: str,
+        group: str,
+        deadline_s: float,
+        started: float,
     ) -> dict[str, int]:
         """Send messages and return the device of each message id. Retries until the deadline."""
         from kfl.deploy.flower import Message
@@ -113,15 +122,12 @@ class Courier:
             left_s = deadline_s - (self.clock() - started)
             # A new message for each attempt: an id that was sent before would be refused.
             messages = [Message(record, node, kind, ttl=left_s, group_id=group) for node, record in records]
-            ids = self._try(partial(self._send, messages))
+            ids = self._try(partial(mailbox.send, messages))
             if ids:
                 self.sent_bytes += sum(size_bytes(parts) for _, parts in contents.values())
                 return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}
             self.sleep(self.poll_s)
         return {}
-
-    def _send(self, messages: list[Message]) -> list[str]:
-        return list(self.grid.push_messages(messages))
 
     def _try(self, call: Callable[[], T]) -> T | None:
         """The result of a call to the SuperLink; None if it does not answer, logged at most once a minute."""
