@@ -53,7 +53,7 @@ class Cost:
     up: float
     down: float
     kinds: dict[str, tuple[float, float, float]]
-    """For each kind of request how many there were, and bytes up and down, per device and round."""
+    """For each kind of request how many there were, and bytes up and down, per answer."""
     content: int
 
 
@@ -67,7 +67,7 @@ class Sampler(threading.Thread):
         self.together = 0.0
 
     def run(self) -> None:
-        while not self.stop.wait(0.5):
+        while not self.stop.wait(2.0):  # reading sizes takes time that answers then wait for
             for sizes in self.look().values():
                 for name, size in sizes.items():
                     self.peak[name] = max(self.peak[name], size)
@@ -126,7 +126,7 @@ def measure(algorithm: Algorithm, devices: int, rounds: int, folder: Path) -> Co
     facts = [json.loads(line) for line in (fleet.run_folder / "fleet.jsonl").read_text().splitlines()]
     answers = [answer for fact in facts for answer in fact["answers"].values() if "bytes" in answer]
     (begin, first), (end, last) = counted[0], counted[-1]
-    per = devices * max(end - begin, 1)
+    per = max(sum(len(fact["answers"]) for fact in facts[begin:end]), 1)  # an algorithm may not choose all devices
     kinds = {
         kind: tuple(
             sum(to[part].get(kind, 0) - since[part].get(kind, 0) for since, to in zip(first, last, strict=True)) / per

@@ -44,7 +44,8 @@ LONGEST_RETRY_S = 10.0
 MARGIN = 0.1
 """This share of a message's time, at most MARGIN_S, is kept for the answer's way."""
 MARGIN_S = 2.0
-OBJECT_RETRY_S = 0.05
+OBJECT_RETRY_S = 0.2
+"""A message is announced before it is there; to ask for it sooner would delay it."""
 BEAT_S = 0.7 * HEARTBEAT_S
 ONLINE = "KFL_ONLINE_FILE"
 
