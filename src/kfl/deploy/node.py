@@ -294,7 +294,7 @@ def main(arguments: list[str]) -> int:
         note("ended", "Ended.")
         return 0
     except KflError as problem:
-        print(problem, file=sys.stderr)
+        print(f"kfl: {problem}", file=sys.stderr)
         return problem.exit_status
     return 0
 
