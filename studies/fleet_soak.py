@@ -2,8 +2,9 @@
 
     python -m studies.fleet_soak --out docs/results/fleet-soak.txt
 
-Five devices with a small model and a server on 127.0.0.1. After every few rounds the proportional set size of each
-process is read, and the size of Flower's database. A line through what was read after the first fifth of the rounds,
+Five devices with a small model and a server on 127.0.0.1. After every few rounds the memory that each process has for
+itself is read (anonymous pages: libraries are not in it, whose share depends on who else is running), and the size of
+Flower's database. A line through what was read after the first fifth of the rounds,
 in which caches fill, says how much a process grows; its standard error, how well that is known. Takes about ten
 minutes on two cores.
 """
@@ -19,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fleet_cost import pss
 from benchmarks.machine import machine
 from kfl.algorithms import Kfl
 from kfl.deploy import FleetSettings, ServerConfig
@@ -40,6 +40,12 @@ EVERY = 5
 Series = dict[str, list[tuple[int, float]]]
 
 
+def own_memory(process: int) -> float:
+    """Anonymous memory of a process in megabytes."""
+    lines = (Path("/proc") / str(process) / "smaps_rollup").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("Anonymous:"))
+
+
 def look(fleet: LocalFleet) -> dict[str, float]:
     """Megabytes by program; of several of a kind the mean."""
     sizes: dict[str, list[float]] = defaultdict(list)
@@ -48,7 +54,7 @@ def look(fleet: LocalFleet) -> dict[str, float]:
             words = (Path("/proc") / str(process) / "cmdline").read_bytes().decode().split("\0")[:4]
             name = next((title for part, title in PROGRAMS.items() if any(part in word for word in words)), None)
             if name is not None:
-                sizes[name].append(pss(process))
+                sizes[name].append(own_memory(process))
     found = {name: sum(values) / len(values) for name, values in sizes.items()}
     files = [path for path in fleet.folder.glob("superlink.db*") if path.exists()]
     return {**found, "database, with its log": sum(path.stat().st_size for path in files) / 2**20}
