@@ -298,7 +298,10 @@ def test_that_test_finds_a_device_without_masks(
     loop: Callable[..., Any], serve_fleet: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same with a generator that gives zeros, on both sides: sums are right, and nothing is hidden."""
-    zeros = lambda key, length, bits: np.zeros(length, dtype=f"<u{bits // 8}")  # noqa: E731
+
+    def zeros(key: bytes, length: int, bits: int) -> np.ndarray:
+        return np.zeros(length, dtype=f"<u{bits // 8}")
+
     monkeypatch.setattr("kfl.deploy.secure.device.mask", zeros)
     monkeypatch.setattr("kfl.deploy.secure.server.mask", zeros)
     found = played(loop, serve_fleet, Kfl(local_steps=2))

@@ -265,3 +265,9 @@ def test_a_wrong_node_configuration_is_a_sentence(tmp_path):
         make_setup("builtins:divmod", 7, 2)
     with pytest.raises(ConfigError, match="cpu_hz"):
         setup(cpu_hz=-1.0).validate()
+
+
+def test_bytes_of_a_device_are_divided_by_255_unless_it_says_otherwise():
+    x = np.random.default_rng(0).integers(0, 256, (30, 6), dtype=np.uint8)
+    assert float(setup(train_x=x).dataset().inputs("train").max()) <= 1.0
+    assert float(setup(train_x=x, scale=1.0).dataset().inputs("train").max()) > 1.0

@@ -1,10 +1,9 @@
 """Messages to devices and their answers, through Flower's SuperLink with as few requests as there can be.
 
-The SuperLink needs about ten milliseconds of processor time for a request and has one process, so requests decide how
-many devices a server can have. Flower's own grid sends and asks for every object of a message, the envelope included
-that came with the announcement; when one of them is still on its way it waits a second, and for a device that vanished
-meanwhile three minutes, whatever the deadline. Here records travel alone, and an answer that is not complete is looked
-at again the next time.
+The SuperLink is one process that answers one request at a time, so requests decide how many devices a server can have.
+Flower's own grid sends and asks for every object of a message, the envelope included that came with the announcement;
+when one of them is still on its way it waits a second, and for a device that vanished meanwhile three minutes, whatever
+the deadline. Here records travel alone, and an answer that is not complete is looked at again the next time.
 """
 
 from __future__ import annotations

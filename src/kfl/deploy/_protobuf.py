@@ -1,6 +1,6 @@
 """As much of Protocol Buffers as a device needs: numbers, texts and nested messages, written and read by field number.
 
-A node that imports Flower and Google's package takes 64 MB before it has said a word; this takes none. The tests hold
+A node that imports Flower and Google's package is several times as large before it has said a word. The tests hold
 it against Flower's own classes.
 """
 

@@ -113,8 +113,8 @@ class DeviceSetup(Hardware):
     test_y: ArrayLike | None = None
     classes: int | None = None
     """Classes of the whole fleet; by default the largest label plus one, right only if this device holds that class."""
-    scale: float = 1.0
-    """Inputs are (x · scale − mean) / std."""
+    scale: float | None = None
+    """Inputs are (x · scale − mean) / std; none for 1/255 of bytes and 1 of all else."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     apply: Apply | None = None
