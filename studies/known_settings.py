@@ -1,7 +1,7 @@
 """Is each baseline trained properly? Our algorithms in settings of others, beside the others' numbers.
 
     PYTHONPATH=src python -m studies.known_settings --device cuda --data-dir DIR --out docs/results/known-settings.jsonl
-    python -m studies.known_settings --page      # puts the committed results into docs/baselines.md
+    python -m studies.known_settings --page      # puts the committed results into docs/results/baselines.md
 
 Their network, split, batch size, passes, rate, momentum, devices per round and rounds; `differs` says what is not
 theirs. Nothing here is tuned. Runs come in the order of `settings`, one line of JSON for each as it ends; what the
@@ -26,7 +26,7 @@ from kfl.data import load_dataset
 
 Table = dict[str, Any]
 RESULTS = Path("docs/results/known-settings.jsonl")
-PAGE = Path("docs/baselines.md")
+PAGE = Path("docs/results/baselines.md")
 
 
 @dataclass(frozen=True)

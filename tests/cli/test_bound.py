@@ -58,7 +58,7 @@ def test_given_constants_show_the_three_patterns_the_conditions_and_the_gaps(cap
     shown = capsys.readouterr().out
     for words in ("as printed", "uniform", "ascend", "descend", "heterogeneity", "within the theorem's conditions"):
         assert words in shown
-    for words in ("favours late rounds", "Polyak", "Gaps of Theorem 1", "docs/bound.md"):
+    for words in ("favours late rounds", "Polyak", "Gaps of Theorem 1", "docs/paper.md"):
         assert words in shown
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-PAGE = "docs/bound.md"
+PAGE = "docs/paper.md"
 """Where the gaps are worked out."""
 
 
