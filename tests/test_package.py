@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 import kfl
 from kfl.algorithms import ALGORITHMS
@@ -86,3 +87,15 @@ def test_the_reference_page_lists_everything_public():
         assert getattr(kfl, name) in listed, f"docs/reference.md does not list kfl.{name}"
     for registry in (ALGORITHMS, SCHEDULERS, CHANNELS):
         assert set(registry.values()) <= set(listed)
+
+
+def test_the_release_workflow_is_valid_and_publishes_only_what_was_tested():
+    path = ROOT / ".github" / "workflows" / "release.yml"
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    assert jobs["publish"]["needs"] == "attest" and set(jobs["attest"]["needs"]) == {"build", "test", "install"}
+    assert "vars.PUBLISH == 'yes'" in jobs["publish"]["if"]
+    writers = {name for name, job in jobs.items() if "write" in job["permissions"].values()}
+    assert writers == {"attest", "publish"}  # nothing that runs the project's code can sign or publish
