@@ -7,7 +7,8 @@ A line of its own in a page becomes
     <!-- exports: package -->          a table of all it exports: name, first sentence, link to the entry
     <!-- problem: cell -->             the table of a problem file's fields (`cell` or `device`)
     <!-- codes: module.MAPPING -->     a table of codes and what each means
-    <!-- presets -->                   every ready-made cell, with the source of each figure
+    <!-- presets: names -->            a table of the ready-made cells, for a page beside `reference/`
+    <!-- presets: sources -->          every ready-made cell, with the source of each figure
 """
 
 import importlib
@@ -44,7 +45,9 @@ def _part(kind: str, what: str) -> str:
         return _exports(what)
     if kind == "codes":
         return _codes(*what.rsplit(".", 1))
-    return _problem_fields(what) if kind == "problem" else _presets()
+    if kind == "problem":
+        return _problem_fields(what)
+    return _preset_sources() if what == "sources" else _preset_names()
 
 
 def _every(package: str, registry: str) -> str:
@@ -108,14 +111,25 @@ def _problem_fields(which: str) -> str:
     return "\n".join(rows)
 
 
-def _presets() -> str:
+def _preset_names() -> str:
+    rows = ["| `--radio` | what it is | energy |", "| --- | --- | --- |"]
+    for name, preset in importlib.import_module("kfl.wireless").PRESET_SOURCES.items():
+        rows.append(f"| [`{name}`](reference/wireless.md#{name}) | {preset.about} | {_model(preset)} |")
+    return "\n".join(rows)
+
+
+def _model(preset: Any) -> str:
+    return "as printed" if preset.cell.printed_model else "whole device"
+
+
+def _preset_sources() -> str:
     """One section per ready-made cell; fields in the order of `CellConfig`."""
     wireless = importlib.import_module("kfl.wireless")
     order = list(wireless.CellConfig.__dataclass_fields__)
     lines = []
     for name, preset in wireless.PRESET_SOURCES.items():
-        model = "as printed" if preset.cell.printed_model else "whole device"
-        lines += [f"### {name} {{#{name}}}", "", f"{preset.about[0].upper()}{preset.about[1:]}. Energy: {model}.", ""]
+        about = f"{preset.about[0].upper()}{preset.about[1:]}"
+        lines += [f"### {name}", "", f"{about}. Energy: {_model(preset)}.", ""]
         lines += ["| field | value | source | remark |", "| --- | --- | --- | --- |"]
         for field, figure in sorted(preset.figures.items(), key=lambda item: order.index(item[0])):
             lines.append(f"| `{field}` | {_value(field, figure.value)} | {figure.source} | {figure.remark} |")
