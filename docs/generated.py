@@ -61,14 +61,14 @@ def _every(package: str, registry: str) -> str:
 
 
 def _rest(package: str, page: str) -> str:
-    """What other packages define and this one passes on has its entry on their page."""
+    """What another package defines and this one passes on has its entry on that page, unless that package is private."""
     home, listed = importlib.import_module(package), set(ENTRY.findall(page))
     lines = []
     for name in home.__all__:
         thing = getattr(home, name)
         module = _module(thing, "")
-        passed_on = module and not f"{module}.".startswith(f"{package}.")
-        if not passed_on and not {f"{package}.{name}", module} & listed:
+        passed_on = module and not f"{module}.".startswith((f"{package}.", "kfl._"))
+        if not passed_on and not {f"{package}.{name}", f"{module}.{name}", module} & listed:
             lines.append(f"::: {package}.{name}")
             lines += [] if module else ["    options: {show_attribute_values: false}"]  # tables and registries are long
     return "\n".join(lines)
@@ -140,8 +140,8 @@ def _preset_sources() -> str:
 def _value(field: str, value: float | tuple[float, ...]) -> str:
     """A figure with the unit that its field's name carries, without rounding.
 
-    >>> _value("bandwidth_hz", 180e3), _value("cpu_frequencies_hz", (1.4784e9, 1.728e9)), _value("power_coefficient", 2e-27)
-    ('180 kHz', '1.4784, 1.728 GHz', '2·10⁻²⁷')
+    >>> _value("bandwidth_hz", 180e3), _value("cpu_frequencies_hz", (1.4784e9, 1.728e9)), _value("min_power_dbm", -40)
+    ('180 kHz', '1.4784, 1.728 GHz', '−40 dBm')
     """
     unit = next((UNITS[end] for end in UNITS if field.endswith(f"_{end}")), "")
     values = value if isinstance(value, tuple) else (value,)

@@ -10,8 +10,8 @@ V without a unit. With e the mean budget per round, D the mean device's samples 
     V = R e² / (γ D).
 
 A device with D samples that spends E then takes part in the last round only while its queue is below R e²/E, whatever
-the cell, the horizon and γ. So it ends at most about R e²/E + E − e over its budget: about one participation. Where that
-is a large part of a budget no V helps, and a budget that must not be overdrawn is a hard one.
+the cell, the horizon and γ. So it ends at most about R e²/E + E − e over its budget: about one participation. Where
+that is a large part of a budget no V helps, and a budget that must not be overdrawn is a hard one.
 
 Batteries that a harvest fills. The queue, with the harvest in place of the budget, moves as a battery does from the
 other end: q is what the battery lacks to be full, and max(…, 0) what a full one cannot take. An empty queue is then the

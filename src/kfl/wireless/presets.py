@@ -341,7 +341,7 @@ _WIFI = {
     ),
     "min_power_dbm": Sourced(
         2.0,
-        "[`esp_wifi_set_max_tx_power`]"
+        "[esp_wifi_set_max_tx_power]"
         "(https://docs.esp-rs.org/esp-idf-hal/esp_idf_sys/fn.esp_wifi_set_max_tx_power.html): 2 to 20 dBm",
     ),
     "deadline_s": Sourced(20.0, _CHOICE, "1.65 GFLOP take 6.9 s at 240 MHz and 10.3 s at 160 MHz"),
