@@ -17,7 +17,8 @@ import re
 from typing import Any
 
 LINE = re.compile(r"^<!-- (every|rest|exports|problem|codes|presets)(?:: ([\w.]+))? -->$", re.MULTILINE)
-ENTRY = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+ENTRY = re.compile(r"^::: ([\w.]+)$(?!\n    options: {members: false)", re.MULTILINE)
+"""Of a module without its members only the docstring is shown."""
 UNITS = {
     "dbm_per_hz": "dBm/Hz",
     "dbm": "dBm",
@@ -61,7 +62,7 @@ def _every(package: str, registry: str) -> str:
 
 
 def _rest(package: str, page: str) -> str:
-    """What another package defines and this one passes on has its entry on that page, unless that package is private."""
+    """What another package defines has its entry on the page of that package, unless it is private."""
     home, listed = importlib.import_module(package), set(ENTRY.findall(page))
     lines = []
     for name in home.__all__:
@@ -119,7 +120,8 @@ def _preset_names() -> str:
 
 
 def _model(preset: Any) -> str:
-    return "as printed" if preset.cell.printed_model else "whole device"
+    free_clock = "printed radio, free clock" if preset.cell.circuit_power_w == 0 else "whole device"
+    return "as printed" if preset.cell.printed_model else free_clock
 
 
 def _preset_sources() -> str:

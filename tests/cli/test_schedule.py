@@ -416,7 +416,7 @@ def test_the_files_and_the_program_in_the_guide_work(call):
     assert call("next.json")[0] == 0
 
 
-@pytest.mark.parametrize(("block", "example", "columns"), [(0, "json", 100), (-1, "modem", 110)])
+@pytest.mark.parametrize(("block", "example", "columns"), [(0, "json", 100), (-1, "modem", 92)])
 def test_the_output_in_the_guide_is_the_real_one(call, monkeypatch, block, example, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     shown = blocks("console")[block].split(".json\n")[-1]
