@@ -383,10 +383,16 @@ _WIFI = {
 PRESET_SOURCES: dict[str, Preset] = {
     "paper-mnist": Preset("the paper's section V, MNIST", _MNIST),
     "paper-cifar10": Preset("the paper's section V, CIFAR-10", _CIFAR10),
-    "paper-mnist-free-clock": Preset("the same, with a clock that can be slowed", {**_MNIST, **_FREE_CLOCK}),
-    "paper-cifar10-free-clock": Preset("the same for CIFAR-10", {**_CIFAR10, **_FREE_CLOCK}),
-    "paper-mnist-modem": Preset("the same, with a phone's processor and LTE modem", {**_MNIST, **_MODEM}),
-    "paper-cifar10-modem": Preset("the same for CIFAR-10", {**_CIFAR10, **_MODEM}),
+    "paper-mnist-free-clock": Preset(
+        "the paper's MNIST cell, with a clock that can be slowed", {**_MNIST, **_FREE_CLOCK}
+    ),
+    "paper-cifar10-free-clock": Preset(
+        "the paper's CIFAR-10 cell, with a clock that can be slowed", {**_CIFAR10, **_FREE_CLOCK}
+    ),
+    "paper-mnist-modem": Preset("the paper's MNIST cell, with a phone's processor and LTE modem", {**_MNIST, **_MODEM}),
+    "paper-cifar10-modem": Preset(
+        "the paper's CIFAR-10 cell, with a phone's processor and LTE modem", {**_CIFAR10, **_MODEM}
+    ),
     "small-cell": Preset("phones around a street's cell, to upload whole models", _SMALL_CELL),
     "nb-iot": Preset("meters in cellars on one narrow-band carrier", _NB_IOT),
     "lte-m": Preset("trackers and sensors behind one wall, on six resource blocks", _LTE_M),
