@@ -6,7 +6,7 @@ A round every ten minutes from midnight on, 1,008 in all, in the LTE-M cell. A p
 learning, a battery holds 10 J and starts half full. Who is chosen depends on costs, channel and charge, not on what is
 learned, so nothing is trained: rounds are played whole, with the real split and models of MNIST, but for the training.
 A stand-in for learning is coverage: a device's data count 1 − 2^(−n/20) after n uploads that arrived, averaged over all
-data. Prints the table of docs/harvest.md.
+data. Prints the table of docs/results/radio.md.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ The figure draws this line over the share for every cell with a whole device, be
 does not reach the server and the gains that the devices of the cell have. Its last panel, and the tables, compare three
 ways to do the same work: fastest clock and all the time left, fastest clock and the best upload time (closed form),
 and the best clock as well. Nothing is trained; seed 100. Writes proposition1.png, .svg and .json, and presets.md, the
-table of `docs/presets.md`.
+table of `docs/schedule.md`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Every joule, second, queue and battery of a finished run, recomputed: python studies/recompute_run.py runs/mine
 
-Nothing of kfl is imported: the formulas are the paper's (section II-C, equations (21) and (24)), and docs/energy.md's;
-inputs are listed in docs/run.md. Prints the largest relative difference of each kind; exit status 1 if above 1e-9.
+Nothing of kfl is imported: the formulas are the paper's (section II-C, equations (21) and (24)), and those of
+docs/schedule.md; inputs are listed in docs/run.md. Prints the largest relative difference of each kind; exit status 1
+if above 1e-9.
 """
 
 import json

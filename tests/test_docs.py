@@ -13,7 +13,6 @@ PAGES = [
     "docs/index.md",
     "docs/models.md",
     "docs/own.md",
-    "docs/scheduling.md",
     "docs/robust.md",
     "docs/trackers.md",
     "docs/deploy.md",

@@ -1,5 +1,6 @@
 """The package itself: its wheel, its imports, its floors."""
 
+import importlib
 import pkgutil
 import re
 import runpy
@@ -17,7 +18,7 @@ from kfl.scheduling import SCHEDULERS
 from kfl.wireless import CHANNELS
 
 ROOT = Path(__file__).parents[1]
-on_page_markdown = runpy.run_path(str(ROOT / "docs" / "registries.py"))["on_page_markdown"]
+on_page_markdown = runpy.run_path(str(ROOT / "docs" / "generated.py"))["on_page_markdown"]
 
 
 def test_a_wheel_builds_and_what_is_in_it_imports(tmp_path):
@@ -80,13 +81,37 @@ def test_help_and_the_top_level_do_not_import_pytorch():
     assert done.stdout.strip() == "False"
 
 
-def test_the_reference_page_lists_everything_public():
-    page = on_page_markdown((ROOT / "docs" / "reference.md").read_text(encoding="utf-8"))
-    listed = [pkgutil.resolve_name(address) for address in re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE)]
+REFERENCE = ROOT / "docs" / "reference"
+PACKAGES = sorted(folder.name for folder in (ROOT / "src" / "kfl").glob("[a-z]*/") if (folder / "__init__.py").exists())
+
+
+def entries(page):
+    """What a page of the reference lists, by its addresses."""
+    text = on_page_markdown(page.read_text(encoding="utf-8"))
+    addresses = re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
+    assert len(set(addresses)) == len(addresses), "an entry stands twice"
+    return {address: pkgutil.resolve_name(address) for address in addresses}
+
+
+def test_the_reference_lists_everything_public():
+    """Each name that a package exports is on that package's page, or on the page of the package that defines it."""
+    listed = {name: entries(REFERENCE / f"{name}.md") for name in PACKAGES if name != "cli"}
+    things = {id(thing) for page in listed.values() for thing in page.values()}
+    things |= {id(error) for error in vars(kfl.core.errors).values()}  # listed as a module
     for name in NAMES:
-        assert getattr(kfl, name) in listed, f"docs/reference.md does not list kfl.{name}"
+        assert id(getattr(kfl, name)) in things, f"docs/reference does not list kfl.{name}"
+    for package in listed:
+        home = importlib.import_module(f"kfl.{package}")
+        missing = [name for name in getattr(home, "__all__", ()) if id(getattr(home, name)) not in things]
+        assert not missing, f"docs/reference/{package}.md does not list {missing}"
     for registry in (ALGORITHMS, SCHEDULERS, CHANNELS):
-        assert set(registry.values()) <= set(listed)
+        assert {id(thing) for thing in registry.values()} <= things
+
+
+def test_the_index_of_the_reference_names_every_package_and_every_top_level_name():
+    page = on_page_markdown((REFERENCE / "index.md").read_text(encoding="utf-8"))
+    assert all(f"]({name}.md)" in page for name in PACKAGES if name != "cli")
+    assert all(f"`kfl.{name}`][kfl." in page for name in NAMES)
 
 
 def test_the_release_workflow_is_valid_and_publishes_only_what_was_tested():

@@ -39,10 +39,13 @@ def test_flowers_quickstart_as_a_device():
     assert torch.isfinite(feature).all()
 
 
-CHOOSING = ("--algorithm", "--scheduler", "--radio", "--radio.fading", "--radio.mobility", "--gain-trace")
+CHOOSING = (
+    *("--algorithm", "--scheduler", "--radio", "--radio.fading", "--radio.mobility", "--radio.harvest"),
+    *("--gain-trace", "--harvest-trace"),
+)
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "coming-from.md", "traces.md"])
+@pytest.mark.parametrize("page", ["tutorial.md", "coming-from.md", "schedule.md"])
 def test_the_options_of_a_page_exist(page, capsys):
     """Every option of a `kfl run` or `kfl compare` on the page is one that the command itself offers."""
     from kfl.cli.main import main
@@ -75,11 +78,11 @@ def test_the_channel_of_ones_own_is_a_channel(tmp_path, monkeypatch):
     assert power.mean() == pytest.approx(1.0, abs=0.02) and (power < 0.001).mean() == pytest.approx(0.3, abs=0.02)
 
 
-def test_the_settings_of_the_page_on_traces(tmp_path, monkeypatch):
+def test_the_settings_of_traces_on_the_page(tmp_path, monkeypatch):
     from kfl.experiment import Experiment
     from kfl.wireless import GainTrace, HarvestTrace
 
-    text = (DOCS / "traces.md").read_text(encoding="utf-8")
+    text = (DOCS / "schedule.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     experiment = Experiment.from_toml(table)
     assert experiment.cell_config.fading == GainTrace(path="gains.csv")

@@ -1,32 +1,42 @@
-"""Presets against their page: no figure without a word about where it comes from."""
+"""Presets: every figure has its source, in code and in the reference; the paper's cells are as printed."""
 
 import dataclasses
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
-from kfl.wireless import PRESETS, CellConfig
+from kfl.wireless import PRESET_SOURCES, PRESETS, CellConfig
 
-PAGE = Path("docs/presets.md").read_text()
-AS_PRINTED = {"paper-mnist", "paper-cifar10"}
-
-
-def section(name: str) -> str:
-    """The part of the page under the heading that names a preset."""
-    parts = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
-    found = [part for part in parts if name in [word.strip() for word in part.partition("\n")[0].split(",")]]
-    assert len(found) == 1, f"{name} has {len(found)} sections"
-    return found[0]
+DOCS = Path(__file__).parents[2] / "docs"
+generate = runpy.run_path(str(DOCS / "generated.py"))["on_page_markdown"]
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_figure_has_its_source(name: str) -> None:
-    """Each field that differs from the default is named in the section of its preset."""
+    """Words of its own, or the name of a field beside it that has them."""
+    figures = PRESET_SOURCES[name].figures
     own, default = PRESETS[name], CellConfig()
-    changed = [f.name for f in dataclasses.fields(own) if getattr(own, f.name) != getattr(default, f.name)]
-    if name not in AS_PRINTED:
-        assert changed and not [field for field in changed if f"`{field}`" not in section(name)]
+    changed = {f.name for f in dataclasses.fields(own) if getattr(own, f.name) != getattr(default, f.name)}
+    assert changed <= set(figures)
+    for field, figure in figures.items():
+        assert len(figure.source) >= len("our choice"), field
+        for other in re.findall(r"`(\w+)`", figure.source):
+            assert other in figures and other != field, (field, other)
+        for address in re.findall(r"\]\((.*?)\)", figure.source + figure.remark):
+            assert re.fullmatch(r"https?://\S+", address), (field, address)
+
+
+def test_the_reference_shows_every_figure_with_its_source() -> None:
+    page = generate((DOCS / "reference" / "wireless.md").read_text(encoding="utf-8"))
+    sections = {part.partition("\n")[0]: part for part in re.split(r"^### ", page, flags=re.MULTILINE)[1:]}
+    for name, preset in PRESET_SOURCES.items():
+        for field, figure in preset.figures.items():
+            assert re.search(rf"^\| `{field}` \| [^|]+ \| {re.escape(figure.source)} \|", sections[name], re.MULTILINE)
+    assert "| `cpu_frequencies_hz` | 1.4784, 1.728, 1.9008, 2.208 GHz |" in sections["5g-phone"]
+    assert "| `power_coefficient` | 3.7·10⁻²⁷ |" in sections["nb-iot"]
+    assert "| `min_power_dbm` | −40 dBm |" in sections["lte-m"]
 
 
 def test_the_papers_cells_are_as_printed() -> None:

@@ -150,7 +150,7 @@ class Allocation:
 
 
 def allocate(problem: AllocationProblem) -> Allocation:
-    """Solve P₂ to rounding error.
+    """Split the band among given devices at the least weighted energy: problem P₂, solved to rounding error.
 
     >>> from dataclasses import replace
     >>> two = AllocationProblem(

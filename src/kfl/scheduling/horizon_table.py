@@ -1,4 +1,18 @@
-"""A horizon as plain tables: the JSON that `kfl schedule --json` prints, and the rows of its CSV."""
+"""A horizon as plain tables: the JSON that `kfl schedule --json` prints, and the rows of its CSV.
+
+SI units throughout. A value that does not exist, such as the bound of a scheduler that knows none, is `null`.
+
+- `scheduler`: its name and parameters.
+- `notes`: sentences about the file, such as devices that can never be scheduled.
+- `rounds`: for each round `scheduled` (how many devices), `share` (of the band in use), energies, `time_s`,
+  `objective`, `lower_bound`, `gap`, `status` (a code, "ok" if there is nothing to say), `note` (its sentence) and
+  `devices`: the scheduled ones with `share`, `power_w`, energies, times, and the queue after the round. Whole devices
+  also have `clock_hz`, their joules by part, `upload_decided_by` and `clock_decided_by`.
+- `devices`: for each device `rounds_scheduled`, energies, `battery_j`, `queue_j`, and its `outcome` in the last round.
+- `next`: the problem of the next round.
+
+A CSV file has one row per scheduled device and round, with the same names.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,24 @@
     −V γ_t Σ_k α_k D_k + Σ_k q_k α_k E_k,        E_k = E_L + E_U,
 
 with γ_t the weight of data that is scheduled in round t.
+
+V without a unit. With e the mean budget per round, D the mean device's samples and γ the weight of the last round,
+`relative_v` R stands for
+
+    V = R e² / (γ D).
+
+A device with D samples that spends E then takes part in the last round only while its queue is below R e²/E, whatever
+the cell, the horizon and γ. So it ends at most about R e²/E + E − e over its budget: about one participation. Where
+that is a large part of a budget no V helps, and a budget that must not be overdrawn is a hard one.
+
+Batteries that a harvest fills. The queue, with the harvest in place of the budget, moves as a battery does from the
+other end: q is what the battery lacks to be full, and max(…, 0) what a full one cannot take. An empty queue is then the
+one state in which the next joule is lost, so with C the capacity and E the mean device's joules that no share changes
+
+    V = R (C/2) E / (γ_t D):
+
+at R = 1 a device takes part down to about half a battery. γ_t cancels, because charge cannot be borrowed from later
+rounds.
 """
 
 from __future__ import annotations

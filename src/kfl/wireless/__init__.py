@@ -27,7 +27,7 @@ from kfl.wireless.device import ENERGY_PARTS, DeviceCosts
 from kfl.wireless.gain_trace import GainTrace
 from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, Sun
 from kfl.wireless.mobility import Mobility, Motion, NoMobility, place_devices, points_in_cell
-from kfl.wireless.presets import PRESETS
+from kfl.wireless.presets import PRESET_SOURCES, PRESETS, Preset, Sourced
 from kfl.wireless.rayleigh import NoFading, Rayleigh
 from kfl.wireless.rician import Rician
 from kfl.wireless.waypoint import Waypoint
@@ -38,6 +38,7 @@ __all__ = [
     "HARVESTS",
     "MOBILITIES",
     "PRESETS",
+    "PRESET_SOURCES",
     "Batteries",
     "Cell",
     "CellConfig",
@@ -55,8 +56,10 @@ __all__ = [
     "NoFading",
     "NoHarvest",
     "NoMobility",
+    "Preset",
     "Rayleigh",
     "Rician",
+    "Sourced",
     "Sun",
     "Waypoint",
     "broadcast_time",

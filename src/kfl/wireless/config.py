@@ -28,7 +28,7 @@ LARGEST = 1e12
 
 @dataclass(frozen=True)
 class CellConfig:
-    """The cell of the paper's section V by default (MNIST's budget and deadline)."""
+    """One cell, with its devices' radios, processors and budgets. The default is the paper's section V, for MNIST."""
 
     bandwidth_hz: float = 5e6
     """The whole uplink band B, shared by the scheduled devices (FDMA)."""

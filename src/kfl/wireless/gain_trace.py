@@ -5,6 +5,12 @@
     30,0,-97.2
 
 See `kfl.core.trace` for the format.
+
+A phone reports RSRP, the power it receives of one resource element of the reference signal. The gain is RSRP less what
+the base station sent per resource element, which the phone does not know: a station that spreads P dBm evenly over N
+resource blocks of 12 subcarriers sends P − 10 log₁₀(12 N) dBm in each, so 43 dBm over 100 blocks (20 MHz) are 12.2 dBm.
+The signal is of the downlink; the mean gain of the uplink is the same where both use nearby frequencies, its fast
+fading is not.
 """
 
 from __future__ import annotations
