@@ -4,6 +4,10 @@ The command line prints the sentence and exits with status 2; it never shows a t
 Anything that is not a `KflError` is a bug in kfl.
 """
 
+from collections.abc import Iterable
+
+from kfl.core.suggest import did_you_mean
+
 
 class KflError(Exception):
     """Base of every error kfl raises on purpose.
@@ -21,10 +25,18 @@ class KflError(Exception):
 
 
 class ConfigError(KflError):
-    """A field of a configuration has a value that cannot work."""
+    """A field of a configuration has a value that cannot work.
 
-    def __init__(self, field: str, value: object, expected: str) -> None:
-        super().__init__(f"{field} is {value!r}, but must be {expected}.")
+    `choices` are the words that the field takes, where it takes words: the one nearest to the value is asked for.
+
+    >>> raise ConfigError("scheduler", "lyapunv", "one of uniform, lyapunov", choices=("uniform", "lyapunov"))
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: scheduler is 'lyapunv', but must be one of uniform, lyapunov (did you mean lyapunov?).
+    """
+
+    def __init__(self, field: str, value: object, expected: str, *, choices: Iterable[object] = ()) -> None:
+        super().__init__(f"{field} is {value!r}, but must be {expected}{did_you_mean(value, choices)}.")
         self.field = field
         self.value = value
 
