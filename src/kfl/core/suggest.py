@@ -37,7 +37,7 @@ def nearest(word: object, known: Iterable[object], also: Mapping[str, str] | Non
 
 
 def did_you_mean(word: object, known: Iterable[object], also: Mapping[str, str] | None = None) -> str:
-    """The question to put at the end of a sentence about an unknown word, before its full stop; empty where none is near.
+    """The question that ends a sentence about an unknown word, before its full stop; empty where none is near.
 
     >>> f"There is no kfl rnu{did_you_mean('rnu', ['run', 'report'])}."
     'There is no kfl rnu (did you mean run?).'
