@@ -46,7 +46,7 @@ class _LiveBar:
             TextColumn("{task.fields[facts]}"),
             TimeRemainingColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not console.is_terminal or console.quiet,
         )
         self._task = self._progress.add_task(label, total=total, facts=facts)
 
@@ -78,15 +78,15 @@ class _Sentences(logging.Handler):
 class RunDisplay(_LiveBar):
     """Progress of one run: round, accuracy, devices, energy so far, time left.
 
-    With `sentences`, what the log says too.
+    With `sentences`, what the log says too. With `quiet`, only its warnings.
     """
 
-    def __init__(self, rounds: int, label: str, *, sentences: bool = True) -> None:
-        super().__init__(Console(), label, rounds, "reading data …")
+    def __init__(self, rounds: int, label: str, *, sentences: bool = True, quiet: bool = False) -> None:
+        super().__init__(Console(quiet=quiet), label, rounds, "reading data …")
         self._sentences = _Sentences(self._progress.console) if sentences else None
         self._logger = logging.getLogger("kfl")
         self._level = self._logger.level
-        self._live = self._console.is_terminal
+        self._live = self._console.is_terminal or quiet
         self._rounds = rounds
         self._label = label
         self._energy_j = 0.0
@@ -248,10 +248,10 @@ def charges(experiment: Experiment, batteries: dict[str, Any], spent_j: float) -
 
 
 class ManyDisplay(_LiveBar):
-    """Progress of many runs."""
+    """Progress of many runs; with `quiet`, none is shown."""
 
-    def __init__(self, label: str) -> None:
-        super().__init__(Console(highlight=False), label, None, "rounds  starting …")
+    def __init__(self, label: str, *, quiet: bool = False) -> None:
+        super().__init__(Console(highlight=False, quiet=quiet), label, None, "rounds  starting …")
         self._found = 0
         """Rounds of runs that were finished before this command."""
         self._moved = False

@@ -105,7 +105,7 @@ def tracker_names(words: Iterable[str]) -> tuple[str, ...]:
     names = [part.strip().lower() for word in words for part in word.split(",") if part.strip()]
     for name in names:
         if name not in TRACKERS:
-            raise ConfigError("track", name, f"one of {', '.join(TRACKERS)}, or several with commas")
+            raise ConfigError("track", name, f"one of {', '.join(TRACKERS)}, or several with commas", choices=TRACKERS)
     return tuple(dict.fromkeys(names))
 
 
