@@ -145,12 +145,14 @@ def execute(experiment: Experiment, folder: Path, job: Job, *, quiet: bool = Fal
         "precision": job.precision,
         "deterministic": job.deterministic,
     }
-    twin = None
+    twin, begun = None, False
     tracking = Tracking(job.track, folder, tell=lambda sentence: print(sentence, file=sys.stderr, flush=True))
     label = experiment.algorithm.name
     with GentleStop() as stop, RunDisplay(experiment.rounds, label, quiet=quiet) as display, tracking:
 
         def on_start(world: World) -> None:
+            nonlocal begun
+            begun = True
             job.save(folder)
             display.on_start(world)
             tracking.on_start(world)
@@ -183,6 +185,8 @@ def execute(experiment: Experiment, folder: Path, job: Job, *, quiet: bool = Fal
                 )
             except StoppedError as stopped:
                 raise StoppedError(folder, stopped.rounds) from None
+    if not begun:
+        print(f"{folder} is finished already: nothing was run again. Its summary:")
     print_summary(experiment, history, twin, folder)
     return 0
 
