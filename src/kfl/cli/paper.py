@@ -42,7 +42,7 @@ class PaperOptions:
     all."""
     quick: bool = False
     """A small version: 40 rounds, few samples, one seed. It is not a result."""
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("paper")
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs/paper")
     """Folder for results, tables and figures."""
     shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = "1/1"
     """Run only part i of n, for several machines or sessions; collect the results*.jsonl of all in one folder."""
