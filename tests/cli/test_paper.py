@@ -21,7 +21,7 @@ def test_claims_can_be_searched_and_read_by_programs(tmp_path, capsys) -> None:
     assert main([*words, "--only", "FIG2A fedrep", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found and all("fig2a" in one["command"] and "fedrep" in one["claim"].lower() for one in found)
-    assert main([*words, "--only", "holds", "--quick"]) == 0
+    assert main([*words, "--only", "holds"]) == 0
     shown = capsys.readouterr().out
     assert "KFL uploads 640 numbers per round" in shown and "cannot be judged" not in shown
     assert main([*words, "--only", "nonsense"]) == 2

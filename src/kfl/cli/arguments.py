@@ -94,9 +94,8 @@ def _option(action: argparse.Action, flag: str, group: str, about: str) -> Optio
     match = _SUFFIX.search(text)
     metavar = str(action.metavar or "")
     optional = metavar.startswith("{None}|")
-    choices = tuple(str(choice) for choice in action.choices or ())
-    if not choices and (words := re.fullmatch(r"\{([^{}|\[\]]+)\}", metavar.removeprefix("{None}|"))):
-        choices = tuple(words[1].split(","))
+    words = re.fullmatch(r"\{([^{}|\[\]]+)\}", metavar.removeprefix("{None}|"))
+    choices = tuple(words[1].split(",")) if words else tuple(str(choice) for choice in action.choices or ())
     optional = optional or "None" in choices
     choices = tuple(choice for choice in choices if choice != "None")
     return Option(

@@ -17,7 +17,7 @@ MANY = 15
 """A command with more options than this shows them by subject."""
 
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
-    "What people change first": (
+    "Common options": (
         "--dataset",
         "--devices",
         "--rounds",
@@ -58,11 +58,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
 """Options of the commands that run experiments, by what they are about; what is in none of them follows."""
 
 GROUPS = {
-    "algorithm": "of the algorithm that is chosen",
-    "scheduler": "of the scheduler that is chosen",
-    "radio": "of the cell that is chosen",
+    "algorithm": ("The algorithm", "another one, chosen by --algorithm, has other options"),
+    "scheduler": ("The scheduler", "another one, chosen by --scheduler, has other options"),
+    "radio": ("The cell", "each field in place of what --radio names"),
+    "faults": ("Faults", "what goes wrong with devices"),
 }
-"""What the options of a group are, where the field's own sentence is about choosing it."""
+"""Title and sentence of a group, where the field's own sentence is about choosing it."""
+LONGEST = 240
+"""Characters of help after which its further sentences are left to the reference."""
 
 METAVARS = {
     "--dataset": "NAME|FILE",
@@ -77,12 +80,12 @@ def help_text(prog: str, description: str, options: Sequence[Option], names: Map
     """The whole help of a command; `names` are the words that some options know besides what their type says."""
     width = max(NARROWEST, min(shutil.get_terminal_size().columns, WIDEST))
     places = [option for option in options if option.positional]
-    usage = " ".join(["usage:", prog, *(f"[{_value(option)}]" for option in places), "[OPTIONS]"])
+    options = [option for option in options if option.flag != "--seed" or not any(o.flag == "--seeds" for o in options)]
+    usage = " ".join(["usage:", prog, *(o.flag if o.required else f"[{o.flag}]" for o in places), "[OPTIONS]"])
     blocks = [usage, *(_paragraph(block, width) for block in description.strip().split("\n\n"))]
     for title, about, some in _sections(options):
         lines = [line for option in some for line in _entry(option, width, names.get(option.flag, ()))]
-        head = f"{_bold(title)}{f': {about}' if about else ''}"
-        blocks.append("\n".join([*textwrap.wrap(head, width), *lines]))
+        blocks.append("\n".join([f"{_bold(title)}{f': {about}' if about else ''}", *lines]))
     return "\n\n".join(blocks)
 
 
@@ -92,17 +95,28 @@ def _sections(options: Sequence[Option]) -> Iterable[tuple[str, str, list[Option
     if places:
         yield "Arguments", "", places
     plain = [option for option in options if not option.positional and not option.group]
+    rest = "Options"
     if len(plain) > MANY:
+        rest = "Other options"
         flags = {option.shown: option for option in plain}
         for title, members in SUBJECTS.items():
             if some := [flags.pop(flag) for flag in members if flag in flags]:
                 yield title, "", some
         plain = list(flags.values())
     if plain:
-        yield "Other options" if len(plain) != len(options) - len(places) else "Options", "", plain
+        yield rest, "", plain
     for group in dict.fromkeys(option.group for option in options if option.group):
         some = [option for option in options if option.group == group]
-        yield f"--{group}.…", GROUPS.get(group) or _first_sentence(some[0].about), some
+        title, about = GROUPS.get(group, (f"--{group}.…", _first_sentence(some[0].about)))
+        yield title, about, some
+
+
+def _shortened(text: str) -> str:
+    """The first sentences of a long help."""
+    if len(text) <= LONGEST:
+        return text
+    end = text.rfind(". ", 0, LONGEST)
+    return text if end < 0 else text[: end + 1]
 
 
 def _first_sentence(text: str) -> str:
@@ -110,10 +124,9 @@ def _first_sentence(text: str) -> str:
 
 
 def _entry(option: Option, width: int, names: Iterable[str]) -> list[str]:
-    head = "  " + ", ".join((*option.also, option.shown)) + (f" {_value(option)}" * (not option.positional))
-    head = f"  {_value(option)}" if option.positional else head.rstrip()
-    text = option.help
-    if names := list(names):
+    head = f"  {', '.join((*option.also, option.shown))} {'' if option.positional else _value(option)}".rstrip()
+    text = _shortened(option.help)
+    if names := list(names) or (list(option.choices) if option.positional else []):
         text = (
             f"{text.rstrip('.')}: {', '.join(names)}."
             if not set(":,") & set(text)
@@ -138,9 +151,10 @@ def _value(option: Option) -> str:
     if option.choices:
         return "|".join((*option.choices, *["none"] * (option.optional and option.metavar.startswith("{None}|"))))
     words = {"whole": "N", "number": "X"}
-    given = option.metavar if re.fullmatch(r"[A-Z_…/\[\],]+", option.metavar) else "TEXT"
+    given = option.metavar if re.fullmatch(r"[A-Z_…/.:\[\],]+", option.metavar) else "TEXT"
     own = words.get(option.kind, "TEXT" if given == "STR" else given)
-    return own + " …" * (option.many and "…" not in own) + "|none" * option.optional
+    none = option.optional and "efault:" not in option.help  # there, leaving it out is said to mean something else
+    return own + " …" * (option.many and "…" not in own) + "|none" * none
 
 
 def shown_default(option: Option) -> str:
@@ -148,11 +162,11 @@ def shown_default(option: Option) -> str:
 
     False is not shown: what is off without its flag needs no word.
     """
-    if option.default in ("", "None", "False"):
+    if option.default in ("", "''", "None", "False") or "efault:" in option.help:
         return "none" if option.default == "None" and option.optional and "efault:" not in option.help else ""
     if option.kind in ("flag", "yes or no"):
         return "yes"
-    return " ".join(_short(word) for word in option.default.split())
+    return " ".join(_short(word) for word in option.default.replace(",", ", ").split())
 
 
 def _short(word: str) -> str:
@@ -164,7 +178,7 @@ def _short(word: str) -> str:
     if not re.fullmatch(r"-?\d+(\.\d+)?(e[-+]?\d+)?", word):
         return word
     number = float(word)
-    text = f"{number:.10g}"
+    text = re.sub(r"e([-+]?)0*(\d)", r"e\1\2", f"{number:.10g}")
     exact = re.sub(r"e\+?0*(\d)", r"e\1", f"{number:.3e}".replace(".000e", "e"))
     exact = re.sub(r"(\.\d*?)0+e", r"\1e", exact)
     return exact if abs(number) >= 1e6 and float(exact) == number else text

@@ -74,7 +74,9 @@ MEANT = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
+    if words[:1] == ["help"]:  # kfl help run, kfl help data show
+        words = [*words[1:], "--help"]
+    if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0
     if words[0] in ("-V", "--version", "version"):

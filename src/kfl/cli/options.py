@@ -104,7 +104,7 @@ RayAddress = Annotated[
 
 Quiet = Annotated[
     bool,
-    tyro.conf.arg(aliases=("-q",), help="Print the result only: no progress, nothing while it runs."),
+    tyro.conf.arg(aliases=("-q",), help="Print only the result, no progress."),
 ]
 
 only_parser: ContextVar[bool] = ContextVar("only_parser", default=False)

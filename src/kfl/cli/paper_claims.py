@@ -61,7 +61,7 @@ def judged(claims: Sequence[Claim], findings: Sequence[Finding], scale: Scale, o
     words = only.casefold().split()
     chosen = [one for one in every if all(word in _searched(one) for word in words)]
     if not chosen:
-        places = ", ".join(dict.fromkeys(one.where for one in every))
+        places = "; ".join(dict.fromkeys(one.where for one in every))
         raise ConfigError("only", only, f"words that a claim has, such as fig2a, 'does not hold', or a place: {places}")
     return chosen
 
