@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 
 SHORTEST_PART = 3
 """Letters that the beginning of a word needs to stand for the whole of it."""
+LONG = 6
+"""Letters from which a word must be more alike than a short one, in which one slip is a larger part."""
 
 SYNONYMS = {
     "gpu": "cuda",
@@ -57,7 +59,7 @@ def nearest(word: object, known: Iterable[object], also: Mapping[str, str] | Non
             return names[_plain(ours)]
     if wanted in names:
         return names[wanted]
-    if close := difflib.get_close_matches(wanted, names, 1):
+    if close := difflib.get_close_matches(wanted, names, 1, 0.6 if len(wanted) < LONG else 0.7):
         return names[close[0]]
     parts = [name for name in names if len(wanted) >= SHORTEST_PART and name.startswith(wanted)]
     return names[parts[0]] if len(parts) == 1 else None
