@@ -1,5 +1,7 @@
 """`kfl paper` as a user types it."""
 
+import json
+
 import pytest
 
 from kfl.cli.main import main
@@ -9,7 +11,39 @@ def test_claims_of_an_empty_folder_are_listed_and_not_judged(tmp_path, capsys) -
     assert main(["paper", "claims", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "claims.md").read_text()
     assert "KFL above FedRep" in text and "not run" in text
-    assert text in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "KFL above FedRep" in shown and "kfl paper all makes them" in shown
+    assert "| --- |" not in shown  # a table for people; the file is the one for documents
+
+
+def test_claims_can_be_searched_and_read_by_programs(tmp_path, capsys) -> None:
+    words = ["paper", "claims", "--out", str(tmp_path)]
+    assert main([*words, "--only", "FIG2A fedrep", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found and all("fig2a" in one["command"] and "fedrep" in one["claim"].lower() for one in found)
+    assert main([*words, "--only", "holds"]) == 0
+    shown = capsys.readouterr().out
+    assert "KFL uploads 640 numbers per round" in shown and "cannot be judged" not in shown
+    assert main([*words, "--only", "nonsense"]) == 2
+    assert "only is 'nonsense'" in capsys.readouterr().err
+
+
+def test_the_list_needs_no_data(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("KFL_DATA_DIR", str(tmp_path / "empty"))
+    monkeypatch.setenv("KFL_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["paper", "list", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "fig4d-m3" in shown and "?" in shown and "kfl data download mnist" in shown
+
+
+def test_results_of_an_earlier_version_are_found_where_they_went(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "paper").mkdir()
+    assert main(["paper", "claims", "--only", "abstract"]) == 0
+    assert (tmp_path / "runs/paper/claims.md").exists()
+    (tmp_path / "paper/results.jsonl").touch()
+    assert main(["paper", "claims", "--only", "abstract"]) == 0
+    assert (tmp_path / "paper/claims.md").exists()
 
 
 @pytest.mark.parametrize(

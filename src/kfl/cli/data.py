@@ -46,7 +46,7 @@ COMMANDS = {
     "show": ("kfl.cli.data:show", "Show the split, devices × classes, in the terminal and as a plot."),
     "download": (
         "kfl.cli.data:fetch",
-        f"Download {' or '.join(downloadable())} into the data folder, and verify it.",
+        "Download a dataset into the data folder, and verify it.",
     ),
 }
 """Commands of `kfl data`: the function that serves each, and one line of help."""

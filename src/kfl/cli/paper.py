@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from kfl.cli.options import DataDir, Device, Precision, RayAddress, parse, worker_count
-from kfl.core.errors import ConfigError, DivergedError, KflError, MissingExtraError
+from kfl.cli.options import DataDir, Device, Precision, Quiet, RayAddress, parse, peek, worker_count
+from kfl.core.errors import ConfigError, DataError, DivergedError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.text import DASH, duration
 
 if TYPE_CHECKING:
     from kfl.paper import Figure, Scale, Store
+    from kfl.paper.setting import Dataset
     from kfl.simulation.store import Execution
 
 DESCRIPTION = """Reproduce the paper: run its experiments, draw its figures, judge its claims.
@@ -25,12 +27,19 @@ DESCRIPTION = """Reproduce the paper: run its experiments, draw its figures, jud
   kfl paper fig2a                run what is missing of one figure, then its table and its picture (PNG, SVG, PDF)
   kfl paper m2 | m3 | all        all figures for two classes per device, for three, or everything
   kfl paper claims               every claim of the paper: its number, ours, and the verdict
+  kfl paper claims --only fig2a  those of one figure
   kfl paper sharing              what does sharing knowledge add over training with a pull alone?
   kfl paper prototypes           KFL, FedProto, and the same pull without sharing
   kfl paper energy               all algorithms with the same battery and the same band (energy-m3: three classes)
 
 Finished runs are never repeated, so an interrupted command continues where it was. MNIST and CIFAR-10 are needed: kfl
 data download fetches them. --quick takes minutes on a laptop, marks everything it writes, and judges nothing."""
+
+
+PUBLISHED = Path("docs/results/paper")
+"""Where a clone has the results that the documentation shows."""
+EARLIER = Path("paper")
+"""Where results went by default in earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ class PaperOptions:
     all."""
     quick: bool = False
     """A small version: 40 rounds, few samples, one seed. It is not a result."""
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("paper")
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs/paper")
     """Folder for results, tables and figures."""
     shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = "1/1"
     """Run only part i of n, for several machines or sessions; collect the results*.jsonl of all in one folder."""
@@ -54,6 +63,11 @@ class PaperOptions:
     ray: RayAddress = None
     keep_runs: bool = False
     """Keep the run folders as well, not only their results."""
+    quiet: Quiet = False
+    only: Annotated[str, tyro.conf.arg(metavar="WORDS")] = ""
+    """With claims: those that have these words, such as fig2a or 'does not hold'."""
+    json: bool = False
+    """With claims: print them as JSON, for programs."""
 
     def worker_count(self) -> int:
         """Number of processes to use."""
@@ -71,6 +85,8 @@ class PaperOptions:
 def main(arguments: Sequence[str]) -> int:
     """Parse, then list, judge, or run and draw."""
     options = parse(PaperOptions, arguments, "kfl paper", DESCRIPTION)
+    if peek(arguments, "out") is None and list(EARLIER.glob("results*.jsonl")):
+        options = replace(options, out=EARLIER)
     from kfl.paper import FULL, QUICK
 
     scale = QUICK if options.quick else FULL
@@ -95,7 +111,7 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
     figures, shard = chosen(words), Shard.parse(options.shard)
     problem: KflError | None = None
     try:
-        with ManyDisplay("paper") as display:
+        with ManyDisplay("paper", quiet=options.quiet) as display:
             store = execute(
                 figures,
                 scale,
@@ -142,18 +158,29 @@ def show_figure(figure: Figure, store: Store, scale: Scale, folder: Path) -> Non
 
 def show_claims(options: PaperOptions, scale: Scale) -> int:
     """The table of claims, from whatever results there are."""
+    from kfl.cli.paper_claims import judged, print_claims, print_json
     from kfl.paper import FIGURES, Store, claims
     from kfl.paper.execute import wanted
+    from kfl.paper.judging import judge
     from kfl.paper.tables import claims_table
 
     runs = wanted([build() for build in FIGURES.values()], scale)
-    store = Store.open(options.out).current({name: run.digest() for name, run in runs.items()})
-    text = claims_table(claims(), store, scale)
+    found = Store.open(options.out)
+    store = found.current({name: run.digest() for name, run in runs.items()})
+    every = claims()
+    rows = judged(every, judge(every, store, scale), scale, options.only)
+    if options.json:
+        print_json(rows)
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"claims{'-quick' * scale.quick}.md"
-    write_atomic(path, text.encode())
-    print(text)
-    print(f"Results: {options.out}. This table: {path}")
+    write_atomic(path, claims_table(every, store, scale).encode())
+    print_claims(rows)
+    if not found.rows:
+        print(f"There are no results in {options.out} yet: kfl paper all makes them.")
+        if PUBLISHED.is_dir():
+            print(f"Those of the documentation: kfl paper claims --out {PUBLISHED}")
+    print(f"The whole table as Markdown, with the commands: {path}")
     return 0
 
 
@@ -170,23 +197,33 @@ def show_list(options: PaperOptions, scale: Scale) -> int:
     store, workers = Store.open(options.out), options.worker_count()
     where = options.device if options.device == "cpu" else "gpu"
     print(f"Timing a few rounds on this machine ({where}, {workers} runs side by side) …", file=sys.stderr)
-    rates = {d: seconds_per_device(d, options.device, options.precision, options.data_dir) for d in DATASETS}
+    rates: dict[Dataset, float] = {}
+    timed = True
+    try:
+        for dataset in DATASETS:
+            rates[dataset] = seconds_per_device(dataset, options.device, options.precision, options.data_dir)
+    except DataError:
+        timed = False
     table = Table("figure", "what", "runs", "done", "left, about", box=SIMPLE_HEAD)
     left: dict[str, float] = {}
     for name, build in FIGURES.items():
         figure = build()
         every = dict(runs(figure, scale))
         todo = {run: one for run, one in every.items() if not store.has(run, one.digest())}
-        seconds = seconds_of(todo.values(), rates, workers if where == "cpu" else 1)
+        seconds = seconds_of(todo.values(), rates, workers if where == "cpu" else 1) if timed else math.nan
         left |= {run: seconds / max(len(todo), 1) for run in todo}
         table.add_row(name, figure.title, str(len(every)), str(len(every) - len(todo)), time_left(seconds))
     table.add_section()
     table.add_row("all", "each run once, however many figures show it", "", "", time_left(sum(left.values())))
     Console(width=None if sys.stdout.isatty() else 120).print(table)
+    if not timed:
+        print("How long the rest takes can be said once the data is here: kfl data download mnist (and cifar10).")
     print(f"{len(claims())} claims: kfl paper claims judges them from the results in {options.out}.")
     return 0
 
 
 def time_left(seconds: float) -> str:
-    """How long the remaining runs take; a dash where nothing remains."""
+    """How long the remaining runs take; a dash where nothing remains, a question mark where it is not known."""
+    if math.isnan(seconds):
+        return "?"
     return duration(round(seconds)) if seconds > 0 else DASH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,8 +61,8 @@ class ScheduleOptions:
     """The deadline of devices without their own, in place of what the file says."""
     rounds: Annotated[int | None, _option("INT")] = None
     """The horizon that budgets are for, in place of what the file says."""
-    hard_budget: _Flag = False
-    """Nobody may spend more than its battery holds, whatever the file says."""
+    hard_budget: Annotated[bool | None, tyro.conf.arg(help_behavior_hint="")] = None
+    """Whether nobody may spend more than its battery holds, in place of what the file says."""
     example: Annotated[Literal["json", "csv", "modem"] | None, _option("{json,csv,modem}")] = None
     """Print a problem to start from, and stop; modem: one whose devices have a real modem and a clock to slow."""
     fields: _Flag = False
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, decide, print."""
     name = peek(arguments, "scheduler")
     start: Scheduler = Dual() if name is None else Experiment.from_table({"scheduler": name}).scheduler
-    schedulers = "\n".join(f"  {name}: {kind.about()}" for name, kind in SCHEDULERS.items())
+    schedulers = "\n".join(f"  {name}: {_plain(kind.about())}" for name, kind in SCHEDULERS.items())
     described = f"{DESCRIPTION}\n\nSchedulers:\n{schedulers}"
     default = ScheduleOptions(start, scheduler_name=start.name)
     options = parse(ScheduleOptions, _spelled_out(arguments), "kfl schedule", described, default)
@@ -86,6 +87,11 @@ def main(arguments: Sequence[str]) -> int:
         execute(options)
     sys.stdout.flush()  # so that a reader who went away is noticed here
     return 0
+
+
+def _plain(text: str) -> str:
+    """A docstring's sentence for people who do not read Python: `Uniform` is called uniform."""
+    return re.sub(r"`(\w+)`", lambda match: match[1].lower(), text)
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:
@@ -109,7 +115,7 @@ def execute(options: ScheduleOptions) -> None:
         bandwidth_hz=options.bandwidth_hz,
         deadline_s=options.deadline_s,
         rounds=options.rounds,
-        hard_budget=True if options.hard_budget else None,
+        hard_budget=options.hard_budget,
     )
     horizon = schedule(problem, options.scheduler)
     if options.next is not None:

@@ -4,6 +4,11 @@ The command line prints the sentence and exits with status 2; it never shows a t
 Anything that is not a `KflError` is a bug in kfl.
 """
 
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from kfl.core.suggest import did_you_mean
+
 
 class KflError(Exception):
     """Base of every error kfl raises on purpose.
@@ -21,10 +26,18 @@ class KflError(Exception):
 
 
 class ConfigError(KflError):
-    """A field of a configuration has a value that cannot work."""
+    """A field of a configuration has a value that cannot work.
 
-    def __init__(self, field: str, value: object, expected: str) -> None:
-        super().__init__(f"{field} is {value!r}, but must be {expected}.")
+    `choices` are the words that the field takes, where it takes words: the one nearest to the value is asked for.
+
+    >>> raise ConfigError("scheduler", "lyapunv", "one of uniform, lyapunov", choices=("uniform", "lyapunov"))
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: scheduler is 'lyapunv', but must be one of uniform, lyapunov (did you mean lyapunov?).
+    """
+
+    def __init__(self, field: str, value: object, expected: str, *, choices: Iterable[object] = ()) -> None:
+        super().__init__(f"{field} is {value!r}, but must be {expected}{did_you_mean(value, choices)}.")
         self.field = field
         self.value = value
 
@@ -54,12 +67,28 @@ class NobodyError(KflError):
 
 
 class MissingExtraError(KflError):
-    """An optional package is needed for this and is not installed."""
+    """Optional packages are needed for this and are not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed: pip install 'kfl[{extra}]'."
         )
+
+    @classmethod
+    def of_several(cls, packages: Mapping[str, str], purpose: str) -> Self:
+        """For several packages at once, each with the extra that brings it; `purpose` is one of several things.
+
+        >>> raise MissingExtraError.of_several({"wandb": "wandb", "mlflow": "mlflow"}, "The trackers wandb and mlflow")
+        Traceback (most recent call last):
+        ...
+        kfl.core.errors.MissingExtraError: The trackers wandb and mlflow need the packages 'wandb' and 'mlflow', which \
+are not installed: pip install 'kfl[wandb,mlflow]'.
+        """
+        error = cls.__new__(cls)
+        listed, extras = " and ".join(map(repr, packages)), ",".join(packages.values())
+        sentence = f"{purpose} need the packages {listed}, which are not installed: pip install 'kfl[{extras}]'."
+        Exception.__init__(error, sentence)
+        return error
 
 
 class StoppedError(KflError):

@@ -117,7 +117,7 @@ def _counts(family: Sequence[tuple[Claim, Finding]], asked: int, whose: str) -> 
 def _claim_row(claim: Claim, found: Finding, scale: Scale) -> str:
     verdict = f"**{found.verdict}**"
     if found.verdict == "cannot be judged":
-        verdict += f": {_why_not_judged(found, scale)}"
+        verdict += f": {why_not_judged(found, scale)}"
     if found.verdict != found.alone:
         verdict += f" (for itself: {found.alone})"
     commands = f"`{claim.command}{' --quick' * scale.quick}`"
@@ -130,7 +130,8 @@ def _uploading(rows: Iterable[Record]) -> float:
     return _mean([upload / energy if energy else 0.0 for upload, energy in spent])
 
 
-def _why_not_judged(found: Finding, scale: Scale) -> str:
+def why_not_judged(found: Finding, scale: Scale) -> str:
+    """Why a finding is no verdict, in a few words."""
     if found.seeds == 0:
         return "runs are missing"
     if scale.quick:
