@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from kfl.algorithms import Algorithm
 from kfl.cli.entries import Entry, combined, fitted, labelled, taken, unique
 from kfl.cli.options import ALGORITHM_NAMES, SCHEDULER_NAMES, peek, starting_point, whole_numbers, worker_count
 from kfl.cli.setting import (
@@ -24,15 +25,16 @@ from kfl.cli.setting import (
 )
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
-from kfl.experiment import Experiment
+from kfl.experiment import Experiment, class_of
 from kfl.plots import Axis
+from kfl.scheduling import Scheduler, Uniform
 from kfl.simulation.compare import STANDARD, configured, read_settings
 
 if TYPE_CHECKING:
     from kfl.comparison import Comparison
 
 PROG = "kfl compare"
-DESCRIPTION = """Compare anything on the same seeds: one table with paired intervals, one plot, raw results as JSON lines.
+DESCRIPTION = """Compare anything on the same seeds: one table with paired intervals, one plot, raw results in JSON.
 
   kfl compare --algorithms kfl,local,my_module:MyClass             algorithms, your own among them
   kfl compare --schedulers lyapunov,uniform,my_module:MyScheduler  schedulers, with one algorithm
@@ -82,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     seeds = whole_numbers(options.seeds, "seeds")
     folder = options.setting.out or kept_folder("compare", base, options.setting, *question.kinds)
     if folder.exists() and options.setting.out is None:
-        print(f"Asked before: what is finished in {folder} is not repeated (--out FOLDER starts a new one).")
+        print(f"Continuing in {folder}: what is finished there is not repeated (--out FOLDER starts afresh).")
     command = command_line("compare", arguments, folder)
     found: Comparison | None
     problem: KflError | None = None
@@ -131,6 +133,9 @@ class Question:
             algorithms = list(STANDARD)
         entries: dict[str, Entry] = {}
         if source is None:
+            for field, kind, names in (("algorithms", Algorithm, algorithms), ("schedulers", Scheduler, schedulers)):
+                for name in names:
+                    class_of(kind, name, field)
             crossed = (
                 combined(algorithms, schedulers, given["vary"]) if algorithms or schedulers or given["vary"] else []
             )
@@ -138,7 +143,7 @@ class Question:
         start = starting_point(shared).to_table()
         words = str(start["algorithm"]["name"]), str(start["scheduler"]["name"])
         first = Entry("", tuple(word for name in schedulers[:1] for word in ("--scheduler", name)))
-        plain = fitted(shared, first, entries.values(), words)
+        plain = _without_fields(fitted(shared, first, entries.values(), words))
         options, base = parse_setting(CompareOptions, plain, PROG, DESCRIPTION)
         options = replace(
             options,
@@ -148,9 +153,15 @@ class Question:
             entry=tuple(given["entry"]),
             entries=file,
         )
-        kinds = [name for name, words in given.items() if words and name not in ("vary", "entries")]
+        if schedulers:
+            base = replace(base, scheduler=Uniform())  # whichever comes first, the question is the same
+        kinds = [name for name in ("algorithms", "schedulers") if given[name]] or ["algorithms"] * (
+            not any(given.values())
+        )
+        kinds.append(shlex.join(_own_fields(shared)))
         kinds += sorted(f"vary {text.partition('=')[0]}" for text in given["vary"])
-        return cls(options, base, tuple(shared), entries, tuple(kinds or ["algorithms"]), words)
+        kinds += ["entry"] * bool(given["entry"] or file)
+        return cls(options, base, tuple(shared), entries, tuple(kinds), words)
 
     def experiments(self) -> dict[str, Experiment]:
         """The experiment of each entry, by label."""
@@ -183,6 +194,17 @@ def _without_fields(flags: Sequence[str]) -> list[str]:
         if word.startswith("--"):
             name = word[2:].partition("=")[0]
             keep = not name.startswith("algorithm.") or name.replace("-", "_") in general
+        if keep:
+            words.append(word)
+    return words
+
+
+def _own_fields(flags: Sequence[str]) -> list[str]:
+    """The flags of fields of algorithms and schedulers: with several of them, they are part of the question."""
+    words, keep = [], False
+    for word in flags:
+        if word.startswith("--"):
+            keep = word.startswith(("--algorithm.", "--scheduler."))
         if keep:
             words.append(word)
     return words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,8 +26,16 @@ def import_object(address: str) -> Any:
         raise ImportError("it is not of the form package.module:name")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as problem:
+    except (ImportError, AttributeError, SyntaxError) as problem:
         raise ImportError(str(problem)) from problem
+    except Exception as problem:  # whatever the user's module does when it is imported
+        raise ImportError(f"{type(problem).__name__}{_place(problem)}: {problem}") from problem
+
+
+def _place(problem: BaseException) -> str:
+    """Where a user's module failed; empty where Python could not even look for it."""
+    frame = traceback.extract_tb(problem.__traceback__)[-1]
+    return "" if "importlib" in frame.filename else f" in {Path(frame.filename).name}, line {frame.lineno}"
 
 
 def import_class(address: object, kind: type[T], field: str, known: Iterable[str]) -> type[T]:
@@ -37,17 +46,18 @@ def import_class(address: object, kind: type[T], field: str, known: Iterable[str
     >>> import_class("math:sqrtt", int, "algorithm", ["kfl", "local"])
     Traceback (most recent call last):
     ...
-    kfl.core.errors.ConfigError: algorithm is 'math:sqrtt', but must be one of kfl, local, or package.module:Class for \
-your own (module 'math' has no attribute 'sqrtt').
+    kfl.core.errors.ConfigError: algorithm is 'math:sqrtt', but must be package.module:Class of one that can be \
+imported (module 'math' has no attribute 'sqrtt').
     """
     words = list(known)
-    expected = f"one of {', '.join(words)}, or package.module:Class for your own"
     if ":" not in str(address):
+        expected = f"one of {', '.join(words)}, or package.module:Class for your own"
         raise ConfigError(field, address, expected, choices=words)
     try:
         found = import_object(str(address))
     except ImportError as problem:
         meant = did_you_mean(address, _candidates(str(address), kind))
+        expected = "package.module:Class of one that can be imported"
         raise ConfigError(field, address, f"{expected} ({problem}){meant}") from problem
     if not (isinstance(found, type) and issubclass(found, kind)):
         meant = did_you_mean(address, _candidates(str(address), kind))
@@ -60,7 +70,7 @@ def _candidates(address: str, kind: type) -> list[str]:
     name, _, cls = address.partition(":")
     module = sys.modules.get(name)
     if module is None:
-        return [f"{path.stem}:{cls}" for path in sorted(Path().glob("*.py"))]
+        return [f"{path.stem}:{cls}" for path in sorted(Path().glob("*.py")) if path.stem != name]
     own = [thing for thing in vars(module).values() if isinstance(thing, type) and issubclass(thing, kind)]
     return [f"{name}:{thing.__name__}" for thing in own if thing.__module__ == name]
 

@@ -168,7 +168,7 @@ def run_names(experiments: Sequence[Experiment]) -> list[str]:
             values.setdefault((scope[name], name), set()).add(str(value))
     names = []
     for experiment, table, scope in zip(experiments, tables, scopes, strict=True):
-        words = [experiment.algorithm.name]
+        words = [table["algorithm.name"].replace(":", ".")]
         for name, value in table.items():
             if name not in ("seed", "algorithm.name") and len(values[scope[name], name]) > 1:
                 words.append(str(value) if name.endswith(".name") else f"{name.rpartition('.')[2]}{value}")
