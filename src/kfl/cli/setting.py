@@ -58,7 +58,7 @@ class Setting:
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
     config: ConfigFile = None
     settings: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """TOML file with a table of hyper-parameters for each algorithm (your own: ["my_module:MyClass"]), as of kfl tune."""
+    """TOML file with hyper-parameters, a table per algorithm (your own: ["my_module:MyClass"]), as of kfl tune."""
     equal_models: Annotated[int | None, tyro.conf.arg(metavar="WIDTH")] = None
     """Give all devices networks of this width, as algorithms that average weights require."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
