@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         SelfKnowledge,
         SharedStem,
     )
+    from kfl.comparison import Comparison, compare
     from kfl.core.errors import KflError
     from kfl.data import Dataset, load_dataset
     from kfl.experiment import Experiment, Faults
@@ -62,6 +63,7 @@ _LAZY = {
     "Apfl": "kfl.algorithms",
     "Ascend": "kfl.scheduling",
     "CellConfig": "kfl.wireless",
+    "Comparison": "kfl.comparison",
     "Dataset": "kfl.data",
     "Descend": "kfl.scheduling",
     "Dual": "kfl.scheduling",
@@ -91,6 +93,7 @@ _LAZY = {
     "SplitModel": "kfl.models",
     "Uniform": "kfl.scheduling",
     "allocate": "kfl.scheduling",
+    "compare": "kfl.comparison",
     "load_dataset": "kfl.data",
     "load_run": "kfl.runfolder",
     "resume": "kfl.simulation",
@@ -121,6 +124,7 @@ __all__ = [
     "Apfl",
     "Ascend",
     "CellConfig",
+    "Comparison",
     "Dataset",
     "Descend",
     "Dual",
@@ -151,6 +155,7 @@ __all__ = [
     "Uniform",
     "__version__",
     "allocate",
+    "compare",
     "load_dataset",
     "load_run",
     "resume",

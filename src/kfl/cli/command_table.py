@@ -58,6 +58,7 @@ INNER = "COMMAND"
 _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "--algorithm": ("words", ALGORITHM_NAMES),
     "--algorithms": ("list", ALGORITHM_NAMES),
+    "--schedulers": ("list", SCHEDULER_NAMES),
     "--reference": ("words", ALGORITHM_NAMES),
     "--methods": ("list", tuple(LABELS)),
     "--conditions": ("list", tuple(published())),

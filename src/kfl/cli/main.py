@@ -15,7 +15,7 @@ from kfl.core.suggest import nearest
 
 COMMANDS = {
     "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
-    "compare": ("kfl.cli.compare:main", "Compare algorithms over seeds: one table, one plot."),
+    "compare": ("kfl.cli.compare:main", "Compare algorithms, schedulers and settings over seeds: one table, one plot."),
     "sharing": (
         "kfl.cli.sharing:main",
         "Does it share? Methods beside twins that upload nothing: points against bits.",

@@ -296,21 +296,6 @@ def numbers(text: str, field: str) -> list[float]:
         raise ConfigError(field, text, "numbers with commas between, such as 0.02,0.05") from problem
 
 
-def in_short(values: list[int]) -> str:
-    """Numbers for a person, runs of them as a range.
-
-    >>> in_short([0, 1, 2, 3]), in_short([0, 1]), in_short([5, 7, 8, 9])
-    ('0–3', '0, 1', '5, 7–9')
-    """
-    parts: list[list[int]] = []
-    for value in sorted(values):
-        if parts and value == parts[-1][-1] + 1:
-            parts[-1].append(value)
-        else:
-            parts.append([value])
-    return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts)
-
-
 def worker_count(workers: int | None, device: str) -> int:
     """As many as asked for; else one for each core, or a single one on a GPU.
 

@@ -10,11 +10,13 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import tyro
 
+from kfl._version import __version__
 from kfl.algorithms import Algorithm, Local
 from kfl.cli.options import (
     ALGORITHM_NAMES,
@@ -40,6 +42,7 @@ from kfl.cli.options import (
     worker_count,
 )
 from kfl.core.errors import ConfigError, KflError
+from kfl.data import short_name
 from kfl.experiment import Experiment, common_settings
 from kfl.simulation.compare import configured, read_settings, refuse_mixed_models
 
@@ -55,11 +58,11 @@ class Setting:
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
     config: ConfigFile = None
     settings: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """TOML file with a table of hyper-parameters for each algorithm, such as tuned.toml of kfl tune."""
+    """TOML file with hyper-parameters, a table per algorithm (your own: ["my_module:MyClass"]), as of kfl tune."""
     equal_models: Annotated[int | None, tyro.conf.arg(metavar="WIDTH")] = None
     """Give all devices networks of this width, as algorithms that average weights require."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder to write; runs already finished in it are not repeated. Default: a new one under runs/."""
+    """Folder to write; runs already finished in it are not repeated. Default: one under runs/ for this very setting."""
     data_dir: DataDir = None
     scheduler_name: SchedulerName = "uniform"
     radio_name: RadioName = "auto"
@@ -123,15 +126,20 @@ class HasSetting(Protocol):
 Options = TypeVar("Options", bound=HasSetting)
 
 
-def parse_setting(cls: type[Options], arguments: Sequence[str], prog: str, about: str) -> tuple[Options, Experiment]:
-    """The options of a command, and the experiment that they describe: its algorithm holds what applies to all."""
+def parse_setting(
+    cls: type[Options], arguments: Sequence[str], prog: str, about: str, algorithm: Algorithm | None = None
+) -> tuple[Options, Experiment]:
+    """The options of a command, and the experiment that they describe: its algorithm holds what applies to all.
+
+    With an `algorithm`, the options are those of this one, which also is that of the experiment.
+    """
     if (seed := peek(arguments, "seed")) is not None:
         raise ConfigError("seed", seed, f"given to {prog} as --seeds, for example --seeds {seed}")
     if (name := peek(arguments, "algorithm")) is not None:
         raise ConfigError("algorithm", name, f"given to {prog} as --algorithms, for example --algorithms {name},local")
     start = starting_point(arguments)
     # Local-only training has exactly the fields that all algorithms have.
-    shown = replace(with_radio_fields(start, arguments), algorithm=common_settings(start.algorithm, Local))
+    shown = replace(with_radio_fields(start, arguments), algorithm=algorithm or common_settings(start.algorithm, Local))
     setting = Setting(shown, **names_of(start, shown))
     options = parse(cls, arguments, prog, about, cls(setting))
     experiment = options.setting.experiment
@@ -139,8 +147,9 @@ def parse_setting(cls: type[Options], arguments: Sequence[str], prog: str, about
         experiment = replace(experiment, radio=None)
     if options.setting.equal_models is not None:
         experiment = replace(experiment, widths=(options.setting.equal_models,))
-    common = {field: getattr(experiment.algorithm, field) for field in given_fields(arguments)}
-    experiment = replace(experiment, algorithm=replace(start.algorithm, **common))
+    if algorithm is None:
+        common = {field: getattr(experiment.algorithm, field) for field in given_fields(arguments)}
+        experiment = replace(experiment, algorithm=replace(start.algorithm, **common))
     experiment = with_devices_of_data(experiment, options.setting.data_dir)
     experiment.validate()
     return options, experiment
@@ -170,11 +179,33 @@ def chosen_algorithms(
     names: str, experiment: Experiment, setting: Setting, arguments: Sequence[str]
 ) -> dict[str, Algorithm]:
     """The algorithms a list of names stands for, each with its hyper-parameters, refused where models differ."""
-    words = [word for word in names.replace(" ", "").split(",") if word]
-    if not words:
-        raise ConfigError("algorithms", names, f"one or more of {', '.join(ALGORITHM_NAMES)}")
     tables = None if setting.settings is None else read_settings(setting.settings)
     common = {field: getattr(experiment.algorithm, field) for field in given_fields(arguments)}
-    algorithms = configured(list(dict.fromkeys(words)), experiment.algorithm, tables, common)
-    refuse_mixed_models(experiment, algorithms)
+    algorithms = configured(listed(names, "algorithms", ALGORITHM_NAMES), experiment.algorithm, tables, common)
+    refuse_mixed_models({name: replace(experiment, algorithm=algorithm) for name, algorithm in algorithms.items()})
     return algorithms
+
+
+def listed(text: str, field: str, known: Sequence[str]) -> list[str]:
+    """The words of a list with commas between, each once.
+
+    >>> listed("kfl, local,kfl", "algorithms", ["kfl", "local"])
+    ['kfl', 'local']
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise ConfigError(field, text, f"one or more of {', '.join(known)}, or package.module:Class for your own")
+    return list(dict.fromkeys(words))
+
+
+def kept_folder(command: str, experiment: Experiment, setting: Setting, *more: str) -> Path:
+    """The folder under runs/ of what is asked: the same question has the same folder, so that nothing runs twice.
+
+    `more` is whatever makes it another question besides the experiment, whose seed does not count.
+    """
+    how = [setting.device, setting.precision, __version__, *more]
+    question = "\n".join([replace(experiment, seed=0).identity(), *how])
+    return (
+        Path("runs")
+        / f"{command}-{short_name(experiment.dataset)}-{blake2b(question.encode(), digest_size=4).hexdigest()}"
+    )

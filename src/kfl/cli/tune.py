@@ -12,12 +12,19 @@ from typing import Annotated
 import tyro
 
 from kfl.algorithms import Algorithm
-from kfl.cli.compare import mean_and_deviation
-from kfl.cli.options import in_short, new_folder, numbers, whole_numbers
-from kfl.cli.setting import Setting, chosen_algorithms, command_line, interrupted, parse_setting
+from kfl.cli.options import numbers, whole_numbers
+from kfl.cli.setting import (
+    Setting,
+    chosen_algorithms,
+    command_line,
+    interrupted,
+    kept_folder,
+    parse_setting,
+)
+from kfl.comparison.tables import mean_and_deviation
 from kfl.core.config import dump_toml, to_table
 from kfl.core.files import write_atomic
-from kfl.core.text import DASH
+from kfl.core.text import DASH, in_short, several
 from kfl.experiment import Experiment
 from kfl.runfolder import History
 from kfl.simulation.compare import STANDARD, line_up
@@ -36,7 +43,7 @@ DESCRIPTION = """Give every algorithm the same small search: learning rate × it
 
 Each algorithm gets the same number of trials; one without a main parameter gets more learning rates. The search runs
 on development seeds, never on those that are reported. It writes tuned.toml, for kfl compare --settings, and every
-trial into trials.jsonl."""
+trial into trials.jsonl. An algorithm of your own, package.module:Class, names its main parameter as main_parameter."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class TuneOptions:
 
     setting: Annotated[Setting, tyro.conf.arg(name="")]
     algorithms: Annotated[str, tyro.conf.arg(metavar="NAMES")] = ",".join(STANDARD)
-    """Algorithms, separated by commas."""
+    """Algorithms, separated by commas; package.module:Class for your own."""
     seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = "100,101"
     """Development seeds: 100,101 or 100..102."""
     learning_rates: Annotated[str, tyro.conf.arg(metavar="RATES")] = ",".join(map(str, LEARNING_RATES))
@@ -61,13 +68,13 @@ def main(arguments: Sequence[str]) -> int:
     refuse_reported_seeds(seeds, options.allow_report_seeds)
     algorithms = chosen_algorithms(options.algorithms, experiment, options.setting, arguments)
     trials = search(algorithms, numbers(options.learning_rates, "learning_rates"))
-    folder = options.setting.out or new_folder("tune", experiment.dataset)
+    folder = options.setting.out or kept_folder("tune", experiment, options.setting)
     command = command_line("tune", arguments, folder)
-    flat = [trial for some in trials.values() for trial in some]
-    experiments = [run for trial in flat for run in line_up(experiment, {"": trial.algorithm}, seeds)]
+    flat = [(name, trial) for name, some in trials.items() for trial in some]
+    experiments = [run for name, trial in flat for run in line_up(experiment, {name: trial.algorithm}, seeds)]
     if not options.setting.quiet:
-        each = len(next(iter(trials.values())))
-        print(f"{each} trials for each of {len(trials)} algorithms, {len(seeds)} seeds each.")
+        each = several(len(next(iter(trials.values()))), "trial")
+        print(f"{each} for each of {several(len(trials), 'algorithm')}, {several(len(seeds), 'seed')} each.")
     try:
         histories, problem = options.setting.run_many(experiments, folder, "tuning")
     except KeyboardInterrupt:
@@ -75,18 +82,17 @@ def main(arguments: Sequence[str]) -> int:
     of_trial = [histories[index * len(seeds) :][: len(seeds)] for index in range(len(flat))]
     outcomes: dict[str, list[Outcome]] = {name: [] for name in trials}
     lines = []
-    for trial, runs in zip(flat, of_trial, strict=True):
-        lines.append(trial_line(trial, seeds, runs))
+    for (name, trial), runs in zip(flat, of_trial, strict=True):
+        lines.append(trial_line(name, trial, seeds, runs))
         finished = [history.accuracy for history in runs if history is not None]
         if len(finished) == len(seeds):
-            outcomes[trial.algorithm.name].append(judge(trial, finished))
+            outcomes[name].append(judge(trial, finished))
     found = {name: best(some) for name, some in outcomes.items() if some}
     write_atomic(folder / "trials.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
     write_atomic(folder / "tuned.toml", tuned_file(found, experiment, seeds, command).encode())
     show(found, outcomes, algorithms, experiment, seeds)
-    print(
-        f"Every trial is in {folder / 'trials.jsonl'}. Use the settings: kfl compare --settings {folder / 'tuned.toml'}"
-    )
+    use = f"kfl compare --algorithms {','.join(algorithms)} --settings {folder / 'tuned.toml'}"
+    print(f"Every trial is in {folder / 'trials.jsonl'}. Use the settings, with the same options: {use}")
     if problem is not None and len(found) < len(trials):
         raise problem
     if problem is not None:  # a learning rate at which training runs off to infinity has lost, that is all
@@ -94,12 +100,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def trial_line(trial: Trial, seeds: Sequence[int], runs: Sequence[History | None]) -> dict[str, object]:
+def trial_line(name: str, trial: Trial, seeds: Sequence[int], runs: Sequence[History | None]) -> dict[str, object]:
     """One trial for trials.jsonl."""
     accuracies = [None if history is None else history.accuracy for history in runs]
     finished = [accuracy for accuracy in accuracies if accuracy is not None]
     return {
-        "algorithm": trial.algorithm.name,
+        "algorithm": name,
         "searched": dict(trial.changed),
         "settings": to_table(trial.algorithm),
         "seeds": list(seeds),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -133,16 +134,24 @@ def dump_toml(table: Mapping[str, Any]) -> str:
     <BLANKLINE>
     [radio]
     fading = "none"
+    >>> print(dump_toml({"my_module:Mine": {"learning_rate": 0.1}}), end="")
+    ["my_module:Mine"]
+    learning_rate = 0.1
     """
     return "\n".join(_lines(table, "")).strip("\n") + "\n"
 
 
 def _lines(table: Mapping[str, Any], prefix: str) -> list[str]:
-    lines = [f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, Mapping)]
+    lines = [f"{_key(key)} = {_toml(value)}" for key, value in table.items() if not isinstance(value, Mapping)]
     for key, value in table.items():
         if isinstance(value, Mapping):
-            lines += ["", f"[{prefix}{key}]", *_lines(value, f"{prefix}{key}.")]
+            lines += ["", f"[{prefix}{_key(key)}]", *_lines(value, f"{prefix}{_key(key)}.")]
     return lines
+
+
+def _key(name: str) -> str:
+    """A name as TOML writes it: in quotes where it is more than letters, digits, underscores and dashes."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def _toml(value: Any) -> str:

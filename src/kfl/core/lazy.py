@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import Any
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kfl.core.errors import ConfigError
+from kfl.core.suggest import did_you_mean
+
+T = TypeVar("T")
 
 
 def import_object(address: str) -> Any:
@@ -18,8 +26,53 @@ def import_object(address: str) -> Any:
         raise ImportError("it is not of the form package.module:name")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as problem:
+    except (ImportError, AttributeError, SyntaxError) as problem:
         raise ImportError(str(problem)) from problem
+    except Exception as problem:  # whatever the user's module does when it is imported
+        raise ImportError(f"{type(problem).__name__}{_place(problem)}: {problem}") from problem
+
+
+def _place(problem: BaseException) -> str:
+    """Where a user's module failed; empty where Python could not even look for it."""
+    frame = traceback.extract_tb(problem.__traceback__)[-1]
+    return "" if "importlib" in frame.filename else f" in {Path(frame.filename).name}, line {frame.lineno}"
+
+
+def import_class(address: object, kind: type[T], field: str, known: Iterable[str]) -> type[T]:
+    """A user's own class that derives from `kind`, named as `package.module:Class` in a field.
+
+    `known` are the words that the field takes besides. A ConfigError says what is wrong, and what was probably meant:
+
+    >>> import_class("math:sqrtt", int, "algorithm", ["kfl", "local"])
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: algorithm is 'math:sqrtt', but must be package.module:Class of one that can be \
+imported (module 'math' has no attribute 'sqrtt').
+    """
+    words = list(known)
+    if ":" not in str(address):
+        expected = f"one of {', '.join(words)}, or package.module:Class for your own"
+        raise ConfigError(field, address, expected, choices=words)
+    try:
+        found = import_object(str(address))
+    except ImportError as problem:
+        meant = did_you_mean(address, _candidates(str(address), kind))
+        expected = "package.module:Class of one that can be imported"
+        raise ConfigError(field, address, f"{expected} ({problem}){meant}") from problem
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        meant = did_you_mean(address, _candidates(str(address), kind))
+        raise ConfigError(field, address, f"a class that derives from {kind.__name__}{meant}")
+    return found
+
+
+def _candidates(address: str, kind: type) -> list[str]:
+    """Addresses that could have been meant: classes of the module that is named, or modules of the current folder."""
+    name, _, cls = address.partition(":")
+    module = sys.modules.get(name)
+    if module is None:
+        return [f"{path.stem}:{cls}" for path in sorted(Path().glob("*.py")) if path.stem != name]
+    own = [thing for thing in vars(module).values() if isinstance(thing, type) and issubclass(thing, kind)]
+    return [f"{name}:{thing.__name__}" for thing in own if thing.__module__ == name]
 
 
 def lazy_exports(package: str, where: Mapping[str, str], name: str) -> Any:

@@ -9,6 +9,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 DASH = "–"
@@ -77,6 +78,17 @@ def duration(seconds: float) -> str:
         return f"{minutes} min" + (f" {rest} s" if rest else "")
     hours, minutes = divmod(minutes, 60)
     return f"{hours:,} h" + (f" {minutes} min" if minutes else "")
+
+
+def in_short(values: Sequence[int]) -> str:
+    """Numbers for a person, runs of them as a range.
+
+    >>> in_short([0, 1, 2, 3]), in_short([0, 1]), in_short([5, 7, 8, 9])
+    ('0–3', '0, 1', '5, 7–9')
+    """
+    runs = groupby(enumerate(sorted(values)), key=lambda pair: pair[1] - pair[0])
+    parts = [[value for _, value in run] for _, run in runs]
+    return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts)
 
 
 def several(count: int, noun: str, plural: str = "") -> str:

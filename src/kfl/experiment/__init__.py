@@ -1,6 +1,6 @@
 """The configuration of a run, and what can go wrong in it. Nothing here imports PyTorch."""
 
-from kfl.experiment._experiment import DataSettings, Experiment, common_settings, identity_fields
+from kfl.experiment._experiment import DataSettings, Experiment, class_of, common_settings, identity_fields
 from kfl.experiment.earlier import in_todays_words
 from kfl.experiment.faults import Faults
 
@@ -8,6 +8,7 @@ __all__ = [
     "DataSettings",
     "Experiment",
     "Faults",
+    "class_of",
     "common_settings",
     "identity_fields",
     "in_todays_words",

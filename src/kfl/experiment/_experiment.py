@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
-from kfl.core.lazy import import_object
+from kfl.core.lazy import import_class
 from kfl.core.randomness import stream
 from kfl.data import DATASETS, Dataset, Partition, add_new_class, check_name, limit_samples, limit_tested, partition
 from kfl.experiment.faults import Faults
@@ -314,7 +314,7 @@ class Experiment(DataSettings):
 
 
 N = TypeVar("N", Algorithm, Scheduler)
-KINDS: dict[str, type] = {"algorithm": Algorithm, "scheduler": Scheduler}
+KINDS: dict[str, type[Any]] = {"algorithm": Algorithm, "scheduler": Scheduler}
 
 
 def _named(registry: Mapping[str, type[N]], value: Any, field: str, base: N) -> N:
@@ -325,9 +325,10 @@ def _named(registry: Mapping[str, type[N]], value: Any, field: str, base: N) -> 
         raise ConfigError(field, value, f"a table of fields or one of {', '.join(registry)}", choices=registry)
     table = {"name": value} if isinstance(value, str) else dict(value)
     name = table.pop("name", _name_of(registry, base))
-    cls = registry[name] if isinstance(name, str) and name in registry else _imported(name, field, registry)
+    cls = class_of(KINDS[field], name, field)
     start = base if type(base) is cls else cls()
-    return from_table(cls, table, f"{field}.", start)
+    found: N = from_table(cls, table, f"{field}.", start)
+    return found
 
 
 def _name_of(registry: Mapping[str, type[N]], thing: N) -> str:
@@ -336,19 +337,16 @@ def _name_of(registry: Mapping[str, type[N]], thing: N) -> str:
     return thing.name if registry.get(thing.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _imported(name: str, field: str, registry: Mapping[str, type[N]]) -> type[N]:
-    """A user's own class, named as package.module:Class."""
-    expected = f"one of {', '.join(registry)}, or package.module:Class for your own"
-    if ":" not in str(name):
-        raise ConfigError(field, name, expected, choices=registry)
-    try:
-        found = import_object(str(name))
-    except ImportError as problem:
-        raise ConfigError(field, name, f"{expected} ({problem})") from problem
-    kind: type = KINDS[field]
-    if not (isinstance(found, type) and issubclass(found, kind)):
-        raise ConfigError(field, name, f"a class that derives from {kind.__name__}")
-    return found  # type: ignore[return-value]  # just checked
+def class_of(kind: type[Any], word: object, field: str) -> Any:
+    """The algorithm or scheduler that a word selects: a registered name, or package.module:Class for a user's own.
+
+    `field` is what the word was given for, in the sentence where there is no such class.
+
+    >>> class_of(Algorithm, "fedavg", "algorithms").__name__
+    'FedAvg'
+    """
+    registry: Mapping[str, type[Any]] = ALGORITHMS if kind is Algorithm else SCHEDULERS
+    return registry[word] if isinstance(word, str) and word in registry else import_class(word, kind, field, registry)
 
 
 def common_settings(source: Algorithm, target: type[Algorithm]) -> Algorithm:

@@ -1,11 +1,11 @@
 """Accuracy curves of a comparison: means over seeds with bands, names at the ends of the lines.
 
-Every algorithm has its own colour, dashes and label, so that the plot can be read in greyscale.
+Every line has its own colour, dashes and label, so that the plot can be read in greyscale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.plots.style import new_figure, plain_axes, save, spread_out, style_of
+from kfl.plots.style import Style, new_figure, plain_axes, save, spread_out, styles_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from kfl.simulation.records import Record
 
@@ -36,6 +37,12 @@ HEAVY = 2.0
 """A line wider than this, in points, is the one that a comparison is about: on top, its name in bold."""
 SIZE_IN = (8.2, 4.8)
 """Width and height of the plot in inches."""
+ROOM = 20
+"""Letters of a name that fit beside the plot; longer ones make the picture wider."""
+LETTER_IN = 0.08
+"""Width of a letter of a name, in inches."""
+LONGEST = 48
+"""Letters of a name that are shown."""
 GRID = 200
 """Points at which curves of different seeds are interpolated."""
 LOG_FROM = 20.0
@@ -44,7 +51,7 @@ LOG_FROM = 20.0
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The mean of one algorithm's curves and its standard deviation, in per cent."""
+    """The mean of one entry's curves and its standard deviation, in per cent."""
 
     name: str
     x: FloatArray
@@ -66,10 +73,10 @@ class Curve:
 
 
 def curves_of(records: Sequence[Record], x: Axis) -> list[Curve]:
-    """One line per algorithm, in the order of the records."""
+    """One line per label, in the order of the records."""
     curves: dict[str, list[Record]] = {}
     for record in records:
-        curves.setdefault(record["algorithm"], []).append(record)
+        curves.setdefault(str(record.get("label", record["algorithm"])), []).append(record)
     return [_curve(name, some, x) for name, some in curves.items()]
 
 
@@ -99,21 +106,25 @@ def _rising(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     return x[last], y[..., last]
 
 
-def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title: str) -> None:
-    """Draw the comparison into files; their endings decide the formats (png, svg, pdf)."""
+def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title: str) -> Figure:
+    """Draw the comparison, and write it into files; their endings decide the formats (png, svg, pdf)."""
     lines = curves_of(records, x)
-    figure = new_figure("Plotting a comparison", figsize=SIZE_IN)
-    axes = figure.add_axes((0.085, 0.125, 0.70, 0.775))
+    styles = styles_of([line.name for line in lines])
+    longest = max(len(_name(line)) for line in lines)
+    width = SIZE_IN[0] + max(0, longest - ROOM) * LETTER_IN  # the plot stays, the margin grows
+    figure = new_figure("Plotting a comparison", figsize=(width, SIZE_IN[1]))
+    axes = figure.add_axes((0.085 * SIZE_IN[0] / width, 0.125, 0.70 * SIZE_IN[0] / width, 0.775))
     _scale(axes, lines, x)
-    for line in sorted(lines, key=lambda line: style_of(line.name).width > HEAVY):
+    for line in sorted(lines, key=lambda line: styles[line.name].width > HEAVY):
         if line.feasible:
-            _draw(axes, line)
-    _labels(axes, lines)
+            _draw(axes, line, styles[line.name])
+    _labels(axes, lines, styles)
     axes.set_title(title, loc="left", fontsize=10.5)
     some = any("tested_devices" in record for record in records)
     axes.set_ylabel(f"accuracy over {'tested' if some else 'all'} devices, %")
     for path in files:
         save(figure, path)
+    return figure
 
 
 def _scale(axes: Axes, lines: Sequence[Curve], x: Axis) -> None:
@@ -155,8 +166,8 @@ def y_range(lines: Sequence[Curve]) -> tuple[float, float]:
     return max(0.0, bottom - margin), min(100.5, top + margin)
 
 
-def _draw(axes: Axes, line: Curve) -> None:
-    colour, style, width = style_of(line.name)
+def _draw(axes: Axes, line: Curve, drawn: Style) -> None:
+    colour, style, width = drawn
     x, mean, deviation = line.drawn(*axes.get_xlim())
     axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.1, linewidth=0)
     axes.plot(x, mean, color=colour, linestyle=style, linewidth=width)
@@ -164,7 +175,7 @@ def _draw(axes: Axes, line: Curve) -> None:
         axes.plot(x[-1:], mean[-1:], "o", color=colour, markersize=4.5, clip_on=False, zorder=5)
 
 
-def _labels(axes: Axes, lines: Sequence[Curve]) -> None:
+def _labels(axes: Axes, lines: Sequence[Curve], styles: Mapping[str, Style]) -> None:
     """Names in the right margin at the height of the line's end, moved apart where they would overlap."""
     low, high = axes.get_ylim()
     size = SIZE_IN[1] * axes.get_position().height * 72  # points
@@ -174,13 +185,13 @@ def _labels(axes: Axes, lines: Sequence[Curve]) -> None:
     to_fraction = axes.transData + axes.transAxes.inverted()
     right = axes.get_xlim()[1]
     for line in lines:
-        colour = style_of(line.name)[0]
+        colour = styles[line.name].colour
         end = right if line.flat else float(line.x[-1])
         x_end, y_end = to_fraction.transform((end, float(line.mean[-1])))
         height = heights[line.name]
         if line.feasible:
             _connect(axes, (x_end, y_end), height, colour)
-        bold = "bold" if style_of(line.name).width > HEAVY else "normal"
+        bold = "bold" if styles[line.name].width > HEAVY else "normal"
         axes.text(
             1.052,
             height,
@@ -201,6 +212,5 @@ def _connect(axes: Axes, end: tuple[float, float], height: float, colour: str) -
 
 
 def _name(line: Curve) -> str:
-    if not line.feasible:
-        return f"{line.name}: not feasible"
-    return line.name
+    name = line.name if len(line.name) <= LONGEST else f"{line.name[: LONGEST - 1]}…"
+    return name if line.feasible else f"{name}: not feasible"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from kfl.algorithms import plot_style
+from kfl.algorithms import ALGORITHMS, plot_style
 from kfl.core.errors import DataError, MissingExtraError
 from kfl.core.files import write_atomic
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg", "pdf")
 DPI = 160
+COLOUR_TRIES = 64
+"""How often another colour is looked for before two lines of a plot share one."""
 
 
 class Style(NamedTuple):
@@ -43,6 +45,23 @@ def style_of(name: str) -> Style:
     """
     style = plot_style(name)
     return Style(style.colour, (0, style.dash) if style.dash else "-", style.width)
+
+
+def styles_of(labels: Sequence[str]) -> dict[str, Style]:
+    """The styles of lines in one plot: that of the algorithm where a label is one, and otherwise a colour nobody has.
+
+    >>> found = styles_of(["kfl", "v=0.01", "v=0.1"])
+    >>> found["kfl"] == style_of("kfl"), len({style.colour for style in found.values()})
+    (True, 3)
+    """
+    found = {label: style_of(label) for label in labels if label in ALGORITHMS}
+    for label in labels:
+        if label in found:
+            continue
+        taken = {style.colour for style in found.values()}
+        tries = [style_of(label), *(style_of(f"{label} {number}") for number in range(COLOUR_TRIES))]
+        found[label] = next((style for style in tries if style.colour not in taken), tries[0])
+    return found
 
 
 def new_figure(purpose: str, **options: Any) -> Figure:

@@ -24,8 +24,7 @@ from kfl.algorithms import (
 )
 from kfl.core.config import from_table, read_config
 from kfl.core.errors import ConfigError
-from kfl.core.lazy import import_object
-from kfl.experiment import common_settings
+from kfl.experiment import class_of, common_settings
 
 TWINS: dict[str, Algorithm] = {
     "local": Local(),
@@ -76,7 +75,7 @@ def chosen(labels: Sequence[str], start: Algorithm | None = None) -> dict[str, A
     """
     found: dict[str, Algorithm] = {}
     for label in dict.fromkeys(labels):
-        algorithm = LABELS.get(label) or _other(label)
+        algorithm = LABELS.get(label) or _class_of(label)()
         found[label] = algorithm if start is None else _with_common(algorithm, start)
         found[label].validate()
     if not any(is_twin(algorithm) for algorithm in found.values()):
@@ -98,19 +97,12 @@ def with_settings(methods: Mapping[str, Algorithm], path: Path) -> dict[str, Alg
     return found
 
 
-def _other(label: str) -> Algorithm:
-    if label in ALGORITHMS:
-        return ALGORITHMS[label]()
-    known = f"one of {', '.join(LABELS)}, another algorithm, or package.module:Class of your own"
-    if ":" not in label:
+def _class_of(label: str) -> type[Algorithm]:
+    if ":" not in label and label not in ALGORITHMS:
+        known = f"one of {', '.join(LABELS)}, another algorithm, or package.module:Class of your own"
         raise ConfigError("methods", label, known, choices=(*LABELS, *ALGORITHMS))
-    try:
-        cls = import_object(label)
-    except ImportError as problem:
-        raise ConfigError("methods", label, f"{known} ({problem})") from problem
-    if not isinstance(cls, type) or not issubclass(cls, Algorithm):
-        raise ConfigError("methods", label, "a class that derives from kfl.algorithms.Algorithm")
-    return cls()
+    found: type[Algorithm] = class_of(Algorithm, label, "methods")
+    return found
 
 
 def _with_common(algorithm: Algorithm, start: Algorithm) -> Algorithm:

@@ -1,4 +1,8 @@
-"""A comparison: algorithms × seeds in one setting, and one row of results per algorithm."""
+"""A comparison: labelled experiments × seeds, and one row of results per label.
+
+An entry of a comparison is a label and an experiment. Entries may differ in anything: the algorithm, the scheduler, one
+of their fields, the radio. Runs of one seed share what their experiments have in common, so differences are paired.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,14 @@ from typing import Any
 from kfl.algorithms import ALGORITHMS, Algorithm
 from kfl.core.config import from_table, read_config
 from kfl.core.errors import ConfigError, ModelError
-from kfl.experiment import Experiment, common_settings
+from kfl.experiment import Experiment, class_of, common_settings
 from kfl.models import PAPER_WIDTHS, names_widths, read_model
 from kfl.scheduling import Status
-from kfl.simulation.records import Record
+from kfl.simulation.records import Record, label_of
 from kfl.simulation.statistics import Difference, Spread, paired_difference, spread
+
+Entries = Mapping[str, Experiment]
+"""What is compared: experiments by label; their own seeds do not count."""
 
 SHARING_NOTHING = tuple(name for name, cls in ALGORITHMS.items() if not cls.sends())
 """Algorithms that upload nothing: the baselines that sharing has to beat."""
@@ -34,9 +41,9 @@ _COSTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """Results of one algorithm over seeds."""
+    """Results of one entry over seeds."""
 
-    algorithm: str
+    label: str
     accuracy: Spread
     worst_tenth: Spread
     """Mean accuracy of the worst tenth of the devices."""
@@ -66,8 +73,14 @@ def line_up(base: Experiment, algorithms: Mapping[str, Algorithm], seeds: Sequen
     >>> [(run.algorithm.name, run.seed) for run in runs]
     [('kfl', 0), ('kfl', 1), ('local', 0), ('local', 1)]
     """
-    refuse_mixed_models(base, algorithms)
-    return [replace(base, algorithm=algorithm, seed=seed) for algorithm in algorithms.values() for seed in seeds]
+    entries = {label: replace(base, algorithm=algorithm) for label, algorithm in algorithms.items()}
+    refuse_mixed_models(entries)
+    return [run for _, run in with_seeds(entries, seeds)]
+
+
+def with_seeds(entries: Entries, seeds: Sequence[int]) -> list[tuple[str, Experiment]]:
+    """Every entry with every seed, each with its label."""
+    return [(label, replace(entry, seed=seed)) for label, entry in entries.items() for seed in seeds]
 
 
 def configured(
@@ -76,75 +89,104 @@ def configured(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     common: Mapping[str, Any] | None = None,
 ) -> dict[str, Algorithm]:
-    """Algorithms by name with their hyper-parameters, the later overriding the earlier:
+    """Algorithms by the words that select them, with their hyper-parameters, the later overriding the earlier:
 
     what all algorithms have, from `start`; all of `start` for the algorithm it is; the algorithm's table in
-    `settings`; the fields in `common`, which apply to every algorithm.
+    `settings`; the fields in `common`, which apply to every algorithm. A word is the name of an algorithm, or
+    package.module:Class for one of your own.
     """
     found: dict[str, Algorithm] = {}
     for name in names:
-        if name not in ALGORITHMS:
-            raise ConfigError("algorithms", name, f"one of {', '.join(ALGORITHMS)}")
-        first = start if start.name == name else common_settings(start, ALGORITHMS[name])
-        tuned = from_table(ALGORITHMS[name], (settings or {}).get(name, {}), f"{name}.", first)
+        cls: type[Algorithm] = class_of(Algorithm, name, "algorithms")
+        first = start if type(start) is cls else common_settings(start, cls)
+        tuned = from_table(cls, (settings or {}).get(name, {}), f"{name}.", first)
         found[name] = replace(tuned, **(common or {}))
         found[name].validate()
     return found
 
 
 def read_settings(path: Path) -> dict[str, dict[str, Any]]:
-    """Hyper-parameters from a TOML file with one table per algorithm, as `kfl tune` writes it."""
+    """Hyper-parameters from a TOML file with one table per algorithm, as `kfl tune` writes it.
+
+    The table of an algorithm of your own is `["package.module:Class"]`, in quotes.
+    """
     tables = read_config(path, "settings")
     for name, table in tables.items():
-        if name not in ALGORITHMS or not isinstance(table, dict):
-            raise ConfigError("settings", name, f"a table named after an algorithm: {', '.join(ALGORITHMS)}")
+        if not isinstance(table, dict) or (name not in ALGORITHMS and ":" not in name):
+            known = f"a table named after an algorithm: {', '.join(ALGORITHMS)}, or package.module:Class in quotes"
+            raise ConfigError("settings", name, known, choices=ALGORITHMS)
     return tables
 
 
-def refuse_mixed_models(base: Experiment, algorithms: Mapping[str, Algorithm]) -> None:
+def refuse_mixed_models(entries: Entries) -> None:
     """Raise ModelError, before anything runs, for algorithms that cannot work with different networks."""
-    equal = [name for name, algorithm in algorithms.items() if algorithm.needs_equal_models]
+    problems: dict[tuple[str, str], list[str]] = {}
+    for label, entry in entries.items():
+        if entry.algorithm.needs_equal_models and (found := _mixed_models(entry)) is not None:
+            problems.setdefault(found, []).append(label)
+    for (mixed, right), equal in problems.items():
+        raise ModelError(
+            f"{_and(equal)} {'averages' if len(equal) == 1 else 'average'} weights, which needs equal models, but "
+            f"{mixed}: give all devices {right}, or leave {_and(equal)} out."
+        )
+
+
+def _mixed_models(entry: Experiment) -> tuple[str, str] | None:
+    """That its devices have different networks, and what would be right, in words; None where they are equal."""
     kinds: Sequence[object]
-    if names_widths(base.model):
-        kinds = read_model(base.model)
-        mixed, right = f"the models are {base.model}", f"one with --model {base.model.partition(',')[0]}"
+    if names_widths(entry.model):
+        kinds = read_model(entry.model)
+        mixed, right = f"the models are {entry.model}", f"one with --model {entry.model.partition(',')[0]}"
     else:
-        widths = base.resolved().widths
+        widths = entry.resolved().widths
         kinds = widths or PAPER_WIDTHS  # or others, which the data will say
         mixed = f"the widths are {', '.join(map(str, widths))}" if widths else "each device draws its width"
         right = f"one width with --equal-models {kinds[len(kinds) // 2]}"
-    if not equal or len(set(kinds)) == 1:
-        return
-    raise ModelError(
-        f"{_and(equal)} {'averages' if len(equal) == 1 else 'average'} weights, which needs equal models, but {mixed}: "
-        f"give all devices {right}, or leave {_and(equal)} out."
-    )
+    return None if len(set(kinds)) == 1 else (mixed, right)
 
 
-def pick_reference(algorithms: Sequence[str], asked: str | None = None) -> str:
-    """The algorithm the others are compared with: the one asked for, else local-only training, else the first."""
-    if asked is None:
-        return "local" if "local" in algorithms else algorithms[0]
-    if asked not in algorithms:
-        raise ConfigError("reference", asked, f"one of the algorithms that are compared: {', '.join(algorithms)}")
-    return asked
+def pick_reference(
+    labels: Sequence[str], asked: str | None = None, parts: Mapping[str, tuple[str, str]] | None = None
+) -> str:
+    """The entry the others are compared with: the one asked for; else one that trains alone; else, where all have the
+    same algorithm, one with random devices; else the first.
+
+    `parts` are the algorithm and the scheduler of each label, where these are not its name.
+
+    >>> pick_reference(["kfl", "local"]), pick_reference(["fedavg", "kfl"]), pick_reference(["lyapunov", "uniform"])
+    ('local', 'fedavg', 'uniform')
+    >>> pick_reference(["V = 1", "random"], parts={"V = 1": ("kfl", "lyapunov"), "random": ("kfl", "uniform")})
+    'random'
+    """
+    if asked is not None:
+        if asked not in labels:
+            expected = f"one of those that are compared: {', '.join(labels)}"
+            raise ConfigError("reference", asked, expected, choices=labels)
+        return asked
+    known = {label: (parts or {}).get(label, (label, label)) for label in labels}
+    alone = [label for label, (algorithm, _) in known.items() if algorithm == "local"]
+    if 0 < len(alone) < len(labels):
+        return alone[0]
+    random = [label for label, (_, scheduler) in known.items() if scheduler == "uniform"]
+    one_algorithm = parts is None or len({algorithm for algorithm, _ in known.values()}) == 1
+    return random[0] if random and one_algorithm else labels[0]
 
 
 def summarise_rows(records: Sequence[Record], reference: str) -> list[Row]:
-    """One row per algorithm, in the order of the records."""
-    by_name: dict[str, list[Record]] = {}
+    """One row per label, in the order of the records."""
+    by_label: dict[str, list[Record]] = {}
     for line in records:
-        by_name.setdefault(line["algorithm"], []).append(line)
-    theirs = _by_seed(by_name.get(reference, []))
+        by_label.setdefault(label_of(line), []).append(line)
+    theirs = _by_seed(by_label.get(reference, []))
     rows = []
-    for name, lines in by_name.items():
+    for label, lines in by_label.items():
         ours = _by_seed(lines)
         rows.append(
             Row(
-                algorithm=name,
+                label=label,
                 accuracy=spread([line["accuracy"] for line in lines]),
                 worst_tenth=spread([line["worst_tenth"] for line in lines]),
-                difference=None if name == reference else paired_difference(ours, theirs),
+                difference=None if label == reference else paired_difference(ours, theirs),
                 why_nobody=next((Status.from_dict(line["why_nobody"]) for line in lines if line["why_nobody"]), None),
                 **{cost: spread([line[cost] for line in lines]).mean for cost in _COSTS},
             )

@@ -76,7 +76,8 @@ def run_many(
 
     Args:
         experiments: what to run. The same one twice is run once.
-        folder: parent of the run folders. Runs that are finished there are read, not repeated.
+        folder: parent of the run folders. Runs that are finished there are read, not repeated, unless your own modules
+            or data that they name have changed since.
         workers: number of processes. More than one needs the usual `if __name__ == "__main__":` in a
             script.
         on_progress: called after every round and every run.
@@ -104,11 +105,15 @@ def run_many(
         if value < 1:
             raise ConfigError(name, value, "1 or more")
     data_folder = None if data_dir is None else Path(data_dir)
-    experiments = [_settled(experiment, dataset, data_folder) for experiment in experiments]
+    experiments = [settled(experiment, dataset, data_folder) for experiment in experiments]
     for experiment in experiments:
         experiment.validate()
     paths = run_paths(experiments, Path(folder))
     unique = dict(zip(paths, experiments, strict=True))
+    if any(path.exists() for path in unique):
+        from kfl.simulation._outdated import set_outdated_aside
+
+        set_outdated_aside(unique, dataset, data_folder)
     jobs = [
         Job(experiment, path, dataset, data_folder, device, precision, keep_models)
         for path, experiment in unique.items()
@@ -131,7 +136,7 @@ def run_many(
     return [history for history in histories if history is not None]
 
 
-def _settled(experiment: Experiment, dataset: Dataset | None, data_dir: Path | None) -> Experiment:
+def settled(experiment: Experiment, dataset: Dataset | None, data_dir: Path | None) -> Experiment:
     """The experiment with its number of devices, by which its folder is found."""
     if not experiment.asks_data:
         return experiment
@@ -163,7 +168,7 @@ def run_names(experiments: Sequence[Experiment]) -> list[str]:
             values.setdefault((scope[name], name), set()).add(str(value))
     names = []
     for experiment, table, scope in zip(experiments, tables, scopes, strict=True):
-        words = [experiment.algorithm.name]
+        words = [table["algorithm.name"].replace(":", ".")]
         for name, value in table.items():
             if name not in ("seed", "algorithm.name") and len(values[scope[name], name]) > 1:
                 words.append(str(value) if name.endswith(".name") else f"{name.rpartition('.')[2]}{value}")

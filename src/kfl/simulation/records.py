@@ -25,14 +25,15 @@ MOST_POINTS = 200
 """Points of a curve that are kept, so that a line stays small however many rounds a run has."""
 
 
-def record(experiment: Experiment, history: History, note: str = "") -> Record:
-    """One run in one line."""
+def record(experiment: Experiment, history: History, note: str = "", label: str | None = None) -> Record:
+    """One run in one line; of a comparison, with the label that the run has in it."""
     logs, summary = history.rounds, history.summary
     table, widths = experiment.to_table(), experiment.resolved().widths
     return {
+        **({} if label is None else {"label": label}),
         "digest": experiment.digest(),
-        "algorithm": experiment.algorithm.name,
-        "settings": {name: value for name, value in table["algorithm"].items() if name != "name"},
+        "algorithm": table["algorithm"]["name"],
+        "settings": _fields(table["algorithm"]),
         "seed": experiment.seed,
         "dataset": experiment.dataset,
         "devices": experiment.devices,
@@ -40,7 +41,8 @@ def record(experiment: Experiment, history: History, note: str = "") -> Record:
         "rounds": experiment.rounds,
         **({"model": experiment.model} if widths is None else {}),
         "widths": list(widths or ()),
-        "scheduler": experiment.scheduler.name,
+        "scheduler": table["scheduler"]["name"],
+        "scheduler_settings": _fields(table["scheduler"]),
         "radio": experiment.cell_config is not None,
         "hard_budget": experiment.hard_budget,
         "note": note,
@@ -57,6 +59,19 @@ def record(experiment: Experiment, history: History, note: str = "") -> Record:
         "wall_s": summary["wall_s"],
         "kfl": __version__,
     }
+
+
+def label_of(line: Record) -> str:
+    """What a line stands for in a comparison: its label; of earlier versions, which had none, its algorithm.
+
+    >>> label_of({"label": "V = 1", "algorithm": "kfl"}), label_of({"algorithm": "kfl"})
+    ('V = 1', 'kfl')
+    """
+    return str(line.get("label", line["algorithm"]))
+
+
+def _fields(table: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name != "name"}
 
 
 def curve(logs: Iterable[RoundLog]) -> dict[str, list[float]]:
