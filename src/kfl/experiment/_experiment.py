@@ -5,6 +5,7 @@ Nothing here imports PyTorch, so that help texts and checks of a configuration a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
@@ -19,13 +20,26 @@ from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config
 from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
 from kfl.core.randomness import stream
-from kfl.data import DATASETS, Dataset, Partition, add_new_class, check_name, limit_samples, limit_tested, partition
+from kfl.core.text import several
+from kfl.data import (
+    DATASETS,
+    Dataset,
+    Partition,
+    add_new_class,
+    can_be_distinct,
+    check_name,
+    limit_samples,
+    limit_tested,
+    partition,
+)
 from kfl.experiment.faults import Faults
 from kfl.experiment.traces import check_availability, open_traces
 from kfl.models import PAPER_WIDTHS, default_widths, names_widths
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
 from kfl.wireless import PRESETS, CellConfig
 from kfl.wireless.device import PRINTED
+
+log = logging.getLogger("kfl")
 
 ADDED_LATER: Table = {
     "tested_devices": "none",
@@ -100,7 +114,7 @@ class DataSettings:
     """How the data is split: the paper's class shards, evenly, by Dirichlet, drawn anew by each, or its own devices."""
     classes_per_device: int = 2
     """Shards each device draws, m: it holds at most this many classes. With overlap, classes, all different."""
-    distinct_classes: bool = False
+    distinct_classes: bool = True
     """Forbid a device to draw the same class twice in shards. As the paper prints it, it may."""
     dirichlet_alpha: float = 0.5
     """Concentration of the Dirichlet split: small is uneven."""
@@ -136,7 +150,7 @@ class DataSettings:
             self.devices,
             self.seed,
             classes_per_device=self.classes_per_device,
-            distinct=self.distinct_classes,
+            distinct=self._distinct(data.train_y[mine]),
             alpha=self.dirichlet_alpha,
             samples=self.samples_per_device,
             train_device=None if data.train_device is None else data.train_device[mine],
@@ -150,6 +164,20 @@ class DataSettings:
         if self.tested_devices is not None:
             found = limit_tested(found, self.tested_devices, self.seed)
         return found if proxy is None else found.renumbered(mine)
+
+    def _distinct(self, labels: NDArray[np.int64]) -> bool:
+        """Whether no device draws a class twice: where too few classes, or samples of them, forbid that, it may."""
+        if self.split != "shards" or not self.distinct_classes:
+            return False
+        m, present = self.classes_per_device, len(np.unique(labels))
+        if m * self.devices > len(labels) or can_be_distinct(labels, self.devices, m):
+            return True
+        if m > present:
+            why = f"the training set has {several(present, 'class', 'classes')}"
+        else:
+            why = f"some classes have fewer samples than the {several(self.devices, 'device')} need"
+        log.warning("classes_per_device is %d, but %s: a device may draw the same class twice.", m, why)
+        return False
 
     def proxy(self, data: Dataset, per_class: int) -> NDArray[np.int64] | None:
         """Training samples set aside for an algorithm that shows all devices the same ones: `per_class` of each."""

@@ -33,6 +33,7 @@ from kfl.runfolder import (
     require_safetensors,
     snapshot,
 )
+from kfl.simulation.doubts import doubts
 from kfl.simulation.fleet import Fleet
 from kfl.simulation.prospects import prospects
 from kfl.simulation.round import begin, initial_state, play_round
@@ -40,8 +41,6 @@ from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.summary import device_records, summarise
 from kfl.simulation.world import Models, World, build_world
 
-DOUBTFUL = 0.2
-"""From this share of devices with a single class on, accuracy is questioned."""
 phases = logging.getLogger("kfl.phases")
 log = logging.getLogger("kfl")
 
@@ -137,7 +136,8 @@ def run_world(
     fleet, options = SimulatedFleet(world), options or RunOptions()
     if folder is None or not is_run_folder(Path(folder)):
         _need_somebody(fleet, options)
-        _doubt_single_classes(world)
+        for sentence in doubts(world):
+            log.warning("%s", sentence)
     if folder is None:
         return _play(world, Runner(fleet, options))
     if options.keep_models:
@@ -179,19 +179,6 @@ def _need_somebody(fleet: Fleet, options: RunOptions) -> None:
         raise NobodyError(found.sentence())
     if found.never:
         log.warning("%s", found.sentence())
-
-
-def _doubt_single_classes(world: World) -> None:
-    """Say so where accuracy tells little: a device with one class is tested on it, and cannot be wrong for long."""
-    held = (world.partition.train_counts > 0).sum(axis=1)
-    single = int((held == 1).sum())
-    if world.dataset.classes > 1 and single > DOUBTFUL * len(held):
-        log.warning(
-            "%d of %d devices hold samples of one class and are tested on that class: always predicting it scores "
-            "100 %%. More classes: --classes-per-device, --distinct-classes or --split.",
-            single,
-            len(held),
-        )
 
 
 def _play(world: World, runner: Runner) -> History:
