@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -109,10 +109,24 @@ def layers_of(part: nn.Module, prefix: str) -> list[Layer]:
     >>> [layer.name for layer in layers_of(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.BatchNorm1d(2)), "body")]
     ['body.0', 'body.2']
     """
+    return _by_layer(part.named_parameters(prefix))
+
+
+def statistics_of(model: nn.Module) -> list[Layer]:
+    """What of a model's state is no parameter, by layer: running means, variances and counters of a normalisation.
+
+    >>> [layer.arrays for layer in statistics_of(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, momentum=None)))]
+    [(('1.running_mean', (2,)), ('1.running_var', (2,)), ('1.num_batches_tracked', ()))]
+    """
+    parameters, state = {name for name, _ in model.named_parameters(remove_duplicate=False)}, model.state_dict()
+    return _by_layer((name, value) for name, value in state.items() if name not in parameters)
+
+
+def _by_layer(arrays: Iterable[tuple[str, Tensor]]) -> list[Layer]:
     found: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
-    for name, value in part.named_parameters(prefix):
+    for name, value in arrays:
         found.setdefault(name.rpartition(".")[0], []).append((name, tuple(value.shape)))
-    return [Layer(name, tuple(arrays)) for name, arrays in found.items()]
+    return [Layer(name, tuple(own)) for name, own in found.items()]
 
 
 def shared_layers(models: Sequence[nn.Module]) -> SharedLayers:

@@ -67,6 +67,7 @@ class RoundLog:
     time_s: float
     """Simulated duration: the broadcast, then the slowest device's computation and upload. A real fleet's is real."""
     bits_up: float
+    """Counted from the uploads themselves; in runs of earlier versions, as the algorithm declared them."""
     bits_down: float
     objective: float | None
     lower_bound: float | None
@@ -95,6 +96,8 @@ class RoundLog:
     """Seconds of the broadcast; None in a real fleet, which does not measure it."""
     missed: tuple[int, ...] = ()
     """Devices that the broadcast did not reach: they did nothing and spent nothing."""
+    declared_bits_up: float | None = None
+    """Bits that the algorithm declared and that times and energies were planned with; None where they were sent."""
     charge_j: tuple[float, ...] = ()
     """Charge of the battery before the round. This and what follows is empty where devices have no batteries."""
     empty: tuple[int, ...] = ()
@@ -159,6 +162,8 @@ class RoundLog:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON line."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.declared_bits_up is None:
+            del values["declared_bits_up"]
         kept = {name: value for name, value in values.items() if value or name not in (*BATTERY, *WHOLE_DEVICE)}
         return {**kept, "status": self.status.to_dict()}
 
@@ -182,7 +187,7 @@ class RoundLog:
             fleet = len(values["harvest_j"]) if devices is None else devices
             read["harvest_j"] = _numbers(values, "harvest_j", fleet)
         read |= {name: _number(values.get(name)) for name in ("time_s", "bits_up", "bits_down")}
-        perhaps = ("accuracy", "objective", "lower_bound", "reserved_s", "broadcast_s")
+        perhaps = ("accuracy", "objective", "lower_bound", "reserved_s", "broadcast_s", "declared_bits_up")
         read |= {name: _number_or_none(values.get(name)) for name in perhaps}
         read |= {name: _devices(values, name, devices) for name in ("missed", "lost", "diverged", "empty")}
         read |= {name: _entries(values, name, devices) for name in ("rejected", "faults")}
@@ -291,10 +296,19 @@ def totals(rounds: Sequence[RoundLog]) -> dict[str, Any]:
         "upload_energy_j": sum(sum(log.upload_energy_j) for log in rounds),
         "time_s": sum(log.time_s for log in rounds),
         "bits_up": sum(log.bits_up for log in rounds),
+        **_declared(rounds),
         "bits_down": sum(log.bits_down for log in rounds),
         "uploads": sum(len(log.devices) for log in rounds),
         **({"energy_by_part_j": energy_by_part_j(rounds)} if whole else {}),
     }
+
+
+def _declared(rounds: Sequence[RoundLog]) -> dict[str, float]:
+    """Bits that were declared, where others were sent."""
+    if all(log.declared_bits_up is None for log in rounds):
+        return {}
+    each = [log.bits_up if log.declared_bits_up is None else log.declared_bits_up for log in rounds]
+    return {"declared_bits_up": sum(each)}
 
 
 def energy_by_part_j(rounds: Sequence[RoundLog]) -> dict[str, float]:

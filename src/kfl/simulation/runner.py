@@ -238,6 +238,7 @@ class Runner:
     def step(self) -> None:
         """Play one round and make it last."""
         self.state, entry = play_round(self.fleet, self.state)
+        self._watch_bits(entry)
         self.logs.append(entry)
         self._watch_divergence()
         if self.folder is not None:
@@ -276,12 +277,27 @@ class Runner:
         if stopping:
             raise StoppedError(folder.path, self.state.round)
 
+    def _watch_bits(self, entry: RoundLog) -> None:
+        """Say, the first time, that uploads are not as large as the algorithm declares."""
+        if entry.declared_bits_up is not None and all(log.declared_bits_up is None for log in self.logs):
+            log.warning("%s", other_bits(self.fleet.experiment.algorithm.name, entry))
+
     def _watch_divergence(self) -> None:
         problem = divergence(self.logs)
         if problem is not None and self.fleet.stops_on_divergence:
             raise DivergedError(problem)
         if problem is not None:
             log.warning("%s", problem)
+
+
+def other_bits(name: str, entry: RoundLog) -> str:
+    """What to say of a round whose uploads are not as large as the algorithm of that name declares."""
+    declared = entry.declared_bits_up or 0.0
+    return (
+        f"Devices sent {entry.bits_up:,.0f} bits in round {entry.round + 1}, but {name} declares {declared:,.0f}: "
+        "bits_up counts what was sent, while times and energies are planned with what is declared. Compare its bits() "
+        "with the arrays of its uploads."
+    )
 
 
 def divergence(logs: Sequence[RoundLog]) -> str | None:

@@ -113,7 +113,7 @@ def build_world(
     profiles = [engine.profile(device) for device in range(experiment.devices)]
     kinds = {profile: experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in set(profiles)}
     costs = [kinds[profile] for profile in profiles]
-    own = [profile.model.parameters - experiment.algorithm.added_parameters(profile) for profile in profiles]
+    own = [profile.model.state_values - experiment.algorithm.added_parameters(profile) for profile in profiles]
     radio = experiment.cell_config
     cell = None if radio is None else Cell.build(radio, experiment.devices, experiment.seed)
     budget = np.full(experiment.devices, np.inf) if cell is None else cell.budget_j(experiment.rounds)
