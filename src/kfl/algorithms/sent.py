@@ -32,8 +32,7 @@ def sent_bits(upload: Upload, formats: UploadFormat) -> float:
     >>> sent_bits(Upload(0, arrays), everything), sent_bits(Upload(0, arrays), held)
     (20480.0, 4106.0)
     """
-    sizes = (_array_bits(array, formats.get(name), upload) for name, array in upload.arrays.items())
-    return float(sum(sizes))
+    return float(sum(_array_bits(array, formats.get(name), upload) for name, array in upload.arrays.items()))
 
 
 def _array_bits(array: Tensor, form: ArrayFormat | None, upload: Upload) -> int:

@@ -112,13 +112,14 @@ def layers_of(part: nn.Module, prefix: str) -> list[Layer]:
     return _by_layer(part.named_parameters(prefix))
 
 
-def statistics_of(model: nn.Module) -> list[Layer]:
-    """What of a model's state is no parameter, by layer: running means, variances and counters of a normalisation.
+def further_state(model: nn.Module) -> list[Layer]:
+    """What a model's state has beside its parameters, by layer: running means, variances and counters of a
+    normalisation, and further names of weights that are tied.
 
-    >>> [layer.arrays for layer in statistics_of(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, momentum=None)))]
+    >>> [layer.arrays for layer in further_state(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, momentum=None)))]
     [(('1.running_mean', (2,)), ('1.running_var', (2,)), ('1.num_batches_tracked', ()))]
     """
-    parameters, state = {name for name, _ in model.named_parameters(remove_duplicate=False)}, model.state_dict()
+    parameters, state = {name for name, _ in model.named_parameters()}, model.state_dict()
     return _by_layer((name, value) for name, value in state.items() if name not in parameters)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kfl.core.errors import ModelError
-from kfl.models.network import Layer, Network, layers_of, parts, read_network, statistics_of
+from kfl.models.network import Layer, Network, further_state, layers_of, parts, read_network
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class ModelProfile:
     layers: tuple[Layer, ...] = field(default=(), hash=False)
     """Every layer with its name and the shapes of its parameters, the body's first; empty where they are not known, as
     of a fleet's device whose network the server does not build."""
-    statistics: tuple[Layer, ...] = field(default=(), hash=False)
-    """The same of what is no parameter but belongs to the model's state, such as running means of a normalisation."""
+    further: tuple[Layer, ...] = field(default=(), hash=False)
+    """What its state has beside the parameters, such as running means of a normalisation; empty where not known."""
 
     @property
     def state_values(self) -> int:
-        """Numbers of the whole state: parameters, and statistics where they are known."""
-        return self.parameters + sum(layer.values for layer in self.statistics)
+        """Numbers of the whole state: parameters and what stands beside them, where that is known."""
+        return self.parameters + sum(layer.values for layer in self.further)
 
     @property
     def body_state_values(self) -> int:
         """Numbers of the body's part of the state."""
-        return self.body_parameters + sum(layer.values for layer in self.statistics if layer.name.startswith("body"))
+        return self.body_parameters + sum(layer.values for layer in self.further if layer.name.startswith("body"))
 
 
 def inspect_model(model: nn.Module, input_shape: tuple[int, ...], classes: int, who: str = "The model") -> ModelProfile:
@@ -90,7 +90,7 @@ def inspect_model(model: nn.Module, input_shape: tuple[int, ...], classes: int, 
         input_shape=tuple(input_shape),
         network=read_network(model, input_shape),
         layers=(*layers_of(body, "body"), *layers_of(head, "head")),
-        statistics=tuple(statistics_of(model)),
+        further=tuple(further_state(model)),
     )
 
 
