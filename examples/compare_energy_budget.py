@@ -11,7 +11,6 @@ wider or richer cells it does not.
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -59,8 +58,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
-    else:
-        with tempfile.TemporaryDirectory() as temporary:
-            main(Path(temporary))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/energy-budget"))

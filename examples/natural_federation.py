@@ -1,8 +1,8 @@
 """Natural federation: sixteen people wear a sensor, and each one's device learns from its own readings.
 
-    python examples/natural_federation.py wearables.npz
-    kfl data show --dataset wearables.npz --split natural
-    kfl run --dataset wearables.npz --split natural --model sensor --widths 8 16
+    python examples/natural_federation.py runs/wearables.npz
+    kfl data show --dataset runs/wearables.npz --split natural
+    kfl run --dataset runs/wearables.npz --split natural --model sensor --widths 8 16
 
 The readings are one file: x, y, and whose each reading is. Nobody cuts it into shards: people wear the sensor their own
 way, move at their own pace and do some things more often than others, and that is the split.
@@ -36,6 +36,7 @@ def write_readings(path: Path) -> None:
             x.append(turn @ movement(activity, pace, draw))
             y.append(ACTIVITIES[activity])
             person.append(f"person-{number:02d}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, x=np.array(x, dtype=np.float32), y=np.array(y), person=np.array(person))
 
 
@@ -64,4 +65,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "wearables.npz"))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/wearables.npz"))

@@ -50,7 +50,7 @@ def main() -> None:
     alone = kfl.run(replace(setting, algorithm=kfl.Local()), dataset=data, models=network)
     print(f"together {together.accuracy:.1%}, alone {alone.accuracy:.1%} (one seed only)")
     print(f"worst tenth of the devices: together {together.worst_tenth:.1%}, alone {alone.worst_tenth:.1%}")
-    print(f"uploaded {together.bits_up / 8e3:.0f} kB in {len(together.rounds)} rounds")
+    print(f"uploaded {together.bits_up / 1e3:.0f} kbit in {len(together.rounds)} rounds")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ Flower starting processes. It needs `pip install 'kfl[flower,data]'`.
 from __future__ import annotations
 
 import sys
-import tempfile
+from datetime import datetime
 from pathlib import Path
 
 import kfl
@@ -50,12 +50,9 @@ def main(folder: Path) -> None:
                 f"round {real.round + 1}: devices {real.devices}, accuracy {real.accuracy:.1%} in {real.time_s:.1f} s"
             )
             print(f"  simulated: devices {expected.devices}, accuracy {expected.accuracy:.1%}")
-    print(f"The fleet's run folder is {fleet.run_folder}: kfl report makes a page of it, as of any run.")
+    print(f"The fleet's run folder is {fleet.run_folder}: kfl report {fleet.run_folder} makes a page of it.")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
-    else:
-        with tempfile.TemporaryDirectory() as temporary:
-            main(Path(temporary))
+    new = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-simulation-to-fleet"
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else new)

@@ -158,5 +158,5 @@ def test_the_command_prints_the_scripts(capsys, table):
     for shell in SHELLS:
         assert main(["completion", shell]) == 0
         assert capsys.readouterr().out == script(shell, table)
-    with pytest.raises(SystemExit):
-        main(["completion", "powershell"])
+    assert main(["completion", "powershell"]) == 2
+    assert "SHELL is 'powershell', but must be one of bash, zsh, fish" in capsys.readouterr().err

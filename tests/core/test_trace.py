@@ -110,7 +110,11 @@ START = "time_s,device,watts\n0,*,1\n"
         ("time_s,device,watts\n", {}, "has no value of device 0 at time 0: every device needs a row there."),
         ("device,watts\n0,1\n", {}, "has no column time_s or round; its columns are device, watts."),
         ("time_s,watts\n0,1\n", {}, "has no column device; its columns are time_s, watts."),
-        ("time_s,device,power\n0,*,1\n", {}, "has no column watts; its columns are time_s, device, power."),
+        (
+            "time_s,device,power\n0,*,1\n",
+            {},
+            "has no column watts; its columns are time_s, device, power (is power meant to be watts?).",
+        ),
         ("time_s,round,device,watts\n", {}, "has the columns time_s and round, but must have one of them."),
         (START + "5,0,1\n4,1,1\n", {}, "Line 4 of the trace {} cannot be used: its time is 4 s, before 5 s: rows must"),
         (START + "5,3,1\n", {}, "Line 3 of the trace {} cannot be used: device is 3, but the fleet has the devices 0"),

@@ -236,7 +236,9 @@ def test_up_streams_rounds_and_ends_cleanly_also_on_an_interrupt(tmp_path):
     # Another folder: in the same one devices may be refused for a minute, while the server thinks they are still there.
     again = subprocess.run([*command, "fleet"], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert again.stdout.startswith("This folder is no fleet's project, so 2 practice devices share mnist-5k,")
+    assert again.stdout.startswith(
+        f"There is no fleet's project in {tmp_path}, so this is a rehearsal: 2 devices on this"
+    )
     assert "round 1 of 1: 2 chosen, 2 used" in again.stdout
     assert "no process is left" in again.stdout
     _, history = load_run(tmp_path / "fleet" / "run")

@@ -41,8 +41,8 @@ def test_own_model_and_data_learns_the_faults():
         percent(first.split()[1].rstrip(",")) > 75
     )  # a coin between a device's two faults would be right half the time
     assert "alone" in first and "worst tenth" in worst
-    # 30 rounds of 6 devices, 6 faults of 16 features, 4 bytes each.
-    assert uploaded == f"uploaded {30 * 6 * 6 * 16 * 4 / 1000:.0f} kB in 30 rounds"
+    # 30 rounds of 6 devices, 6 faults of 16 features, 32 bits each.
+    assert uploaded == f"uploaded {30 * 6 * 6 * 16 * 32 / 1000:.0f} kbit in 30 rounds"
 
 
 def test_natural_federation_keeps_people_apart(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ import pytest
 import kfl
 from kfl.core.errors import ConfigError, KflError, MissingExtraError, StoppedError
 from kfl.report.tracker_metrics import RunningMetrics
-from kfl.report.trackers import TRACKERS, Tracker, Tracking, make_tracker, tracker_names
+from kfl.report.trackers import TRACKERS, Tracker, Tracking, make_trackers, tracker_names
 from kfl.wireless import PRESETS, ConstantHarvest
 
 ROUNDS = 6
@@ -321,7 +321,7 @@ def test_a_tracker_that_fails_is_reported_once_and_the_run_ends_well(data, tmp_p
 
 
 def test_a_disk_that_fills_up_does_not_end_the_run(data, tmp_path):
-    told, tracker, full = [], make_tracker("tensorboard"), os.open("/dev/full", os.O_WRONLY)
+    told, tracker, full = [], make_trackers(["tensorboard"])[0], os.open("/dev/full", os.O_WRONLY)
 
     def on_round(log):
         if log.round == 2:

@@ -15,7 +15,7 @@ from kfl.cli.options import in_short, new_folder, peek, whole_numbers
 from kfl.cli.setting import Setting, chosen_algorithms, command_line, interrupted, parse_setting
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.files import write_atomic
-from kfl.core.text import DASH, quantity
+from kfl.core.text import DASH, bit_count, quantity
 from kfl.experiment import Experiment
 from kfl.plots import Axis
 from kfl.scheduling import describe
@@ -136,7 +136,7 @@ def columns(rows: Sequence[Row], records: Sequence[Record], reference: str) -> d
             difference(row.difference) if row.feasible else "not feasible" for row in rows
         ],
         "worst tenth, %": [mean_and_deviation(row.worst_tenth) for row in rows],
-        "uploaded": [quantity(row.bits_up / 8, "B") for row in rows],
+        "uploaded": [bit_count(row.bits_up) for row in rows],
     }
     if any(line["radio"] for line in records):
         found["energy"] = [quantity(row.energy_j, "J") for row in rows]

@@ -15,7 +15,7 @@ from kfl.cli.main import dispatch
 from kfl.cli.options import parse
 from kfl.core.errors import KflError
 from kfl.core.files import jsonable
-from kfl.core.text import DASH, percent, quantity
+from kfl.core.text import DASH, bit_count, percent, quantity
 
 if TYPE_CHECKING:
     from kfl.deploy.status import DeviceStatus, FleetStatus
@@ -212,8 +212,8 @@ def show_status(status: FleetStatus) -> None:
     reached = "" if status.accuracy is None else f" Accuracy {percent(status.accuracy)}."
     notes = [
         f"{status.devices_seen} of {status.devices_expected} devices seen.{reached} "
-        f"Energy {quantity(status.energy_j, 'J')}, up {quantity(status.bits_up / 8, 'B')}, "
-        f"down {quantity(status.bits_down / 8, 'B')}{speed}.",
+        f"Energy {quantity(status.energy_j, 'J')}, up {bit_count(status.bits_up)}, "
+        f"down {bit_count(status.bits_down)}{speed}.",
         *privacy_notes(status.devices),
         *(f"Node {node} cannot join: {reason}." for node, reason in status.refused.items()),
         *status.problems,

@@ -1,10 +1,9 @@
-"""`kfl deploy up`: a whole fleet on this machine, from certificates to the last round, and nothing left behind."""
+"""`kfl deploy up`: a whole fleet on this machine, from certificates to the last round, and no process left behind."""
 
 from __future__ import annotations
 
-import contextlib
+import shlex
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from kfl.cli.interrupt import termination_as_interrupt
-from kfl.cli.options import parse
+from kfl.cli.options import new_folder, parse
 from kfl.core.errors import KflError
 
 if TYPE_CHECKING:
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
 DESCRIPTION = """Start a whole fleet on this machine: a server and its devices as separate processes on 127.0.0.1,
 with TLS, authenticated devices, a database and process isolation, as a real fleet has them.
 
-In a project that kfl deploy new wrote, its own server.toml, device.toml and device function are used. Elsewhere every
-device holds its part of the dataset, as in kfl run. Ctrl-C ends everything, and so does the last round."""
+In a project that kfl deploy new wrote, its own server.toml, device.toml and device function are used. In any other
+folder it is a rehearsal: three devices share the embedded digits, as in kfl run, and the run is kept under runs/.
+Ctrl-C ends everything, and so does the last round."""
 
 DEMO = "kfl.deploy.demo:device"
 """The device function outside of a project."""
@@ -43,8 +43,8 @@ class UpOptions:
     device: Annotated[str | None, tyro.conf.arg(metavar="PACKAGE.MODULE:FUNCTION")] = None
     """Function that returns a device's model and data. Default: devices of the experiment's dataset."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder to keep everything in; given again, the fleet continues. Default: a temporary folder, removed at the end,
-    or the folder local of a project, where every start is a new one."""
+    """Folder to keep everything in; given again, the fleet continues. Default: a new one under runs/, or in a project
+    its folder local, where every start is a new one."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,14 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     project = Project.find() if options.config is None and options.device is None else None
     config = server_config(options, project)
     config.validate()
-    with contextlib.ExitStack() as stack:
-        if options.out is not None:
-            folder = options.out
-        elif project is not None:
-            folder = rehearsal(project)
-        else:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kfl-fleet-")))
-        stack.enter_context(termination_as_interrupt())
+    if options.out is not None:
+        folder = options.out
+    else:
+        folder = new_folder("fleet", config.experiment.dataset) if project is None else rehearsal(project)
+    with termination_as_interrupt():
         return up(config, folder, options, project)
 
 
@@ -104,9 +101,10 @@ def up(config: ServerConfig, folder: Path, options: UpOptions, project: Project 
     else:
         fleet = LocalFleet(folder, config, options.device or DEMO, python_path=[Path.cwd()])
     if project is None and options.config is None and options.device is None:
-        where = "a temporary folder that is removed at the end" if options.out is None else str(options.out)
-        print(f"This folder is no fleet's project, so {devices} practice devices share {config.experiment.dataset},")
-        print(f"in {where}. A project of your own: kfl deploy new.")
+        print(
+            f"There is no fleet's project in {Path.cwd()}, so this is a rehearsal: {devices} devices on this machine "
+            f"share {config.experiment.dataset}. Begin your own project: kfl deploy new my-fleet"
+        )
     print(f"Starting {devices} devices and a server on {fleet.address}; logs in {fleet.folder / 'logs'}", flush=True)
     status = 0
     try:
@@ -122,7 +120,6 @@ def up(config: ServerConfig, folder: Path, options: UpOptions, project: Project 
         status = 130
     left = fleet.processes.members()
     print(f"Ended: {len(left)} processes could not be stopped: {left}" if left else "Ended: no process is left.")
-    if options.out is not None or project is not None:
-        again = "" if fleet.finished or options.out is None else "; the same command continues with the next round"
-        print(f"The run folder is {fleet.run_folder}{again}.")
+    again = "" if fleet.finished or options.out is None else "; the same command continues with the next round"
+    print(f"The run folder is {fleet.run_folder}{again}. Look at it: kfl report {shlex.quote(str(fleet.run_folder))}")
     return status

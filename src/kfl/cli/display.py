@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from kfl.core.text import duration, fine_percent, markdown_table, percent, quantity, several
+from kfl.core.text import bit_count, duration, fine_percent, markdown_table, percent, quantity, several
 from kfl.runfolder import History, RoundLog
 from kfl.scheduling import by_part, describe, dominant
 from kfl.simulation.many import Progress as ManyProgress
@@ -46,7 +46,7 @@ class _LiveBar:
             TextColumn("{task.fields[facts]}"),
             TimeRemainingColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not console.is_terminal or console.quiet,
         )
         self._task = self._progress.add_task(label, total=total, facts=facts)
 
@@ -78,15 +78,15 @@ class _Sentences(logging.Handler):
 class RunDisplay(_LiveBar):
     """Progress of one run: round, accuracy, devices, energy so far, time left.
 
-    With `sentences`, what the log says too.
+    With `sentences`, what the log says too. With `quiet`, only its warnings.
     """
 
-    def __init__(self, rounds: int, label: str, *, sentences: bool = True) -> None:
-        super().__init__(Console(), label, rounds, "reading data …")
+    def __init__(self, rounds: int, label: str, *, sentences: bool = True, quiet: bool = False) -> None:
+        super().__init__(Console(quiet=quiet), label, rounds, "reading data …")
         self._sentences = _Sentences(self._progress.console) if sentences else None
         self._logger = logging.getLogger("kfl")
         self._level = self._logger.level
-        self._live = self._console.is_terminal
+        self._live = self._console.is_terminal or quiet
         self._rounds = rounds
         self._label = label
         self._energy_j = 0.0
@@ -152,7 +152,7 @@ def print_summary(experiment: Experiment, history: History, alone: History | Non
     whose = f"{tested:,} tested devices" if experiment.tested_devices is not None else "all devices"
     table.add_row(f"accuracy, {whose}", *(percent(c["accuracy"]) for c in columns))
     table.add_row("worst tenth of devices", *(percent(h.worst_tenth) for h in (history, alone) if h is not None))
-    table.add_row("uploaded", *(quantity(c["bits_up"] / 8, "B") for c in columns))
+    table.add_row("uploaded", *(bit_count(c["bits_up"]) for c in columns))
     if experiment.cell_config is not None:
         table.add_row("energy, all devices", *(quantity(c["energy_j"], "J") for c in columns))
         for row, energies in _of_energy(columns).items():
@@ -203,7 +203,7 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
     if 0 < summary["bits_up"] < summary["fedavg_bits_up"]:
         part = summary["bits_up"] / summary["fedavg_bits_up"]
         notes.append(
-            f"FedAvg would have uploaded {quantity(summary['fedavg_bits_up'] / 8, 'B')} with the same devices in the "
+            f"FedAvg would have uploaded {bit_count(summary['fedavg_bits_up'])} with the same devices in the "
             f"same rounds: {name} sent {fine_percent(part)} of that."
         )
     whole = summary.get("energy_by_part_j")
@@ -253,10 +253,10 @@ def charges(experiment: Experiment, batteries: dict[str, Any], spent_j: float) -
 
 
 class ManyDisplay(_LiveBar):
-    """Progress of many runs."""
+    """Progress of many runs; with `quiet`, none is shown."""
 
-    def __init__(self, label: str) -> None:
-        super().__init__(Console(highlight=False), label, None, "rounds  starting …")
+    def __init__(self, label: str, *, quiet: bool = False) -> None:
+        super().__init__(Console(highlight=False, quiet=quiet), label, None, "rounds  starting …")
         self._found = 0
         """Rounds of runs that were finished before this command."""
         self._moved = False

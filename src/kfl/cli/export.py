@@ -25,8 +25,8 @@ class ExportOptions:
     """Run folder that holds its models."""
     devices: Annotated[str, tyro.conf.arg(metavar="DEVICES")] = "all"
     """Devices: 0,3,7 or 0..4 or all."""
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("exported")
-    """Folder to write into."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Folder to write into. Default: exported in the run folder."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,9 +42,10 @@ def main(arguments: Sequence[str]) -> int:
     wrong = [device for device in devices if device >= run.experiment.devices]
     if wrong:
         raise ConfigError("devices", wrong[0], f"from 0 to {run.experiment.devices - 1}, the devices of {options.run}")
-    files = export_models(options.run, devices, options.out)
+    out = options.out or options.run / "exported"
+    files = export_models(options.run, devices, out)
     total = quantity(sum(path.stat().st_size for path in files), "B")
-    print(f"{len(files)} model{'s' * (len(files) != 1)} of {run.experiment.algorithm.name}, {total}, in {options.out}:")
+    print(f"{len(files)} model{'s' * (len(files) != 1)} of {run.experiment.algorithm.name}, {total}, in {out}:")
     for device, path in list(zip(devices, files, strict=True))[:10]:
         about = run.history.devices[device]
         accuracy = "not tested" if about["accuracy"] is None else percent(about["accuracy"])
@@ -53,5 +54,5 @@ def main(arguments: Sequence[str]) -> int:
     if len(files) > 10:
         print(f"  … and {len(files) - 10} more")
     if run.named_models:
-        print(f'Load one, in {options.out}: from load import load; model, about = load("{files[0].stem}")')
+        print(f'Load one, in {out}: from load import load; model, about = load("{files[0].stem}")')
     return 0

@@ -5,13 +5,13 @@ Exit status: 0 done, 2 bad input (one sentence on standard error), 130 interrupt
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
 
 from kfl._version import __version__
 from kfl.core.errors import KflError
+from kfl.core.suggest import nearest
 
 COMMANDS = {
     "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
@@ -42,6 +42,34 @@ COMMANDS = {
 }
 """Subcommands: the function `(arguments) -> exit status` that serves each, and one line of help."""
 
+MEANT = {
+    "train": "run",
+    "start": "run",
+    "simulate": "run",
+    "simulation": "run",
+    "continue": "resume",
+    "restart": "resume",
+    "plot": "report",
+    "show": "report",
+    "results": "report",
+    "html": "report",
+    "dashboard": "watch",
+    "search": "tune",
+    "sweep": "tune",
+    "hpo": "tune",
+    "benchmark": "compare",
+    "save": "export",
+    "check": "doctor",
+    "info": "doctor",
+    "init": "new",
+    "create": "new",
+    "dataset": "data",
+    "datasets": "data",
+    "fetch": "download",
+    "get": "download",
+}
+"""What other programs call our commands."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
@@ -49,12 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
-    if words[0] in ("-V", "--version"):
+    if words[0] in ("-V", "--version", "version"):
         print(f"kfl {__version__}")
         return 0
     if words[0] not in COMMANDS:
-        near = difflib.get_close_matches(words[0], COMMANDS, 1)
-        hint = f"did you mean 'kfl {near[0]}'?" if near else f"the commands are {', '.join(COMMANDS)}."
+        near = nearest(words[0], COMMANDS, MEANT)
+        hint = f"did you mean 'kfl {near}'?" if near else f"the commands are {', '.join(COMMANDS)}."
         return _fail(f"There is no command 'kfl {words[0]}'; {hint}")
     sys.path.insert(0, "")  # so that "my_module:function" finds a file in the current folder, as python -m would
     try:
@@ -91,7 +119,9 @@ def dispatch(group: str, commands: Mapping[str, tuple[str, str]], arguments: Seq
     if arguments and arguments[0] in commands:
         return serve(commands[arguments[0]][0], arguments[1:])
     if arguments and arguments[0] not in ("-h", "--help"):
-        raise KflError(f"There is no command 'kfl {group} {arguments[0]}'; use {' or '.join(commands)}.")
+        near = nearest(arguments[0], commands, MEANT)
+        hint = f"did you mean 'kfl {group} {near}'?" if near else f"use {' or '.join(commands)}."
+        raise KflError(f"There is no command 'kfl {group} {arguments[0]}'; {hint}")
     names = ",".join(commands)
     lines = _listed(f"kfl {group}", commands)
     print("\n".join([f"usage: kfl {group} {{{names}}} [OPTIONS]", "", *lines, "", "Each has --help."]))

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -20,14 +20,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 
 from kfl.algorithms import ALGORITHMS
+from kfl.cli.arguments import Grammar, Option, read_options
+from kfl.cli.help import help_text
 from kfl.core.errors import ConfigError
 from kfl.data import DATASETS, short_name
 from kfl.experiment import DataSettings, Experiment
 from kfl.scheduling import SCHEDULERS
 from kfl.wireless import (
-    CHANNELS,
-    HARVESTS,
-    MOBILITIES,
     PRESETS,
     CellConfig,
     Channel,
@@ -103,6 +102,11 @@ RayAddress = Annotated[
     ),
 ]
 
+Quiet = Annotated[
+    bool,
+    tyro.conf.arg(aliases=("-q",), help="Print the result only: no progress, nothing while it runs."),
+]
+
 only_parser: ContextVar[bool] = ContextVar("only_parser", default=False)
 """Set by `kfl completion`, which asks every command for its options: `parse` then raises `ParserFound`."""
 
@@ -116,16 +120,40 @@ class ParserFound(Exception):  # noqa: N818  # it carries an answer and is not a
 
 
 def parse(cls: type[T], arguments: Sequence[str], prog: str, description: str, default: T | None = None) -> T:
-    """Parse arguments into a dataclass with tyro; a wrong flag is answered with the right one."""
+    """Parse arguments into a dataclass: help that a person can read, and one sentence for a wrong word."""
     extra: dict[str, Any] = {} if default is None else {"default": default}
     extra |= {"prog": prog, "description": description}
     config = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff)
+    with warnings.catch_warnings():  # tyro would rather keep it to itself, but offers nothing else to list options
+        warnings.simplefilter("ignore", DeprecationWarning)
+        parser: Any = tyro.extras.get_parser(cls, config=config, **extra)
     if only_parser.get():
-        with warnings.catch_warnings():  # tyro would rather keep it to itself, but offers nothing else to list options
-            warnings.simplefilter("ignore", DeprecationWarning)
-            raise ParserFound(tyro.extras.get_parser(cls, config=config, **extra))
-    parsed: T = tyro.cli(cls, args=list(arguments), config=config, **extra)
+        raise ParserFound(parser)
+    options = read_options(parser)
+    if {"-h", "--help"} & set(arguments):
+        print(help_text(prog, description, options, NAMES))
+        raise SystemExit(0)
+    words = Grammar(prog, options, NAMES, lambda flag: _elsewhere(flag, arguments, options)).checked(arguments)
+    parsed: T = tyro.cli(cls, args=words, config=config, **extra)
     return parsed
+
+
+def _elsewhere(flag: str, arguments: Sequence[str], options: Sequence[Option]) -> str:
+    """Of which other algorithms, schedulers or models a flag is an option; empty where of none."""
+    head, _, field = flag.removeprefix("--").rpartition(".")
+    registry = REGISTRIES.get(head, {})
+    owners = [
+        name
+        for name, kind in registry.items()
+        if field.removeprefix("no-").replace("-", "_") in {own.name for own in fields(kind)}
+    ]
+    if not owners:
+        return ""
+    if not any(option.flag.startswith(f"--{head}") for option in options):
+        return "an option of kfl run"
+    chosen = peek(arguments, head) or next((option.default for option in options if option.flag == f"--{head}"), "")
+    here = f"; --{head} is {chosen}" if chosen else ""
+    return f"an option of {' and '.join([', '.join(owners[:-1]), owners[-1]] if owners[1:] else owners)}{here}"
 
 
 def starting_point(arguments: Sequence[str]) -> Experiment:
@@ -217,6 +245,23 @@ TRACES: dict[str, tuple[str, type[GainTrace] | type[HarvestTrace]]] = {
 """Options that name a file, with the field and the model of the cell that they are short for."""
 
 
+REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
+    "algorithm": ALGORITHMS,
+    "scheduler": SCHEDULERS,
+    **{f"radio.{field}": kind.registry() for field, kind in MODELS.items()},
+}
+"""Words that choose something with options of its own, and what there is to choose from."""
+
+NAMES: dict[str, Sequence[str]] = {
+    "--algorithm": ALGORITHM_NAMES,
+    "--algorithms": ALGORITHM_NAMES,
+    "--scheduler": SCHEDULER_NAMES,
+    "--radio": RADIO_NAMES,
+    **{f"--radio.{field}": tuple(kind.registry()) for field, kind in MODELS.items()},
+    "--dataset": tuple(DATASETS),
+}
+"""The names that help shows for options whose type does not tell them."""
+
 LONGEST_RANGE = 100_000
 
 
@@ -289,17 +334,3 @@ def new_folder(word: str, dataset: str) -> Path:
     while folder.exists():
         folder, number = Path("runs") / f"{stem}-{number}", number + 1
     return folder
-
-
-def with_choices(description: str) -> str:
-    """A description followed by the names that options such as --algorithm and --radio know."""
-    lists = {
-        "Algorithms": ALGORITHM_NAMES,
-        "Schedulers": SCHEDULER_NAMES,
-        "Radios": RADIO_NAMES,
-        "Channels": tuple(CHANNELS),
-        "Mobilities": tuple(MOBILITIES),
-        "Harvests": tuple(HARVESTS),
-        "Datasets": tuple(DATASETS),
-    }
-    return description + "\n\n" + "\n".join(f"{word}: {', '.join(names)}." for word, names in lists.items())

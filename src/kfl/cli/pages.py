@@ -30,7 +30,7 @@ class ReportOptions:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…", help_behavior_hint="")]
     """Run folders, or a folder of run folders such as kfl compare writes."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """File to write. Default: report.html in the run folder, or in the current folder for several runs."""
+    """File to write. Default: report.html in the run folder; for several runs, in the folder that holds the first."""
     open: bool = False
     """Open it in the web browser."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from kfl.cli.options import DataDir, Device, Precision, RayAddress, parse, worker_count
+from kfl.cli.options import DataDir, Device, Precision, Quiet, RayAddress, parse, worker_count
 from kfl.core.errors import ConfigError, DivergedError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.text import DASH, duration
@@ -42,7 +42,7 @@ class PaperOptions:
     all."""
     quick: bool = False
     """A small version: 40 rounds, few samples, one seed. It is not a result."""
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("paper")
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs/paper")
     """Folder for results, tables and figures."""
     shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = "1/1"
     """Run only part i of n, for several machines or sessions; collect the results*.jsonl of all in one folder."""
@@ -54,6 +54,7 @@ class PaperOptions:
     ray: RayAddress = None
     keep_runs: bool = False
     """Keep the run folders as well, not only their results."""
+    quiet: Quiet = False
 
     def worker_count(self) -> int:
         """Number of processes to use."""
@@ -95,7 +96,7 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
     figures, shard = chosen(words), Shard.parse(options.shard)
     problem: KflError | None = None
     try:
-        with ManyDisplay("paper") as display:
+        with ManyDisplay("paper", quiet=options.quiet) as display:
             store = execute(
                 figures,
                 scale,

@@ -22,13 +22,13 @@ from kfl.cli.options import (
     HarvestTraceFile,
     MobilityName,
     Precision,
+    Quiet,
     RadioName,
     SchedulerName,
     names_of,
     new_folder,
     parse,
     starting_point,
-    with_choices,
     with_devices_of_data,
     with_radio_fields,
 )
@@ -79,6 +79,7 @@ class RunOptions:
     """Do not keep the devices' models in the run folder; kfl export needs them."""
     track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()
     """Log the run to tensorboard, mlflow or wandb as well, separated by commas; each is an extra of kfl."""
+    quiet: Quiet = False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     start = starting_point(arguments)
     shown = with_radio_fields(start, arguments)
     default = RunOptions(shown, algorithm_name=start.algorithm.name, **names_of(start, shown))
-    options = parse(RunOptions, arguments, "kfl run", with_choices(DESCRIPTION), default)
+    options = parse(RunOptions, arguments, "kfl run", DESCRIPTION, default)
     experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)
     experiment = with_devices_of_data(experiment, options.data_dir)
     experiment.validate()
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         models=not options.no_models,
         track=tracker_names(options.track),
     )
-    return execute(experiment, folder, job)
+    return execute(experiment, folder, job, quiet=options.quiet)
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Job:
             return Job(data_dir, device, baseline=False)
 
 
-def execute(experiment: Experiment, folder: Path, job: Job) -> int:
+def execute(experiment: Experiment, folder: Path, job: Job, *, quiet: bool = False) -> int:
     """Run the experiment and, unless it is one already, its local-only twin; then print the summary."""
     from kfl.cli.display import RunDisplay, print_summary
     from kfl.simulation.runner import run
@@ -144,12 +145,14 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
         "precision": job.precision,
         "deterministic": job.deterministic,
     }
-    twin = None
+    twin, begun = None, False
     tracking = Tracking(job.track, folder, tell=lambda sentence: print(sentence, file=sys.stderr, flush=True))
     label = experiment.algorithm.name
-    with GentleStop() as stop, RunDisplay(experiment.rounds, label) as display, tracking:
+    with GentleStop() as stop, RunDisplay(experiment.rounds, label, quiet=quiet) as display, tracking:
 
         def on_start(world: World) -> None:
+            nonlocal begun
+            begun = True
             job.save(folder)
             display.on_start(world)
             tracking.on_start(world)
@@ -170,7 +173,7 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
         tracking.finish(experiment, history)
     if job.baseline and not isinstance(experiment.algorithm, Local):
         alone = replace(experiment, algorithm=common_settings(experiment.algorithm, Local))
-        with GentleStop() as stop, RunDisplay(experiment.rounds, "local-only", sentences=False) as display:
+        with GentleStop() as stop, RunDisplay(experiment.rounds, "local-only", sentences=False, quiet=quiet) as display:
             try:
                 twin = run(
                     alone,
@@ -182,6 +185,8 @@ def execute(experiment: Experiment, folder: Path, job: Job) -> int:
                 )
             except StoppedError as stopped:
                 raise StoppedError(folder, stopped.rounds) from None
+    if not begun:
+        print(f"{folder} is finished already: nothing was run again. Its summary:")
     print_summary(experiment, history, twin, folder)
     return 0
 
@@ -197,6 +202,7 @@ class ResumeOptions:
     """Device to train on; the same one as before gives the same run bit for bit."""
     track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()
     """Trackers (tensorboard, mlflow, wandb), or none. Default: those the run was started with."""
+    quiet: Quiet = False
 
 
 RESUME = """Continue a run that was interrupted by Ctrl-C, a crash, a full disk or a power cut.
@@ -215,4 +221,4 @@ def resume(arguments: Sequence[str]) -> int:
     if options.track:
         wanted = () if options.track == ("none",) else tracker_names(options.track)
         job = replace(job, track=wanted)
-    return execute(experiment, options.folder, job)
+    return execute(experiment, options.folder, job, quiet=options.quiet)

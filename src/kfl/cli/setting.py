@@ -27,6 +27,7 @@ from kfl.cli.options import (
     HarvestTraceFile,
     MobilityName,
     Precision,
+    Quiet,
     RadioName,
     RayAddress,
     SchedulerName,
@@ -34,7 +35,6 @@ from kfl.cli.options import (
     parse,
     peek,
     starting_point,
-    with_choices,
     with_devices_of_data,
     with_radio_fields,
     worker_count,
@@ -75,6 +75,7 @@ class Setting:
     ray: RayAddress = None
     keep_models: bool = False
     """Keep the devices' models in the run folders, for kfl export."""
+    quiet: Quiet = False
 
     def run_many(
         self,
@@ -91,7 +92,7 @@ class Setting:
             display.on_progress(progress)
             on_progress(progress)
 
-        with ManyDisplay(label) as display:
+        with ManyDisplay(label, quiet=self.quiet) as display:
             try:
                 histories = run_many(
                     experiments,
@@ -132,7 +133,7 @@ def parse_setting(cls: type[Options], arguments: Sequence[str], prog: str, about
     # Local-only training has exactly the fields that all algorithms have.
     shown = replace(with_radio_fields(start, arguments), algorithm=common_settings(start.algorithm, Local))
     setting = Setting(shown, **names_of(start, shown))
-    options = parse(cls, arguments, prog, with_choices(about), cls(setting))
+    options = parse(cls, arguments, prog, about, cls(setting))
     experiment = options.setting.experiment
     if start.cell_config is None:
         experiment = replace(experiment, radio=None)

@@ -142,7 +142,7 @@ def _published(names: str) -> list[Condition]:
     words = list(known) if names == "all" else [word for word in names.replace(" ", "").split(",") if word]
     for word in words:
         if word not in known:
-            raise ConfigError("conditions", word, f"one of {', '.join(known)}")
+            raise ConfigError("conditions", word, f"one of {', '.join(known)}", choices=known)
     return [known[word] for word in words]
 
 
@@ -162,8 +162,9 @@ def _play(study: Study, folder: Path, options: SharingOptions) -> KflError | Non
         keep_models=setting.keep_models,
     )
     searches = f" after a search of {several(len(study.search_runs()), 'run')}" if study.searched else ""
-    print(f"{several(len(study.runs({})), 'run')}{searches}; what is finished is in {folder}", file=sys.stderr)
-    with ManyDisplay("sharing") as display:
+    if not setting.quiet:
+        print(f"{several(len(study.runs({})), 'run')}{searches}; what is finished is in {folder}", file=sys.stderr)
+    with ManyDisplay("sharing", quiet=setting.quiet) as display:
         try:
             study.play(folder, execution, display.on_progress)
         except RunsFailedError as failed:

@@ -65,7 +65,9 @@ def main(arguments: Sequence[str]) -> int:
     command = command_line("tune", arguments, folder)
     flat = [trial for some in trials.values() for trial in some]
     experiments = [run for trial in flat for run in line_up(experiment, {"": trial.algorithm}, seeds)]
-    print(f"{len(next(iter(trials.values())))} trials for each of {len(trials)} algorithms, {len(seeds)} seeds each.")
+    if not options.setting.quiet:
+        each = len(next(iter(trials.values())))
+        print(f"{each} trials for each of {len(trials)} algorithms, {len(seeds)} seeds each.")
     try:
         histories, problem = options.setting.run_many(experiments, folder, "tuning")
     except KeyboardInterrupt:

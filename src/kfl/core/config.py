@@ -8,7 +8,6 @@ methods `to_plain()` and `from_plain(value, where)` says itself how it is writte
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import types
 import typing
@@ -18,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from kfl.core.errors import ConfigError
 from kfl.core.parse import parse_toml, read_toml
+from kfl.core.suggest import nearest
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -67,8 +67,8 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T 
     values: Table = {} if base is None else {name: getattr(base, name) for name in names}
     for key, value in table.items():
         if key not in names:
-            near = difflib.get_close_matches(key, names, 1)
-            known = f"a known field; did you mean {near[0]}?" if near else f"a known field: {', '.join(names)}"
+            near = nearest(key, names)
+            known = f"a known field; did you mean {near}?" if near else f"a known field: {', '.join(names)}"
             raise ConfigError(where + key, value, known)
         values[key] = convert(hints[key], value, where + key)
     return cls(**values)
@@ -85,7 +85,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         return convert(inner[0], value, where)
     if origin is Literal:
         if value not in options:
-            raise ConfigError(where, value, f"one of {', '.join(map(str, options))}")
+            raise ConfigError(where, value, f"one of {', '.join(map(str, options))}", choices=options)
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):

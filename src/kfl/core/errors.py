@@ -4,7 +4,8 @@ The command line prints the sentence and exits with status 2; it never shows a t
 Anything that is not a `KflError` is a bug in kfl.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Self
 
 from kfl.core.suggest import did_you_mean
 
@@ -66,12 +67,28 @@ class NobodyError(KflError):
 
 
 class MissingExtraError(KflError):
-    """An optional package is needed for this and is not installed."""
+    """Optional packages are needed for this and are not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed: pip install 'kfl[{extra}]'."
         )
+
+    @classmethod
+    def of_several(cls, packages: Mapping[str, str], purpose: str) -> Self:
+        """For several packages at once, each with the extra that brings it; `purpose` is one of several things.
+
+        >>> raise MissingExtraError.of_several({"wandb": "wandb", "mlflow": "mlflow"}, "The trackers wandb and mlflow")
+        Traceback (most recent call last):
+        ...
+        kfl.core.errors.MissingExtraError: The trackers wandb and mlflow need the packages 'wandb' and 'mlflow', which \
+are not installed: pip install 'kfl[wandb,mlflow]'.
+        """
+        error = cls.__new__(cls)
+        listed, extras = " and ".join(map(repr, packages)), ",".join(packages.values())
+        sentence = f"{purpose} need the packages {listed}, which are not installed: pip install 'kfl[{extras}]'."
+        Exception.__init__(error, sentence)
+        return error
 
 
 class StoppedError(KflError):

@@ -40,7 +40,7 @@ class Named(ABC):
             try:
                 kind = import_object(str(name))
             except ImportError as problem:
-                raise ConfigError(where, name, cls.expected()) from problem
+                raise ConfigError(where, name, cls.expected(), choices=registry) from problem
             if not (isinstance(kind, type) and issubclass(kind, cls)):
                 raise ConfigError(where, name, f"a class that derives from {cls.__name__}")
         found: Self = from_table(kind, table, f"{where}.")

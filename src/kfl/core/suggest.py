@@ -9,12 +9,39 @@ from collections.abc import Iterable, Mapping
 SHORTEST_PART = 3
 """Letters that the beginning of a word needs to stand for the whole of it."""
 
+SYNONYMS = {
+    "gpu": "cuda",
+    "cuda:0": "cuda",
+    "fp32": "float32",
+    "float": "float32",
+    "single": "float32",
+    "fp64": "float64",
+    "double": "float64",
+    "bfloat16": "bf16",
+    "dir": "dirichlet",
+    "noniid": "shards",
+    "pathological": "shards",
+    "random": "uniform",
+    "sequential": "round-robin",
+    "drift-plus-penalty": "lyapunov",
+    "prototypes": "fedproto",
+    "standalone": "local",
+    "fmnist": "fashion-mnist",
+    "cifar": "cifar10",
+    "digits": "mnist-5k",
+    "resnet": "resnet8",
+    "wb": "wandb",
+    "5g": "5g-phone",
+    "lte": "lte-m",
+}
+"""Other people's words for ours; one whose meaning is not among the known words is ignored."""
+
 
 def nearest(word: object, known: Iterable[object], also: Mapping[str, str] | None = None) -> str | None:
     """The known word that was probably meant, or None where none is near.
 
-    Capitals, hyphens, underscores and blanks do not count. `also` holds other people's words for known ones; it is
-    asked first, and an entry whose known word is not among `known` is ignored.
+    Capitals, hyphens, underscores and blanks do not count. `also` holds more of other people's words for known ones
+    than `SYNONYMS`.
 
     >>> nearest("Lyapunv", ["uniform", "lyapunov"]), nearest("CIFAR-10", ["mnist", "cifar10"]), nearest("x", ["mnist"])
     ('lyapunov', 'cifar10', None)
@@ -25,7 +52,7 @@ def nearest(word: object, known: Iterable[object], also: Mapping[str, str] | Non
     wanted = _plain(word)
     if not wanted:
         return None
-    for foreign, ours in (also or {}).items():
+    for foreign, ours in {**SYNONYMS, **(also or {})}.items():
         if _plain(foreign) == wanted and _plain(ours) in names:
             return names[_plain(ours)]
     if wanted in names:

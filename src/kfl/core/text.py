@@ -31,6 +31,15 @@ def quantity(value: float | None, unit: str) -> str:
     return f"{value / scale:.3g} {prefix}{unit}"
 
 
+def bit_count(bits: float | None) -> str:
+    """What goes over the air: always in bits, as rates are bit/s. Bytes are for files and memory.
+
+    >>> bit_count(20_480), bit_count(0)
+    ('20.5 kbit', '0 bit')
+    """
+    return quantity(bits, "bit")
+
+
 def percent(fraction: float | None, digits: int = 2) -> str:
     """A fraction as a percentage.
 

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError, TraceError
+from kfl.core.suggest import nearest
 
 FloatArray = NDArray[np.float64]
 
@@ -34,6 +35,24 @@ EVERYBODY = -1
 """Stands for the device `*`."""
 SLACK = 1e-12
 """Relative: a sample at 29 s counts in round 100 of 0.29 s each, which begins at 28.999999999999996 s."""
+_MEANT = {
+    "t": "time_s",
+    "time": "time_s",
+    "timestamp": "time_s",
+    "seconds": "time_s",
+    "step": "round",
+    "slot": "round",
+    "id": "device",
+    "node": "device",
+    "client": "device",
+    "user": "device",
+    "ue": "device",
+    "rsrp": "rsrp_dbm",
+    "power_w": "watts",
+    "power": "watts",
+    "online": "available",
+}
+"""What people call the columns of a trace."""
 
 
 @dataclass(frozen=True)
@@ -286,9 +305,9 @@ class Trace:
         values = " or ".join(quantity.column for quantity in quantities)
         for wanted, right in (("time_s", "time_s or round"), ("device", "device")):
             if wanted not in names and not (wanted == "time_s" and "round" in names):
-                raise TraceError(f"The trace {self.path} has no column {right}; its columns are {', '.join(names)}.")
+                raise self._no_column(right, names, [wanted, "round"] if wanted == "time_s" else [wanted])
         if not found:
-            raise TraceError(f"The trace {self.path} has no column {values}; its columns are {', '.join(names)}.")
+            raise self._no_column(values, names, [quantity.column for quantity in quantities])
         both = [quantity.column for quantity in found] if len(found) > 1 else ["time_s", "round"]
         if all(name in names for name in both):
             raise TraceError(f"The trace {self.path} has the columns {' and '.join(both)}, but must have one of them.")
@@ -310,6 +329,13 @@ class Trace:
         if self.repeat_s is not None:
             self._refuse_gap(self.repeat_s, EVERYBODY)
         return hashed.hexdigest()
+
+    def _no_column(self, wanted: str, names: Sequence[str], right: Sequence[str]) -> TraceError:
+        known = ("time_s", "round", "device", "gain", "gain_db", "rsrp_dbm", "watts", "available")
+        free = [name for name in names if name not in known]
+        meant = [(name, near) for name in free if (near := nearest(name, right, _MEANT))]
+        hint = f" (is {meant[0][0]} meant to be {meant[0][1]}?)" if meant else ""
+        return TraceError(f"The trace {self.path} has no column {wanted}; its columns are {', '.join(names)}{hint}.")
 
     def _refuse_gap(self, time_s: float, device: int) -> None:
         """At a time later than 0: the device, or every one, has an earlier row, not too long ago."""

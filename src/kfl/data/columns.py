@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 
 from kfl.core.errors import DataError
+from kfl.core.suggest import did_you_mean
 
 
 def column_words(name: str) -> str:
@@ -60,8 +60,7 @@ def unclear(where: str, role: str, found: Sequence[str], what: str) -> DataError
 
 def missing(where: str, role: str, present: Sequence[str], words: Sequence[str], what: str) -> DataError:
     """The sentence where none is meant."""
-    close = difflib.get_close_matches(words[0], present, n=1) if len(words) == 1 else []
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    hint = did_you_mean(words[0], present) if len(words) == 1 else ""
     wanted = " or ".join((*words[:2], "the like")) if len(words) > 1 else words[0]
     return DataError(
         f"{where} has {', '.join(present) or 'nothing'}, but no {what} by the name {wanted}{hint}: say where they are "

@@ -109,7 +109,9 @@ def partition(
     True
     """
     if kind not in get_args(PartitionKind):
-        raise ConfigError("partition", kind, f"one of {', '.join(get_args(PartitionKind))}")
+        raise ConfigError(
+            "partition", kind, f"one of {', '.join(get_args(PartitionKind))}", choices=get_args(PartitionKind)
+        )
     classes, devices = _count("classes", classes), _count("devices", devices)
     train, test = as_labels("train_y", train_y), as_labels("test_y", test_y)
     check_labels("train_y", train, classes)

@@ -9,7 +9,6 @@ hub/,y=coarse_label,size=32       options follow the path: x, y, device name col
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from kfl.core.errors import ConfigError, DataError
+from kfl.core.suggest import nearest
 from kfl.data.dataset import Dataset
 from kfl.data.idx import PATTERN, decode_idx, idx_files
 from kfl.data.images import decode_folder, has_images, image_files
@@ -179,5 +179,5 @@ def _hint(path: Path) -> str:
     if not _exists(folder):
         return f", nor does {folder}"
     names = [inner.name for inner in folder.iterdir()] if folder.is_dir() else []
-    close = difflib.get_close_matches(path.name, names, n=1)
-    return f" (did you mean {folder / close[0]}?)" if close else f" in {folder.absolute()}"
+    close = nearest(path.name, names)
+    return f" (did you mean {folder / close}?)" if close else f" in {folder.absolute()}"

@@ -4,7 +4,6 @@ with a `SOURCE`; and each is one line in `DATASETS`.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -66,11 +65,8 @@ def check_name(name: str) -> None:
     if name in DATASETS or looks_like_path(name) or ":" in name:
         return
     near = [path.name for path in Path().iterdir()] if "." in name else []
-    close = difflib.get_close_matches(name, [*DATASETS, *near], n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise ConfigError(
-        "dataset", name, f"one of {', '.join(DATASETS)}, a file or folder, or 'package.module:name'{hint}"
-    )
+    expected = f"one of {', '.join(DATASETS)}, a file or folder, or 'package.module:name'"
+    raise ConfigError("dataset", name, expected, choices=[*DATASETS, *near])
 
 
 def dataset_path(name: str) -> Path | None:
@@ -117,7 +113,9 @@ def download(
     True
     """
     if name not in downloadable():
-        raise ConfigError("dataset", name, f"one of {', '.join(downloadable())} to be downloaded")
+        raise ConfigError(
+            "dataset", name, f"one of {', '.join(downloadable())} to be downloaded", choices=downloadable()
+        )
     return fetch(DATASETS[name], resolve_data_dir(data_dir), progress, base_url)
 
 

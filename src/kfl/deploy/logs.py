@@ -192,7 +192,7 @@ def format_from_environment(environment: Mapping[str, str] = os.environ) -> str:
     """
     found = environment.get(VARIABLE) or FORMATS[0]
     if found not in FORMATS:
-        raise ConfigError(VARIABLE, found, f"one of {', '.join(FORMATS)}")
+        raise ConfigError(VARIABLE, found, f"one of {', '.join(FORMATS)}", choices=FORMATS)
     return found
 
 

@@ -159,5 +159,5 @@ def make_meter(name: str) -> Meter:
             raise ConfigError("meter", name, "fake:J with J a number of joules") from None
     kinds: dict[str, type[Meter]] = {"formula": FormulaMeter, "rapl": RaplMeter, "codecarbon": CodeCarbonMeter}
     if name not in kinds:
-        raise ConfigError("meter", name, f"one of {', '.join(kinds)}, or fake:J for tests")
+        raise ConfigError("meter", name, f"one of {', '.join(kinds)}, or fake:J for tests", choices=kinds)
     return kinds[name]()

@@ -56,7 +56,9 @@ def make_plan(models: FleetModels, device: str = "cpu", precision: str = "float3
     import torch
 
     if precision not in get_args(Precision):
-        raise ConfigError("precision", precision, f"one of {', '.join(get_args(Precision))}")
+        raise ConfigError(
+            "precision", precision, f"one of {', '.join(get_args(Precision))}", choices=get_args(Precision)
+        )
     if check_device(device) == "cuda":
         return Plan("cuda", precision, workers=1, paths=("stacked",) * len(models.builders))  # type: ignore[arg-type]  # checked above
     paths = tuple(_path(models, index) for index in range(len(models.builders)))

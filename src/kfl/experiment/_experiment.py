@@ -240,7 +240,8 @@ class Experiment(DataSettings):
         if name == "auto":
             name = DATASETS[self.dataset].radio if self.dataset in DATASETS else "paper-mnist"
         if name not in PRESETS:
-            raise ConfigError("radio", name, f"one of auto, none, {', '.join(PRESETS)}")
+            known = ("auto", "none", *PRESETS)
+            raise ConfigError("radio", name, f"one of {', '.join(known)}", choices=known)
         return PRESETS[name]
 
     def resolved(self) -> Experiment:
@@ -349,7 +350,7 @@ def _named(registry: Mapping[str, type[N]], value: Any, field: str, base: N) -> 
     if value is None:
         return base
     if not isinstance(value, str | Mapping):
-        raise ConfigError(field, value, f"a table of fields or one of {', '.join(registry)}")
+        raise ConfigError(field, value, f"a table of fields or one of {', '.join(registry)}", choices=registry)
     table = {"name": value} if isinstance(value, str) else dict(value)
     name = table.pop("name", _name_of(registry, base))
     cls = registry[name] if isinstance(name, str) and name in registry else _imported(name, field, registry)
@@ -367,7 +368,7 @@ def _imported(name: str, field: str, registry: Mapping[str, type[N]]) -> type[N]
     """A user's own class, named as package.module:Class."""
     expected = f"one of {', '.join(registry)}, or package.module:Class for your own"
     if ":" not in str(name):
-        raise ConfigError(field, name, expected)
+        raise ConfigError(field, name, expected, choices=registry)
     try:
         found = import_object(str(name))
     except ImportError as problem:

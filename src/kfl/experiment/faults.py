@@ -91,7 +91,9 @@ class Faults:
             if not 0 <= value <= 1:
                 raise ConfigError(f"faults.{name}", value, "between 0 and 1")
         if self.poison not in get_args(Poison):
-            raise ConfigError("faults.poison", self.poison, f"one of {', '.join(get_args(Poison))}")
+            raise ConfigError(
+                "faults.poison", self.poison, f"one of {', '.join(get_args(Poison))}", choices=get_args(Poison)
+            )
         for index, text in enumerate(self.schedule):
             entry = parse_entry(f"faults.schedule[{index}]", text)
             if devices is not None and entry.devices and max(entry.devices) >= devices:

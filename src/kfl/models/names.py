@@ -5,11 +5,11 @@ Nothing here imports PyTorch, so that help texts and checks of a configuration a
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 
 from kfl.core.errors import ConfigError
+from kfl.core.suggest import did_you_mean
 
 PAPER_WIDTHS = (128, 192, 256, 320, 384)
 """The widths the paper draws from for devices with different models."""
@@ -46,9 +46,8 @@ def read_model(model: str) -> tuple[tuple[str, int | None], ...]:
         if name == AUTO and (len(found) > 1 or width is not None):
             raise ConfigError("model", model, f"{AUTO} alone, or networks by their names: {', '.join(WIDTHS)}")
         if name not in (AUTO, *WIDTHS) and ":" not in name:
-            near = difflib.get_close_matches(name, WIDTHS, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
             known = f"one of {', '.join((AUTO, *WIDTHS))}, or package.module:function"
+            hint = did_you_mean(name, WIDTHS)
             raise ConfigError("model", model, f"{known}, or several such as resnet8-16,cnn-128{hint}")
         if width == 0:
             raise ConfigError("model", model, "networks with a width of at least 1, such as resnet8-16")

@@ -168,6 +168,7 @@ def chosen(words: list[str]) -> list[Figure]:
     names: dict[str, None] = {}
     for word in words:
         if word not in FIGURES and word not in GROUPS:
-            raise ConfigError("figure", word, f"list, claims, {', '.join([*GROUPS, *FIGURES])}")
+            known = ["list", "claims", *GROUPS, *FIGURES]
+            raise ConfigError("figure", word, f"one of {', '.join(known)}", choices=known)
         names |= dict.fromkeys(GROUPS.get(word, (word,)))
     return [FIGURES[name]() for name in names]

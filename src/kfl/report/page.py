@@ -69,10 +69,10 @@ def build_report(paths: list[Path], out: Path | None = None) -> Path:
     """Write the page of run folders, finished or not, and return where it is.
 
     A folder of run folders means all of them. By default the page of one run is its report.html, and that of
-    several is report.html in the current folder.
+    several is report.html beside the first of them, which of a comparison is its folder.
     """
     found = find_runs(paths)
-    target = out or (found[0] / "report.html" if len(found) == 1 else Path("report.html"))
+    target = out or (found[0] / "report.html" if len(found) == 1 else found[0].parent / "report.html")
     page = render(compose([read_run(path) for path in found]))
     try:
         write_atomic(target, page.encode())

@@ -105,20 +105,29 @@ def tracker_names(words: Iterable[str]) -> tuple[str, ...]:
     names = [part.strip().lower() for word in words for part in word.split(",") if part.strip()]
     for name in names:
         if name not in TRACKERS:
-            raise ConfigError("track", name, f"one of {', '.join(TRACKERS)}, or several with commas")
+            raise ConfigError("track", name, f"one of {', '.join(TRACKERS)}, or several with commas", choices=TRACKERS)
     return tuple(dict.fromkeys(names))
 
 
-def make_tracker(name: str) -> Tracker:
-    """A tracker by its name; its package must be installed."""
+def make_trackers(wanted: Sequence[str | Tracker]) -> list[Tracker]:
+    """Trackers by their names, or as they are; the packages of all must be installed."""
+    made = [_make(one) if isinstance(one, str) else one for one in wanted]
+    missing = [tracker for tracker in made if importlib.util.find_spec(tracker.package) is None]
+    if len(missing) > 1:
+        names = " and ".join(tracker.name for tracker in missing)
+        raise MissingExtraError.of_several({one.package: one.name for one in missing}, f"The trackers {names}")
+    if missing:
+        raise MissingExtraError(missing[0].package, missing[0].name, f"The tracker {missing[0].name}")
+    return made
+
+
+def _make(name: str) -> Tracker:
     kind = TRACKERS[tracker_names([name])[0]]
     if isinstance(kind, str):
         module, _, attribute = kind.partition(":")
         kind = getattr(importlib.import_module(module), attribute)
     assert isinstance(kind, type)
     made: Tracker = kind()
-    if importlib.util.find_spec(made.package) is None:
-        raise MissingExtraError(made.package, made.name, f"The tracker {made.name}")
     return made
 
 
@@ -153,7 +162,7 @@ class Tracking:
         folder: str | Path | None = None,
         tell: Callable[[str], None] = _logger.warning,
     ) -> None:
-        self._waiting = [make_tracker(one) if isinstance(one, str) else one for one in trackers]
+        self._waiting = make_trackers(trackers)
         self._open: dict[Tracker, int] = {}
         self._folder = None if folder is None else Path(folder)
         self._tell = tell

@@ -6,7 +6,6 @@ Defaults of the cell are the paper's (`kfl.wireless.CellConfig`).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from kfl.core.errors import ConfigError, KflError
+from kfl.core.suggest import nearest
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.wireless import CellConfig
 from kfl.wireless.device import MOST_POWER_W
@@ -251,16 +251,34 @@ WHOLE = ("rounds", "round", "seed")
 TOP_FIELDS = (*CELL_FIELDS, *(name for name in DEVICE_FIELDS if name != "id"))
 """Everything that may stand at the top of a file."""
 
-_MEANT = {"horizon": "rounds", "h": "gain", "power_w": "max_power_w", "power_dbm": "max_power_dbm", "name": "id"}
+_MEANT = {
+    "horizon": "rounds",
+    "h": "gain",
+    "channel": "gain",
+    "power_w": "max_power_w",
+    "power_dbm": "max_power_dbm",
+    "name": "id",
+    "device": "id",
+    "device_id": "id",
+    "client": "id",
+    "user": "id",
+    "bits": "payload_bits",
+    "bandwidth": "bandwidth_hz",
+    "band_hz": "bandwidth_hz",
+    "budget": "budget_j",
+    "battery": "battery_j",
+    "queue": "queue_j",
+    "deadline": "deadline_s",
+}
+"""What people call the fields of a problem."""
 
 
 def refuse_unknown(names: Iterable[str], known: Sequence[str], where: str = "") -> None:
     """Raise for the first name that is not known, with the nearest one that is."""
     for name in names:
         if name not in known:
-            meant = _MEANT.get(name, "")
-            near = [meant] if meant in known else difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean {near[0]}?" if near else "kfl schedule --fields lists them all."
+            near = nearest(name, known, _MEANT)
+            hint = f"did you mean {near}?" if near else "kfl schedule --fields lists them all."
             raise ProblemError(f"{name!r}{where} is not a field of a problem; {hint}")
 
 

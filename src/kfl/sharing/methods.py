@@ -103,7 +103,7 @@ def _other(label: str) -> Algorithm:
         return ALGORITHMS[label]()
     known = f"one of {', '.join(LABELS)}, another algorithm, or package.module:Class of your own"
     if ":" not in label:
-        raise ConfigError("methods", label, known)
+        raise ConfigError("methods", label, known, choices=(*LABELS, *ALGORITHMS))
     try:
         cls = import_object(label)
     except ImportError as problem:

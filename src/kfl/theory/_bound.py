@@ -321,7 +321,7 @@ def pattern_schedule(name: str, rounds: int, devices: int, count: int = 10) -> N
     array([ 1,  6, 10, 14, 19])
     """
     if name not in PATTERNS:
-        raise ConfigError("schedule", name, f"one of {', '.join(PATTERNS)}")
+        raise ConfigError("schedule", name, f"one of {', '.join(PATTERNS)}", choices=PATTERNS)
     for field, value in (("rounds", rounds), ("devices", devices)):
         if value < 1:
             raise ConfigError(field, value, "1 or more")

@@ -112,21 +112,23 @@ class CellConfig:
         """The channel model that `fading` selects."""
         if isinstance(self.fading, Channel):
             return self.fading
-        raise ConfigError("fading", self.fading, f"one of {', '.join(CHANNELS)}, or a Channel")
+        raise ConfigError("fading", self.fading, f"one of {', '.join(CHANNELS)}, or a Channel", choices=CHANNELS)
 
     @property
     def source(self) -> Harvest:
         """The source of energy that `harvest` selects."""
         if isinstance(self.harvest, Harvest):
             return self.harvest
-        raise ConfigError("harvest", self.harvest, f"one of {', '.join(HARVESTS)}, or a Harvest")
+        raise ConfigError("harvest", self.harvest, f"one of {', '.join(HARVESTS)}, or a Harvest", choices=HARVESTS)
 
     @property
     def movement(self) -> Mobility:
         """The model of movement that `mobility` selects."""
         if isinstance(self.mobility, Mobility):
             return self.mobility
-        raise ConfigError("mobility", self.mobility, f"one of {', '.join(MOBILITIES)}, or a Mobility")
+        raise ConfigError(
+            "mobility", self.mobility, f"one of {', '.join(MOBILITIES)}, or a Mobility", choices=MOBILITIES
+        )
 
     @property
     def printed_model(self) -> bool:

@@ -67,7 +67,7 @@ class Settings:
         known = {"cell": tuple(PRESETS), "scheduler": tuple(SCHEDULERS), "gamma": ("inverse", "constant")}
         for name, words in known.items():
             if getattr(self, name) not in words:
-                raise ConfigError(name, getattr(self, name), f"one of {', '.join(words)}")
+                raise ConfigError(name, getattr(self, name), f"one of {', '.join(words)}", choices=words)
         for control in CONTROLS:
             control.check(getattr(self, control.name))
         if self.devices * self.rounds > MOST_DECISIONS:
@@ -83,7 +83,7 @@ class Settings:
         kinds = {field.name: type(field.default) for field in fields(Settings)}
         unknown = next((name for name in query if name not in kinds), None)
         if unknown is not None:
-            raise ConfigError("setting", unknown, f"one of {', '.join(kinds)}")
+            raise ConfigError("setting", unknown, f"one of {', '.join(kinds)}", choices=kinds)
         return Settings(**{name: _read(name, kinds[name], value) for name, value in query.items()})
 
     def query(self) -> str:
