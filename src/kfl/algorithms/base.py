@@ -25,6 +25,7 @@ from zlib import crc32
 
 from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 from kfl.core.errors import ConfigError, KflError, ModelError
+from kfl.core.fields import Fields
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +66,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Algorithm(ABC):
+class Algorithm(Fields, ABC):
     """How devices learn."""
 
     name: ClassVar[str]

@@ -6,7 +6,7 @@ Nothing here imports PyTorch, so that help texts and checks of a configuration a
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
+from kfl.core.fields import MEANT, Fields
 from kfl.core.lazy import import_object
 from kfl.core.randomness import stream
+from kfl.core.suggest import nearest
 from kfl.core.text import several
 from kfl.data import (
     DATASETS,
@@ -32,6 +34,7 @@ from kfl.data import (
     limit_tested,
     partition,
 )
+from kfl.experiment._given import as_fields
 from kfl.experiment.faults import Faults
 from kfl.experiment.traces import check_availability, open_traces
 from kfl.models import PAPER_WIDTHS, default_widths, names_widths
@@ -101,7 +104,7 @@ def _without(table: Mapping[str, Any], absent: Mapping[str, Any]) -> Table:
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class DataSettings(Fields):
     """Which data, and how it is split over the devices: what `kfl data show` draws."""
 
     dataset: str = "mnist-5k"
@@ -124,6 +127,10 @@ class DataSettings:
     """Evaluate only this many devices, drawn once, and average over them; none for all."""
     new_class_samples: int = 0
     """Give each device this many training samples of a class it does not hold, and test it on that class alone."""
+
+    def __post_init__(self) -> None:
+        for name, value in as_fields(self).items():
+            object.__setattr__(self, name, value)
 
     @property
     def asks_data(self) -> bool:
@@ -197,6 +204,14 @@ class DataSettings:
 class Experiment(DataSettings):
     """Everything that decides the result of a run.
 
+    An algorithm and a scheduler may be given by name, and one width as a number.
+
+    >>> Experiment(algorithm="fedavg", scheduler="lyapunov", widths=256).algorithm.name
+    'fedavg'
+    >>> Experiment(algorithm="fedvag")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: algorithm is 'fedvag', but must be one of ... (did you mean fedavg?).
     >>> experiment = Experiment(dataset="mnist", devices=100, rounds=200)
     >>> Experiment.from_toml(experiment.to_toml()) == experiment.resolved()
     True
@@ -228,6 +243,30 @@ class Experiment(DataSettings):
     """CSV file that says when devices can be asked: time_s or round, device, available. None: always."""
     availability_repeat_s: float | None = None
     """Start that file over after this many seconds. None: its last rows hold for ever."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, registry in (("algorithm", ALGORITHMS), ("scheduler", SCHEDULERS)):
+            object.__setattr__(self, name, _chosen(registry, getattr(self, name), name))
+        if not isinstance(self.radio, CellConfig | str | None):
+            right = f"a kfl.CellConfig, the name of a preset ({', '.join(PRESETS)}), auto or None"
+            raise ConfigError("radio", self.radio, right)
+        if not isinstance(self.faults, Faults):
+            raise ConfigError("faults", self.faults, "kfl.Faults(…)")
+
+    @classmethod
+    def _instead_of(cls, name: str, known: Iterable[str]) -> str:
+        """Where a field belongs that is one of an experiment's parts."""
+        if name == "seeds":
+            several_runs = "kfl.run_many([dataclasses.replace(experiment, seed=s) for s in seeds], folder)"
+            return f"left out: an experiment has one seed. Several runs: {several_runs}"
+        for part, kind in (("algorithm", Kfl), ("scheduler", Uniform), ("radio", CellConfig)):
+            theirs, meant = [field.name for field in fields(kind)], MEANT.get(name, name)
+            if meant not in theirs and nearest(name, known, MEANT) is None:
+                meant = nearest(name, theirs) or ""
+            if meant in theirs:
+                return f"given to the {part}: {part}=kfl.{kind.__name__}({meant}=…)"
+        return super()._instead_of(name, known)
 
     @property
     def cell_config(self) -> CellConfig | None:
@@ -356,6 +395,19 @@ def _named(registry: Mapping[str, type[N]], value: Any, field: str, base: N) -> 
     cls = registry[name] if isinstance(name, str) and name in registry else _imported(name, field, registry)
     start = base if type(base) is cls else cls()
     return from_table(cls, table, f"{field}.", start)
+
+
+def _chosen(registry: Mapping[str, type[Any]], value: Any, field: str) -> Any:
+    """An algorithm or scheduler as people give it: itself, its class, its name, or a table."""
+    kind = KINDS[field]
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, type) and issubclass(value, kind):
+        return value()
+    if not isinstance(value, str | Mapping):
+        example = "kfl.FedAvg()" if field == "algorithm" else "kfl.Lyapunov()"
+        raise ConfigError(field, value, f"{example}, say, or a name: {', '.join(registry)}")
+    return _named(registry, value, field, registry["kfl" if field == "algorithm" else "uniform"]())
 
 
 def _name_of(registry: Mapping[str, type[N]], thing: N) -> str:
