@@ -35,7 +35,7 @@ def sent_bits(upload: Upload, formats: UploadFormat) -> float:
     return float(sum(_array_bits(array, formats.get(name), upload) for name, array in upload.arrays.items()))
 
 
-def _array_bits(array: Tensor, form: ArrayFormat | None, upload: Upload) -> int:
+def _array_bits(array: object, form: ArrayFormat | None, upload: Upload) -> int:
     import torch
 
     if not isinstance(array, torch.Tensor):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Iterable
 from typing import Any, Self
@@ -49,7 +48,8 @@ MEANT = {
 class Fields:
     """A base of dataclasses whose constructor names the field that was probably meant.
 
-    >>> @dataclasses.dataclass(frozen=True)
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
     ... class Point(Fields):
     ...     height: float = 0.0
     >>> Point(heigth=1.0)
@@ -60,7 +60,7 @@ class Fields:
 
     def __new__(cls, *args: Any, **given: Any) -> Self:
         """Refuse a name that is neither a field nor an argument of a constructor of its own."""
-        known = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+        known = [field.name for field in getattr(cls, "__dataclass_fields__", {}).values()]
         strange = [name for name in given if name not in known]
         if strange and known:
             arguments = inspect.signature(cls.__init__).parameters

@@ -34,7 +34,7 @@ from kfl.data import (
     limit_tested,
     partition,
 )
-from kfl.experiment._given import as_fields
+from kfl.experiment._given import Said, as_fields
 from kfl.experiment.faults import Faults
 from kfl.experiment.traces import check_availability, open_traces
 from kfl.models import PAPER_WIDTHS, default_widths, names_widths
@@ -248,11 +248,13 @@ class Experiment(DataSettings):
         super().__post_init__()
         for name, registry in (("algorithm", ALGORITHMS), ("scheduler", SCHEDULERS)):
             object.__setattr__(self, name, _chosen(registry, getattr(self, name), name))
-        if not isinstance(self.radio, CellConfig | str | None):
+        radio: object = self.radio
+        if not isinstance(radio, CellConfig | str | None):
             right = f"a kfl.CellConfig, the name of a preset ({', '.join(PRESETS)}), auto or None"
-            raise ConfigError("radio", self.radio, right)
-        if not isinstance(self.faults, Faults):
-            raise ConfigError("faults", self.faults, "kfl.Faults(…)")
+            raise ConfigError("radio", radio, right)
+        faults: object = self.faults
+        if not isinstance(faults, Faults):
+            raise ConfigError("faults", faults, "kfl.Faults(…)")
 
     @classmethod
     def _instead_of(cls, name: str, known: Iterable[str]) -> str:
@@ -429,6 +431,17 @@ def _imported(name: str, field: str, registry: Mapping[str, type[N]]) -> type[N]
     if not (isinstance(found, type) and issubclass(found, kind)):
         raise ConfigError(field, name, f"a class that derives from {kind.__name__}")
     return found  # type: ignore[return-value]  # just checked
+
+
+def require_experiment(given: object) -> None:
+    """Raise ConfigError for what is no experiment, with what would be."""
+    if isinstance(given, Experiment):
+        return
+    if isinstance(given, str | Path):
+        named, folder = f"kfl.run(kfl.Experiment(dataset={str(given)!r}))", f"kfl.resume({str(given)!r})"
+        raise ConfigError("experiment", given, f"an experiment: {named}, or {folder} for a run folder")
+    what = Said(f"of type {type(given).__name__}")
+    raise ConfigError("experiment", what, "an experiment: kfl.run(kfl.Experiment(…), dataset=…)")
 
 
 def common_settings(source: Algorithm, target: type[Algorithm]) -> Algorithm:

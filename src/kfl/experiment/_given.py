@@ -1,4 +1,4 @@
-"""Values of an experiment's fields as people type them: 256 for (256,), NumPy's numbers, a Path; or what would be right."""
+"""Values of an experiment's fields as people type them: 256 for (256,), NumPy's numbers, a Path; else what is right."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS = ("algorithm", "scheduler", "radio", "faults")
 
 def as_fields(config: Any) -> Table:
     """The plain fields of a configuration as its types have them; ConfigError for the first that cannot be that."""
-    hints = _hints(type(config))
+    hints = _hints(type(config))  # type: ignore[arg-type]  # classes are hashable
     return {
         one.name: _value(one.name, hints[one.name], getattr(config, one.name))
         for one in fields(config)

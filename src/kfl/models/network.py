@@ -28,10 +28,17 @@ def parts(model: nn.Module, who: str = "The model") -> tuple[nn.Module, nn.Modul
         if not isinstance(part, nn.Module):
             raise ModelError(
                 f"{who} ({type(model).__name__}) has no '{name}': a model needs two torch.nn.Modules, "
-                "'body' (input → feature vector) and 'head' (feature vector → logits)."
+                f"'body' (input → feature vector) and 'head' (feature vector → logits){_how(model)}."
             )
         found.append(part)
     return found[0], found[1]
+
+
+def _how(model: nn.Module) -> str:
+    """How a module gets a body and a head, for the sentence that it has none."""
+    if isinstance(model, nn.Sequential) and len(model) > 1:
+        return ": kfl.SplitModel(model[:-1], model[-1]) if its last layer gives the logits"
+    return "; kfl.SplitModel(body, head) makes one of them"
 
 
 def tied(module: nn.Module) -> dict[str, str]:

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfl.core.errors import DivergedError, NobodyError, StoppedError
-from kfl.data import Dataset
 from kfl.engine.workers import torch_threads
-from kfl.experiment import Experiment
+from kfl.experiment import Experiment, require_experiment
 from kfl.runfolder import (
     History,
     RoundLog,
@@ -33,13 +32,18 @@ from kfl.runfolder import (
     require_safetensors,
     snapshot,
 )
+from kfl.simulation._watching import watching
 from kfl.simulation.doubts import doubts
 from kfl.simulation.fleet import Fleet
 from kfl.simulation.prospects import prospects
 from kfl.simulation.round import begin, initial_state, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.summary import device_records, summarise
-from kfl.simulation.world import Models, World, build_world
+from kfl.simulation.world import World, build_world
+
+if TYPE_CHECKING:
+    from kfl.data.given import Data
+    from kfl.models import Models
 
 phases = logging.getLogger("kfl.phases")
 log = logging.getLogger("kfl")
@@ -68,7 +72,7 @@ def run(
     experiment: Experiment,
     folder: str | Path | None = None,
     *,
-    dataset: Dataset | None = None,
+    dataset: Data | None = None,
     models: Models | None = None,
     data_dir: str | Path | None = None,
     device: str = "cpu",
@@ -80,15 +84,20 @@ def run(
     on_round: Callable[[RoundLog], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     allow_nobody: bool = False,
+    progress: bool | None = None,
 ) -> History:
     """Run an experiment and return what happened.
 
     Args:
         experiment: the whole configuration.
         folder: run folder to write; None keeps everything in memory.
-        dataset: your own data instead of the one `experiment.dataset` names.
-        models: your own modules: one per device, or a function of the device number. Each needs a `body` and
-            a `head`.
+        dataset: your own data instead of the one `experiment.dataset` names: a `Dataset`, arrays or tensors `(x, y)`,
+            `(x, y, test_x, test_y)` or `((x, y), (test_x, test_y))`, a `torch.utils.data.Dataset`, or two of them.
+            Without a test set, a fifth of each class is set aside as one.
+        models: your own networks, each with a `body` and a `head`: one module, of which every device gets a copy with
+            these weights; a class or function without arguments, which builds every device's, with initial weights
+            of its own by the seed; a function of the device number; or a list with one per device. The last two keep
+            the weights they come with.
         data_dir: folder that holds the datasets that have names; by default `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
         precision: number format: float32, tf32 (GPU), bf16 products with float32 weights, or float64.
@@ -97,10 +106,12 @@ def run(
         checkpoint_s: seconds of work between two checkpoints: 0 for one after every round, infinity for none; None
             for as often as is cheap.
         on_start: called once with the world, before the first round.
-        on_round: called after every round with its log, for progress displays.
+        on_round: called after every round with its log.
         should_stop: asked after every round of a run with a folder; if it says yes, a checkpoint is written and
             `StoppedError` raised.
         allow_nobody: play a run in which no device can ever take part, too; otherwise that is a `NobodyError`.
+        progress: show progress on the error stream, or in a notebook. None shows it where somebody is likely to look,
+            in a notebook or on a terminal, unless `on_round` watches the run already.
 
     A folder that already holds this very run is continued from its last checkpoint, or only read if the run is
     finished.
@@ -108,14 +119,15 @@ def run(
     >>> import kfl, numpy as np
     >>> draw = np.random.default_rng(0)
     >>> x, y = draw.random((400, 1, 8, 8), dtype=np.float32), np.arange(400) % 10
-    >>> data = kfl.Dataset.from_arrays(x + y[:, None, None, None] / 5, y)
-    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=2, widths=(16,)), dataset=data)
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=2, widths=16), dataset=(x + y[:, None, None, None] / 5, y))
     >>> len(history.rounds), 0 <= history.accuracy <= 1
     (2, True)
     """
+    require_experiment(experiment)
     data_folder = None if data_dir is None else Path(data_dir)
     plan = None if folder is None else RunFolder(Path(folder)).plan()
-    with deterministic_algorithms(deterministic):
+    shown = watching(progress, experiment, on_start, on_round)
+    with deterministic_algorithms(deterministic), shown as (on_start, on_round):  # noqa: PLR1704  # with the display
         world = build_world(
             experiment,
             dataset=dataset,
