@@ -67,11 +67,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    experiment = kfl.Experiment(devices=100, rounds=options.rounds)
+    experiment = kfl.Experiment(devices=100, distinct_classes=False, rounds=options.rounds)
     watch, logger = Stopwatch(), logging.getLogger("kfl.phases")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(watch)
-    seconds(kfl.Experiment(devices=100, rounds=2), options.device, None)  # caches warm up
+    seconds(kfl.Experiment(devices=100, distinct_classes=False, rounds=2), options.device, None)  # caches warm up
     with_them, without, shares, busy = [], [], [], []
     print(f"{'repeat':<8}{'without, s':>12}{'with, s':>10}{'checkpoints':>13}{'share, %':>10}{'of processor, %':>17}")
     for repeat in range(options.repeats):

@@ -106,7 +106,12 @@ class Relayed(LocalFleet):
 def measure(algorithm: Algorithm, devices: int, rounds: int, folder: Path) -> Cost:
     """Run a fleet and watch it."""
     experiment = Experiment(
-        devices=devices, rounds=rounds, widths=(256,), algorithm=algorithm, scheduler=SCHEDULERS["all"]()
+        devices=devices,
+        distinct_classes=False,
+        rounds=rounds,
+        widths=(256,),
+        algorithm=algorithm,
+        scheduler=SCHEDULERS["all"](),
     )
     fleet = Relayed(folder, ServerConfig(experiment, FleetSettings()))
     with fleet:

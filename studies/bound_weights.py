@@ -60,7 +60,12 @@ def measure(seeds: list[int]) -> dict[str, Any]:
     for name, algorithm in ALGORITHMS.items():
         for pattern, scheduler in PATTERNS.items():
             asked = Experiment(
-                devices=DEVICES, rounds=ROUNDS, widths=(256,), algorithm=algorithm, scheduler=scheduler(count=COUNT)
+                devices=DEVICES,
+                distinct_classes=False,
+                rounds=ROUNDS,
+                widths=(256,),
+                algorithm=algorithm,
+                scheduler=scheduler(count=COUNT),
             )
             histories = [run(Experiment(**{**vars(asked), "seed": seed})) for seed in seeds]
             curves[f"{name} | {pattern}"] = [[round(a, 5) for a in history.curve()[1]] for history in histories]

@@ -36,7 +36,7 @@ ROUNDS = 5
 
 
 def experiments() -> dict[str, tuple[str, kfl.Experiment]]:
-    base = kfl.Experiment(devices=20, rounds=ROUNDS, scheduler=kfl.Uniform(count=5))
+    base = kfl.Experiment(devices=20, distinct_classes=False, rounds=ROUNDS, scheduler=kfl.Uniform(count=5))
     equal = replace(base, widths=(256,))
     own = replace(base, radio="none", rounds=3, algorithm=kfl.Kfl(batch_size=50, local_steps=1))
     return {

@@ -35,6 +35,7 @@ def experiment(dataset: str, rounds: int, seed: int) -> kfl.Experiment:
     return kfl.Experiment(
         dataset=dataset,
         devices=100,
+        distinct_classes=False,
         rounds=rounds,
         seed=seed,
         radio=radio,

@@ -400,7 +400,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     out = parser.parse_args().out
     experiment = Experiment(
-        devices=4, rounds=100_000, widths=(128, 192, 256), algorithm=Kfl(), scheduler=SCHEDULERS["all"]()
+        devices=4,
+        distinct_classes=False,
+        rounds=100_000,
+        widths=(128, 192, 256),
+        algorithm=Kfl(),
+        scheduler=SCHEDULERS["all"](),
     )
     settings = FleetSettings(deadline_s=DEADLINE_S, profile_deadline_s=DEADLINE_S, quorum=0.25, pause_s=0.3)
     with tempfile.TemporaryDirectory(prefix="kfl-faults-") as folder:

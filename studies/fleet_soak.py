@@ -74,7 +74,12 @@ def slope(points: list[tuple[int, float]]) -> tuple[float, float]:
 def soak(rounds: int, devices: int, folder: Path) -> tuple[Series, float, int]:
     """Play; what was seen by program, seconds it took, and how many answers were not used."""
     experiment = Experiment(
-        devices=devices, rounds=rounds, widths=(32,), algorithm=Kfl(local_steps=2), scheduler=SCHEDULERS["all"]()
+        devices=devices,
+        distinct_classes=False,
+        rounds=rounds,
+        widths=(32,),
+        algorithm=Kfl(local_steps=2),
+        scheduler=SCHEDULERS["all"](),
     )
     found: Series = defaultdict(list)
     lost, started = 0, time.monotonic()

@@ -42,7 +42,13 @@ CELL: CellConfig = replace(
 )
 DAYS, ROUNDS_A_DAY = 7, 144
 WEEK = Experiment(
-    dataset="mnist", devices=1000, rounds=DAYS * ROUNDS_A_DAY, widths=(128,), tested_devices=100, radio=CELL
+    dataset="mnist",
+    devices=1000,
+    distinct_classes=False,
+    rounds=DAYS * ROUNDS_A_DAY,
+    widths=(128,),
+    tested_devices=100,
+    radio=CELL,
 )
 HALVED = 20
 """Uploads after which half of a device's data count."""

@@ -66,7 +66,13 @@ class Setting:
         return next((float(number) for number, value in enumerate(curve, 1) if (value or 0) >= self.target), None)
 
 
-FLEET: Table = {"dataset": "mnist", "devices": 100, "radio": "none", "scheduler": {"name": "uniform", "count": 10}}
+FLEET: Table = {
+    "dataset": "mnist",
+    "devices": 100,
+    "distinct_classes": False,
+    "radio": "none",
+    "scheduler": {"name": "uniform", "count": 10},
+}
 EQUAL: Table = {"split": "shards", "classes_per_device": 2, "samples_per_device": 540}
 """Two shards for each device, cut to the size of the smallest device, so that all take equally many batches."""
 IID: Table = {"split": "iid"}

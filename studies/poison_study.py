@@ -45,6 +45,7 @@ def experiments(options: argparse.Namespace) -> dict[str, kfl.Experiment]:
     base = kfl.Experiment(
         dataset=options.dataset,
         devices=options.devices,
+        distinct_classes=False,
         rounds=options.rounds,
         model=options.model,
         widths=tuple(options.widths),

@@ -26,9 +26,9 @@ from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import build_world
 from kfl.wireless import PRESETS
 
-SMALL = Experiment()
-MNIST = Experiment(dataset="mnist", devices=100, rounds=200)
-CIFAR = Experiment(dataset="cifar10", devices=100, rounds=200)
+SMALL = Experiment(distinct_classes=False)
+MNIST = Experiment(dataset="mnist", devices=100, distinct_classes=False, rounds=200)
+CIFAR = Experiment(dataset="cifar10", devices=100, distinct_classes=False, rounds=200)
 SETTINGS: dict[str, Experiment] = {
     "paper-mnist, mnist-5k": SMALL,
     "paper-mnist, mnist": MNIST,

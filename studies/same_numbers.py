@@ -28,7 +28,7 @@ import kfl
 
 Table = dict[str, Any]
 IMAGES = {"mlp": (1, 28, 28), "cnn": (3, 32, 32)}
-SIZE: Table = {"devices": 20, "rounds": 3, "widths": [48, 64, 96]}
+SIZE: Table = {"distinct_classes": False, "devices": 20, "rounds": 3, "widths": [48, 64, 96]}
 ALONE = ("kfl", "local", "fedkd", "fedproto", "self-knowledge", "fixed-knowledge")
 """Algorithms for devices with different networks."""
 AVERAGING = ("fedavg", "fedrep", "apfl")

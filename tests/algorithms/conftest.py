@@ -67,6 +67,14 @@ def stemmed(width: int) -> SplitModel:
     return SplitModel(body, nn.Linear(FEATURES, CLASSES))
 
 
+def normalised(width: int) -> SplitModel:
+    """A network with running statistics, which are part of its state but no parameters."""
+    body = nn.Sequential(
+        nn.Linear(INPUTS, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, FEATURES), nn.ReLU()
+    )
+    return SplitModel(body, nn.Linear(FEATURES, CLASSES))
+
+
 def without_biases(width: int) -> SplitModel:
     """A network whose work is in its inner layers, all of it in products."""
     sizes = (INPUTS, width, width, width)
@@ -129,6 +137,12 @@ def toy() -> Toy:
 def mixed_toy() -> Toy:
     """Three architectures that begin alike."""
     return build((8, 6, 9), network=stemmed)
+
+
+@pytest.fixture(scope="session")
+def normalised_toy() -> Toy:
+    """One architecture for all, with batch normalisation."""
+    return build(network=normalised)
 
 
 @pytest.fixture(scope="session")

@@ -62,3 +62,56 @@ def test_devices_with_one_class_are_questioned(caplog):
     caplog.clear()
     kfl.run(kfl.Experiment(devices=4, rounds=1, widths=(8,), radio=None, split="iid"), dataset=data)
     assert "one class" not in caplog.text
+
+
+def test_no_device_draws_a_class_twice_unless_the_papers_split_is_asked_for(caplog):
+    labels = np.arange(600) % 6
+    data = kfl.Dataset.from_arrays(DRAW.normal(size=(600, 4)), labels)
+    held = [
+        (split.partition(data).train_counts > 0).sum(axis=1)
+        for split in (kfl.Experiment(devices=30), kfl.Experiment(devices=30, distinct_classes=False))
+    ]
+    assert set(held[0]) == {2} and 1 in held[1]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("labels", "m", "why"),
+    [
+        (np.arange(200) % 2, 3, "classes_per_device is 3, but the training set has 2 classes"),
+        (np.r_[np.zeros(195, int), np.ones(5, int)], 2, "some classes have fewer samples than the 20 devices need"),
+    ],
+)
+def test_where_classes_are_too_few_they_are_drawn_twice_and_that_is_said(labels, m, why, caplog):
+    data = kfl.Dataset.from_arrays(DRAW.normal(size=(200, 4)), labels, DRAW.normal(size=(9, 4)), np.arange(9) % 2)
+    with caplog.at_level(logging.WARNING):
+        split = kfl.Experiment(devices=20, classes_per_device=m).partition(data)
+    assert split.train_sizes.min() >= 1
+    assert why in caplog.text and "a device may draw the same class twice" in caplog.text
+
+
+def test_numbers_up_to_255_and_a_single_class_are_questioned(caplog):
+    x = DRAW.integers(0, 256, (80, 6)).astype(np.float32)
+    small = kfl.Experiment(devices=2, rounds=1, widths=(8,), radio=None)
+    kfl.run(small, dataset=kfl.Dataset.from_arrays(x, np.arange(80) % 4))
+    assert "Inputs reach 255" in caplog.text and "divide them" in caplog.text
+    caplog.clear()
+    kfl.run(small, dataset=kfl.Dataset.from_arrays(x / 255, np.zeros(80, int)))
+    assert "one class only" in caplog.text and "Inputs" not in caplog.text
+
+
+def test_gains_and_powers_that_no_radio_has_are_questioned(caplog):
+    data = kfl.Dataset.from_arrays(DRAW.normal(size=(80, 6)), np.arange(80) % 4)
+    cell = kfl.CellConfig(reference_gain_db=30.0, max_power_dbm=53.0)
+    kfl.run(kfl.Experiment(devices=2, rounds=1, widths=(8,), radio=cell), dataset=data)
+    assert "reference_gain_db is 30" in caplog.text and "gain of -30" in caplog.text
+    assert "max_power_dbm is 53, that is 200 W" in caplog.text
+
+
+def test_tiny_colour_images_get_a_network_that_takes_them():
+    x = DRAW.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    history = kfl.run(
+        kfl.Experiment(devices=2, rounds=1, widths=(8,), radio=None),
+        dataset=kfl.Dataset.from_arrays(x, np.arange(40) % 2),
+    )
+    assert history.devices[0]["model"] == "mlp-8"

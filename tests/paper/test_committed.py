@@ -114,6 +114,7 @@ def test_a_result_is_found_by_the_settings_it_was_made_with():
             rounds=row["rounds"],
             seed=row["seed"],
             classes_per_device=int(key["classes"]),
+            distinct_classes=False,
             widths=tuple(row["widths"]),
             algorithm=from_table(ALGORITHMS[row["algorithm"]], row["settings"]),
             scheduler=Uniform(int(key["count"])),

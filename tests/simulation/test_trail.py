@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kfl
 from kfl.runfolder import RunReader, Snapshot, kept_rounds
-from kfl.runfolder._history import MOST_SNAPSHOTS
+from kfl.runfolder._snapshot import MOST_SNAPSHOTS
 from tests.reference.runs import SMALL, data
 
 

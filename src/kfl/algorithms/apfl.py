@@ -101,7 +101,7 @@ class Apfl(WeightAveraging):
 
     def bits(self, profile: DeviceProfile) -> tuple[float, float]:
         """One whole model, up and down."""
-        size = profile.model.parameters * BITS_PER_VALUE
+        size = profile.model.state_values * BITS_PER_VALUE
         return size, size
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import TYPE_CHECKING, ClassVar
 
@@ -142,11 +142,17 @@ def empty_knowledge(classes: int, features: int) -> State:
     }
 
 
-def knowledge_format(server: State, count_noise: float = 0.0) -> UploadFormat:
-    """An upload of class means with their counts, which may have noise of a given standard deviation on purpose."""
+def knowledge_format(
+    server: State, count_noise: float = 0.0, *, bits: int | None = None, held: bool = False
+) -> UploadFormat:
+    """An upload of class means with their counts, which may have noise of a given standard deviation on purpose.
+
+    Means take `bits` bits per value on the air, where that is not 32; with `held`, only those of classes that the
+    device holds are sent.
+    """
     classes = len(server["known"])
     return {
-        "means": ArrayFormat.like(server["knowledge"]),
+        "means": replace(ArrayFormat.like(server["knowledge"]), bits=bits, rows="counts" if held else ""),
         "counts": ArrayFormat((classes,), "float64" if count_noise else "int64", "counts", count_noise),
     }
 

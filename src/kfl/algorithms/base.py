@@ -25,6 +25,7 @@ from zlib import crc32
 
 from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 from kfl.core.errors import ConfigError, KflError, ModelError
+from kfl.core.fields import Fields
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +66,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Algorithm(ABC):
+class Algorithm(Fields, ABC):
     """How devices learn."""
 
     name: ClassVar[str]
@@ -155,7 +156,9 @@ class Algorithm(ABC):
     def upload_format(self, server: State) -> UploadFormat:
         """The arrays of an upload: names, shapes, types and what each holds; empty where devices send nothing.
 
-        A fleet's server accepts exactly these arrays.
+        A fleet's server accepts exactly these arrays. `ArrayFormat.bits` and `rows` say how an array goes over the
+        air, where that is not all of its values in their own type: by that a run counts the bits it reports
+        (`kfl.algorithms.sent`).
         """
         return {}
 
@@ -191,7 +194,12 @@ class Algorithm(ABC):
         return training_flops(self.local_steps, profile)
 
     def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """Bits that a device sends and receives in a round: none where devices send nothing."""
+        """Bits that a device is to send and receive in a round, which the scheduler plans with.
+
+        None where devices send nothing. `profile.model.layers` are the layers of the device's own network with their
+        names and sizes, and `profile.shared` those that all networks share. Where uploads turn out to have another
+        size, the run says so.
+        """
         if self.sends():
             raise KflError(f"{type(self).__name__} has uploads, so its bits() must say how large they are.")
         return 0, 0

@@ -82,7 +82,7 @@ class Fd(Algorithm):
 
     def upload_format(self, server: State) -> UploadFormat:
         """The mean logits of each label, and 1 or 0 for whether the device holds it."""
-        return knowledge_format(server)
+        return knowledge_format(server, held=True)
 
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey

@@ -58,5 +58,5 @@ class FedAvg(WeightAveraging):
 
     def bits(self, profile: DeviceProfile) -> tuple[float, float]:
         """The whole model, up and down."""
-        size = profile.model.parameters * BITS_PER_VALUE
+        size = profile.model.state_values * BITS_PER_VALUE
         return size, size

@@ -130,7 +130,7 @@ class FedGh(Algorithm):
 
     def upload_format(self, server: State) -> UploadFormat:
         """The prototype of each class, and 1 or 0 for whether the device holds it."""
-        return knowledge_format(server)
+        return knowledge_format(server, held=True)
 
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey

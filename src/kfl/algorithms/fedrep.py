@@ -115,5 +115,5 @@ class FedRep(WeightAveraging):
 
     def bits(self, profile: DeviceProfile) -> tuple[float, float]:
         """The body, up and down."""
-        size = profile.model.body_parameters * BITS_PER_VALUE
+        size = profile.model.body_state_values * BITS_PER_VALUE
         return size, size

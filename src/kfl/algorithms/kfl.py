@@ -134,7 +134,12 @@ class Kfl(Algorithm):
 
     def upload_format(self, server: State) -> UploadFormat:
         """The mean feature of each class, and how many samples stand behind it."""
-        return knowledge_format(server, 2 * self.noise_multiplier if self.noise_counts else 0.0)
+        return knowledge_format(
+            server,
+            2 * self.noise_multiplier if self.noise_counts else 0.0,
+            bits=None if self.bits_per_value == FULL_PRECISION_BITS else self.bits_per_value,
+            held=self._only_held,
+        )
 
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
@@ -166,6 +171,13 @@ class Kfl(Algorithm):
         counts = model.classes * BITS_PER_VALUE if self.noise_counts else 0
         if self.charge == "printed":
             return bits + counts, bits
-        # Noisy counts hide which classes a device holds by reporting all of them.
-        held = model.classes if self.noise_counts or profile.held_classes is None else profile.held_classes
-        return message_bits(model.features * held, self.bits_per_value) + model.classes + counts, bits + model.classes
+        down = bits + model.classes
+        if not self._only_held:
+            return bits + counts, down
+        held = model.classes if profile.held_classes is None else profile.held_classes
+        return message_bits(model.features * held, self.bits_per_value) + model.classes, down
+
+    @property
+    def _only_held(self) -> bool:
+        """Whether only the means of held classes are sent. Noisy counts hide which these are by reporting all."""
+        return self.charge == "held" and not self.noise_counts

@@ -273,7 +273,7 @@ class SharedStem(Algorithm):
     def upload_format(self, server: State) -> UploadFormat:
         """The packed update of the stem and the number of samples behind it; class means with KFL's pull."""
         packed = packed_format([value.numel() for value in _stem_of(server).values()], self.bits_per_value)
-        knowledge = knowledge_format(server) if "knowledge" in server else {}
+        knowledge = knowledge_format(server, held=True) if "knowledge" in server else {}
         return {**packed, SAMPLES: ArrayFormat((), "float64", "samples"), **knowledge}
 
     def aggregate(

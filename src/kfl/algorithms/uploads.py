@@ -33,7 +33,7 @@ class ArrayFormat:
     """One array of an upload, as its algorithm declares it.
 
     >>> ArrayFormat((10,), "int64", holds="counts")
-    ArrayFormat(shape=(10,), dtype='int64', holds='counts', noise=0.0)
+    ArrayFormat(shape=(10,), dtype='int64', holds='counts', noise=0.0, bits=None, rows='')
     """
 
     shape: tuple[int, ...]
@@ -43,6 +43,10 @@ class ArrayFormat:
     """Any finite numbers; numbers of samples, one for each class; or the number of all samples of the device."""
     noise: float = 0.0
     """Standard deviation of noise that is added to counts on purpose; such counts are not whole numbers."""
+    bits: int | None = None
+    """Bits of one value on the air, where that is not what its type has: values that stand on a grid of 2^bits."""
+    rows: str = ""
+    """Name of the counts that say which rows are sent: those of classes that the device holds. Empty for all rows."""
 
     @staticmethod
     def like(array: Tensor) -> ArrayFormat:

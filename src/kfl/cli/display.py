@@ -1,140 +1,32 @@
-"""What a person sees of runs: progress while they are running, a summary when they are done, tables.
-
-On a terminal progress is a live line with a bar; elsewhere (a log file, a pipe) plain lines, about twenty of them.
-"""
+"""What a person sees of runs: progress (`kfl.simulation.progress`), a summary when they are done, tables."""
 
 from __future__ import annotations
 
-import logging
 import shlex
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from kfl.core.text import bit_count, duration, fine_percent, markdown_table, percent, quantity, several
-from kfl.runfolder import History, RoundLog
+from kfl.runfolder import History
 from kfl.scheduling import by_part, describe, dominant
-from kfl.simulation.many import Progress as ManyProgress
+from kfl.simulation import progress
 from kfl.wireless import ENERGY_PARTS
 
 if TYPE_CHECKING:
     from kfl.experiment import Experiment
-    from kfl.simulation.world import World
 
 
-class _LiveBar:
-    """A progress bar on a terminal, while the block runs; nothing elsewhere."""
-
-    def __init__(self, console: Console, label: str, total: int | None, facts: str) -> None:
-        self._console = console
-        self._started = time.perf_counter()
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal or console.quiet,
-        )
-        self._task = self._progress.add_task(label, total=total, facts=facts)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-
-class _Sentences(logging.Handler):
-    """What the log says, such as how each architecture runs: beside the bar; warnings to the error stream."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(logging.INFO)
-        self._console = console
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Show one sentence."""
-        if record.levelno >= logging.WARNING:
-            print(record.getMessage(), file=sys.stderr, flush=True)
-        else:
-            self._console.print(record.getMessage(), highlight=False, markup=False, soft_wrap=True)
-
-
-class RunDisplay(_LiveBar):
-    """Progress of one run: round, accuracy, devices, energy so far, time left.
-
-    With `sentences`, what the log says too. With `quiet`, only its warnings.
-    """
-
-    def __init__(self, rounds: int, label: str, *, sentences: bool = True, quiet: bool = False) -> None:
-        super().__init__(Console(quiet=quiet), label, rounds, "reading data …")
-        self._sentences = _Sentences(self._progress.console) if sentences else None
-        self._logger = logging.getLogger("kfl")
-        self._level = self._logger.level
-        self._live = self._console.is_terminal or quiet
-        self._rounds = rounds
-        self._label = label
-        self._energy_j = 0.0
-        self._accuracy = "…"
-        self._every = max(1, rounds // 20)
-
-    def __enter__(self) -> Self:
-        if self._sentences is not None:
-            self._logger.addHandler(self._sentences)
-            self._logger.setLevel(min(self._logger.getEffectiveLevel(), logging.INFO))
-        return super().__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, problem, trace)
-        if self._sentences is not None:
-            self._logger.setLevel(self._level)
-            self._logger.removeHandler(self._sentences)
-
-    def on_start(self, world: World) -> None:
-        """Say what is about to run."""
-        drawn = set(world.models.architecture.tolist())
-        sizes = [world.models.profiles[which].parameters for which in drawn]
-        kinds = len({world.models.names[which] for which in drawn})
-        kind = f"{kinds} different networks" if kinds > 1 else "equal networks"
-        size = f"{min(sizes):,} to {max(sizes):,}" if min(sizes) < max(sizes) else f"{sizes[0]:,}"
-        models = f"{kind} of {size} parameters"
-        self._progress.console.print(
-            f"{world.devices:,} devices, {len(world.dataset.train_y):,} samples of {world.dataset.name}, {models}.",
-            highlight=False,
-            soft_wrap=True,
-        )
-        if world.dataset.note:
-            self._progress.console.print(f"Note: {world.dataset.note}", highlight=False, soft_wrap=True)
-        self._progress.update(self._task, facts="evaluating the initial models …")
-
-    def on_round(self, log: RoundLog) -> None:
-        """Show a finished round."""
-        self._energy_j += log.energy_j
-        if log.accuracy is not None:
-            self._accuracy = percent(log.accuracy)
-        facts = f"accuracy {self._accuracy}  {len(log.devices)} devices  {quantity(self._energy_j, 'J')}"
-        if self._live:
-            self._progress.update(self._task, advance=1, facts=facts)
-        elif log.round % self._every == 0 or log.round + 1 == self._rounds:
-            passed = time.perf_counter() - self._started
-            print(f"{self._label}: round {log.round + 1}/{self._rounds}  {facts}  {passed:.0f} s", flush=True)
+RunDisplay = progress.RunDisplay
+ManyDisplay = progress.ManyDisplay
 
 
 def print_summary(experiment: Experiment, history: History, alone: History | None, folder: Path) -> None:
@@ -195,6 +87,11 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
         tested = [device for device in history.devices if device["accuracy"] is not None]
         took = sum(device["rounds"] > 0 for device in tested)
         notes.append(f"{took:,} of the {len(tested):,} tested devices ever took part.")
+    if "declared_bits_up" in summary:
+        notes.append(
+            f"{name} declares {quantity(summary['declared_bits_up'] / 8, 'B')} of uploads, which times and energies "
+            f"were planned with, but devices sent {quantity(summary['bits_up'] / 8, 'B')}: its bits() needs mending."
+        )
     if 0 < summary["bits_up"] < summary["fedavg_bits_up"]:
         part = summary["bits_up"] / summary["fedavg_bits_up"]
         notes.append(
@@ -245,43 +142,6 @@ def charges(experiment: Experiment, batteries: dict[str, Any], spent_j: float) -
     if batteries["ran_dry"]:
         told += f" {several(batteries['ran_dry'], 'time')} a device ran dry before the end of its round."
     return told
-
-
-class ManyDisplay(_LiveBar):
-    """Progress of many runs; with `quiet`, none is shown."""
-
-    def __init__(self, label: str, *, quiet: bool = False) -> None:
-        super().__init__(Console(highlight=False, quiet=quiet), label, None, "rounds  starting …")
-        self._found = 0
-        """Rounds of runs that were finished before this command."""
-        self._moved = False
-
-    def on_progress(self, progress: ManyProgress) -> None:
-        """Show a finished round or run."""
-        runs = f"rounds  {progress.runs_done} of {progress.runs} runs"
-        self._progress.update(self._task, total=progress.rounds, completed=progress.rounds_done, facts=runs)
-        if progress.history is None and progress.problem is None:
-            self._moved = True
-            return
-        if not self._moved:  # it was there before
-            self._found = progress.rounds_done
-            outcome = f"{percent(progress.history.accuracy)}, finished before" if progress.history else "failed"
-        elif progress.history is None:
-            outcome = f"failed: {progress.problem}"
-        else:
-            outcome = f"{percent(progress.history.accuracy)}  {progress.history.summary['wall_s']:.0f} s"
-        left = "" if self._console.is_terminal else self._left(progress)
-        self._progress.console.print(
-            f"[{progress.runs_done}/{progress.runs}] {progress.name}: {outcome}{left}", markup=False, soft_wrap=True
-        )
-
-    def _left(self, progress: ManyProgress) -> str:
-        """The time that is left at the speed so far."""
-        done, rest = progress.rounds_done - self._found, progress.rounds - progress.rounds_done
-        if done <= 0 or rest <= 0:
-            return ""
-        seconds = (time.perf_counter() - self._started) * rest / done
-        return f"  (about {duration(round(seconds))} left)"
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from kfl.core.errors import ConfigError
+from kfl.core.fields import MEANT
 from kfl.core.parse import parse_toml, read_toml
-from kfl.core.suggest import nearest
+from kfl.core.suggest import did_you_mean
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -68,9 +69,8 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T 
     values: Table = {} if base is None else {name: getattr(base, name) for name in names}
     for key, value in table.items():
         if key not in names:
-            near = nearest(key, names)
-            known = f"a known field; did you mean {near}?" if near else f"a known field: {', '.join(names)}"
-            raise ConfigError(where + key, value, known)
+            hint = did_you_mean(key, names, MEANT) or f": {', '.join(names)}"
+            raise ConfigError(where + key, value, f"a known field{hint}")
         values[key] = convert(hints[key], value, where + key)
     return cls(**values)
 

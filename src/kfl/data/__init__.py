@@ -11,8 +11,9 @@ torch.Size([20, 4])
 
 from kfl.data.adjust import add_new_class, limit_samples, limit_tested
 from kfl.data.dataset import Dataset
+from kfl.data.given import given_dataset
 from kfl.data.local_data import LocalData
-from kfl.data.partition import Partition, partition
+from kfl.data.partition import Partition, can_be_distinct, partition
 from kfl.data.registry import DATASETS, check_name, dataset_path, download, downloadable, load_dataset, short_name
 from kfl.data.show import data_line, split_table
 from kfl.data.source import Download, RemoteFile, Source
@@ -29,11 +30,13 @@ __all__ = [
     "Source",
     "add_new_class",
     "cached",
+    "can_be_distinct",
     "check_name",
     "data_line",
     "dataset_path",
     "download",
     "downloadable",
+    "given_dataset",
     "limit_samples",
     "limit_tested",
     "load_dataset",

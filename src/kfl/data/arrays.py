@@ -32,6 +32,8 @@ def as_labels(name: str, values: ArrayLike) -> IntArray:
         array = np.asarray(values)
     except ValueError as error:
         raise DataError(f"{name} is not one array of labels: its entries differ in shape.") from error
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
     if array.ndim != 1:
         raise DataError(f"{name} has shape {array.shape}, but must be one label per sample: (samples,).")
     if array.dtype.kind == "f":

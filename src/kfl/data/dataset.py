@@ -39,7 +39,7 @@ FINGERPRINT_ROWS = 256
 """Samples of each set that enter the fingerprint; labels enter completely."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Training and test samples. Inputs are `(x · scale − mean) / std`, computed when they are read.
 
@@ -93,6 +93,10 @@ class Dataset:
                 check_devices(
                     f"{split}_device", device, samples, len(self.device_names), NOBODY if split == "test" else 0
                 )
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.train_y):,} training and {len(self.test_y):,} test samples"
+        return f"<Dataset {self.name}: {sizes} of shape {self.input_shape}, {self.classes} classes>"
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:

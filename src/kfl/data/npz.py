@@ -9,7 +9,7 @@ import math
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,9 @@ def decode_npz(path: Path, given: Mapping[str, str], cache_dir: Path) -> Decoded
     except Exception as problem:  # zipfile and NumPy's header parser raise anything from KeyError to TokenError
         text = str(problem).partition("\n")[0].rstrip(".") or type(problem).__name__
         raise DataError(f"{path} cannot be read as .npz: {text}.") from problem
-    return decode(str(path), found["train"], found.get("test"), cache_dir)
+    note = channels_first(found["train"].x)[1]
+    turned = {split: replace(one, x=channels_first(one.x)[0]) for split, one in found.items()}
+    return decode(str(path), turned["train"], turned.get("test"), cache_dir, note)
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
@@ -139,7 +141,7 @@ def _samples(path: Path, archive: zipfile.ZipFile, roles: Mapping[str, Member], 
     for role in ("y", "device"):
         if role in arrays and arrays[role].ndim == 0:
             raise DataError(f"{path}: {roles[role].key} is one value, but must be one for each sample.")
-    return Samples(channels_first(x)[0], arrays["y"], arrays.get("device"))
+    return Samples(x, arrays["y"], arrays.get("device"))
 
 
 def _values(path: Path, archive: zipfile.ZipFile, member: Member, cache_dir: Path) -> NDArray[Any]:

@@ -139,6 +139,16 @@ def partition(
     )
 
 
+def can_be_distinct(train_y: ArrayLike, devices: int, classes_per_device: int) -> bool:
+    """Whether shards can be dealt so that no device draws a class twice.
+
+    >>> can_be_distinct([0, 1, 2] * 10, devices=5, classes_per_device=3), can_be_distinct([0, 1] * 10, 5, 3)
+    (True, False)
+    """
+    sizes = np.unique(as_labels("train_y", train_y), return_counts=True)[1]
+    return bool(np.minimum(sizes, devices).sum() >= classes_per_device * devices)
+
+
 def _shards(
     train: IntArray, test: IntArray, classes: int, devices: int, seed: int, m: int, distinct: bool
 ) -> tuple[IntArray, IntArray]:
@@ -152,7 +162,7 @@ def _shards(
     # Equal shards per class as printed; a class too small for its part (or, with `distinct`, one that would
     # have more shards than there are devices) leaves the rest to the others. Ties by a draw.
     capacity = np.minimum(sizes, devices) if distinct else sizes
-    if capacity.sum() < m * devices:
+    if distinct and not can_be_distinct(train, devices, m):
         raise DataError(
             f"classes_per_device is {m} with distinct classes, but the training set has too few classes, or "
             f"too few samples in them, for {devices} devices."

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfl.algorithms import Rejection, UploadFormat
+from kfl.algorithms.sent import sent_bits
 from kfl.algorithms.sums import summation_of
 from kfl.core.errors import ConfigError
 from kfl.deploy.channel import read_gains
@@ -142,6 +143,9 @@ class FlowerFleet(Fleet):
         answered_s = time.perf_counter()
         questions = self._questions(state, decision, formats)
         verdicts = {device: judge(questions[device], answer) for device, answer in sorted(answers.items())}
+        # Of what cannot be read, and of what is masked, the declared size counts.
+        looked_at = {} if masked is not None else {d: v.upload for d, v in verdicts.items() if v.upload is not None}
+        sizes = {device: sent_bits(upload, formats) for device, upload in looked_at.items()}
         verdicts = self._lose_in_outage(verdicts, conditions, decision)
         sums = None
         if masked is not None:
@@ -174,6 +178,7 @@ class FlowerFleet(Fleet):
             upload_energy_j=upload_j,
             time_s=self.judged_s - self._started_s,
             sent=[device for device, answer in sorted(answers.items()) if isinstance(answer, Answer)],
+            sent_bits=sizes,
             correct=correct,
             missed=np.flatnonzero(planned & ~decision.chosen).tolist(),
             lost=[device for device, verdict in verdicts.items() if verdict.lost],
@@ -206,7 +211,8 @@ class FlowerFleet(Fleet):
 
     def _take_stock(self) -> None:
         profiles = {device: member.profile for device, member in self.roster.members.items()}
-        self.inventory = Inventory.build(self.experiment, profiles, self.engine.shared())
+        network = self.engine.profile(0).model
+        self.inventory = Inventory.build(self.experiment, profiles, self.engine.shared(), network)
         summation = summation_of(self.experiment.algorithm) if self.settings.secure_sums else None
         if summation is not None:
             server = self.experiment.algorithm.server_init(self.engine, self.experiment.seed)

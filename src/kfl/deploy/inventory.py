@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from kfl.engine import Engine
-    from kfl.models import FleetModels, SharedLayers
+    from kfl.models import FleetModels, ModelProfile, SharedLayers
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +34,21 @@ class Inventory:
     table: DeviceTable
 
     @staticmethod
-    def build(experiment: Experiment, profiles: Mapping[int, Profile], shared: SharedLayers | None = None) -> Inventory:
-        """The devices whose profiles are known, and the layers that all their networks share, if the server knows."""
+    def build(
+        experiment: Experiment,
+        profiles: Mapping[int, Profile],
+        shared: SharedLayers | None = None,
+        network: ModelProfile | None = None,
+    ) -> Inventory:
+        """The devices whose profiles are known.
+
+        If the server knows, `shared` are the layers that all their networks share, and `network` is one of these.
+        """
         count, config = experiment.devices, experiment.cell_config
         cell = None if config is None else Cell.build(config, count, experiment.seed)
         budget_j = np.full(count, np.inf) if cell is None else cell.budget_j(experiment.rounds)
         costs = {
-            device: experiment.algorithm.cost(profile.for_engine(shared), real_work=experiment.real_work)
+            device: experiment.algorithm.cost(profile.for_engine(shared, network), real_work=experiment.real_work)
             for device, profile in profiles.items()
         }
 

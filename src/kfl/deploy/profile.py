@@ -93,15 +93,20 @@ class Profile(Hardware):
         lasting = {name: v for name, v in asdict(self).items() if name not in {"correct", "gain", *unsaid}}
         return hashlib.blake2b(json.dumps(lasting, sort_keys=True).encode(), digest_size=8).hexdigest()
 
-    def for_engine(self, shared: SharedLayers | None = None) -> DeviceProfile:
-        """The same as algorithms know it when they say what a round costs; the server knows what networks share."""
+    def for_engine(self, shared: SharedLayers | None = None, network: ModelProfile | None = None) -> DeviceProfile:
+        """The same as algorithms know it when they say what a round costs.
+
+        The server knows what networks share, and the layers of the `network` that it builds: where that is the
+        device's, by its sizes, an algorithm sees them too.
+        """
         from kfl.engine import DeviceProfile
         from kfl.models import ModelProfile
 
         held = sum(count > 0 for count in self.samples_per_class) or None
-        return DeviceProfile(
-            ModelProfile(**model_sizes(self), input_shape=self.input_shape), self.samples, held, shared
-        )
+        own = ModelProfile(**model_sizes(self), input_shape=self.input_shape)
+        if network is not None and model_sizes(network) == model_sizes(self):
+            own = network
+        return DeviceProfile(own, self.samples, held, shared)
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Profile:

@@ -1,6 +1,13 @@
 """The configuration of a run, and what can go wrong in it. Nothing here imports PyTorch."""
 
-from kfl.experiment._experiment import DataSettings, Experiment, class_of, common_settings, identity_fields
+from kfl.experiment._experiment import (
+    DataSettings,
+    Experiment,
+    class_of,
+    common_settings,
+    identity_fields,
+    require_experiment,
+)
 from kfl.experiment.earlier import in_todays_words
 from kfl.experiment.faults import Faults
 
@@ -12,4 +19,5 @@ __all__ = [
     "common_settings",
     "identity_fields",
     "in_todays_words",
+    "require_experiment",
 ]

@@ -5,7 +5,8 @@ Nothing here imports PyTorch, so that help texts and checks of a configuration a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -17,15 +18,31 @@ from numpy.typing import NDArray
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
+from kfl.core.fields import MEANT, Fields
 from kfl.core.lazy import import_class
 from kfl.core.randomness import stream
-from kfl.data import DATASETS, Dataset, Partition, add_new_class, check_name, limit_samples, limit_tested, partition
+from kfl.core.suggest import nearest
+from kfl.core.text import several
+from kfl.data import (
+    DATASETS,
+    Dataset,
+    Partition,
+    add_new_class,
+    can_be_distinct,
+    check_name,
+    limit_samples,
+    limit_tested,
+    partition,
+)
+from kfl.experiment._given import Said, as_fields
 from kfl.experiment.faults import Faults
 from kfl.experiment.traces import check_availability, open_traces
 from kfl.models import PAPER_WIDTHS, default_widths, names_widths
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
 from kfl.wireless import PRESETS, CellConfig
 from kfl.wireless.device import PRINTED
+
+log = logging.getLogger("kfl")
 
 ADDED_LATER: Table = {
     "tested_devices": "none",
@@ -87,7 +104,7 @@ def _without(table: Mapping[str, Any], absent: Mapping[str, Any]) -> Table:
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class DataSettings(Fields):
     """Which data, and how it is split over the devices: what `kfl data show` draws."""
 
     dataset: str = "mnist-5k"
@@ -100,7 +117,7 @@ class DataSettings:
     """How the data is split: the paper's class shards, evenly, by Dirichlet, drawn anew by each, or its own devices."""
     classes_per_device: int = 2
     """Shards each device draws, m: it holds at most this many classes. With overlap, classes, all different."""
-    distinct_classes: bool = False
+    distinct_classes: bool = True
     """Forbid a device to draw the same class twice in shards. As the paper prints it, it may."""
     dirichlet_alpha: float = 0.5
     """Concentration of the Dirichlet split: small is uneven."""
@@ -110,6 +127,10 @@ class DataSettings:
     """Evaluate only this many devices, drawn once, and average over them; none for all."""
     new_class_samples: int = 0
     """Give each device this many training samples of a class it does not hold, and test it on that class alone."""
+
+    def __post_init__(self) -> None:
+        for name, value in as_fields(self).items():
+            object.__setattr__(self, name, value)
 
     @property
     def asks_data(self) -> bool:
@@ -136,7 +157,7 @@ class DataSettings:
             self.devices,
             self.seed,
             classes_per_device=self.classes_per_device,
-            distinct=self.distinct_classes,
+            distinct=self._distinct(data.train_y[mine]),
             alpha=self.dirichlet_alpha,
             samples=self.samples_per_device,
             train_device=None if data.train_device is None else data.train_device[mine],
@@ -150,6 +171,20 @@ class DataSettings:
         if self.tested_devices is not None:
             found = limit_tested(found, self.tested_devices, self.seed)
         return found if proxy is None else found.renumbered(mine)
+
+    def _distinct(self, labels: NDArray[np.int64]) -> bool:
+        """Whether no device draws a class twice: where too few classes, or samples of them, forbid that, it may."""
+        if self.split != "shards" or not self.distinct_classes:
+            return False
+        m, present = self.classes_per_device, len(np.unique(labels))
+        if m * self.devices > len(labels) or can_be_distinct(labels, self.devices, m):
+            return True
+        if m > present:
+            why = f"the training set has {several(present, 'class', 'classes')}"
+        else:
+            why = f"some classes have fewer samples than the {several(self.devices, 'device')} need"
+        log.warning("classes_per_device is %d, but %s: a device may draw the same class twice.", m, why)
+        return False
 
     def proxy(self, data: Dataset, per_class: int) -> NDArray[np.int64] | None:
         """Training samples set aside for an algorithm that shows all devices the same ones: `per_class` of each."""
@@ -169,6 +204,14 @@ class DataSettings:
 class Experiment(DataSettings):
     """Everything that decides the result of a run.
 
+    An algorithm and a scheduler may be given by name, and one width as a number.
+
+    >>> Experiment(algorithm="fedavg", scheduler="lyapunov", widths=256).algorithm.name
+    'fedavg'
+    >>> Experiment(algorithm="fedvag")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: algorithm is 'fedvag', but must be one of ... (did you mean fedavg?).
     >>> experiment = Experiment(dataset="mnist", devices=100, rounds=200)
     >>> Experiment.from_toml(experiment.to_toml()) == experiment.resolved()
     True
@@ -200,6 +243,32 @@ class Experiment(DataSettings):
     """CSV file that says when devices can be asked: time_s or round, device, available. None: always."""
     availability_repeat_s: float | None = None
     """Start that file over after this many seconds. None: its last rows hold for ever."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, registry in (("algorithm", ALGORITHMS), ("scheduler", SCHEDULERS)):
+            object.__setattr__(self, name, _chosen(registry, getattr(self, name), name))
+        radio: object = self.radio
+        if not isinstance(radio, CellConfig | str | None):
+            right = f"a kfl.CellConfig, the name of a preset ({', '.join(PRESETS)}), auto or None"
+            raise ConfigError("radio", radio, right)
+        faults: object = self.faults
+        if not isinstance(faults, Faults):
+            raise ConfigError("faults", faults, "kfl.Faults(…)")
+
+    @classmethod
+    def _instead_of(cls, name: str, known: Iterable[str]) -> str:
+        """Where a field belongs that is one of an experiment's parts."""
+        if name == "seeds":
+            several_runs = "kfl.run_many([dataclasses.replace(experiment, seed=s) for s in seeds], folder)"
+            return f"left out: an experiment has one seed. Several runs: {several_runs}"
+        for part, kind in (("algorithm", Kfl), ("scheduler", Uniform), ("radio", CellConfig)):
+            theirs, meant = [field.name for field in fields(kind)], MEANT.get(name, name)
+            if meant not in theirs and nearest(name, known, MEANT) is None:
+                meant = nearest(name, theirs) or ""
+            if meant in theirs:
+                return f"given to the {part}: {part}=kfl.{kind.__name__}({meant}=…)"
+        return super()._instead_of(name, known)
 
     @property
     def cell_config(self) -> CellConfig | None:
@@ -331,6 +400,19 @@ def _named(registry: Mapping[str, type[N]], value: Any, field: str, base: N) -> 
     return found
 
 
+def _chosen(registry: Mapping[str, type[Any]], value: Any, field: str) -> Any:
+    """An algorithm or scheduler as people give it: itself, its class, its name, or a table."""
+    kind = KINDS[field]
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, type) and issubclass(value, kind):
+        return value()
+    if not isinstance(value, str | Mapping):
+        example = "kfl.FedAvg()" if field == "algorithm" else "kfl.Lyapunov()"
+        raise ConfigError(field, value, f"{example}, say, or a name: {', '.join(registry)}")
+    return _named(registry, value, field, registry["kfl" if field == "algorithm" else "uniform"]())
+
+
 def _name_of(registry: Mapping[str, type[N]], thing: N) -> str:
     """The word that selects an algorithm or scheduler; for one that is not registered, where to import it from."""
     kind = type(thing)
@@ -347,6 +429,17 @@ def class_of(kind: type[Any], word: object, field: str) -> Any:
     """
     registry: Mapping[str, type[Any]] = ALGORITHMS if kind is Algorithm else SCHEDULERS
     return registry[word] if isinstance(word, str) and word in registry else import_class(word, kind, field, registry)
+
+
+def require_experiment(given: object) -> None:
+    """Raise ConfigError for what is no experiment, with what would be."""
+    if isinstance(given, Experiment):
+        return
+    if isinstance(given, str | Path):
+        named, folder = f"kfl.run(kfl.Experiment(dataset={str(given)!r}))", f"kfl.resume({str(given)!r})"
+        raise ConfigError("experiment", given, f"an experiment: {named}, or {folder} for a run folder")
+    what = Said(f"of type {type(given).__name__}")
+    raise ConfigError("experiment", what, "an experiment: kfl.run(kfl.Experiment(…), dataset=…)")
 
 
 def common_settings(source: Algorithm, target: type[Algorithm]) -> Algorithm:

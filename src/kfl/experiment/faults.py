@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
+from kfl.core.fields import Fields
 from kfl.core.randomness import stream
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ FORM = "fault:rounds:devices, such as late:12:3,7 or outage:20-29:all"
 
 
 @dataclass(frozen=True)
-class Faults:
+class Faults(Fields):
     """What can go wrong, with probabilities and by schedule. All zero and empty: nothing does.
 
     >>> faults = Faults(schedule=("late:2:0,1", "outage:4-6:all"))

@@ -8,7 +8,7 @@ from kfl.core.lazy import lazy_exports
 from kfl.models.names import PAPER_WIDTHS, WIDTHS, architectures, default_widths, names_widths, read_model
 
 if TYPE_CHECKING:
-    from kfl.models.fleet import FleetModels, State, fleet_from_modules, fleet_from_name
+    from kfl.models.fleet import FleetModels, Models, State, fleet_from_modules, fleet_from_name
     from kfl.models.network import (
         Convolution,
         Dense,
@@ -42,6 +42,7 @@ _LAZY = {
     "beside": "kfl.models.small",
     "build_wide": "kfl.models.network",
     "cnn": "kfl.models.zoo",
+    "Models": "kfl.models.fleet",
     "fleet_from_modules": "kfl.models.fleet",
     "fleet_from_name": "kfl.models.fleet",
     "inspect_model": "kfl.models.profile",
@@ -75,6 +76,7 @@ __all__ = [
     "FleetModels",
     "Layer",
     "ModelProfile",
+    "Models",
     "Network",
     "SharedLayers",
     "SmallNetwork",

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 State = dict[str, Tensor]
 """A model's parameters and buffers by name."""
+Models = nn.Module | Sequence[nn.Module] | Callable[[], nn.Module] | Callable[[int], nn.Module]
+"""Networks of one's own: one for all devices, one per device, or a function of nothing or of the device's number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,18 +135,36 @@ def fleet_from_name(
 
 
 def fleet_from_modules(
-    models: Sequence[nn.Module] | Callable[[int], nn.Module],
+    models: Models,
     devices: int,
     input_shape: tuple[int, ...],
     classes: int,
 ) -> FleetModels:
-    """A user's own modules: a list with one per device, or a function of the device number.
+    """A user's own modules: one for all devices, one per device, or a function that builds them.
 
-    Each keeps the weights it came with and is an architecture of its own here; engines find those built alike.
+    - A module: every device begins with a copy of it, weights included.
+    - A class or a function without arguments: it builds the network of every device, and each device draws initial
+      weights of its own by the seed, as with networks that have a name.
+    - A function of the device number, or a list with one module per device: each keeps the weights it came with and is
+      an architecture of its own here; engines find those built alike.
     """
+    everybody = np.zeros(devices, dtype=np.int64)
+    if isinstance(models, nn.Module):
+        alike = _checked((_constant(models),), everybody, (type(models).__name__,), input_shape, classes)
+        return replace(alike, starts=(_weights(models),))
+    if callable(models) and not _takes_number(models):
+        build = cast("Callable[[], nn.Module]", models)
+        name = getattr(build, "__name__", type(build).__name__)
+        return _checked((build,), everybody, (name,), input_shape, classes)
+    if not callable(models) and not isinstance(models, Sequence):
+        raise ModelError(
+            f"models is of type {type(models).__name__}, but must be a torch.nn.Module for all devices, a function "
+            "that builds one (of the device number, or of nothing), or a list with one per device."
+        )
     if not callable(models) and len(models) != devices:
         raise ModelError(f"There are {len(models)} models for {devices} devices; give one model per device.")
-    modules = [models(device) for device in range(devices)] if callable(models) else list(models)
+    each = cast("Callable[[int], nn.Module]", models)
+    modules = [each(device) for device in range(devices)] if callable(models) else list(models)
     for device, module in enumerate(modules):
         if not isinstance(module, nn.Module):
             raise ModelError(f"The model of device {device} is a {type(module).__name__}, not a torch.nn.Module.")
@@ -152,8 +172,32 @@ def fleet_from_modules(
     names = tuple(f"{type(module).__name__} of device {device}" for device, module in enumerate(modules))
     fleet = _checked(builders, np.arange(devices), names, input_shape, classes)
     # Read the weights after the check: it runs each module once, which gives lazy layers their weights.
-    starts = tuple({n: v.detach().clone() for n, v in m.state_dict().items()} for m in modules)
-    return replace(fleet, starts=starts)
+    return replace(fleet, starts=tuple(_weights(module) for module in modules))
+
+
+def _takes_number(build: Callable[..., nn.Module]) -> bool:
+    """Whether a function is one of the device's number: it must be given something, or calls that `device`."""
+    try:
+        wanted = list(inspect.signature(build).parameters.values())
+    except ValueError:  # a callable that does not say
+        return True
+    needed = [
+        one
+        for one in wanted
+        if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.POSITIONAL_ONLY)
+    ]
+    if isinstance(build, type) and needed:
+        name = build.__name__
+        raise ModelError(
+            f"models is the class {name}, which needs {needed[0].name!r}: give one that is built, {name}(…), for the "
+            f"same weights on all devices, or lambda: {name}(…) for weights of their own."
+        )
+    return bool(needed) or (bool(wanted) and wanted[0].name == "device")
+
+
+def _weights(module: nn.Module) -> State:
+    """What a module came with. Read after it was checked: that gives lazy layers their weights."""
+    return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
 def _checked(

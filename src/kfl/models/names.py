@@ -28,6 +28,8 @@ WIDTHS: dict[str, tuple[int, ...]] = {
 AUTO = "auto"
 """The word for: by the kind of sample."""
 
+CNN_PIXELS = 16
+"""Least height and width of images that the cnn takes."""
 SENSOR_STEPS = 27
 """Shortest series that the sensor network takes: it divides time by 3 three times."""
 
@@ -78,7 +80,8 @@ def architectures(
 ) -> tuple[tuple[str, int | None], ...]:
     """Name and width of every network that devices draw from; a width of None is the network's own default.
 
-    `auto` is the sensor network for series (channels, time), the cnn for colour images and the mlp for all else. With
+    `auto` is the sensor network for series (channels, time), the cnn for colour images that are not tiny and the mlp
+    for all else. With
     the paper's widths it is one of the paper's networks: so a run of an earlier version, which knew no other, stays
     what it was.
 
@@ -91,5 +94,6 @@ def architectures(
         return read_model(model)
     if model == AUTO:
         series = len(input_shape) == 2 and input_shape[1] >= SENSOR_STEPS and tuple(widths or ()) != PAPER_WIDTHS
-        model = "sensor" if series else "cnn" if len(input_shape) == 3 and input_shape[0] == 3 else "mlp"
+        colour = len(input_shape) == 3 and input_shape[0] == 3 and min(input_shape[1:]) >= CNN_PIXELS
+        model = "sensor" if series else "cnn" if colour else "mlp"
     return tuple((model, width) for width in widths or default_widths(model) or ())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -28,10 +28,17 @@ def parts(model: nn.Module, who: str = "The model") -> tuple[nn.Module, nn.Modul
         if not isinstance(part, nn.Module):
             raise ModelError(
                 f"{who} ({type(model).__name__}) has no '{name}': a model needs two torch.nn.Modules, "
-                "'body' (input → feature vector) and 'head' (feature vector → logits)."
+                f"'body' (input → feature vector) and 'head' (feature vector → logits){_how(model)}."
             )
         found.append(part)
     return found[0], found[1]
+
+
+def _how(model: nn.Module) -> str:
+    """How a module gets a body and a head, for the sentence that it has none."""
+    if isinstance(model, nn.Sequential) and len(model) > 1:
+        return ": kfl.SplitModel(model[:-1], model[-1]) if its last layer gives the logits"
+    return "; kfl.SplitModel(body, head) makes one of them"
 
 
 def tied(module: nn.Module) -> dict[str, str]:
@@ -109,10 +116,25 @@ def layers_of(part: nn.Module, prefix: str) -> list[Layer]:
     >>> [layer.name for layer in layers_of(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.BatchNorm1d(2)), "body")]
     ['body.0', 'body.2']
     """
+    return _by_layer(part.named_parameters(prefix))
+
+
+def further_state(model: nn.Module) -> list[Layer]:
+    """What a model's state has beside its parameters, by layer: running means, variances and counters of a
+    normalisation, and further names of weights that are tied.
+
+    >>> [layer.arrays for layer in further_state(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, momentum=None)))]
+    [(('1.running_mean', (2,)), ('1.running_var', (2,)), ('1.num_batches_tracked', ()))]
+    """
+    parameters, state = {name for name, _ in model.named_parameters()}, model.state_dict()
+    return _by_layer((name, value) for name, value in state.items() if name not in parameters)
+
+
+def _by_layer(arrays: Iterable[tuple[str, Tensor]]) -> list[Layer]:
     found: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
-    for name, value in part.named_parameters(prefix):
+    for name, value in arrays:
         found.setdefault(name.rpartition(".")[0], []).append((name, tuple(value.shape)))
-    return [Layer(name, tuple(arrays)) for name, arrays in found.items()]
+    return [Layer(name, tuple(own)) for name, own in found.items()]
 
 
 def shared_layers(models: Sequence[nn.Module]) -> SharedLayers:

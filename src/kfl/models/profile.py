@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kfl.core.errors import ModelError
-from kfl.models.network import Network, parts, read_network
+from kfl.models.network import Layer, Network, further_state, layers_of, parts, read_network
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,22 @@ class ModelProfile:
     input_shape: tuple[int, ...]
     """Of one sample."""
     network: Network | None = None
-    """Its layers, where all of them are known."""
+    """Its layers as a recipe, where all of them are of known kinds."""
+    layers: tuple[Layer, ...] = field(default=(), hash=False)
+    """Every layer with its name and the shapes of its parameters, the body's first; empty where they are not known, as
+    of a fleet's device whose network the server does not build."""
+    further: tuple[Layer, ...] = field(default=(), hash=False)
+    """What its state has beside the parameters, such as running means of a normalisation; empty where not known."""
+
+    @property
+    def state_values(self) -> int:
+        """Numbers of the whole state: parameters and what stands beside them, where that is known."""
+        return self.parameters + sum(layer.values for layer in self.further)
+
+    @property
+    def body_state_values(self) -> int:
+        """Numbers of the body's part of the state."""
+        return self.body_parameters + sum(layer.values for layer in self.further if layer.name.startswith("body"))
 
 
 def inspect_model(model: nn.Module, input_shape: tuple[int, ...], classes: int, who: str = "The model") -> ModelProfile:
@@ -74,6 +89,8 @@ def inspect_model(model: nn.Module, input_shape: tuple[int, ...], classes: int, 
         body_flops=body_flops,
         input_shape=tuple(input_shape),
         network=read_network(model, input_shape),
+        layers=(*layers_of(body, "body"), *layers_of(head, "head")),
+        further=tuple(further_state(model)),
     )
 
 

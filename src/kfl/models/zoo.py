@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from kfl.core.errors import ModelError
-from kfl.models.names import SENSOR_STEPS
+from kfl.models.names import CNN_PIXELS, SENSOR_STEPS
 
 FEATURES = 64
 """Length of the feature vector in all networks here."""
@@ -85,7 +85,7 @@ def cnn(
     >>> sum(p.numel() for p in cnn().parameters())
     63106
     """
-    if len(input_shape) != 3 or min(input_shape[1:]) < 16:
+    if len(input_shape) != 3 or min(input_shape[1:]) < CNN_PIXELS:
         raise ModelError(f"The cnn needs images of at least 16×16 pixels (channels, height, width), not {input_shape}.")
     channels, height, wide = input_shape
     flat = 16 * _after_conv_and_pool(height) * _after_conv_and_pool(wide)

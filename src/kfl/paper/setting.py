@@ -121,6 +121,7 @@ def base(dataset: Dataset, classes: int, models: Models, algorithm: Algorithm) -
         devices=100,
         rounds=FULL.rounds,
         classes_per_device=classes,
+        distinct_classes=False,  # as printed: a device may draw one class twice
         widths=(EQUAL_WIDTH[dataset],) if models == "equal" else PAPER_WIDTHS,
         algorithm=algorithm,
         scheduler=Uniform(count=10),

@@ -4,6 +4,7 @@ The same data gives the same file, byte for byte.
 """
 
 from kfl.plots.curves import Axis, Curve, curves_of, plot_curves
+from kfl.plots.history import plot_history
 from kfl.plots.panels import Differences, Panel, plot_differences, plot_panels
 from kfl.plots.sharing import SharingPanel, SharingPoint, plot_sharing
 from kfl.plots.split import plot_split
@@ -22,6 +23,7 @@ __all__ = [
     "new_figure",
     "plot_curves",
     "plot_differences",
+    "plot_history",
     "plot_panels",
     "plot_sharing",
     "plot_split",

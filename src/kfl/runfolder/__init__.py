@@ -47,8 +47,9 @@ from kfl.runfolder._files import (
     runs_in,
     write_note,
 )
-from kfl.runfolder._history import History, Incident, RoundLog, Snapshot, kept_rounds, snapshot, totals
+from kfl.runfolder._history import History, Incident, RoundLog, totals
 from kfl.runfolder._read import RunReader, load_experiment, load_run
+from kfl.runfolder._snapshot import Snapshot, kept_rounds, snapshot
 from kfl.runfolder._tensors import as_safetensors, device_name, require_safetensors
 from kfl.runfolder._write import RunFolder
 

@@ -1,34 +1,19 @@
-"""What happened in a run: one log per round, the totals, and snapshots on the way.
-
-A snapshot is the knowledge and every device's accuracy, after at most fifty of the rounds. Which rounds are kept
-depends on their number alone, so a run that was killed and resumed keeps the same ones. Arrays are base64 of
-little-endian numbers: knowledge as float16 of its largest magnitude, which is finer than any plot, and accuracy as
-float32. A line of a hundred devices and ten classes of 64 numbers takes about two kilobytes.
-"""
+"""What happened in a run: one log per round, and the totals."""
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal
 
 from kfl.algorithms import Rejection
-from kfl.core.parse import parse_json
+from kfl.core.errors import MissingExtraError
+from kfl.core.lazy import import_object
+from kfl.core.text import bit_count, percent, quantity, several
 from kfl.experiment.faults import NOT_TRAINED
 from kfl.scheduling import Status
 from kfl.wireless import ENERGY_PARTS
-
-if TYPE_CHECKING:
-    from kfl.algorithms import Algorithm
-    from kfl.models import State
-    from kfl.runfolder._checkpoint import RunState
 
 PER_DEVICE = ("share", "power_w", "compute_energy_j", "upload_energy_j")
 RADIO = ("gain", "true_gain", "compute_time_s", "upload_time_s", "queue_j")
@@ -67,6 +52,7 @@ class RoundLog:
     time_s: float
     """Simulated duration: the broadcast, then the slowest device's computation and upload. A real fleet's is real."""
     bits_up: float
+    """Counted from the uploads themselves; in runs of earlier versions, as the algorithm declared them."""
     bits_down: float
     objective: float | None
     lower_bound: float | None
@@ -95,6 +81,8 @@ class RoundLog:
     """Seconds of the broadcast; None in a real fleet, which does not measure it."""
     missed: tuple[int, ...] = ()
     """Devices that the broadcast did not reach: they did nothing and spent nothing."""
+    declared_bits_up: float | None = None
+    """Bits that the algorithm declared and that times and energies were planned with; None where they were sent."""
     charge_j: tuple[float, ...] = ()
     """Charge of the battery before the round. This and what follows is empty where devices have no batteries."""
     empty: tuple[int, ...] = ()
@@ -159,6 +147,8 @@ class RoundLog:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON line."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.declared_bits_up is None:
+            del values["declared_bits_up"]
         kept = {name: value for name, value in values.items() if value or name not in (*BATTERY, *WHOLE_DEVICE)}
         return {**kept, "status": self.status.to_dict()}
 
@@ -182,7 +172,7 @@ class RoundLog:
             fleet = len(values["harvest_j"]) if devices is None else devices
             read["harvest_j"] = _numbers(values, "harvest_j", fleet)
         read |= {name: _number(values.get(name)) for name in ("time_s", "bits_up", "bits_down")}
-        perhaps = ("accuracy", "objective", "lower_bound", "reserved_s", "broadcast_s")
+        perhaps = ("accuracy", "objective", "lower_bound", "reserved_s", "broadcast_s", "declared_bits_up")
         read |= {name: _number_or_none(values.get(name)) for name in perhaps}
         read |= {name: _devices(values, name, devices) for name in ("missed", "lost", "diverged", "empty")}
         read |= {name: _entries(values, name, devices) for name in ("rejected", "faults")}
@@ -237,7 +227,7 @@ def _number_or_none(value: Any) -> float | None:
     return None if math.isnan(number) else number
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class History:
     """A run: every round so far, and once it is finished the totals and what each device did and can.
 
@@ -245,6 +235,8 @@ class History:
     >>> history = kfl.run(kfl.Experiment(devices=10, rounds=2, widths=(8,)))
     >>> len(history.rounds), 0 <= history.accuracy <= 1, len(history.devices)
     (2, True, 10)
+    >>> history  # doctest: +ELLIPSIS
+    <History of kfl: 2 rounds, accuracy ... %, 10 devices, ...J, 410 kbit up>
     """
 
     rounds: tuple[RoundLog, ...]
@@ -253,6 +245,15 @@ class History:
     devices: tuple[dict[str, Any], ...] = ()
     """One record per device: rounds, energy, budget, accuracy, model, samples."""
     folder: str | None = None
+
+    def __repr__(self) -> str:
+        name = f" of {self.summary['algorithm']}" if "algorithm" in self.summary else ""
+        accuracy = next((log.accuracy for log in reversed(self.rounds) if log.accuracy is not None), None)
+        facts = [several(len(self.rounds), "round"), f"accuracy {percent(accuracy)}"]
+        facts += [several(len(self.devices), "device")] if self.devices else ["not finished"]
+        facts += [quantity(self.energy_j, "J"), f"{bit_count(self.bits_up)} up"]
+        where = "" if self.folder is None else f", in {self.folder}"
+        return f"<History{name}: {', '.join(facts)}{where}>"
 
     @property
     def accuracy(self) -> float:
@@ -281,6 +282,48 @@ class History:
         tested = [(log.round, log.accuracy) for log in self.rounds if log.accuracy is not None]
         return [r for r, _ in tested], [a for _, a in tested]
 
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with one row per round, by its number from 0: what was reached and what it took.
+
+        >>> import kfl
+        >>> frame = kfl.run(kfl.Experiment(devices=10, rounds=2, widths=8)).to_pandas()
+        >>> len(frame), frame.index.name, list(frame.columns[:4])
+        (2, 'round', ['accuracy', 'devices', 'energy_j', 'compute_energy_j'])
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError as problem:
+            raise MissingExtraError("pandas", "pandas", "History.to_pandas") from problem
+        rows = [
+            {
+                "round": log.round,
+                "accuracy": math.nan if log.accuracy is None else log.accuracy,
+                "devices": len(log.devices),
+                "energy_j": log.energy_j,
+                "compute_energy_j": sum(log.compute_energy_j),
+                "upload_energy_j": sum(log.upload_energy_j),
+                "time_s": log.time_s,
+                "bits_up": log.bits_up,
+                "bits_down": log.bits_down,
+                "lost": len(log.lost),
+                "rejected": len(log.rejected),
+            }
+            for log in self.rounds
+        ]
+        return DataFrame(rows).set_index("round") if rows else DataFrame()
+
+    def plot(self, x: Literal["rounds", "joules", "seconds", "bits"] = "rounds", axes: Any = None) -> Any:
+        """Draw accuracy against rounds, or against what all devices have spent so far, with Matplotlib.
+
+        Args:
+            x: rounds, joules, seconds in the cell, or uploaded bits.
+            axes: Matplotlib axes to draw into, such as those of another run; None for a new figure.
+
+        Returns the axes: `history.plot().figure.savefig("run.png")`.
+        """
+        # Plots are a floor above this one and know histories; what draws them is found by name.
+        return import_object("kfl.plots:plot_history")(self, x, axes)
+
 
 def totals(rounds: Sequence[RoundLog]) -> dict[str, Any]:
     """Sums over all rounds; where the energy model is not the printed one, also where the joules went."""
@@ -291,130 +334,22 @@ def totals(rounds: Sequence[RoundLog]) -> dict[str, Any]:
         "upload_energy_j": sum(sum(log.upload_energy_j) for log in rounds),
         "time_s": sum(log.time_s for log in rounds),
         "bits_up": sum(log.bits_up for log in rounds),
+        **_declared(rounds),
         "bits_down": sum(log.bits_down for log in rounds),
         "uploads": sum(len(log.devices) for log in rounds),
         **({"energy_by_part_j": energy_by_part_j(rounds)} if whole else {}),
     }
 
 
+def _declared(rounds: Sequence[RoundLog]) -> dict[str, float]:
+    """Bits that were declared, where others were sent."""
+    if all(log.declared_bits_up is None for log in rounds):
+        return {}
+    each = [log.bits_up if log.declared_bits_up is None else log.declared_bits_up for log in rounds]
+    return {"declared_bits_up": sum(each)}
+
+
 def energy_by_part_j(rounds: Sequence[RoundLog]) -> dict[str, float]:
     """Where the joules of all devices went over all rounds."""
     parts = [log.parts_j() for log in rounds]
     return {name: sum(sum(one[name]) for one in parts) for name in ENERGY_PARTS}
-
-
-# ── Snapshots ────────────────────────────────────────────────────────────────
-
-MOST_SNAPSHOTS = 50
-MOST_DEVICES = 10_000
-"""Larger fleets keep no accuracy per device on the way; at the end it is in devices.json."""
-MOST_VALUES = 200_000
-"""Knowledge of more numbers than this is not kept on the way."""
-
-FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """The state after one round, as far as a page shows it.
-
-    >>> snapshot = Snapshot(3, np.array([[1.0, -2.0]]), np.array([True]), np.array([0.5, np.nan]))
-    >>> again = Snapshot.from_line(snapshot.to_line())
-    >>> again.round, again.knowledge.tolist(), again.accuracy.tolist()
-    (3, [[1.0, -2.0]], [0.5, nan])
-    """
-
-    round: int
-    """Counted from 0; this is how things were after it."""
-    knowledge: FloatArray | None = None
-    """One row per class; None for an algorithm without knowledge."""
-    known: NDArray[np.bool_] | None = None
-    """Which classes the knowledge covers."""
-    accuracy: FloatArray | None = None
-    """Per device; NaN for one without test samples. None in a round without a test."""
-
-    def to_line(self) -> str:
-        """One line of JSON, without its end."""
-        values: dict[str, Any] = {"round": self.round}
-        if self.knowledge is not None and self.known is not None:
-            scale = float(np.abs(self.knowledge).max(initial=0.0)) or 1.0
-            values["knowledge"] = _pack(self.knowledge / scale, "<f2")
-            values["scale"] = scale
-            values["known"] = [int(flag) for flag in self.known]
-        if self.accuracy is not None:
-            values["accuracy"] = _pack(self.accuracy, "<f4")
-        return json.dumps(values)
-
-    @staticmethod
-    def from_line(line: str) -> Snapshot:
-        """Read what `to_line` wrote; ValueError for anything else."""
-        values = parse_json(line)
-        if not isinstance(values, dict) or type(values.get("round")) is not int:
-            raise ValueError("it is not a snapshot with a round")
-        knowledge, known = None, None
-        if "knowledge" in values:
-            known = np.array(values.get("known"), dtype=bool)
-            scale = values.get("scale")
-            if known.ndim != 1 or not known.size or type(scale) is not float or not 0 < scale < np.inf:
-                raise ValueError("it does not say which classes are known")
-            flat = _unpack(values["knowledge"], "<f2")
-            if flat.size % known.size or not (np.abs(flat) <= 1).all():
-                raise ValueError(f"its knowledge of {known.size} classes has {flat.size} numbers, or too large ones")
-            knowledge = flat.reshape(known.size, -1) * scale
-        accuracy = _unpack(values["accuracy"], "<f4") if "accuracy" in values else None
-        if accuracy is not None and not (np.isnan(accuracy) | ((accuracy >= 0) & (accuracy <= 1))).all():
-            raise ValueError("its accuracies are not all from 0 to 1")
-        return Snapshot(values["round"], knowledge, known, accuracy)
-
-
-def snapshot(
-    rounds: int, tests: NDArray[np.int64], state: RunState, log: RoundLog, algorithm: Algorithm
-) -> Snapshot | None:
-    """The state after one of so many rounds, if it is kept. `tests` are the test samples of each device."""
-    if log.round not in kept_rounds(rounds):
-        return None
-    accuracy = None
-    if log.accuracy is not None and len(tests) <= MOST_DEVICES:
-        accuracy = np.where(tests > 0, state.correct / np.maximum(tests, 1), np.nan)
-    return Snapshot(log.round, *_knowledge(algorithm, state.server), accuracy)
-
-
-def _knowledge(algorithm: Algorithm, server: State) -> tuple[FloatArray | None, NDArray[np.bool_] | None]:
-    """The vectors of the classes and which classes have one, where the server has any that can be kept."""
-    vectors = algorithm.class_vectors(server)
-    if vectors is None or not 0 < vectors[0].numel() <= MOST_VALUES:
-        return None, None
-    knowledge, known = vectors
-    values = knowledge.cpu().numpy().astype(np.float64)
-    return (values, known.cpu().numpy()) if np.isfinite(values).all() else (None, None)
-
-
-@lru_cache(maxsize=8)
-def kept_rounds(rounds: int) -> frozenset[int]:
-    """Which of so many rounds are kept: all up to fifty, else fifty evenly spread, the first and last among them.
-
-    >>> sorted(kept_rounds(3)), len(kept_rounds(1000)), {0, 999} <= kept_rounds(1000)
-    ([0, 1, 2], 50, True)
-    """
-    count = min(rounds, MOST_SNAPSHOTS)
-    return frozenset(int(index) for index in np.rint(np.linspace(0, rounds - 1, count)))
-
-
-def round_of(line: str) -> int | None:
-    """The round a line is about; None for a damaged one."""
-    try:
-        return Snapshot.from_line(line).round
-    except ValueError:
-        return None
-
-
-def _pack(values: FloatArray, kind: str) -> str:
-    return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode()
-
-
-def _unpack(text: object, kind: str) -> FloatArray:
-    if not isinstance(text, str):
-        raise ValueError("it holds no array")
-    raw = base64.b64decode(text.encode(), validate=True)
-    with np.errstate(invalid="ignore"):  # damaged bytes may be a signalling NaN
-        return np.frombuffer(raw, kind).astype(np.float64)

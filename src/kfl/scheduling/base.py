@@ -20,6 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from kfl.core.fields import Fields
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, Index, UploadCurve
 from kfl.scheduling.status import Status
 from kfl.scheduling.uplink import Uplink
@@ -147,7 +148,7 @@ class SchedulerState:
 
 
 @dataclass(frozen=True)
-class Scheduler(ABC):
+class Scheduler(Fields, ABC):
     """Decides each round who takes part, with which share of the band and which transmit power."""
 
     name: ClassVar[str]

@@ -37,6 +37,7 @@ from kfl.scheduling.problem_fields import (
     refuse_wrong,
 )
 from kfl.wireless import compute_energy, compute_time
+from kfl.wireless.device import LARGEST_POWER_W
 
 _DRAWN = (
     "static_power_w",
@@ -130,10 +131,6 @@ def _assemble(draft: Draft) -> Problem:
         notes=(*draft.notes, *notes),
         device=_whole_device(draft, max_power_w),
     )
-
-
-LARGEST_POWER_W = 10.0
-"""More than any battery device radiates: a phone has 0.2 W."""
 
 
 def _doubts(ids: Sequence[str], max_power_w: FloatArray) -> list[str]:

@@ -47,7 +47,7 @@ class DeviceTable:
     flops: FloatArray
     """Work of a round."""
     bits_up: FloatArray
-    """Size of the upload."""
+    """Size of the upload, as the algorithm declares it."""
     bits_down: FloatArray
     """Size of the broadcast."""
     model_bits: FloatArray
@@ -86,6 +86,8 @@ class Replies:
     """How long the round took: simulated seconds, or a real fleet's."""
     sent: Collection[int]
     """Devices that used the uplink, even if nothing arrived."""
+    sent_bits: Mapping[int, float] = field(default_factory=dict)
+    """Sizes of the uploads, counted from what they hold; of a device that is not here, what was declared counts."""
     broadcast_s: float | None = None
     """Part of `time_s` before the devices began; None where nobody knows."""
     sums: Sums | Status | None = None

@@ -6,14 +6,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
-from kfl.data import Dataset, load_dataset
-from kfl.experiment import Experiment
+from kfl.data import Dataset, given_dataset, load_dataset
+from kfl.experiment import Experiment, require_experiment
 from kfl.runfolder import History, is_finished, load_run
 from kfl.simulation._jobs import Failure, Job, play_here, play_in_processes
+from kfl.simulation._watching import watching_many
+
+if TYPE_CHECKING:
+    from kfl.data.given import Data
 
 LONGEST_NAME = 96
 """Characters of the readable part of a run folder's name: far below what file systems allow."""
@@ -66,11 +70,12 @@ def run_many(
     keep_models: bool = False,
     *,
     threads: int = 1,
-    dataset: Dataset | None = None,
+    dataset: Data | None = None,
     data_dir: str | Path | None = None,
     device: str = "cpu",
     precision: str = "float32",
     ray: str | None = None,
+    progress: bool | None = None,
 ) -> list[History]:
     """Run every experiment in a run folder of its own under `folder`; histories in the order of the experiments.
 
@@ -84,13 +89,15 @@ def run_many(
         keep_models: write the devices' models into the run folders.
         threads: PyTorch threads of each run. Independent of `workers`, because the last digits of sums depend on it: so
             results do not depend on `workers`.
-        dataset: your own data instead of the one each experiment names.
+        dataset: your own data instead of the one each experiment names, as in `run`.
         data_dir: folder that holds the datasets that have names; by default `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
         precision: number format, as in `run`.
         ray: address of a Ray cluster that runs them instead of processes here: `HOST:PORT`, `ray://HOST:PORT`, `auto`
             for the one that this machine belongs to, or `local` for one of this machine alone with room for `workers`
             runs. The results are the same; nodes need kfl, your own modules, and the data.
+        progress: show progress on the error stream, or in a notebook. None shows it in a notebook or on a terminal,
+            unless `on_progress` watches the runs already.
 
     A run that fails does not stop the others: `RunsFailedError` is raised at the end and carries all histories.
 
@@ -104,6 +111,11 @@ def run_many(
     for name, value in (("workers", workers), ("threads", threads)):
         if value < 1:
             raise ConfigError(name, value, "1 or more")
+    if isinstance(experiments, Experiment):
+        raise ConfigError("experiments", "one experiment", "a list: [experiment], or one for each seed or setting")
+    for experiment in experiments:
+        require_experiment(experiment)
+    dataset = None if dataset is None else given_dataset(dataset)
     data_folder = None if data_dir is None else Path(data_dir)
     experiments = [settled(experiment, dataset, data_folder) for experiment in experiments]
     for experiment in experiments:
@@ -119,17 +131,18 @@ def run_many(
         for path, experiment in unique.items()
         if not _holds(path, experiment)
     ]
-    ledger = _Ledger(unique, {job.path for job in jobs}, on_progress)
     if len(jobs) > 1 and ray is None:  # the machines of a cluster have what this one may not
         _check_first(jobs[0])
-    if ray is not None:
-        from kfl.simulation._ray import play_on_ray
+    with watching_many(progress, on_progress) as tell:
+        ledger = _Ledger(unique, {job.path for job in jobs}, tell)
+        if ray is not None:
+            from kfl.simulation._ray import play_on_ray
 
-        play_on_ray(jobs, ray, threads, ledger.tell, workers=workers)
-    elif min(workers, len(jobs)) > 1:
-        play_in_processes(jobs, workers, threads, ledger.tell)
-    else:
-        play_here(jobs, threads, ledger.tell)
+            play_on_ray(jobs, ray, threads, ledger.tell, workers=workers)
+        elif min(workers, len(jobs)) > 1:
+            play_in_processes(jobs, workers, threads, ledger.tell)
+        else:
+            play_here(jobs, threads, ledger.tell)
     histories = [ledger.histories.get(path) for path in paths]
     if ledger.failures:
         raise RunsFailedError(Path(folder), ledger.failures, histories)

@@ -149,6 +149,8 @@ def round_log(
 ) -> RoundLog:
     """What happened in the round before the state `following`."""
     chosen = np.flatnonzero(decision.chosen).tolist()
+    declared = {device: float(fleet.table.bits_up[device]) for device in replies.sent}
+    counted = {device: replies.sent_bits.get(device, bits) for device, bits in declared.items()}
     return RoundLog(
         round=following.round - 1,
         accuracy=accuracy(fleet, following),
@@ -159,7 +161,8 @@ def round_log(
         upload_energy_j=_of(replies.upload_energy_j, chosen),
         time_s=replies.time_s,
         broadcast_s=replies.broadcast_s,
-        bits_up=float(fleet.table.bits_up[list(replies.sent)].sum()),
+        bits_up=float(sum(counted.values())),
+        declared_bits_up=None if counted == declared else float(sum(declared.values())),
         bits_down=float(fleet.table.bits_down[chosen].sum()),
         objective=_number(decision.objective),
         lower_bound=_number(decision.lower_bound),

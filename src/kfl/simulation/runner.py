@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfl.core.errors import DivergedError, NobodyError, StoppedError
-from kfl.data import Dataset
 from kfl.engine.workers import torch_threads
-from kfl.experiment import Experiment
+from kfl.experiment import Experiment, require_experiment
 from kfl.runfolder import (
     History,
     RoundLog,
@@ -33,15 +32,19 @@ from kfl.runfolder import (
     require_safetensors,
     snapshot,
 )
+from kfl.simulation._watching import watching
+from kfl.simulation.doubts import doubts
 from kfl.simulation.fleet import Fleet
 from kfl.simulation.prospects import prospects
 from kfl.simulation.round import begin, initial_state, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.summary import device_records, summarise
-from kfl.simulation.world import Models, World, build_world
+from kfl.simulation.world import World, build_world
 
-DOUBTFUL = 0.2
-"""From this share of devices with a single class on, accuracy is questioned."""
+if TYPE_CHECKING:
+    from kfl.data.given import Data
+    from kfl.models import Models
+
 phases = logging.getLogger("kfl.phases")
 log = logging.getLogger("kfl")
 
@@ -69,7 +72,7 @@ def run(
     experiment: Experiment,
     folder: str | Path | None = None,
     *,
-    dataset: Dataset | None = None,
+    dataset: Data | None = None,
     models: Models | None = None,
     data_dir: str | Path | None = None,
     device: str = "cpu",
@@ -81,15 +84,20 @@ def run(
     on_round: Callable[[RoundLog], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     allow_nobody: bool = False,
+    progress: bool | None = None,
 ) -> History:
     """Run an experiment and return what happened.
 
     Args:
         experiment: the whole configuration.
         folder: run folder to write; None keeps everything in memory.
-        dataset: your own data instead of the one `experiment.dataset` names.
-        models: your own modules: one per device, or a function of the device number. Each needs a `body` and
-            a `head`.
+        dataset: your own data instead of the one `experiment.dataset` names: a `Dataset`, arrays or tensors `(x, y)`,
+            `(x, y, test_x, test_y)` or `((x, y), (test_x, test_y))`, a `torch.utils.data.Dataset`, or two of them.
+            Without a test set, a fifth of each class is set aside as one.
+        models: your own networks, each with a `body` and a `head`: one module, of which every device gets a copy with
+            these weights; a class or function without arguments, which builds every device's, with initial weights
+            of its own by the seed; a function of the device number; or a list with one per device. The last two keep
+            the weights they come with.
         data_dir: folder that holds the datasets that have names; by default `KFL_DATA_DIR`.
         device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
         precision: number format: float32, tf32 (GPU), bf16 products with float32 weights, or float64.
@@ -98,10 +106,12 @@ def run(
         checkpoint_s: seconds of work between two checkpoints: 0 for one after every round, infinity for none; None
             for as often as is cheap.
         on_start: called once with the world, before the first round.
-        on_round: called after every round with its log, for progress displays.
+        on_round: called after every round with its log.
         should_stop: asked after every round of a run with a folder; if it says yes, a checkpoint is written and
             `StoppedError` raised.
         allow_nobody: play a run in which no device can ever take part, too; otherwise that is a `NobodyError`.
+        progress: show progress on the error stream, or in a notebook. None shows it where somebody is likely to look,
+            in a notebook or on a terminal, unless `on_round` watches the run already.
 
     A folder that already holds this very run is continued from its last checkpoint, or only read if the run is
     finished.
@@ -109,14 +119,15 @@ def run(
     >>> import kfl, numpy as np
     >>> draw = np.random.default_rng(0)
     >>> x, y = draw.random((400, 1, 8, 8), dtype=np.float32), np.arange(400) % 10
-    >>> data = kfl.Dataset.from_arrays(x + y[:, None, None, None] / 5, y)
-    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=2, widths=(16,)), dataset=data)
+    >>> history = kfl.run(kfl.Experiment(devices=10, rounds=2, widths=16), dataset=(x + y[:, None, None, None] / 5, y))
     >>> len(history.rounds), 0 <= history.accuracy <= 1
     (2, True)
     """
+    require_experiment(experiment)
     data_folder = None if data_dir is None else Path(data_dir)
     plan = None if folder is None else RunFolder(Path(folder)).plan()
-    with deterministic_algorithms(deterministic):
+    shown = watching(progress, experiment, on_start, on_round)
+    with deterministic_algorithms(deterministic), shown as (on_start, on_round):  # noqa: PLR1704  # with the display
         world = build_world(
             experiment,
             dataset=dataset,
@@ -137,7 +148,8 @@ def run_world(
     fleet, options = SimulatedFleet(world), options or RunOptions()
     if folder is None or not is_run_folder(Path(folder)):
         _need_somebody(fleet, options)
-        _doubt_single_classes(world)
+        for sentence in doubts(world):
+            log.warning("%s", sentence)
     if folder is None:
         return _play(world, Runner(fleet, options))
     if options.keep_models:
@@ -179,19 +191,6 @@ def _need_somebody(fleet: Fleet, options: RunOptions) -> None:
         raise NobodyError(found.sentence())
     if found.never:
         log.warning("%s", found.sentence())
-
-
-def _doubt_single_classes(world: World) -> None:
-    """Say so where accuracy tells little: a device with one class is tested on it, and cannot be wrong for long."""
-    held = (world.partition.train_counts > 0).sum(axis=1)
-    single = int((held == 1).sum())
-    if world.dataset.classes > 1 and single > DOUBTFUL * len(held):
-        log.warning(
-            "%d of %d devices hold samples of one class and are tested on that class: always predicting it scores "
-            "100 %%. More classes: --classes-per-device, --distinct-classes or --split.",
-            single,
-            len(held),
-        )
 
 
 def _play(world: World, runner: Runner) -> History:
@@ -251,6 +250,7 @@ class Runner:
     def step(self) -> None:
         """Play one round and make it last."""
         self.state, entry = play_round(self.fleet, self.state)
+        self._watch_bits(entry)
         self.logs.append(entry)
         self._watch_divergence()
         if self.folder is not None:
@@ -289,12 +289,27 @@ class Runner:
         if stopping:
             raise StoppedError(folder.path, self.state.round)
 
+    def _watch_bits(self, entry: RoundLog) -> None:
+        """Say, the first time, that uploads are not as large as the algorithm declares."""
+        if entry.declared_bits_up is not None and all(log.declared_bits_up is None for log in self.logs):
+            log.warning("%s", other_bits(self.fleet.experiment.algorithm.name, entry))
+
     def _watch_divergence(self) -> None:
         problem = divergence(self.logs)
         if problem is not None and self.fleet.stops_on_divergence:
             raise DivergedError(problem)
         if problem is not None:
             log.warning("%s", problem)
+
+
+def other_bits(name: str, entry: RoundLog) -> str:
+    """What to say of a round whose uploads are not as large as the algorithm of that name declares."""
+    declared = entry.declared_bits_up or 0.0
+    return (
+        f"Devices sent {entry.bits_up:,.0f} bits in round {entry.round + 1}, but {name} declares {declared:,.0f}: "
+        "bits_up counts what was sent, while times and energies are planned with what is declared. Compare its bits() "
+        "with the arrays of its uploads."
+    )
 
 
 def divergence(logs: Sequence[RoundLog]) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfl.algorithms.sent import sent_bits
 from kfl.engine import RoundKey
 from kfl.experiment.faults import NOT_TRAINED, RAN_DRY, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
 from kfl.scheduling import round_energy
@@ -68,6 +69,10 @@ class SimulatedFleet(Fleet):
         unlearned = {d for d in dry if compute_j[d] < decision.compute_energy_j[d]}
         learning = [d for d in asked if struck.get(d) not in NOT_TRAINED and d not in unlearned]
         trained, uploads, diverged = self._train(state, learning, message)
+        sent = [device for device in asked if struck.get(device) not in (*NOT_TRAINED, RAN_DRY, "drop_after")]
+        formats = experiment.algorithm.upload_format(state.server)
+        sizes = {upload.device: sent_bits(upload, formats) for upload in uploads}
+        uploads = [upload for upload in uploads if upload.device not in diverged]
         plan = (decision.share, decision.power_w, decision.upload_time_s)
         outage = set() if link is None else set(np.flatnonzero(link.outage(*plan)).tolist())
         lost = {u.device for u in uploads if u.device in outage or struck.get(u.device) in UPLOAD_LOST} | set(dry)
@@ -79,7 +84,8 @@ class SimulatedFleet(Fleet):
             upload_energy_j=upload_j,
             time_s=broadcast_s + _busy_s(conditions, decision),
             broadcast_s=broadcast_s,
-            sent=[device for device in asked if struck.get(device) not in (*NOT_TRAINED, RAN_DRY, "drop_after")],
+            sent=sent,
+            sent_bits={device: sizes.get(device, 0.0) for device in sent},
             states=trained,
             missed=np.flatnonzero(decision.chosen & ~reached.chosen).tolist(),
             lost=lost,
@@ -123,14 +129,14 @@ class SimulatedFleet(Fleet):
     def _train(
         self, state: RunState, devices: list[int], message: Message
     ) -> tuple[dict[int, State], list[Upload], list[int]]:
-        """Train the devices. One whose model is no longer finite keeps the model it had, and its upload is dropped."""
+        """Train the devices. One whose model is no longer finite keeps the model it had."""
         before = [self.device_state(state, device) for device in devices]
         key = RoundKey(self.experiment.seed, state.round)
         placed = self.engine.place(message)
         after, uploads = self.experiment.algorithm.local_update(placed, devices, before, self.engine, key)
         diverged = [device for device, fine in zip(devices, finite(after), strict=True) if not fine]
         trained = {device: own for device, own in zip(devices, after, strict=True) if device not in diverged}
-        return trained, [upload for upload in uploads if upload.device not in diverged], diverged
+        return trained, list(uploads), diverged
 
     def _as_received(self, state: RunState, upload: Upload, fault: str | None) -> Upload:
         """An upload after what its device or the channel did to it."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 
 from kfl.core.errors import DataError
-from kfl.data import Dataset, Partition, dataset_path, load_dataset
+from kfl.data import Dataset, Partition, dataset_path, given_dataset, load_dataset
 from kfl.engine import Engine, LocalData
 from kfl.engine.base import Plan
 from kfl.engine.factory import make_engine
@@ -24,7 +22,9 @@ from kfl.models import FleetModels, architectures, fleet_from_modules, fleet_fro
 from kfl.simulation.fleet import DeviceTable
 from kfl.wireless import Cell
 
-Models = Sequence[nn.Module] | Callable[[int], nn.Module]
+if TYPE_CHECKING:
+    from kfl.data.given import Data
+    from kfl.models import Models
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class World:
 def build_world(
     experiment: Experiment,
     *,
-    dataset: Dataset | None = None,
+    dataset: Data | None = None,
     models: Models | None = None,
     data_dir: Path | None = None,
     device: str = "cpu",
@@ -94,7 +94,7 @@ def build_world(
     """Everything a run needs, checked: the data is read, split, and every architecture tried once."""
     if not experiment.asks_data:
         experiment.validate()  # before the data is read, where it can be
-    data = load_dataset(experiment.dataset, data_dir) if dataset is None else dataset
+    data = load_dataset(experiment.dataset, data_dir) if dataset is None else given_dataset(dataset)
     if experiment.asks_data:
         experiment = experiment.for_data(data)
         experiment.validate()
@@ -113,7 +113,7 @@ def build_world(
     profiles = [engine.profile(device) for device in range(experiment.devices)]
     kinds = {profile: experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in set(profiles)}
     costs = [kinds[profile] for profile in profiles]
-    own = [profile.model.parameters - experiment.algorithm.added_parameters(profile) for profile in profiles]
+    own = [profile.model.state_values - experiment.algorithm.added_parameters(profile) for profile in profiles]
     radio = experiment.cell_config
     cell = None if radio is None else Cell.build(radio, experiment.devices, experiment.seed)
     budget = np.full(experiment.devices, np.inf) if cell is None else cell.budget_j(experiment.rounds)

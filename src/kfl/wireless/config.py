@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 from kfl.core.errors import ConfigError
+from kfl.core.fields import Fields
 from kfl.core.units import dbm_to_watt
 from kfl.wireless.battery import check_battery
 from kfl.wireless.channel import Channel
@@ -27,7 +28,7 @@ LARGEST = 1e12
 
 
 @dataclass(frozen=True)
-class CellConfig:
+class CellConfig(Fields):
     """One cell, with its devices' radios, processors and budgets. The default is the paper's section V, for MNIST."""
 
     bandwidth_hz: float = 5e6

@@ -40,6 +40,8 @@ PRINTED = {
     "tail_s": 0.0,
 }
 """The fields of a cell that make the whole device, with the values that mean the printed model."""
+LARGEST_POWER_W = 10.0
+"""More than any battery device radiates, a phone has 0.2 W: such powers are questioned."""
 MOST_POWER_W = 10_000.0
 """No device draws more; a larger number is in milliwatts, or of another machine."""
 

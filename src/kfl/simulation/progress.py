@@ -1,0 +1,185 @@
+"""Progress of runs while a person watches: of one run, or of many.
+
+On a terminal it is a live line with a bar, in a notebook a line that changes, elsewhere (a log file, a pipe) plain
+lines, about twenty of them. The command line shows it on its output; `run` and `run_many` on the error stream, and by
+default only where somebody can be expected to look (`kfl.simulation._watching`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kfl.core.text import duration, percent, quantity
+from kfl.runfolder import RoundLog
+from kfl.simulation._watching import in_notebook
+from kfl.simulation.many import Progress as ManyProgress
+
+if TYPE_CHECKING:
+    from kfl.simulation.world import World
+
+
+LINE = 80
+"""Characters of a notebook's line, which the next one covers."""
+
+
+def error_console() -> Console:
+    """Where the library shows progress: the error stream; in a notebook its output, as plain text."""
+    if in_notebook():
+        return Console(file=sys.stdout, force_jupyter=False, force_terminal=False, highlight=False, width=10_000)
+    return Console(stderr=True, highlight=False)
+
+
+class _LiveBar:
+    """A progress bar on a terminal, while the block runs; nothing elsewhere."""
+
+    def __init__(self, console: Console, label: str, total: int | None, facts: str) -> None:
+        self._console = console
+        self._started = time.perf_counter()
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal or console.quiet,
+        )
+        self._task = self._progress.add_task(label, total=total, facts=facts)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._progress.tasks[0].completed:  # all was finished before
+            self._progress.update(self._task, visible=False)
+        self._progress.stop()
+
+
+class _Sentences(logging.Handler):
+    """What the log says, such as how each architecture runs: beside the bar; warnings to the error stream."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.INFO)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one sentence."""
+        if record.levelno >= logging.WARNING:
+            print(record.getMessage(), file=sys.stderr, flush=True)
+        else:
+            self._console.print(record.getMessage(), highlight=False, markup=False, soft_wrap=True)
+
+
+class RunDisplay(_LiveBar):
+    """Progress of one run: round, accuracy, devices, energy so far, time left.
+
+    With `sentences`, what the log says too. With `quiet`, only its warnings.
+    """
+
+    def __init__(
+        self, rounds: int, label: str, *, sentences: bool = True, quiet: bool = False, console: Console | None = None
+    ) -> None:
+        super().__init__(console or Console(quiet=quiet), label, rounds, "reading data …")
+        self._sentences = _Sentences(self._progress.console) if sentences else None
+        self._logger = logging.getLogger("kfl")
+        self._level = self._logger.level
+        self._live = self._console.is_terminal or quiet
+        self._rounds = rounds
+        self._label = label
+        self._energy_j = 0.0
+        self._accuracy = "…"
+        self._every = max(1, rounds // 20)
+        self._overwrites = in_notebook()
+
+    def __enter__(self) -> Self:
+        if self._sentences is not None:
+            self._logger.addHandler(self._sentences)
+            self._logger.setLevel(min(self._logger.getEffectiveLevel(), logging.INFO))
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, problem, trace)
+        if self._sentences is not None:
+            self._logger.setLevel(self._level)
+            self._logger.removeHandler(self._sentences)
+
+    def on_start(self, world: World) -> None:
+        """Say what is about to run."""
+        drawn = set(world.models.architecture.tolist())
+        sizes = [world.models.profiles[which].parameters for which in drawn]
+        kinds = len({world.models.names[which] for which in drawn})
+        kind = f"{kinds} different networks" if kinds > 1 else "equal networks"
+        size = f"{min(sizes):,} to {max(sizes):,}" if min(sizes) < max(sizes) else f"{sizes[0]:,}"
+        models = f"{kind} of {size} parameters"
+        self._progress.console.print(
+            f"{world.devices:,} devices, {len(world.dataset.train_y):,} samples of {world.dataset.name}, {models}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        if world.dataset.note:
+            self._progress.console.print(f"Note: {world.dataset.note}", highlight=False, soft_wrap=True)
+        self._progress.update(self._task, facts="evaluating the initial models …")
+
+    def on_round(self, log: RoundLog) -> None:
+        """Show a finished round."""
+        self._energy_j += log.energy_j
+        if log.accuracy is not None:
+            self._accuracy = percent(log.accuracy)
+        facts = f"accuracy {self._accuracy}  {len(log.devices)} devices  {quantity(self._energy_j, 'J')}"
+        if self._live:
+            self._progress.update(self._task, advance=1, facts=facts)
+        elif log.round % self._every == 0 or log.round + 1 == self._rounds:
+            passed = time.perf_counter() - self._started
+            line = f"{self._label}: round {log.round + 1}/{self._rounds}  {facts}  {passed:.0f} s"
+            again = self._overwrites and log.round + 1 < self._rounds
+            start, end = ("\r", "" if again else "\n") if self._overwrites else ("", "\n")
+            print(start + line.ljust(LINE * self._overwrites), end=end, file=self._console.file, flush=True)
+
+
+class ManyDisplay(_LiveBar):
+    """Progress of many runs; with `quiet`, none is shown."""
+
+    def __init__(self, label: str, *, quiet: bool = False, console: Console | None = None) -> None:
+        super().__init__(console or Console(highlight=False, quiet=quiet), label, None, "rounds  starting …")
+        self._found = 0
+        """Rounds of runs that were finished before this command."""
+        self._moved = False
+
+    def on_progress(self, progress: ManyProgress) -> None:
+        """Show a finished round or run."""
+        runs = f"rounds  {progress.runs_done} of {progress.runs} runs"
+        self._progress.update(self._task, total=progress.rounds, completed=progress.rounds_done, facts=runs)
+        if progress.history is None and progress.problem is None:
+            self._moved = True
+            return
+        if not self._moved:  # it was there before
+            self._found = progress.rounds_done
+            outcome = f"{percent(progress.history.accuracy)}, finished before" if progress.history else "failed"
+        elif progress.history is None:
+            outcome = f"failed: {progress.problem}"
+        else:
+            outcome = f"{percent(progress.history.accuracy)}  {progress.history.summary['wall_s']:.0f} s"
+        left = "" if self._console.is_terminal else self._left(progress)
+        self._progress.console.print(
+            f"[{progress.runs_done}/{progress.runs}] {progress.name}: {outcome}{left}", markup=False, soft_wrap=True
+        )
+
+    def _left(self, progress: ManyProgress) -> str:
+        """The time that is left at the speed so far."""
+        done, rest = progress.rounds_done - self._found, progress.rounds - progress.rounds_done
+        if done <= 0 or rest <= 0:
+            return ""
+        seconds = (time.perf_counter() - self._started) * rest / done
+        return f"  (about {duration(round(seconds))} left)"
