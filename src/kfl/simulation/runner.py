@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import DivergedError, NobodyError, StoppedError
+from kfl.core.threads import torch_threads
 from kfl.data import Dataset
-from kfl.engine.workers import torch_threads
 from kfl.experiment import Experiment
 from kfl.runfolder import (
     History,
