@@ -32,7 +32,6 @@ from studies.relative_v import play
 
 SEEDS = (0, 1, 2, 3, 4)
 BASE = Experiment(devices=30, rounds=40, evaluate_every=40)
-MEASURES = ("accuracy", "worst_tenth", "energy_j")
 RANDOM, AS_MANY = "10 random", "as many random"
 Result = dict[str, Any]
 Learned = dict[tuple[int, bytes], tuple[float, float]]
@@ -82,7 +81,7 @@ def table(preset: str, by_seed: Mapping[int, dict[str, Result]]) -> str:
 
         most = max(found[name]["largest_use_of_budget"] for found in by_seed.values())
         cells = [
-            preset,
+            f"{preset}, {len(by_seed)} seeds",
             name,
             f"{mean('accuracy'):.1%}",
             f"{mean('worst_tenth'):.1%}",
@@ -138,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     print(f"| minus {RANDOM} | minus {AS_MANY} |\n" + "| --- " * 9 + "|")
     for preset in options.only:
-        print(table(preset, {seed: known[preset][seed] for seed in options.seeds}))
+        print(table(preset, {seed: known[preset][seed] for seed in sorted(known[preset])}))
 
 
 if __name__ == "__main__":
