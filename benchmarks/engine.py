@@ -30,10 +30,10 @@ from benchmarks.naive_loop import NaiveRun
 from benchmarks.own_loop import finish
 from benchmarks.workloads import DEVICES, STEPS, schedule, workload_data, workload_dataset, workload_models
 from kfl.algorithms import Algorithm, FedAvg, Kfl
+from kfl.core.threads import torch_threads
 from kfl.engine import Engine, RoundKey
 from kfl.engine.base import Plan
 from kfl.engine.factory import make_engine
-from kfl.engine.workers import torch_threads
 
 ALGORITHMS: dict[str, Algorithm] = {"fedavg": FedAvg(), "prototypes": Kfl()}
 CHECKED_ROUNDS = 3

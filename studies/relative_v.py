@@ -21,7 +21,7 @@ from kfl import Experiment, FedAvg
 from kfl.scheduling import Dual, EnergyAccount, Lyapunov, Scheduler, data_weight
 from kfl.scheduling.account import round_energy
 from kfl.scheduling.objective import DriftScheduler
-from kfl.simulation.round import begin
+from kfl.simulation.round import initial_state
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import build_world
 from kfl.wireless import PRESETS
@@ -73,7 +73,7 @@ SCHEDULERS: dict[str, type[DriftScheduler]] = {kind.name: kind for kind in (Lyap
 def play(fleet: SimulatedFleet, scheduler: Scheduler) -> tuple[EnergyAccount, np.ndarray[Any, np.dtype[np.bool_]]]:
     """Every round decided and charged, with queues and batteries moved and nothing learned: the account, and who."""
     rounds, table = fleet.experiment.rounds, fleet.table
-    state = replace(begin(fleet), scheduler=scheduler.init(table.budget_j, rounds))
+    state = replace(initial_state(fleet), scheduler=scheduler.init(table.budget_j, rounds))
     compute_j, upload_j = np.zeros((2, rounds, table.size))
     chosen = np.zeros((rounds, table.size), dtype=bool)
     for t in range(rounds):

@@ -3,20 +3,23 @@
 import importlib.util
 import logging
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import kfl
 from kfl.core.errors import ConfigError
+from kfl.core.threads import torch_threads
 from kfl.data import Dataset, partition
 from kfl.engine import FeatureTargets, LocalData, Mixture, RoundKey, Sgd, Supervised
 from kfl.engine.base import Plan
 from kfl.engine.cpu import PIECE_ROWS
 from kfl.engine.factory import make_engine
 from kfl.engine.sequential import SequentialEngine
-from kfl.engine.workers import spread, torch_threads
+from kfl.engine.workers import spread
 from kfl.models import SplitModel, fleet_from_modules
 
 KEY = RoundKey(0, 3)
@@ -266,3 +269,35 @@ def test_work_is_spread_in_order_and_the_dearest_begins_first():
 
     assert spread(work, [1, 3, 2, 5], 2, cost=float) == [-1, -3, -2, -5]
     assert begun[0] == 5 and sorted(begun) == [1, 2, 3, 5]
+
+
+class CountsThreads(nn.Module):
+    """A layer that notes how many threads PyTorch would use where it is called."""
+
+    seen: ClassVar[list[int]] = []
+
+    def forward(self, x):
+        self.seen.append(torch.get_num_threads())
+        return x
+
+
+def test_in_a_whole_run_every_pass_of_a_network_has_one_thread():
+    """Two threads in one small operation wait for each other: on a busy machine for most of the time."""
+
+    def model(device):
+        layers = (nn.Conv1d(2, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+        return wrapped(CountsThreads(), *(layers if device % 2 else (nn.Flatten(),)), feature=4 if device % 2 else 16)
+
+    y = np.arange(60) % 3
+    data = kfl.Dataset.from_arrays(np.random.default_rng(0).random((60, 2, 8), dtype=np.float32), y)
+    experiment = kfl.Experiment(devices=4, rounds=2, split="iid", radio="none", scheduler=kfl.Uniform(count=3))
+    passes_before = []
+    CountsThreads.seen.clear()
+    with torch_threads(2):
+        kfl.run(
+            experiment, dataset=data, models=model, on_start=lambda _: passes_before.append(len(CountsThreads.seen))
+        )
+        assert torch.get_num_threads() == 2
+    # Before the first round each network is measured, in rounds it is trained, read and tested: by two workers.
+    assert passes_before[0] >= 4 and len(CountsThreads.seen) > passes_before[0] + 2 * 3
+    assert set(CountsThreads.seen) == {1}

@@ -25,11 +25,12 @@ from torch import Tensor, nn
 from kfl._kernels import Descent
 from kfl._kernels.arithmetic import Arithmetic
 from kfl._kernels.cpu import CompiledLayers, DeviceKernels, Trainer
+from kfl.core.threads import torch_threads
 from kfl.data import LocalData
 from kfl.engine.base import Outputs, Path, Plan, RoundKey, Sgd
 from kfl.engine.objectives import Objective
 from kfl.engine.sequential import Forward, SequentialEngine, as_function, means_of
-from kfl.engine.workers import few, keep_memory, spread, torch_threads
+from kfl.engine.workers import few, keep_memory, spread
 from kfl.models import FleetModels, Network, State, parts, tied, with_ties
 
 ROWS_AT_ONCE = 1024

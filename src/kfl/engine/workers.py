@@ -11,12 +11,13 @@ import ctypes
 import functools
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
+
+from kfl.core.threads import torch_threads
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -45,17 +46,6 @@ def spread(
 def _quietly(work: Callable[[Item], T], item: Item) -> T:
     with torch.no_grad():  # gradient mode belongs to a thread
         return work(item)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Threads inside PyTorch's own operations for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @functools.cache

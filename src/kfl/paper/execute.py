@@ -113,7 +113,7 @@ def seconds_per_device(dataset: Dataset, device: str, precision: str, data_dir: 
 
     With one thread, as each of the runs will have.
     """
-    from kfl.engine.workers import torch_threads
+    from kfl.core.threads import torch_threads
     from kfl.simulation.runner import run
 
     stamps: list[float] = []

@@ -51,6 +51,11 @@ class DriftScheduler(Scheduler):
 
     The printed V is in J² per sample, so one number means something else in every cell and for every horizon. Without
     it V follows from `relative_v`, which has no unit, and devices wait out deep fades (`dearest_upload`).
+
+    A budget is a permission: V says when it is spent, never that less of it would do. Where budgets pay for everybody
+    in every round, everybody takes part, whatever V is, and a fixed number of random devices spends less; where all
+    rounds cost a device nearly the same, as with a modem's tail, random devices within the same budgets learn as much
+    (`studies/random_devices.py`).
     """
 
     v: float | None = None

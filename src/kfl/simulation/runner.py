@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfl.core.errors import DivergedError, NobodyError, StoppedError
-from kfl.engine.workers import torch_threads
+from kfl.core.threads import torch_threads
 from kfl.experiment import Experiment, require_experiment
 from kfl.runfolder import (
     History,
