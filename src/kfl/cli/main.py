@@ -14,6 +14,7 @@ from kfl._version import __version__
 from kfl.core.errors import KflError
 
 COMMANDS = {
+    "demo": ("kfl.cli.demo:main", "A first run: five ways to learn in a cell short of energy and band, side by side."),
     "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
     "compare": ("kfl.cli.compare:main", "Compare algorithms over seeds: one table, one plot."),
     "sharing": (
@@ -118,7 +119,7 @@ def usage() -> str:
             "Commands (each has --help):",
             *_listed("kfl", COMMANDS),
             "",
-            "A first run:  kfl run",
+            "A first run:  kfl demo",
         ]
     )
 
