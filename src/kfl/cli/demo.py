@@ -57,13 +57,14 @@ that sending costs what is sent and nothing else."""
 SENSORS_NAME = "sensors"
 
 METHODS: dict[str, Algorithm] = {
-    "shared-stem": SharedStem(),
-    "kfl": Kfl(),
-    "fixed-knowledge": FixedKnowledge(),
-    "local": Local(),
-    "fedavg": FedAvg(),
+    "shared-stem": SharedStem(local_steps=5, learning_rate=0.2, knowledge_weight=0.1),
+    "kfl": Kfl(local_steps=5, learning_rate=0.1, knowledge_weight=0.1),
+    "fixed-knowledge": FixedKnowledge(local_steps=10, learning_rate=0.1, knowledge_weight=1 / 32),
+    "local": Local(local_steps=5, learning_rate=0.05),
+    "fedavg": FedAvg(local_steps=20, learning_rate=0.0125),
 }
-"""What is compared, each with what a search on seeds 100 and 101 found for it in this cell."""
+"""What is compared, each with the settings that were best for it in this cell on seeds 100 and 101
+(`python -m studies.demo_search`)."""
 
 SETTING = Experiment(
     dataset="mnist-5k",

@@ -78,6 +78,7 @@ def introduction(setting: Experiment, radio: str, methods: Iterable[str]) -> lis
 
 def columns(rows: Sequence[Row], records: Sequence[Record]) -> dict[str, list[str]]:
     """The table: cells by column, one per row."""
+    steps = {line["algorithm"]: line["settings"]["local_steps"] for line in records}
     return {
         "method": [row.algorithm for row in rows],
         "accuracy, %": [_percent(row.accuracy) for row in rows],
@@ -86,7 +87,7 @@ def columns(rows: Sequence[Row], records: Sequence[Record]) -> dict[str, list[st
         "energy": [quantity(row.energy_j, "J") for row in rows],
         "time": [quantity(row.time_s, "s") for row in rows],
         "uploaded": [quantity(row.bits_up / 8, "B") for row in rows],
-        "rounds each": [f"{rounds_each(row, records):.1f}" for row in rows],
+        "rounds × steps": [f"{rounds_each(row, records):.1f} × {steps[row.algorithm]}" for row in rows],
     }
 
 
@@ -119,7 +120,7 @@ def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
     if not able:
         return f"no method could run in this cell. {_why(rows[0])}".rstrip()
     if not sending or not silent:
-        return f"{_best(able).algorithm} is the best of those that could run." + _stopped(rows, able, records)
+        return f"{_best(able).algorithm} is the best of those that could run." + _stopped(rows, _best(able), records)
     ours, theirs = _best(sending), _best(silent)
     verdict = compare(ours.algorithm, theirs.algorithm, records)
     spent = f"{quantity(ours.energy_j, 'J')} against {quantity(theirs.energy_j, 'J')}"
@@ -136,7 +137,7 @@ def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
         said += (
             f"({_percent(ours.accuracy)} and {_percent(theirs.accuracy)} %; {spent}): no upload shows its worth here."
         )
-    return said + _stopped(rows, [ours], records)
+    return said + _stopped(rows, ours, records)
 
 
 def not_learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
@@ -203,18 +204,18 @@ def _paired(name: str, other: str, records: Sequence[Record]) -> Difference:
     return found
 
 
-def _stopped(rows: Sequence[Row], beside: Sequence[Row], records: Sequence[Record]) -> str:
-    """Who could not run, and whose battery paid for fewer than half the rounds of the one `beside` it."""
-    told = [f" {row.algorithm} could not run: {_why(row)}".rstrip() for row in rows if not row.feasible]
-    most = max(beside, key=lambda row: rounds_each(row, records))
+def _stopped(rows: Sequence[Row], beside: Row, records: Sequence[Record]) -> str:
+    """Which methods could not run, and which, by the size of their uploads, ran far less often than one `beside`."""
+    told, most = [], rounds_each(beside, records)
     for row in rows:
         taken = rounds_each(row, records)
-        if row.feasible and 0 < taken < 0.6 * rounds_each(most, records):
+        if not row.feasible:
+            told.append(f" {row.algorithm} could not run: {_why(row)}".rstrip())
+        elif row.bits_up > beside.bits_up and taken < 0.6 * most:
             size = quantity(row.bits_up / 8 / (taken * records[0]["devices"]), "B")
-            upload = f", with {size} to upload," if row.bits_up else ""
             told.append(
-                f" {row.algorithm}{upload} got {taken:.1f} rounds out of each battery, {most.algorithm} "
-                f"{rounds_each(most, records):.1f}."
+                f" {row.algorithm} uploads {size} at a time, and a battery pays for {taken:.1f} rounds of it; "
+                f"{beside.algorithm} has {most:.1f}."
             )
     return "".join(told)
 
