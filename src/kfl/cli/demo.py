@@ -117,7 +117,7 @@ class DemoOptions:
     workers: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Runs in parallel, each a process with one thread. Default: one per core."""
     source: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FOLDER", help_behavior_hint="")] = None
-    """Show the results in this folder again, without running anything. Give the options it was run with."""
+    """Show the results of this folder again, without running anything; writes only where --out says so."""
 
     def setting(self) -> Experiment:
         """Devices, data and cell that these options describe."""
@@ -129,6 +129,18 @@ class DemoOptions:
                 raise ConfigError("battery_j", self.battery_j, "a positive number of joules")
             cell = replace(cell, budget_j_per_round=self.battery_j / max(self.rounds, 1))
         return replace(SETTING, devices=self.devices, rounds=self.rounds, radio=cell)
+
+    def command(self) -> str:
+        """The command that gives these results, wherever they are written.
+
+        >>> DemoOptions(seeds="0..4", radio="nb-iot").command()
+        'kfl demo --seeds 0..4 --radio nb-iot'
+        """
+        usual, words = DemoOptions(), ["kfl", "demo"]
+        for name in ("seeds", "radio", "battery_j", "devices", "rounds"):
+            if (value := getattr(self, name)) != getattr(usual, name):
+                words += [f"--{name.replace('_', '-')}", str(value)]
+        return shlex.join(words)
 
     def folder(self) -> Path:
         """Where results go: one folder for each setting, so that none is mixed with another."""
@@ -146,7 +158,6 @@ def main(arguments: Sequence[str]) -> int:
     experiments = line_up(setting, METHODS, whole_numbers(options.seeds, "seeds"))
     for experiment in experiments:
         experiment.validate()
-    command = shlex.join(["kfl", "demo", *arguments])
     about = introduction(setting, options.radio, METHODS)
     problem: KflError | None = None
     if options.source is not None:
@@ -156,9 +167,9 @@ def main(arguments: Sequence[str]) -> int:
         try:
             records, problem = execute(experiments, folder, options.workers)
         except KeyboardInterrupt:
-            return interrupted(command)
+            return interrupted(shlex.join(["kfl", "demo", *arguments]))
     if records:
-        show(records, about, folder, command)
+        show(records, about, options.command(), None if options.source and not options.out else folder)
     if records and options.source is None:
         write_settings(setting, folder)
         tell(["", *next_commands(folder, folder / SETTING_FILE, folder / METHODS_FILE)])
@@ -195,16 +206,20 @@ def execute(
     return [record(experiment, history) for experiment, history in done], problem
 
 
-def show(records: Sequence[Record], about: Sequence[str], folder: Path, command: str) -> None:
-    """Print the table, the plot and the sentences, and write them and the results into the folder."""
+def show(records: Sequence[Record], about: Sequence[str], command: str, folder: Path | None) -> None:
+    """Print the table, the plot and the sentences; with a folder, write them and the results there as well."""
     rows = summarise_rows(records, ALONE)
     cells, sentences = columns(rows, records), account(rows, records)
     lines, across, up = lines_of(records)
     width = min(shutil.get_terminal_size((WIDE, 24)).columns, WIDE)
     told = [part for sentence in sentences for part in ("", *textwrap.wrap(sentence, width))]
     tell(["", *table(cells, width), "", *plot(lines, across, up, min(width, PLOT_WIDTH)), *told])
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
     picture = ["```text", *plot(lines, across, up, PLOT_WIDTH), "```"]
-    text = [*about, "", *markdown_table(cells), "", *picture, *(part for line in sentences for part in ("", line))]
+    text = ["```text", *about, "```", "", *markdown_table(cells), "", *picture]
+    text += [part for sentence in sentences for part in ("", sentence)]
     write_records(folder / RESULTS, records)
     write_atomic(folder / PAGE, "\n".join([*text, "", "```", command, "```", ""]).encode())
 

@@ -22,8 +22,8 @@ from kfl.simulation.records import Record
 from kfl.simulation.statistics import Difference, Spread, paired_difference
 
 ALONE, TWIN, KNOWLEDGE = "local", "fixed-knowledge", "kfl"
-ONE_SEED_TIE = 0.02
-"""Accuracies of one seed that are nearer than this are called level: seeds differ by as much among themselves."""
+ONE_SEED_TIE = 0.04
+"""Accuracies of one seed that are nearer than this are called level: two seeds of one method differ by as much."""
 
 TEXTS = {
     "shared-stem": "uploads updates of the first layers, 4 bits a value",
@@ -157,7 +157,7 @@ def seeds_of(records: Sequence[Record]) -> str:
     """How many seeds there are, and what follows from it."""
     seeds = sorted({line["seed"] for line in records})
     if len(seeds) == 1:
-        return f"One seed ({seeds[0]}), so a difference of a point or two says nothing. Five: kfl demo --seeds 0..4"
+        return f"One seed ({seeds[0]}); seeds differ by several points. Five, with intervals: kfl demo --seeds 0..4"
     return (
         f"Seeds {in_short(seeds)}: mean ± standard deviation; differences are paired by seed, with the 95 % interval "
         "of the t-test."
