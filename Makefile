@@ -1,5 +1,5 @@
 # Two commands do everything on a machine that has only Python (3.11 or newer) and make:
-#   make run     set up, then run the main job on real images that come with a package
+#   make run     set up, then compare five ways to learn on real images that come with a package
 #   make test    set up, then run every check
 PYTHON ?= python3
 VENV   := .venv
@@ -12,8 +12,8 @@ WORKERS ?= auto
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-run: $(VENV)/.ready-run       ## set up and run the main job
-	$(BIN)/kfl run
+run: $(VENV)/.ready-run       ## set up and run the demo
+	$(BIN)/kfl demo
 
 test: lint types floors docs tests   ## set up and run every check
 

@@ -14,6 +14,7 @@ from kfl.core.errors import KflError
 from kfl.core.suggest import nearest
 
 COMMANDS = {
+    "demo": ("kfl.cli.demo:main", "A first run: five ways to learn in a cell short of energy and band, side by side."),
     "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
     "compare": ("kfl.cli.compare:main", "Compare algorithms, schedulers and settings over seeds: one table, one plot."),
     "sharing": (
@@ -150,7 +151,7 @@ def usage() -> str:
             "Commands (each has --help):",
             *_listed("kfl", COMMANDS),
             "",
-            "A first run:  kfl run",
+            "A first run:  kfl demo",
         ]
     )
 
