@@ -14,9 +14,9 @@ PAGES = [
     "docs/models.md",
     "docs/own.md",
     "docs/scheduling.md",
-    "docs/robust.md",
+    "docs/reliability.md",
     "docs/trackers.md",
-    "docs/deploy.md",
+    "docs/fleet.md",
 ]
 
 
