@@ -33,8 +33,8 @@ to 1,000 samples with R = 64 and 32 bits have a step of 2^−11: a mean over 5,0
 devices' grids differ: a masked value takes all its bits.
 
 **Primitives.** X25519 with HKDF-SHA-256 for keys, AES-256-GCM for boxes, AES-256 in counter mode for masks, all from
-the package cryptography; Shamir's sharing over the field of 2^128 + 51 (`_shamir`). Every key, seed and share belongs to
-one round and lives in the memory of a device's worker. A device that restarts in mid-round has dropped out.
+the package cryptography; Shamir's sharing over the field of 2^128 + 51 (`_shamir`). Every key, seed and share belongs
+to one round and lives in the memory of a device's worker. A device that restarts in mid-round has dropped out.
 
 **Not covered: a server that lies.** It could hand out keys of its own in place of other devices', or invent devices.
 The paper counters this with signed keys and one more exchange. Here that would not help, because the server also sends
