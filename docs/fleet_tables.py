@@ -53,7 +53,7 @@ def metrics() -> Iterator[tuple[str, str, str]]:
     config = ServerConfig(experiment, FleetSettings(privacy_alert_epsilon=1.0))
     for family in Metrics(config).registry.collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        yield f"`{name}`", family.type, family.documentation
+        yield _whole(name), family.type, family.documentation
 
 
 def alerts() -> Iterator[tuple[str, str, str, str]]:
@@ -63,14 +63,14 @@ def alerts() -> Iterator[tuple[str, str, str, str]]:
         for rule in group["rules"]:
             lasting = f", for {rule['for']}" if "for" in rule else ""
             says = re.sub(r"\{\{ \$(?:labels\.)?(\w+).*?\}\}", r"*\1*", rule["annotations"]["summary"])
-            yield f"`{rule['alert']}`", rule["labels"]["severity"], f"`{rule['expr']}`{lasting}", says
+            yield _whole(rule["alert"]), rule["labels"]["severity"], f"`{rule['expr']}`{lasting}", says
 
 
 def _events() -> Iterator[tuple[str, str]]:
     from kfl.deploy.logs import EVENTS
 
     for event, meaning in EVENTS.items():
-        yield f"`{event}`", meaning
+        yield _whole(event), meaning
 
 
 def _settings(names: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -79,7 +79,12 @@ def _settings(names: list[str]) -> Iterator[tuple[str, str, str]]:
     meanings = _field_docstrings(FleetSettings)
     defaults = {field.name: field.default for field in fields(FleetSettings)}
     for name in names or defaults:
-        yield f"`{name}`", _default(defaults[name]), meanings[name]
+        yield _whole(name), _default(defaults[name]), meanings[name]
+
+
+def _whole(name: str) -> str:
+    """A name that is never broken in two: its column gets the room it needs."""
+    return f'<code style="white-space: nowrap">{name}</code>'
 
 
 def _default(value: Any) -> str:

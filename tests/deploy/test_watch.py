@@ -151,7 +151,7 @@ def reference():
 
 def documented(page, pattern):
     """Names in the first column of the page's tables that have something in the last."""
-    return set(re.findall(rf"^\| `({pattern})` \|(?:.*\|)? \S.* \|$", page, re.MULTILINE))
+    return set(re.findall(rf"^\| <code.*?>({pattern})</code> \|(?:.*\|)? \S.* \|$", page, re.MULTILINE))
 
 
 def test_every_metric_and_every_alert_is_documented(watched, project, reference):
