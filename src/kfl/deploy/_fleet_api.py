@@ -180,7 +180,8 @@ class FleetApi:
     def _mistrust(self, problem: ssl.SSLCertVerificationError) -> str:
         """What is wrong with the server's certificate, and what mends it."""
         if problem.verify_code in OTHER_NAME:
-            return f"for other names; on the server: kfl deploy keys --renew-server --hosts {self.host}"
+            command = f"kfl deploy keys --renew-server --hosts {self.host}"
+            return f"for other names; on the server, with every name in use: {command} …"
         return (
             f"that the fleet's authority did not sign ({problem.verify_message}); "
             "compare --root-certificates with keys/ca.crt on the server."
