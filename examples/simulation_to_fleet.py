@@ -5,7 +5,7 @@
 The fleet is a server and three devices on 127.0.0.1, with TLS and a key for each device. They hold what the simulated
 devices hold, so round after round both must say the same. With `kfl deploy new` you then write the device function that
 reads your own data, and put the same server and devices on several machines. It takes a minute or two, most of it
-Flower starting processes. It needs `pip install 'kfl[flower,data]'`.
+Flower starting processes. It needs the extras `flower` and `data`.
 """
 
 from __future__ import annotations

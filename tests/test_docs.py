@@ -11,11 +11,11 @@ BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 PAGES = [
     "README.md",
     "docs/index.md",
-    "docs/models.md",
     "docs/own.md",
-    "docs/robust.md",
-    "docs/trackers.md",
-    "docs/deploy.md",
+    "docs/report.md",
+    "docs/sharing.md",
+    "docs/fleet.md",
+    "docs/reliability.md",
 ]
 
 

@@ -1,11 +1,14 @@
 """A device's own program: its worker is warm, and may die, hang or run out of memory; the node lives on."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from hashlib import sha256
@@ -21,7 +24,7 @@ from kfl.deploy import _bundle
 from kfl.deploy._fleet_api import FleetApi
 from kfl.deploy._pipe import ClosedError, Pipe
 from kfl.deploy._worker_link import WorkerError, WorkerLink
-from kfl.deploy.certificates import make_authority, make_device_key
+from kfl.deploy.certificates import make_authority, make_device_key, make_server_certificate
 from kfl.deploy.frames import pack, to_tensors, unpack
 from kfl.deploy.node import NodeOptions
 from kfl.deploy.worker import make_worker
@@ -260,6 +263,24 @@ def test_addresses_certificates_and_keys_that_cannot_work_are_a_sentence(tmp_pat
         FleetApi("host:80", key, key)
     with pytest.raises(ConfigError, match="private key"):
         FleetApi("host:80", authority, authority)
+
+
+def test_a_certificate_for_other_names_says_which_command_makes_one(tmp_path):
+    authority, key = make_authority(tmp_path), make_device_key(tmp_path, 0).private
+    pair = make_server_certificate(tmp_path, authority, ["fleet.test"])
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(pair.public, pair.private)
+
+    def shake_hands(door):
+        with contextlib.suppress(OSError):
+            tls.wrap_socket(door.accept()[0], server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        server = threading.Thread(target=shake_hands, args=(door,))
+        server.start()
+        with pytest.raises(KflError, match=r"for other names.*kfl deploy keys --renew-server --hosts 127\.0\.0\.1"):
+            FleetApi(f"127.0.0.1:{door.getsockname()[1]}", authority.public, key).activate()
+        server.join()
 
 
 def test_a_worker_needs_no_flower():

@@ -327,14 +327,21 @@ def test_openssh_reads_the_device_keys(project):
 
 
 def test_a_pack_holds_one_device_and_no_secret_of_others(project):
+    script = project.folder / "scripts" / "pack-device.sh"
+    early = ran(script, "1")
+    assert (early.returncode, early.stdout) == (2, "") and "kfl deploy keys first" in early.stderr
     make_missing(project)
-    subprocess.run([project.folder / "scripts" / "pack-device.sh", "1"], check=True, capture_output=True)
+    assert "No wheel in wheels/" in ran(script, "1").stderr
+    (project.folder / "wheels" / "kfl-1-py3-none-any.whl").touch()
+    done = ran(script, "1")
+    assert (done.returncode, done.stderr) == (0, "")
     pack = project.folder / "device-1.tar.gz"
     assert stat.S_IMODE(pack.stat().st_mode) == 0o600
     with tarfile.open(pack) as file:
         names = set(file.getnames())
     assert {name for name in names if name.startswith("keys/")} == {"keys/ca.crt", "keys/device-1"}
     assert {"device.toml", "device.env", "scripts/device.sh", "systemd/my-fleet-device@.service"} <= names
+    assert "wheels/kfl-1-py3-none-any.whl" in names
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 One small fleet with real messages is played once: a device is silent, another one is refused, uploads have noise.
 """
 
+import importlib.util
 import io
 import json
 import logging
@@ -33,7 +34,7 @@ from kfl.cli.main import main
 from kfl.core.errors import ConfigError
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.courier import Courier
-from kfl.deploy.logs import FORMATS, JsonLines, following, format_from_environment, logging_as, note
+from kfl.deploy.logs import EVENTS, FORMATS, JsonLines, following, format_from_environment, logging_as, note
 from kfl.deploy.metrics import MOST_CODES, Metrics
 from kfl.deploy.server import FleetServer
 from kfl.deploy.starter import write_project
@@ -44,6 +45,8 @@ from kfl.wireless import CellConfig
 from tests.deploy.conftest import LoopGrid, small_experiment
 from tests.deploy.messages import changed, round_of
 
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 PROMTOOL = shutil.which("promtool")
 GIVEN_BY_PROMETHEUS = {"fleet", "job", "instance", "le"}
 NOISY = Kfl(local_steps=1, clip_norm=1.0, noise_multiplier=3.0)
@@ -137,12 +140,31 @@ def test_a_server_that_continues_counts_the_whole_run(watched, tmp_path):
     assert again.fleet.privacy.uploads == server.fleet.privacy.uploads
 
 
-def test_every_metric_and_every_alert_is_documented(watched, project):
-    text = (Path(__file__).parents[2] / "docs" / "operate.md").read_text()
-    documented = set(re.findall(r"`(kfl_[a-z_]+|Kfl[A-Za-z]+)", text))
+@pytest.fixture(scope="module")
+def reference():
+    """The reference page of fleets, as MkDocs fills it in."""
+    spec = importlib.util.spec_from_file_location("fleet_tables", DOCS / "fleet_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.on_page_markdown((DOCS / "reference" / "deploy.md").read_text(encoding="utf-8"))
+
+
+def documented(page, pattern):
+    """Names in the first column of the page's tables that have something in the last."""
+    return set(re.findall(rf"^\| <code.*?>({pattern})</code> \|(?:.*\|)? \S.* \|$", page, re.MULTILINE))
+
+
+def test_every_metric_and_every_alert_is_documented(watched, project, reference):
     names = {re.sub("_(bucket|sum|count)$", "", key[0]) for key in samples_of(watched[0].metrics)}
-    assert names == {name for name in documented if name.startswith("kfl_")}
-    assert {rule["alert"] for rule in rules_of(project)} == {name for name in documented if name.startswith("Kfl")}
+    assert names == documented(reference, "kfl_[a-z_]+")
+    assert {rule["alert"] for rule in rules_of(project)} == documented(reference, "Kfl[A-Za-z]+")
+
+
+def test_every_event_that_is_logged_is_documented(reference):
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src" / "kfl").rglob("*.py")]
+    logged = {event for text in sources for event in re.findall(r'\b(?:note|warn)\(\s*"(\w+)"', text)}
+    assert len(logged) > 20
+    assert {"log", *logged} == set(EVENTS) <= documented(reference, "[a-z_]+")
 
 
 def test_a_large_fleet_has_no_series_per_device_but_the_worst_device(watched):

@@ -119,7 +119,7 @@ def test_products_and_convolutions_are_those_that_pytorch_counts(build, shape):
 
 
 def test_the_table_in_the_docs_is_what_the_networks_are():
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "own.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)-(\d+)` \| ([\d×]+) \| ([\d,]+) \| ([\d.,]+) M \|", page, re.MULTILINE)
     assert {name for name, *_ in rows} == set(MODELS)
     for name, width, size, parameters, millions in rows:

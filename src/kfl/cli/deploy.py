@@ -61,7 +61,10 @@ def new(arguments: Sequence[str]) -> int:
 
     project = write_project(options.folder, options.devices, options.host, options.home)
     print(f"{project.folder} is ready. The whole fleet on this machine:\n\n  cd {options.folder} && kfl deploy up\n")
-    print("On several machines: see README.md there.")
+    print(
+        f"On several machines, follow README.md there. Devices will look for the server at {options.host}:8443;\n"
+        "--host or SERVER in device.env gives another name or address."
+    )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The same algorithm on real machines, over Flower: `pip install 'kfl[flower]'`.
+"""The same algorithm on real machines, over Flower (the extra `flower`).
 
 A person writes one function that returns a device's model and data (`DeviceSetup`), and one TOML file for the server
 (`ServerConfig`). The server app is `kfl.deploy.server:app`; a device is the program `kfl deploy device`

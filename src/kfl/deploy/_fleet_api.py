@@ -36,6 +36,9 @@ CLOCK_S = 2.0
 LATER = 500
 """From this status on it is the server that has a problem, or the proxy while the server is away."""
 
+OTHER_NAME = (62, 64)
+"""OpenSSL's codes for a certificate that is not for the host name, or not for the address."""
+
 
 class AwayError(KflError):
     """The server cannot be reached now."""
@@ -161,10 +164,7 @@ class FleetApi:
                     self.close()
         except ssl.SSLCertVerificationError as problem:
             self.close()
-            raise KflError(
-                f"{self.host}:{self.port} shows a certificate that the fleet's authority did not sign, or for another "
-                f"name ({problem.verify_message}); compare --root-certificates with keys/ca.crt on the server."
-            ) from problem
+            raise KflError(f"{self.host}:{self.port} shows a certificate {self._mistrust(problem)}") from problem
         except (OSError, http.client.HTTPException) as problem:
             self.close()
             raise AwayError(f"{self.host}:{self.port} does not answer ({scrub(problem)}).") from problem
@@ -176,6 +176,16 @@ class FleetApi:
             return pb.read(content)
         except ValueError as problem:
             raise AwayError(f"{self.host}:{self.port} sent something that is not Flower's ({problem}).") from problem
+
+    def _mistrust(self, problem: ssl.SSLCertVerificationError) -> str:
+        """What is wrong with the server's certificate, and what mends it."""
+        if problem.verify_code in OTHER_NAME:
+            command = f"kfl deploy keys --renew-server --hosts {self.host}"
+            return f"for other names; on the server, with every name in use: {command} …"
+        return (
+            f"that the fleet's authority did not sign ({problem.verify_message}); "
+            "compare --root-certificates with keys/ca.crt on the server."
+        )
 
     def _connected(self, timeout_s: float) -> ssl.SSLSocket:
         if self._socket is None:

@@ -39,6 +39,35 @@ CHATTY = ("httpx", "httpcore", "urllib3")
 OWN = ("time", "level", "event", "text")
 """Keys of every line, which no field may take."""
 
+EVENTS = {
+    "run_submitted": "`kfl deploy run` handed the run to the SuperLink",
+    "run_begins": "Enough devices are online for the first round: `devices`",
+    "run_continues": "A server that was restarted takes up the run: `round`",
+    "run_finished": "The last round is done",
+    "round_done": "A round ended: `round`, `rounds`, `status`, `chosen`, `used`, `accuracy`, `energy_j`, `seconds`",
+    "round_seen": "`kfl deploy run` found this round in the history: `round`, `rounds`",
+    "round_waits": "Too few devices are online for the next round: `round`, `devices`",
+    "device_joined": "A device said what it has: `device`, `node`, `samples`",
+    "device_incident": "Something went wrong with a device in a round: `round`, `device`, `code`",
+    "node_refused": "A node with a valid key cannot join: `node`, `code`",
+    "superlink_unreachable": "The server app or `kfl deploy run` cannot reach the SuperLink, and retries",
+    "metrics_unavailable": "The port for Prometheus cannot be opened: `port`",
+    "privacy_unknown": "Uploads have noise, but the package that accounts for it is missing",
+    "online": "A device is connected: `device`, `node`",
+    "knocking": "The server does not admit a device yet: `device`",
+    "answered": "A device answered a message: `device`, `seconds`",
+    "ended": "A device was stopped",
+    "server_away": "A device cannot reach the server, and retries: `device`",
+    "clock_off": "A device's clock is wrong, so it signs with the server's time: `device`",
+    "message_dropped": "Nobody waits for the answer to a message any more: `device`",
+    "worker_died": "A device's worker died while idle, and a fresh one was started: `device`",
+    "worker_failed": "A device's worker could not answer a message: `device`, `code`",
+    "app_failed": "A device cannot use the app that the server sent: `device`",
+    "device_failed": "The device function or the training raised: `error`, `trace`",
+    "log": "A line of Flower or of another library: `logger`",
+}
+"""Every event that a fleet's processes log, and the fields it has besides time, level, event and text."""
+
 log = logging.getLogger("kfl")
 
 
@@ -206,6 +235,7 @@ def iso(seconds: float) -> str:
 
 
 __all__ = [
+    "EVENTS",
     "FORMATS",
     "VARIABLE",
     "LogFormat",

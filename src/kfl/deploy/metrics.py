@@ -51,37 +51,62 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.settings: FleetSettings = config.fleet
         own: dict[str, Any] = {"registry": self.registry}
-        self._rounds_done = Gauge("kfl_rounds_done", "Rounds that are done.", **own)
+        self._rounds_done = Gauge("kfl_rounds_done", "Rounds finished.", **own)
         self._rounds_planned = Gauge("kfl_rounds_planned", "Rounds the run will have.", **own)
-        self._rounds = Counter("kfl_rounds", "Rounds by what the server said of them: ok, no_quorum …", ["code"], **own)
+        self._rounds = Counter(
+            "kfl_rounds", "Rounds by outcome, the label code: ok, no_quorum, or why nobody was chosen.", ["code"], **own
+        )
         self._last_round = Gauge(
             "kfl_last_round_timestamp_seconds",
-            "When the last round ended; before the first, when the run began.",
+            "When the last round ended; before the first one, when the server started.",
             **own,
         )
-        self._round_s = Histogram("kfl_round_seconds", "Real time of a round.", buckets=ROUND_S, **own)
-        self._answer_s = Histogram("kfl_answer_seconds", "From a message to its answer.", buckets=ANSWER_S, **own)
-        self._received = Counter("kfl_received_bytes", "Content of devices' answers.", **own)
-        self._sent = Counter("kfl_sent_bytes", "Content of messages to devices.", **own)
-        self._planned = Gauge("kfl_devices_planned", "Devices the fleet is meant to have.", **own)
-        self._seen = Gauge("kfl_devices_seen", "Devices that ever joined.", **own)
-        self._there = Gauge("kfl_devices_available", "Devices that are there now.", **own)
-        self._refused = Gauge("kfl_nodes_refused", "Nodes that could not join.", **own)
-        self._accuracy = Gauge("kfl_accuracy_ratio", "Right test predictions over all, as last reported.", **own)
-        self._chosen = Counter("kfl_chosen", "Times a device was chosen for a round.", **own)
-        self._uploads = Counter("kfl_uploads", "Uploads that were used.", **own)
-        self._rejected = Counter("kfl_rejected", "Answers that were refused, by reason.", ["code"], **own)
-        self._incidents = Counter("kfl_incidents", "What else went wrong: late, gone, diverged …", ["code"], **own)
-        self._energy = Counter("kfl_energy_joules", "Energy of all devices.", **own)
-        self._parts = Counter("kfl_energy_by_part_joules", "Where the energy of whole devices went.", ["part"], **own)
-        self._budget_max = Gauge("kfl_budget_spent_max_ratio", "Largest spent part of a device's budget.", **own)
-        self._oldest = Gauge(
-            "kfl_last_answer_oldest_timestamp_seconds", "The longest ago that a device last answered.", **own
+        self._round_s = Histogram("kfl_round_seconds", "Wall-clock time of a round.", buckets=ROUND_S, **own)
+        self._answer_s = Histogram("kfl_answer_seconds", "Time from a message to its answer.", buckets=ANSWER_S, **own)
+        self._received = Counter(
+            "kfl_received_bytes", "Content of devices' answers, without Flower, HTTP and TLS.", **own
         )
-        self._unanswered_max = Gauge("kfl_unanswered_max", "Most messages in a row that a device left open.", **own)
+        self._sent = Counter("kfl_sent_bytes", "Content of messages to devices, without Flower, HTTP and TLS.", **own)
+        self._planned = Gauge("kfl_devices_planned", "Devices the fleet should have.", **own)
+        self._seen = Gauge("kfl_devices_seen", "Devices that ever joined.", **own)
+        self._there = Gauge("kfl_devices_available", "Devices online now.", **own)
+        self._refused = Gauge("kfl_nodes_refused", "Nodes that have a valid key and could not join.", **own)
+        self._accuracy = Gauge("kfl_accuracy_ratio", "Test accuracy over all devices, as they last reported it.", **own)
+        self._chosen = Counter("kfl_chosen", "Times a device was chosen for a round.", **own)
+        self._uploads = Counter("kfl_uploads", "Uploads used.", **own)
+        self._rejected = Counter(
+            "kfl_rejected", "Answers rejected, by the check they failed (label code).", ["code"], **own
+        )
+        self._incidents = Counter(
+            "kfl_incidents",
+            "Everything else that went wrong, by label code: late, gone, error, worker_died …",
+            ["code"],
+            **own,
+        )
+        self._energy = Counter("kfl_energy_joules", "Energy spent by all devices.", **own)
+        self._parts = Counter(
+            "kfl_energy_by_part_joules",
+            "Energy by where it went (label part), in cells that model whole devices.",
+            ["part"],
+            **own,
+        )
+        self._budget_max = Gauge(
+            "kfl_budget_spent_max_ratio", "Largest share of its energy budget that a device has spent.", **own
+        )
+        self._oldest = Gauge(
+            "kfl_last_answer_oldest_timestamp_seconds", "Last answer of the device that has been silent longest.", **own
+        )
+        self._unanswered_max = Gauge(
+            "kfl_unanswered_max", "Most messages in a row that a device left unanswered.", **own
+        )
         self._devices = _DeviceSeries(own) if config.experiment.devices <= config.fleet.metrics_devices else None
         self._codes: set[str] = set()
-        info = Gauge("kfl_fleet_info", "What runs, as labels.", ["version", "algorithm", "scheduler"], **own)
+        info = Gauge(
+            "kfl_fleet_info",
+            "Always 1; its labels are version, algorithm and scheduler.",
+            ["version", "algorithm", "scheduler"],
+            **own,
+        )
         self._describe(config.experiment, info)
         self._epsilon_max = self._privacy(Gauge, own, config)
         self._spent_j: dict[int, float] = {}
@@ -106,10 +131,14 @@ class Metrics:
         """Only where uploads have noise: without it there is no ε, and 0 would be a promise."""
         if not getattr(config.experiment.algorithm, "noise_multiplier", 0.0):
             return None
-        gauge("kfl_privacy_delta", "The δ for which ε is computed.", **own).set(config.fleet.privacy_delta)
+        gauge("kfl_privacy_delta", "The δ for which ε is computed, where uploads have noise.", **own).set(
+            config.fleet.privacy_delta
+        )
         alert = config.fleet.privacy_alert_epsilon
         if alert is not None:
-            gauge("kfl_privacy_alert_epsilon", "The ε that no device should reach.", **own).set(alert)
+            gauge("kfl_privacy_alert_epsilon", "The ε that no device should reach: privacy_alert_epsilon.", **own).set(
+                alert
+            )
         return gauge("kfl_privacy_spent_max_epsilon", "Largest ε that a device has spent.", **own)
 
     def serve(self) -> int | None:
@@ -218,15 +247,19 @@ class _DeviceSeries:
         from prometheus_client import Counter, Gauge
 
         labels = ["device"]
-        self.available = Gauge("kfl_device_available", "Whether the device is there now: 0 or 1.", labels, **own)
+        self.available = Gauge("kfl_device_available", "1 while the device is online, else 0.", labels, **own)
         self.answered = Gauge("kfl_device_last_answer_timestamp_seconds", "When it last answered.", labels, **own)
         self.seconds = Gauge("kfl_device_answer_seconds", "How long its last answer took.", labels, **own)
         self.unanswered = Gauge("kfl_device_unanswered", "Messages since its last answer.", labels, **own)
-        self.energy = Counter("kfl_device_energy_joules", "Energy it spent.", labels, **own)
-        self.budget = Gauge("kfl_device_budget_spent_ratio", "Spent part of its budget for the run.", labels, **own)
-        self.rejected = Counter("kfl_device_rejected", "Its answers that were refused.", labels, **own)
-        self.incidents = Counter("kfl_device_incidents", "What else went wrong with it.", labels, **own)
-        self.epsilon = Gauge("kfl_device_privacy_epsilon", "ε its uploads have spent.", labels, **own)
+        self.energy = Counter("kfl_device_energy_joules", "Energy it has spent.", labels, **own)
+        self.budget = Gauge(
+            "kfl_device_budget_spent_ratio", "Share of its energy budget that it has spent.", labels, **own
+        )
+        self.rejected = Counter("kfl_device_rejected", "Its answers that were rejected.", labels, **own)
+        self.incidents = Counter("kfl_device_incidents", "Everything else that went wrong with it.", labels, **own)
+        self.epsilon = Gauge(
+            "kfl_device_privacy_epsilon", "ε that its uploads have spent, where they have noise.", labels, **own
+        )
 
     def answer(self, device: str, answer: Facts, unanswered: int, answered: float | None) -> None:
         """What became of one message."""

@@ -135,11 +135,12 @@ class Node:
                     continue
                 if problem.status == 401 or time.monotonic() > end:
                     raise KflError(
-                        f"The server does not let this device in. {problem} Is its key registered?"
+                        f"The server does not admit this device. {problem} On the server: kfl deploy keys --register"
                     ) from None
                 if not told:
                     told = True
-                    note("knocking", f"{problem} Knocking for up to {ENTER_S:g} s.", **self._who)
+                    why = "Its key is not admitted, or the server still holds the connection it had before a crash."
+                    note("knocking", f"{problem} {why} Knocking for up to {ENTER_S:g} s.", **self._who)
                 time.sleep(KNOCK_S)
 
     def _turn(self) -> None:

@@ -59,11 +59,15 @@ class DeviceStatus:
     """One device, as far as the server knows it."""
 
     device: int
+    """Its number, from 0."""
     seen: bool
     """Whether it ever introduced itself."""
     samples: int | None
+    """Training samples it declared."""
     model: str | None
+    """Name of its network."""
     meter: str | None
+    """What measures its energy."""
     chosen: int
     """Rounds it was chosen for."""
     missed: int
@@ -71,11 +75,15 @@ class DeviceStatus:
     used: int
     """Answers that were used."""
     late: int
+    """Answers that did not come in time."""
     lost: int
     """Other answers that did not come: gone, error, garbled, unsent, outage."""
     rejected: int
+    """Answers that failed a check."""
     diverged: int
+    """Rounds in which its training diverged."""
     energy_j: float
+    """Joules spent so far."""
     budget_j: float
     """For the whole run: its own, or what the cell gives it; infinite without a cell."""
     accuracy: float | None
@@ -105,29 +113,45 @@ class FleetStatus:
     time: str
     """When it was read, UTC."""
     folder: str
+    """The run folder it was read from."""
     state: str
     """running, finished, or stopped (nobody holds the run folder and rounds are left)."""
     algorithm: str
+    """Its name."""
     scheduler: str
+    """Its name."""
     rounds_done: int
+    """Rounds finished."""
     rounds: int
+    """Rounds the run will have."""
     devices_seen: int
+    """Devices that ever joined."""
     devices_expected: int
+    """Devices the fleet should have."""
     accuracy: float | None
     """Right predictions over all test samples of all devices that joined, as they last reported."""
     energy_j: float
+    """Joules spent by all devices."""
     bits_up: float
+    """Bits of all uploads."""
     bits_down: float
+    """Bits of all broadcasts, once for each device that took part."""
     round_s: float | None
     """Mean real time of the last ten rounds."""
     last_round_time: str | None
     """When the last round ended, UTC."""
     late: int
+    """Answers that did not come in time."""
     lost: int
+    """Other answers that did not come."""
     rejected: int
+    """Answers that failed a check."""
     rounds_without_quorum: int
+    """Rounds that changed nothing."""
     metrics_port: int | None
+    """Where Prometheus finds the server."""
     devices: tuple[DeviceStatus, ...]
+    """Each device."""
     refused: Mapping[str, str]
     """Flower's nodes that could not join, with the reason."""
     problems: tuple[str, ...]
