@@ -140,7 +140,7 @@ def test_options_name_arrays_and_unknown_ones_are_refused(tmp_path):
     for options, sentence in (
         ("", r"has a \(40, 3\), b \(40,\), c \(40,\), d_train \(40,\), but no inputs of the train set by the name x"),
         (",x=a,y=lable", "but no labels of the train set by the name lable"),
-        (",x=a,y=dtrain", r"by the name dtrain \(did you mean 'd_train'\?\)"),
+        (",x=a,y=dtrain", r"by the name dtrain \(did you mean d_train\?\)"),
         (",x=a,y=b,device=who", "no ids of devices"),
         (",x=a,colour=b", r"followed by x=…, y=…, device=…, not colour=b"),
     ):
@@ -334,7 +334,7 @@ def test_columns_are_found_or_asked_for(tmp_path):
     with pytest.raises(DataError, match="has a_label and b_label, which may each hold the labels"):
         load_dataset(str(two))
     assert load_dataset(f"{two},y=b_label").classes == 2
-    with pytest.raises(DataError, match=r"by the name fine_lable \(did you mean 'fine_label'\?\)"):
+    with pytest.raises(DataError, match=r"by the name fine_lable \(did you mean fine_label\?\)"):
         load_dataset(f"{fine},y=fine_lable")
     with pytest.raises(DataError, match="labels of type double, but labels must be integers or strings"):
         load_dataset(str(table(tmp_path / "e.parquet", range(4), label=[0.5] * 4)))
