@@ -1,11 +1,11 @@
-"""The Python of the tutorial and of "coming from": files saved under their names, rounds cut to two."""
+"""The Python and the commands of the guides: files saved under their names, rounds cut to two."""
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -15,28 +15,27 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def test_the_tutorials_data_and_question(tmp_path, monkeypatch, capsys):
-    data, question = blocks("tutorial.md")
-    (tmp_path / "my_data.py").write_text(data)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    exec(compile(re.sub(r"rounds=\d+", "rounds=2", question), "tutorial.md", "exec"), {})
+def test_the_data_and_the_question_of_the_start_page(tmp_path, monkeypatch, capsys):
+    data, question = blocks("index.md")
+    names = {}
+    exec(compile(data, "my_data.py", "exec"), names)
+    exec(compile(re.sub(r"rounds=\d+", "rounds=2", question), "index.md", "exec"), names)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["weight 0.000", "weight 0.031", "weight 0.300"]
 
 
-def test_flowers_quickstart_as_a_device():
-    (code,) = blocks("coming-from.md")
-    x, y = np.zeros((40, 3, 32, 32), np.float32), np.arange(40) % 10
-    names = {"load_data": lambda partition: (x, y)}
-    exec(compile(code, "coming-from.md", "exec"), names)
-    setup = names["device"](0, {})
-    setup.validate()
-    data, model = setup.dataset(), setup.model()
-    feature = model.body(data.inputs("train"))
-    assert feature.shape == (32, 84)  # a fifth of the samples is set aside
-    assert model.head(feature).shape == (32, 10)
-    assert torch.isfinite(feature).all()
+def test_the_own_algorithm_is_compared_as_the_page_says(tmp_path, monkeypatch, capsys):
+    """The ten-minute promise: the file of the page, saved under its name, beside KFL on three seeds."""
+    from kfl.cli.main import main
+
+    (code,) = (block for block in blocks("own.md") if block.startswith("# my_algorithm.py"))
+    (tmp_path / "my_algorithm.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / "own.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^kfl (compare --algorithms kfl,local,my_algorithm:Smooth .*)$", text, re.MULTILINE)
+    words = re.sub(r"--rounds \d+", "--rounds 2", command).split()
+    assert main([*words, "--devices", "6", "--workers", "1", "--out", "runs/own", "--quiet"]) == 0
+    assert "my_algorithm:Smooth" in capsys.readouterr().out
 
 
 CHOOSING = (
@@ -45,16 +44,16 @@ CHOOSING = (
 )
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "coming-from.md", "schedule.md"])
+@pytest.mark.parametrize("page", ["index.md", "run.md", "own.md", "schedule.md"])
 def test_the_options_of_a_page_exist(page, capsys):
     """Every option of a `kfl run` or `kfl compare` on the page is one that the command itself offers."""
     from kfl.cli.main import main
 
     text = (DOCS / page).read_text(encoding="utf-8").replace("\\\n", " ")
-    commands = re.findall(r"^kfl ((?:run|compare) .*)$", text, re.MULTILINE)
+    commands = re.findall(r"^kfl ((?:run|compare) (?!.*\bmy_).*)$", text, re.MULTILINE)  # own modules are tested below
     assert commands
     for command in commands:
-        words = command.split("#")[0].split()
+        words = shlex.split(command, comments=True)
         chosen = [w for flag in CHOOSING if flag in words for w in (flag, words[words.index(flag) + 1])]
         with pytest.raises(SystemExit):
             main([words[0], *chosen, "--help"])
