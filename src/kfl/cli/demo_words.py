@@ -93,7 +93,7 @@ def columns(rows: Sequence[Row], records: Sequence[Record]) -> dict[str, list[st
 
 def rounds_each(row: Row, records: Sequence[Record]) -> float:
     """Rounds in which a device took part, on average over devices."""
-    return row.devices_per_round * records[0]["rounds"] / records[0]["devices"]
+    return row.devices_per_round * float(records[0]["rounds"] / records[0]["devices"])
 
 
 def lines_of(records: Sequence[Record]) -> tuple[list[PlotLine], str, str]:
@@ -131,7 +131,10 @@ def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
         said += f", for {spent}: here its upload is worth the energy."
     elif verdict.word == "below":
         said = f"{theirs.algorithm}, which uploads nothing, ends {verdict.size} above {ours.algorithm}, the best that "
-        said += f"uploads ({spent}): here the energy is better spent on training."
+        said += (
+            f"uploads, for {quantity(theirs.energy_j, 'J')} against {quantity(ours.energy_j, 'J')}: here the energy "
+        )
+        said += "is better spent on training."
     else:
         said = f"{ours.algorithm}, the best that uploads, and {theirs.algorithm}, which uploads nothing, are level "
         said += (
@@ -214,8 +217,8 @@ def _stopped(rows: Sequence[Row], beside: Row, records: Sequence[Record]) -> str
         elif row.bits_up > beside.bits_up and taken < 0.6 * most:
             size = quantity(row.bits_up / 8 / (taken * records[0]["devices"]), "B")
             told.append(
-                f" {row.algorithm} uploads {size} at a time, and a battery pays for {taken:.1f} rounds of it; "
-                f"{beside.algorithm} has {most:.1f}."
+                f" {row.algorithm} uploads {size} at a time and got into {taken:.1f} rounds per device, "
+                f"{beside.algorithm} into {most:.1f}."
             )
     return "".join(told)
 
