@@ -29,7 +29,7 @@ def test_a_first_run_from_start_to_the_commands_it_recommends(capsys, monkeypatc
     assert kfl(demo) == 0
     shown = capsys.readouterr().out
     told = shown.partition("[5/5]")[2]
-    assert "a battery of 47.5 mJ for each device, 250 kHz of band for all, 2 rounds" in shown
+    assert "a battery of 47.5 mJ for each device, 250 kHz of band for all, 2 rounds" in " ".join(shown.split())
     assert all(name in told and name in shown.partition("[1/5]")[0] for name in METHODS)
     assert "not feasible" in told
     assert "fedavg could not run: " in " ".join(told.split())
@@ -37,6 +37,7 @@ def test_a_first_run_from_start_to_the_commands_it_recommends(capsys, monkeypatc
     assert "J spent by all devices" in told
     results = told.partition("Next:")[0]
     assert max(map(len, results.splitlines()[1:])) <= 80
+    assert max(map(len, shown.partition("[1/5]")[0].splitlines())) <= 80
 
     stamps = {path: path.stat().st_mtime_ns for path in Path("first").glob("*/summary.json")}
     assert len(stamps) == len(METHODS)

@@ -1,6 +1,6 @@
 """`kfl demo`: five ways to learn in one cell that is short of energy and of band, side by side.
 
-The cell, the settings of each method and the seeds they were chosen on are here, in one place; `docs/demo.md` says
+The cell, the settings of each method and the seeds they were chosen on are here, in one place; the documentation says
 how they were chosen, and has five seeds.
 """
 
