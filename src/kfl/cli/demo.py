@@ -1,6 +1,6 @@
 """`kfl demo`: five ways to learn in one cell that is short of energy and of band, side by side.
 
-The cell, the settings of each method and the seeds they were chosen on are here, in one place; `docs/demo.md` says
+The cell, the settings of each method and the seeds they were chosen on are here, in one place; the documentation says
 how they were chosen, and has five seeds.
 """
 
@@ -92,7 +92,7 @@ DESCRIPTION = f"""A first run: five ways to learn in one cell that is short of e
   kfl demo                     one seed: table, plot, what it shows and what it does not
   kfl demo --seeds 0..4        five seeds, with intervals
   kfl demo --radio nb-iot      the same devices behind a radio that must connect first: another verdict
-  kfl demo --battery-j 2       ten times the battery
+  kfl demo --battery-j 2       a larger battery for every device
 
 Training alone, FedAvg, KFL, a shared stem, and KFL's twin that uploads nothing have the same devices, data, batteries,
 band, deadline and scheduler. Finished runs are not repeated. Radios: {SENSORS_NAME}, {", ".join(PRESETS)}."""

@@ -7,6 +7,7 @@ method that uploads and the best that does not, both chosen after the fact.
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -28,7 +29,7 @@ ONE_SEED_TIE = 0.04
 TEXTS = {
     "shared-stem": "uploads updates of the first layers, 4 bits a value",
     KNOWLEDGE: "uploads the mean features of its classes, its knowledge",
-    TWIN: "the twin of both: their pull, to fixed random points; uploads nothing",
+    TWIN: "twin of both: their pull, to fixed points; uploads nothing",
     ALONE: "trains alone; uploads nothing",
     "fedavg": "uploads the whole network",
 }
@@ -63,17 +64,14 @@ def introduction(setting: Experiment, radio: str, methods: Iterable[str]) -> lis
     if cell is None:
         raise ValueError("the demo needs a cell")
     battery, width = quantity(cell.budget_j_per_round * setting.rounds, "J"), max(map(len, names))
-    return [
-        f"{setting.devices} devices, each with {setting.samples_per_device} images of "
-        f"{setting.classes_per_device} digits and the same small network.",
-        f"Cell {radio}: a battery of {battery} for each device, {quantity(cell.bandwidth_hz, 'Hz')} of band for all, "
-        f"{setting.rounds} rounds",
-        f"of at most {quantity(cell.deadline_s, 's')}. Computing and sending drain the battery, and nobody can "
-        "overdraw it.",
-        f"Who takes part in a round, the same scheduler ({setting.scheduler.name}) decides for all:",
-        "",
-        *(f"  {name:<{width}}  {TEXTS[name]}" for name in names),
-    ]
+    said = (
+        f"{setting.devices} devices, each with {setting.samples_per_device} images of {setting.classes_per_device} "
+        f"digits and the same small network. Cell {radio}: a battery of {battery} for each device, "
+        f"{quantity(cell.bandwidth_hz, 'Hz')} of band for all, {setting.rounds} rounds of at most "
+        f"{quantity(cell.deadline_s, 's')}. Computing and sending drain the battery, and nobody can overdraw it. "
+        f"Who takes part in a round, the same scheduler ({setting.scheduler.name}) decides for all:"
+    )
+    return [*textwrap.wrap(said, 80), "", *(f"  {name:<{width}}  {TEXTS[name]}" for name in names)]
 
 
 def columns(rows: Sequence[Row], records: Sequence[Record]) -> dict[str, list[str]]:
@@ -93,7 +91,7 @@ def columns(rows: Sequence[Row], records: Sequence[Record]) -> dict[str, list[st
 
 def rounds_each(row: Row, records: Sequence[Record]) -> float:
     """Rounds in which a device took part, on average over devices."""
-    return row.devices_per_round * records[0]["rounds"] / records[0]["devices"]
+    return row.devices_per_round * float(records[0]["rounds"] / records[0]["devices"])
 
 
 def lines_of(records: Sequence[Record]) -> tuple[list[PlotLine], str, str]:
@@ -131,7 +129,10 @@ def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
         said += f", for {spent}: here its upload is worth the energy."
     elif verdict.word == "below":
         said = f"{theirs.algorithm}, which uploads nothing, ends {verdict.size} above {ours.algorithm}, the best that "
-        said += f"uploads ({spent}): here the energy is better spent on training."
+        said += (
+            f"uploads, for {quantity(theirs.energy_j, 'J')} against {quantity(ours.energy_j, 'J')}: here the energy "
+        )
+        said += "is better spent on training."
     else:
         said = f"{ours.algorithm}, the best that uploads, and {theirs.algorithm}, which uploads nothing, are level "
         said += (
@@ -186,7 +187,7 @@ def next_commands(folder: Path, setting_file: Path, methods_file: Path) -> list[
         "      --algorithms fedproto,shared-stem,local --seeds 0..2",
         "      another method in this cell; my_module:MyAlgorithm is one of your own",
         "  kfl schedule --example | kfl schedule -",
-        "      who should send, with which share and power: for devices of your own in a file",
+        "      who sends, with which share and power: devices of your own in a file",
     ]
 
 
@@ -214,8 +215,8 @@ def _stopped(rows: Sequence[Row], beside: Row, records: Sequence[Record]) -> str
         elif row.bits_up > beside.bits_up and taken < 0.6 * most:
             size = quantity(row.bits_up / 8 / (taken * records[0]["devices"]), "B")
             told.append(
-                f" {row.algorithm} uploads {size} at a time, and a battery pays for {taken:.1f} rounds of it; "
-                f"{beside.algorithm} has {most:.1f}."
+                f" {row.algorithm} uploads {size} at a time and got into {taken:.1f} rounds per device, "
+                f"{beside.algorithm} into {most:.1f}."
             )
     return "".join(told)
 

@@ -62,7 +62,7 @@ def table(cells: Mapping[str, Sequence[str]], width: int) -> list[str]:
     first, *others = columns.values()
     parts: list[list[list[str]]] = [[first]]
     for column in others:
-        if len(parts[-1]) > 1 and sum(len(one[0]) + len(GAP) for one in [*parts[-1], column]) > width:
+        if len(parts[-1]) > 1 and len(GAP.join(one[0] for one in [*parts[-1], column])) > width:
             parts.append([first])
         parts[-1].append(column)
     lines: list[str] = []
@@ -83,7 +83,7 @@ def _column(name: str, values: list[str], *, left: bool) -> list[str]:
 
 def _joined(columns: list[list[str]]) -> list[str]:
     rows = [GAP.join(row).rstrip() for row in zip(*columns, strict=True)]
-    rule = "-" * (sum(len(column[0]) + len(GAP) for column in columns) - len(GAP))
+    rule = "-" * len(GAP.join(column[0] for column in columns))
     return [*rows[:2], rule, *rows[2:]]
 
 
