@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 from kfl.core.errors import KflError
@@ -32,12 +31,16 @@ def in_notebook() -> bool:
 
 def is_shown(progress: bool | None, watched: bool) -> bool:
     """Whether progress is shown: as asked, or else where somebody looks and nobody `watched` the run otherwise."""
-    installed = find_spec("rich") is not None
-    if progress is None:
-        return installed and not watched and (in_notebook() or (sys.stderr is not None and sys.stderr.isatty()))
-    if progress and not installed:
-        raise KflError("progress=True needs the package 'rich', which is not installed: pip install rich.")
-    return progress
+    looked_at = in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+    if not (looked_at and not watched if progress is None else progress):
+        return False
+    try:
+        import rich  # noqa: F401  # only whether it is there
+    except ImportError as problem:
+        if progress is None:
+            return False
+        raise KflError("progress=True needs the package 'rich', which is not installed: pip install rich.") from problem
+    return True
 
 
 @contextmanager
