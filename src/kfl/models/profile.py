@@ -101,7 +101,7 @@ def _measure(module: nn.Module, x: Tensor, who: str) -> tuple[Tensor, int]:
     module.eval()
     torch.backends.mha.set_fastpath_enabled(False)  # one operation for a whole layer, which could not be counted
     try:
-        # Hundreds of tiny operations: shared out over threads they take 15 times the processor time.
+        # Hundreds of tiny operations: shared out over threads they took 8 to 30 times the processor time.
         with torch_threads(1), torch.no_grad(), _Counter() as counter:  # type: ignore[no-untyped-call]  # TorchDispatchMode's
             output = module(x)
     except Exception as problem:
