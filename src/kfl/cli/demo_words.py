@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from kfl.cli.options import in_short
 from kfl.cli.plain_text import PlotLine
-from kfl.core.text import DASH, quantity
+from kfl.core.text import DASH, bit_count, in_short, quantity
 from kfl.experiment import Experiment
 from kfl.plots.curves import LABELS, curves_of
 from kfl.scheduling import describe
@@ -78,14 +77,14 @@ def columns(rows: Sequence[Row], records: Sequence[Record]) -> dict[str, list[st
     """The table: cells by column, one per row."""
     steps = {line["algorithm"]: line["settings"]["local_steps"] for line in records}
     return {
-        "method": [row.algorithm for row in rows],
+        "method": [row.label for row in rows],
         "accuracy, %": [_percent(row.accuracy) for row in rows],
         f"minus {ALONE}": [_difference(row) for row in rows],
         "worst tenth, %": [f"{100 * row.worst_tenth.mean:.1f}" for row in rows],
         "energy": [quantity(row.energy_j, "J") for row in rows],
         "time": [quantity(row.time_s, "s") for row in rows],
-        "uploaded": [quantity(row.bits_up / 8, "B") for row in rows],
-        "rounds × steps": [f"{rounds_each(row, records):.1f} × {steps[row.algorithm]}" for row in rows],
+        "uploaded": [bit_count(row.bits_up) for row in rows],
+        "rounds × steps": [f"{rounds_each(row, records):.1f} × {steps[row.label]}" for row in rows],
     }
 
 
@@ -118,23 +117,23 @@ def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
     if not able:
         return f"no method could run in this cell. {_why(rows[0])}".rstrip()
     if not sending or not silent:
-        return f"{_best(able).algorithm} is the best of those that could run." + _stopped(rows, _best(able), records)
+        return f"{_best(able).label} is the best of those that could run." + _stopped(rows, _best(able), records)
     ours, theirs = _best(sending), _best(silent)
-    verdict = compare(ours.algorithm, theirs.algorithm, records)
+    verdict = compare(ours.label, theirs.label, records)
     spent = f"{quantity(ours.energy_j, 'J')} against {quantity(theirs.energy_j, 'J')}"
     if verdict.word == "above":
-        said = f"{ours.algorithm} ends {verdict.size} above {theirs.algorithm}, the best that uploads nothing"
-        if theirs.algorithm != ALONE and any(row.algorithm == ALONE for row in silent):
-            said += f", and {compare(ours.algorithm, ALONE, records).size} above training alone"
+        said = f"{ours.label} ends {verdict.size} above {theirs.label}, the best that uploads nothing"
+        if theirs.label != ALONE and any(row.label == ALONE for row in silent):
+            said += f", and {compare(ours.label, ALONE, records).size} above training alone"
         said += f", for {spent}: here its upload is worth the energy."
     elif verdict.word == "below":
-        said = f"{theirs.algorithm}, which uploads nothing, ends {verdict.size} above {ours.algorithm}, the best that "
+        said = f"{theirs.label}, which uploads nothing, ends {verdict.size} above {ours.label}, the best that "
         said += (
             f"uploads, for {quantity(theirs.energy_j, 'J')} against {quantity(ours.energy_j, 'J')}: here the energy "
         )
         said += "is better spent on training."
     else:
-        said = f"{ours.algorithm}, the best that uploads, and {theirs.algorithm}, which uploads nothing, are level "
+        said = f"{ours.label}, the best that uploads, and {theirs.label}, which uploads nothing, are level "
         said += (
             f"({_percent(ours.accuracy)} and {_percent(theirs.accuracy)} %; {spent}): no upload shows its worth here."
         )
@@ -144,7 +143,7 @@ def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
 def not_learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
     """What these numbers do not show: that knowledge helps, where its twin does as well; anything beyond this cell."""
     beyond = "how it is in another cell, with other data or other networks."
-    named = {row.algorithm: row for row in rows if row.feasible}
+    named = {row.label: row for row in rows if row.feasible}
     if KNOWLEDGE not in named or TWIN not in named:
         return beyond
     verdict = compare(KNOWLEDGE, TWIN, records)
@@ -211,12 +210,12 @@ def _stopped(rows: Sequence[Row], beside: Row, records: Sequence[Record]) -> str
     for row in rows:
         taken = rounds_each(row, records)
         if not row.feasible:
-            told.append(f" {row.algorithm} could not run: {_why(row)}".rstrip())
+            told.append(f" {row.label} could not run: {_why(row)}".rstrip())
         elif row.bits_up > beside.bits_up and taken < 0.6 * most:
-            size = quantity(row.bits_up / 8 / (taken * records[0]["devices"]), "B")
+            size = bit_count(row.bits_up / (taken * records[0]["devices"]))
             told.append(
-                f" {row.algorithm} uploads {size} at a time and got into {taken:.1f} rounds per device, "
-                f"{beside.algorithm} into {most:.1f}."
+                f" {row.label} uploads {size} at a time and got into {taken:.1f} rounds per device, "
+                f"{beside.label} into {most:.1f}."
             )
     return "".join(told)
 
