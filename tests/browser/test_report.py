@@ -215,7 +215,8 @@ def test_a_fleet_of_thousands_is_drawn_in_groups(browser, complete, tmp_path):
 
 SHOWN = """
 return ['accuracy', 'difference', 'devices', 'fairness', 'energy', 'pace'].map((name) =>
-  document.getElementById(name + '-plot').data.some((t) => t.meta && t.meta.group === arguments[0] && t.visible !== false));
+  document.getElementById(name + '-plot').data.some(
+    (t) => t.meta && t.meta.group === arguments[0] && t.visible !== false));
 """
 
 
@@ -232,7 +233,7 @@ def test_a_group_is_hidden_in_every_chart_and_table_by_its_box_or_in_a_legend(br
     browser.wait("return !document.querySelector('tr[data-group=\"0\"]').hidden")
     complete(browser)
     assert browser.run(SHOWN, 0) == [True] * 6
-    browser.find("#accuracy-plot .legend .traces:nth-child(2) .legendtoggle").click()
+    browser.driver.find_elements("css selector", "#accuracy-plot .legendtoggle")[1].click()
     browser.wait("return !document.getElementById('show-1').checked", patience_s=20)
     complete(browser)
     assert browser.run(SHOWN, 1)[0] is False and browser.run(SHOWN, 0) == [True] * 6
@@ -263,8 +264,11 @@ def test_on_a_phone_the_whole_menu_is_seen_and_wide_tables_say_so(browser, compl
     assert len(ends) >= 5 and all(0 <= left < right <= 390 for left, right in ends)
     if page == "one":
         browser.find("#fairness-table summary").send_keys(Keys.ENTER)
-    told = "const b = document.querySelector(arguments[0]); return b.scrollWidth > b.clientWidth && !b.nextElementSibling.hidden"
-    browser.wait(told, "#fairness-table .scroll" if page == "one" else "header .scroll")
+    wider = "b.scrollWidth > b.clientWidth && !b.nextElementSibling.hidden"
+    browser.wait(
+        f"const b = document.querySelector(arguments[0]); return {wider}",
+        "#fairness-table .scroll" if page == "one" else "header .scroll",
+    )
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -290,8 +294,8 @@ def test_numbers_of_classes_never_overlap_and_ticks_read_naturally(browser, comp
     browser.open(one, 390, 844)
     complete(browser)
     boxes = browser.run(
-        "return Array.from(document.querySelectorAll('#knowledge-plot .textpoint text'), (t) => t.getBoundingClientRect())"
-        ".filter((b) => b.width > 0).map((b) => [b.left, b.right, b.top, b.bottom])"
+        "return Array.from(document.querySelectorAll('#knowledge-plot .textpoint text'), (t) =>"
+        " t.getBoundingClientRect()).filter((b) => b.width > 0).map((b) => [b.left, b.right, b.top, b.bottom])"
     )
     assert boxes
     for index, (left, right, top, bottom) in enumerate(boxes):
