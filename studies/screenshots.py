@@ -37,7 +37,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--disable-dev-shm-usage",
 )
-SETTING = "--dataset mnist-5k --devices 30 --radio small-cell --scheduler lyapunov".split()
+SETTING = ["--dataset", "mnist-5k", "--devices", "30", "--radio", "small-cell", "--scheduler", "lyapunov"]
 RUN = [*SETTING, "--rounds", "60", "--seed", "5", "--faults.late", "0.05"]
 COMPARE = [*SETTING, "--rounds", "25", "--algorithms", "kfl,fixed-knowledge,local", "--seeds", "5..7"]
 
