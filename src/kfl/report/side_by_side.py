@@ -54,6 +54,7 @@ def sentence(comparison: Comparison) -> str:
     tested = [group for group in comparison.groups if all(accuracy_of(run) is not None for run in group.runs)]
     if not tested:
         return "No round has been tested yet."
+    tested = [group for group in tested if all(run.finished for run in group.runs)] or tested
     best = max(tested, key=_mean)
     gaps = [(group, difference(best, group, accuracy_of)) for group in tested if group is not best]
     ties = [group for group, gap in gaps if gap is not None and not gap.clear and (gap.count > 1 or not gap.mean)]
