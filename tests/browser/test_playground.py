@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from kfl.report.playground import Settings, playground_server
-from kfl.report.playground._settings import start
+from kfl.report.playground._settings import OPENING, start
 from kfl.report.words import percent, quantity
 from kfl.scheduling import cell_problem, schedule
 
@@ -65,7 +65,8 @@ class Page:
     @property
     def settings(self):
         """What the address says."""
-        return Settings.from_query(dict(parse_qsl(urlsplit(self.browser.driver.current_url).query)))
+        query = dict(parse_qsl(urlsplit(self.browser.driver.current_url).query))
+        return Settings.from_query(query) if query else start(OPENING)
 
     @property
     def cards(self):
@@ -82,6 +83,11 @@ class Page:
             plot,
             name,
         )
+
+    def joules_per_unit(self, plot):
+        """What one unit of a chart's vertical axis is, by its title."""
+        title = self.js("return document.getElementById(arguments[0] + '-plot')._fullLayout.yaxis.title.text", plot)
+        return {"kJ": 1e3, "J": 1.0, "mJ": 1e-3, "µJ": 1e-6}[title.rpartition(", ")[2]]
 
     def drawn(self):
         """Charts with something drawn in them."""
@@ -123,7 +129,7 @@ class Page:
             assert len(self.trace("map", "scheduled")["x"]) == len(one.devices)
         energy = self.trace("energy", "spent")
         assert energy["x"] == list(range(1, state.rounds + 1))
-        assert energy["y"][-1] == pytest.approx(spent, rel=1e-4)
+        assert energy["y"][-1] * self.joules_per_unit("energy") == pytest.approx(spent, rel=1e-4)
         assert self.trace("count-chart", "scheduled")["y"] == [len(other.devices) for other in horizon.rounds]
         return horizon
 
@@ -136,7 +142,11 @@ def size(request):
 def test_it_opens_and_every_chart_is_drawn(browser, url, size):
     page = Page(browser, url, size=size)
     assert page.drawn() == list(PLOTS)
-    page.as_the_library_says(Settings())
+    horizon = page.as_the_library_says(start(OPENING))
+    counts = [len(one.devices) for one in horizon.rounds]
+    assert 0 < counts[0] < start(OPENING).devices, "something is decided in the round that is shown first"
+    assert sum(0 < count < start(OPENING).devices for count in counts) > 0.9 * len(counts), "and in nearly all others"
+    assert "stands in for accuracy" in page.js("return document.querySelector('.cards').textContent")
     assert page.js("return document.documentElement.scrollWidth <= window.innerWidth"), "it scrolls sideways"
     assert page.js("return Array.from(document.querySelectorAll('.plot')).every((p) => p.ariaLabel.length > 20)")
     assert all(address.startswith((url, "data:", "blob:", "about:")) for address in browser.asked())
@@ -269,3 +279,21 @@ def test_dark_and_light(browser, url):
     assert colours["light"] != colours["dark"]
     assert page.drawn() == list(PLOTS)
     assert browser.messages() == []
+
+
+TICKS = """
+return Array.from(document.querySelectorAll('.plot')).flatMap((plot) => ['xaxis', 'yaxis'].flatMap((name) => {
+  const axis = plot._fullLayout[name];
+  if (!/%/.test(axis.tickformat || '')) return [];
+  return axis._vals.filter((tick) => tick.text).map((tick) => [plot.id, tick.x, tick.text]);
+}));
+"""
+
+
+@pytest.mark.parametrize("devices", [3, 9, 50])
+def test_ticks_in_per_cent_say_where_they_stand(browser, url, devices):
+    page = Page(browser, url, replace(start("small-cell"), devices=devices, rounds=20))
+    ticks = page.js(TICKS)
+    assert len({plot for plot, _, _ in ticks}) >= 2
+    for plot, value, said in ticks:
+        assert float(said.rstrip("%").replace("\N{MINUS SIGN}", "-")) == pytest.approx(100 * value, abs=1e-6), plot

@@ -1,6 +1,7 @@
 """The page of `kfl report` in a real browser: drawn, silent, asking nobody, and its controls do what they say."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -41,6 +42,18 @@ def one(folders):
 
 
 @pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    """Two algorithms with three seeds each."""
+    base = tmp_path_factory.mktemp("seeds")
+    for seed in (5, 6, 7):
+        for name in ("kfl", "local"):
+            algorithm = common_settings(SMALL.algorithm, kfl.algorithms.ALGORITHMS[name])
+            run = replace(SMALL, rounds=12, seed=seed, algorithm=algorithm, radio=kfl.wireless.PRESETS["paper-mnist"])
+            kfl.run(run, base / f"{name}-seed{seed}-{run.digest()}", dataset=data(), keep_models=False)
+    return build_report([base], base / "page.html").as_uri()
+
+
+@pytest.fixture(scope="module")
 def two(folders):
     return build_report([folders / "kfl", folders / "local"], folders / "two.html").as_uri()
 
@@ -50,7 +63,7 @@ def two(folders):
 def test_everything_is_drawn_and_nothing_is_said_or_asked(browser, complete, one, width, theme):
     browser.open(one, width, theme=theme)
     names = complete(browser)
-    assert len(names) == 12
+    assert len(names) == 13
     for name in names:
         found = browser.run(DRAWN, name)
         assert found["marks"] >= 1 and found["traces"] >= 1, (name, found)
@@ -72,7 +85,7 @@ def test_the_switch_changes_the_axis_with_mouse_and_keyboard(browser, complete, 
     title = "return document.getElementById('accuracy-plot')._fullLayout.xaxis.title.text"
     assert browser.run(title) == "round"
     browser.find("#accuracy-view-1 + span").click()
-    browser.wait(f"{title} === 'energy of all devices, J'")
+    browser.wait(f"{title} === 'energy of all devices, mJ'")
     browser.find("#accuracy-view-1").send_keys(Keys.ARROW_RIGHT)
     browser.wait(f"{title} === 'time in the cell, s'")
     browser.find("#devices-view-1 + span").click()
@@ -198,3 +211,102 @@ def test_a_fleet_of_thousands_is_drawn_in_groups(browser, complete, tmp_path):
     assert all(browser.run(DRAWN, name)["marks"] >= 1 for name in names) and len(names) == 12
     assert browser.run("return document.querySelectorAll('#main path.point').length") < 1000
     assert browser.messages() == []
+
+
+SHOWN = """
+return ['accuracy', 'difference', 'devices', 'fairness', 'energy', 'pace'].map((name) =>
+  document.getElementById(name + '-plot').data.some(
+    (t) => t.meta && t.meta.group === arguments[0] && t.visible !== false));
+"""
+
+
+def test_a_group_is_hidden_in_every_chart_and_table_by_its_box_or_in_a_legend(browser, complete, seeds):
+    browser.open(seeds)
+    complete(browser)
+    assert browser.run("return document.querySelector('h1').textContent").startswith("kfl and local on mnist-5k")
+    assert browser.run(SHOWN, 0) == [True] * 6
+    browser.find("#show-0").click()
+    browser.wait("return document.querySelector('tr[data-group=\"0\"]').hidden")
+    complete(browser)
+    assert browser.run(SHOWN, 0) == [False] * 6 and browser.run(SHOWN, 1)[0]
+    browser.find("#show-0").click()
+    browser.wait("return !document.querySelector('tr[data-group=\"0\"]').hidden")
+    complete(browser)
+    assert browser.run(SHOWN, 0) == [True] * 6
+    browser.driver.find_elements("css selector", "#accuracy-plot .legendtoggle")[1].click()
+    browser.wait("return !document.getElementById('show-1').checked", patience_s=20)
+    complete(browser)
+    assert browser.run(SHOWN, 1)[0] is False and browser.run(SHOWN, 0) == [True] * 6
+    assert browser.messages() == []
+
+
+def test_smoothing_takes_the_mean_of_a_window_around_each_point(browser, complete, seeds):
+    browser.open(seeds)
+    complete(browser)
+    line = "return document.getElementById('accuracy-plot').data[2].y"
+    raw = browser.run(line)
+    browser.find("#smoothing").send_keys("over 3")
+    browser.wait("return document.getElementById('smoothing').value === '3'")
+    complete(browser)
+    smooth = browser.wait(f"const y = (() => {{ {line} }})(); return y[1] !== {raw[1]!r} && y")
+    assert smooth[0] == raw[0] and smooth[-1] == raw[-1]
+    assert smooth[1:-1] == pytest.approx([sum(raw[k - 1 : k + 2]) / 3 for k in range(1, len(raw) - 1)])
+
+
+@pytest.mark.parametrize("page", ["one", "seeds"])
+def test_on_a_phone_the_whole_menu_is_seen_and_wide_tables_say_so(browser, complete, request, page):
+    browser.open(request.getfixturevalue(page), 390, 844)
+    complete(browser)
+    ends = browser.run(
+        "return Array.from(document.querySelectorAll('#menu a'), (a) => {const b = a.getBoundingClientRect();"
+        " return [b.left, b.right]})"
+    )
+    assert len(ends) >= 5 and all(0 <= left < right <= 390 for left, right in ends)
+    if page == "one":
+        browser.find("#fairness-table summary").send_keys(Keys.ENTER)
+    wider = "b.scrollWidth > b.clientWidth && !b.nextElementSibling.hidden"
+    browser.wait(
+        f"const b = document.querySelector(arguments[0]); return {wider}",
+        "#fairness-table .scroll" if page == "one" else "header .scroll",
+    )
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_near_and_far_devices_can_be_seen_in_either_theme(browser, complete, one, theme):
+    browser.open(one, theme=theme)
+    complete(browser)
+    panel = browser.run("return getComputedStyle(document.documentElement).getPropertyValue('--panel').trim()")
+    for chart in ("cell", "shares"):
+        scale = browser.run("return document.getElementById(arguments[0] + '-plot').data[0].marker.colorscale", chart)
+        for _, ink in scale:
+            brighter, darker = sorted((luminance(ink), luminance(panel)), reverse=True)
+            assert (brighter + 0.05) / (darker + 0.05) >= 3, (theme, ink)
+
+
+def luminance(colour):
+    """Relative luminance as WCAG defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_numbers_of_classes_never_overlap_and_ticks_read_naturally(browser, complete, one):
+    browser.open(one, 390, 844)
+    complete(browser)
+    boxes = browser.run(
+        "return Array.from(document.querySelectorAll('#knowledge-plot .textpoint text'), (t) =>"
+        " t.getBoundingClientRect()).filter((b) => b.width > 0).map((b) => [b.left, b.right, b.top, b.bottom])"
+    )
+    assert boxes
+    for index, (left, right, top, bottom) in enumerate(boxes):
+        for other in boxes[:index]:
+            assert right <= other[0] or other[1] <= left or bottom <= other[2] or other[3] <= top
+    assert "% of the variance" in browser.run(
+        "return document.getElementById('knowledge-plot')._fullLayout.xaxis.title.text"
+    )
+    browser.find("#shares-view-1 + span").click()
+    ticks = browser.wait(
+        "const p = document.getElementById('shares-plot'); return p.dataset.drawn === 'Power' &&"
+        " p._fullLayout.yaxis._vals.map((tick) => tick.text).filter(Boolean)"
+    )
+    assert ticks and all(re.fullmatch(r"(1|2|5)0{0,2} [pnµmk]?W", tick) for tick in ticks)

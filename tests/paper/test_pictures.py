@@ -107,3 +107,35 @@ def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     again = draw(figure, spending(), FULL, tmp_path / "again")
     assert all(one.read_bytes() == other.read_bytes() for one, other in zip(files, again, strict=True))
+
+
+def learning(gap: float) -> Store:
+    """Runs of Figure 2a: each line that much above the one before it at the end, with five seeds."""
+    store = Store(Path("nowhere"))
+    for place, line in enumerate(FIGURES["fig2a"]().lines(FULL)):
+        for seed in FULL.seeds:
+            accuracy = [0.5 + 0.002 * t - gap * (place + 0.1 * seed) for t in ROUNDS]
+            curve = {"rounds": ROUNDS, "accuracy": accuracy, **dict.fromkeys(("joules", "seconds", "bits"), ROUNDS)}
+            name = run_key(line.key, seed, FULL)
+            store.rows[name] = {"run": name, "accuracy": accuracy[-1], "devices_per_round": 10.0, "curve": curve}
+    return store
+
+
+def test_panels_of_a_row_have_one_range_and_the_figure_names_its_seeds_and_bands() -> None:
+    drawing = picture(FIGURES["fig2a"](), learning(0.02), FULL)
+    panels = drawing.axes
+    assert len(panels) == 4
+    for left, right in zip(panels[::2], panels[1::2], strict=True):
+        assert left.get_ylim() == right.get_ylim()
+    assert drawing.get_supxlabel() == "Lines: means over seeds 0 to 4; bands: ± one standard deviation over them."
+
+
+def test_where_curves_coincide_their_differences_are_drawn_paired_by_seed() -> None:
+    panels = picture(FIGURES["fig2a"](), learning(0.001), FULL).axes
+    assert len(panels) == 8 and panels[2].get_title("left") == "the same, minus KFL"
+    names = [text.get_text() for text in panels[2].texts]
+    assert "local-only \N{MINUS SIGN}0.10" in names
+    line = next(line for line in panels[2].lines if line.get_color() == style_of("local").colour)
+    assert abs(line.get_ydata()[-1] + 0.1) < 1e-9
+    low, high = panels[2].get_ylim()
+    assert low == -high and high < 5, "the range shows the small differences"

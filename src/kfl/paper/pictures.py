@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,10 +44,61 @@ def picture(figure: Figure, store: Store, scale: Scale) -> Drawing | None:
         return None
     title = figure.title + (f"\n{scale.mark}" if scale.mark else "")
     colour = "#a02020" if scale.quick else "black"
+    seeds = _seeds(panels, store, scale)
     if figure.shows == "difference":
-        return plot_differences(title, [_differences(panel, store, scale) for panel in panels], colour=colour)
-    drawn = [_drawn(panel, figure, store, scale) for panel in panels]
-    return plot_panels(title, drawn, figure.columns, colour=colour)
+        rows = [_differences(panel, store, scale) for panel in panels]
+        note = f"Dots: means over {seeds}; lines: 95 % intervals, paired by seed."
+        return plot_differences(title, rows, note=note, colour=colour)
+    drawn: list[DrawnPanel] = []
+    for first in range(0, len(panels), figure.columns):
+        row = panels[first : first + figure.columns]
+        curves = [_drawn(panel, figure, store, scale) for panel in row]
+        drawn += curves
+        if figure.shows == "accuracy" and len(row) == figure.columns and all(map(_coincide, curves)):
+            drawn += [_minus(panel, store, scale) for panel in row]
+    note = f"Lines: means over {seeds}; bands: ± one standard deviation over them."
+    return plot_panels(title, drawn, figure.columns, note=note, colour=colour)
+
+
+def _seeds(panels: Sequence[Panel], store: Store, scale: Scale) -> str:
+    """The seeds of a figure, in words."""
+    found = sorted({seed for panel in panels for line in panel.lines for seed in store.seeds(line, scale)})
+    return f"seeds {found[0]} to {found[-1]}" if len(found) > 1 else f"seed {found[0]} alone"
+
+
+COINCIDE = 1.0
+"""Points: curves that end nearer than this to another are hard to tell apart."""
+
+
+def _coincide(panel: DrawnPanel) -> bool:
+    """Whether lines over rounds end so near to each other that their difference is what there is to see."""
+    ends = sorted(float(curve.mean[-1]) for curve in panel.curves if curve.feasible)
+    near = any(b - a < COINCIDE for a, b in pairwise(ends))
+    return panel.across == "rounds" and near
+
+
+def _minus(panel: Panel, store: Store, scale: Scale) -> DrawnPanel:
+    """The other lines of a panel minus the first, seed by seed."""
+    baseline = panel.lines[0]
+    theirs = store.seeds(baseline, scale)
+    rows = [
+        {**_less(row, theirs[seed]), "algorithm": line.label}
+        for line in panel.lines[1:]
+        for seed, row in store.seeds(line, scale).items()
+        if seed in theirs
+    ]
+    styles = {line.label: LINE_STYLES.get(line.style) or style_of(line.style) for line in panel.lines}
+    curves = curves_of(rows, panel.across)
+    return DrawnPanel(f"the same, minus {baseline.label}", curves, styles, panel.across, minus=baseline.label)
+
+
+def _less(row: Record, other: Record) -> Record:
+    """The row with its accuracy less the other's, in the rounds in which both were tested."""
+    known = dict(zip(other["curve"]["rounds"], other["curve"]["accuracy"], strict=True))
+    kept = [index for index, number in enumerate(row["curve"]["rounds"]) if number in known]
+    curve = {name: [values[index] for index in kept] for name, values in row["curve"].items()}
+    curve["accuracy"] = [a - known[number] for a, number in zip(curve["accuracy"], curve["rounds"], strict=True)]
+    return {**row, "curve": curve}
 
 
 def _drawn(panel: Panel, figure: Figure, store: Store, scale: Scale) -> DrawnPanel:

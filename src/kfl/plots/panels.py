@@ -24,6 +24,8 @@ DOT_LABEL = 42
 """Characters in a line of a row's name."""
 NAME_GAP = 0.075
 """Between the names of two lines, as a share of the panel's height."""
+NEAR = 2.0
+"""Differences that end within these points of zero decide the range of their panels; larger ones leave it."""
 TICKS = 5
 """Roughly how many ticks a horizontal axis has."""
 PURPOSE = "Drawing the figures"
@@ -40,6 +42,8 @@ class Panel:
     """What the horizontal axis counts."""
     energy: bool = False
     """Whether the curves are energy in per cent of the budget, not accuracy."""
+    minus: str = ""
+    """What the curves are differences to, in points of accuracy; empty where they are accuracies."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,8 @@ class Differences:
     """Mean, low and high end; None for a rival that was not run."""
 
 
-def plot_panels(title: str, panels: Sequence[Panel], columns: int, *, colour: str = "black") -> Figure:
-    """Panels in a grid, under one title."""
+def plot_panels(title: str, panels: Sequence[Panel], columns: int, *, note: str = "", colour: str = "black") -> Figure:
+    """Panels in a grid, under one title; those of a row have one vertical range. The note stands below them."""
     rows = -(-len(panels) // columns)
     figure = new_figure(PURPOSE, layout="constrained")
     with _journal():
@@ -62,14 +66,16 @@ def plot_panels(title: str, panels: Sequence[Panel], columns: int, *, colour: st
         grid = figure.subplots(rows, columns, squeeze=False)
         for index, axes in enumerate(grid.flat):
             if index < len(panels):
-                _panel(axes, panels[index])
+                row = index - index % columns
+                _panel(axes, panels[index], _range(panels[row : row + columns]))
             else:
                 axes.set_visible(False)
         _title(figure, title, colour)
+        _note(figure, note)
     return figure
 
 
-def plot_differences(title: str, rows: Sequence[Differences], *, colour: str = "black") -> Figure:
+def plot_differences(title: str, rows: Sequence[Differences], *, note: str = "", colour: str = "black") -> Figure:
     """Differences between two algorithms, one row for each condition."""
     figure = new_figure(PURPOSE, layout="constrained")
     with _journal():
@@ -80,7 +86,7 @@ def plot_differences(title: str, rows: Sequence[Differences], *, colour: str = "
         axes.axvline(0, color="#555555", linewidth=0.9)
         axes.set_yticks(range(len(rows)), [fill(row.title, DOT_LABEL) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlabel("points of accuracy, with the 95 % interval over seeds")
+        axes.set_xlabel("points of accuracy")
         plain_axes(axes, "x")
         rivals = len(rows[0].rivals)
         if rivals:
@@ -89,6 +95,7 @@ def plot_differences(title: str, rows: Sequence[Differences], *, colour: str = "
                 loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=rivals, handletextpad=0.2, borderpad=0
             )
         _title(figure, title, colour)
+        _note(figure, note)
     return figure
 
 
@@ -102,7 +109,24 @@ def _title(figure: Figure, title: str, colour: str) -> None:
     figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=colour)
 
 
-def _panel(axes: Axes, panel: Panel) -> None:
+def _note(figure: Figure, note: str) -> None:
+    if note:
+        figure.supxlabel(note, fontsize=8, x=0.01, ha="left", color="#555555")
+
+
+def _range(panels: Sequence[Panel]) -> tuple[float, float]:
+    """The vertical range of all panels of a row, so that they can be compared by eye."""
+    curves = [curve for panel in panels for curve in panel.curves]
+    if panels[0].energy:
+        return 0.0, 1.06 * max(100.0, *(float(curve.mean.max()) for curve in curves))
+    if not panels[0].minus:
+        return y_range(curves)
+    ends = [float(abs(curve.mean[-1]) + curve.deviation[-1]) for curve in curves]
+    most = max(0.5, 2.5 * max((end for end in ends if end <= NEAR), default=min(ends)))
+    return -most, most
+
+
+def _panel(axes: Axes, panel: Panel, ends: tuple[float, float]) -> None:
     low, end = scale_x(axes, panel.curves, panel.across, ticks=TICKS)
     for curve in reversed(panel.curves):  # the first on top
         style = panel.styles[curve.name]
@@ -114,9 +138,11 @@ def _panel(axes: Axes, panel: Panel) -> None:
         )
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel("round" if panel.across == "rounds" else LABELS[panel.across][0])
-    axes.set_ylabel("energy used, % of the budget" if panel.energy else "accuracy over all devices, %")
-    top = max(100.0, *(float(curve.mean.max()) for curve in panel.curves))
-    axes.set_ylim(*((0.0, 1.06 * top) if panel.energy else y_range(panel.curves)))
+    said = f"points above {panel.minus}" if panel.minus else "accuracy over all devices, %"
+    axes.set_ylabel("energy used, % of the budget" if panel.energy else said)
+    axes.set_ylim(*ends)
+    if panel.minus:
+        axes.axhline(0, color="#888888", linewidth=0.8)
     if panel.energy:
         axes.axhline(100, color="#888888", linewidth=0.8)
     plain_axes(axes)
@@ -135,8 +161,9 @@ def _names(axes: Axes, panel: Panel, end: float) -> None:
     lead = {"arrowstyle": "-", "linewidth": 0.6, "linestyle": ":", "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
     for name, height in _below_the_title(spread_out(wanted, NAME_GAP)).items():
         colour = panel.styles[name].colour
+        last = next(float(curve.mean[-1]) for curve in panel.curves if curve.name == name)
         axes.annotate(
-            name,
+            f"{name} {_signed(last)}" if panel.minus else name,
             xy=(1.0, wanted[name]),
             xytext=(1.06, height),
             xycoords="axes fraction",
@@ -146,6 +173,10 @@ def _names(axes: Axes, panel: Panel, end: float) -> None:
             annotation_clip=False,
             arrowprops={**lead, "color": colour},
         )
+
+
+def _signed(points: float) -> str:
+    return f"{points:+.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _below_the_title(heights: Mapping[str, float]) -> dict[str, float]:

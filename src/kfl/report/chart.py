@@ -1,21 +1,18 @@
 """What a page is made of: charts as plain dictionaries for Plotly, each with a sentence and a table that say the same.
 
 Colours are roles, such as "@c1" or "@muted", and "@c1/0.2" with an opacity; the page turns them into the colours of
-its light or dark theme. Text from run folders is escaped where it is put into a chart, because Plotly reads some HTML.
+its light or dark theme, and "@scale" into a scale that can be seen there. Text from run folders is escaped where it is
+put into a chart, because Plotly reads some HTML.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from kfl.core.text import shortened
-from kfl.report.words import text
-from kfl.runfolder import RunData
 
 Figure = dict[str, Any]
 """`data` and `layout` as Plotly takes them."""
@@ -23,6 +20,8 @@ FloatArray = NDArray[np.float64]
 
 COLOURS = ("@c1", "@c2", "@c3", "@c4", "@c5", "@c6", "@c7", "@c8")
 DASHES = ("solid", "dash", "dot", "dashdot")
+SCALE = "@scale"
+"""From little to much; its ends can be seen on the light page and on the dark one."""
 MOST_ROWS = 40
 """Rows of a table that are shown; a table is thinned to these."""
 
@@ -35,6 +34,8 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     """Said under the table, such as how it was thinned."""
+    groups: tuple[int, ...] = ()
+    """The group of a comparison that each row is about, where rows are."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def table(
     """A table, thinned where it is long. A note says so, or that `rows` are only some of a `total`.
 
     >>> table(["round"], [["1"], ["2"], ["3"]], most=2)
-    Table(columns=('round',), rows=(('1',), ('3',)), note='2 of 3 rows.')
+    Table(columns=('round',), rows=(('1',), ('3',)), note='2 of 3 rows.', groups=())
     """
     kept = [tuple(rows[index]) for index in thinned(len(rows), most)]
     total = len(rows) if total is None else total
@@ -110,7 +111,11 @@ def figure(traces: list[Any], x: dict[str, Any], y: dict[str, Any], **layout: An
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis with a title."""
+    """An axis with a title.
+
+    With `si="J"` its values are in that unit, and the page chooses the prefix: it scales values and ticks, and writes
+    the unit behind the title. In a hover text of such a chart, `[[y]]` stands for the unit.
+    """
     return {"title": {"text": title}, **more}
 
 
@@ -127,7 +132,7 @@ def dots(x: list[Any], y: list[Any], marker: dict[str, Any], **more: Any) -> dic
 
 def colours_by(values: list[Any], title: str, **style: Any) -> dict[str, Any]:
     """What colours the markers of a trace by a value, with a scale beside the chart."""
-    return {"color": values, "colorscale": "Cividis", "showscale": True, "colorbar": colour_bar(title, **style)}
+    return {"color": values, "colorscale": SCALE, "showscale": True, "colorbar": colour_bar(title, **style)}
 
 
 def colour_bar(title: str, **style: Any) -> dict[str, Any]:
@@ -136,61 +141,28 @@ def colour_bar(title: str, **style: Any) -> dict[str, Any]:
 
 
 def ink(index: int) -> str:
-    """The colour of a run in a comparison."""
+    """The colour of a group in a comparison."""
     return COLOURS[index % len(COLOURS)]
 
 
 def stroke(index: int) -> dict[str, str]:
-    """The kind of line of a run in a comparison, so that lines can be told apart without colours."""
-    return {"dash": DASHES[index % len(DASHES)]}
+    """The dashes of a group in a comparison, so that lines can be told apart without colours, and nine groups too.
+
+    >>> stroke(0), stroke(8)
+    ({'dash': 'solid'}, {'dash': 'dash'})
+    """
+    return {"dash": DASHES[(index + index // len(COLOURS)) % len(DASHES)]}
 
 
-@dataclass(frozen=True, eq=False)
-class ShownRun:
-    """A run on a page, with its name and its colour there."""
-
-    run: RunData
-    name: str
-    colour: int = 0
-
-    @property
-    def label(self) -> str:
-        """Its name in a chart."""
-        return text(shortened(self.name))
-
-    def line(self, x: list[Any], y: list[Any], **more: Any) -> dict[str, Any]:
-        """A line in its colour and dashes."""
-        style = {**stroke(self.colour), **more.pop("line", {})}
-        return line(self.label, x, y, ink(self.colour), line=style, **more)
-
-
-def gathered(chart: Chart, runs: Sequence[ShownRun], kinds: Mapping[str, int]) -> Chart:
-    """A chart of too many runs for a legend: thin lines, and one entry for each kind."""
-    names = {shown.label for shown in runs}
-    keys = [line(text(kind), [None], [None], ink(index), line=stroke(index)) for kind, index in kinds.items()]
-
-    def thin(trace: dict[str, Any]) -> dict[str, Any]:
-        if trace.get("name") not in names:
-            return trace
-        return {**trace, "showlegend": False, "line": {**trace["line"], "width": 1.2}, "opacity": 0.8}
-
-    views = {
-        label: {
-            "data": [*map(thin, figure["data"]), *keys],
-            "layout": {**figure["layout"], "showlegend": True, "hovermode": "closest"},
-        }
-        for label, figure in chart.views.items()
-    }
-    return replace(chart, views=views)
-
-
-def band(name: str, x: list[Any], low: list[Any], high: list[Any], colour: str) -> list[dict[str, Any]]:
+def band(
+    name: str, x: list[Any], low: list[Any], high: list[Any], colour: str, opacity: float = 0.16
+) -> list[dict[str, Any]]:
     """The space between two lines."""
     edge = {"width": 0, "color": colour}
     common = {"type": "scatter", "mode": "lines", "x": x, "line": edge, "hoverinfo": "skip", "legendgroup": name}
     return [
         {**common, "y": low, "showlegend": False},
-        {**common, "y": high, "name": name, "fill": "tonexty", "fillcolor": f"{colour}/0.16"},
+        {**common, "y": high, "name": name, "fill": "tonexty", "fillcolor": f"{colour}/{opacity:g}"},
     ]
 
 

@@ -1,6 +1,6 @@
-"""Accuracy against its cost (rounds, joules, seconds, bits), and accuracy of single devices.
+"""Accuracy against its cost: rounds, joules, seconds, bits.
 
-Devices are shown from the worst to the best, with how evenly accuracy is spread, at the end and on the way.
+Runs that differ in nothing but the seed are one line, their mean, with a band.
 """
 
 from __future__ import annotations
@@ -16,75 +16,105 @@ from kfl.report.chart import (
     Chart,
     Figure,
     FloatArray,
-    ShownRun,
     Table,
     axis,
     band,
-    dashed,
     figure,
     ink,
     line,
-    note,
     numbers,
     table,
     thinned,
 )
-from kfl.report.measures import Fairness, fairness, spent_curves, totals, trail_accuracy
+from kfl.report.groups import Group, over_seeds
+from kfl.report.measures import spent_curves, totals, trail_accuracy
 from kfl.report.words import about, between, percent, quantity
 from kfl.runfolder import RunData
 
 MOST_POINTS = 600
-AXES = {
+MOST_IN_LEGEND = 8
+"""Groups that a chart's own legend names; of more, the list on top of the page does."""
+PERCENT = {"tickformat": ".2~%"}
+AXES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "rounds": ("Rounds", "round", {}),
-    "joules": ("Joules", "energy of all devices, J", {"tickformat": "~s"}),
-    "seconds": ("Seconds", "time in the cell, s", {"tickformat": "~s"}),
-    "bits": ("Bits", "bits uploaded by all devices", {"tickformat": "~s"}),
+    "joules": ("Joules", "energy of all devices", {"si": "J"}),
+    "seconds": ("Seconds", "time in the cell", {"si": "s"}),
+    "bits": ("Bits", "uploaded by all devices", {"si": "bit"}),
 }
+SMOOTH = {"smooth": True}
 
 
-def accuracy_chart(runs: Sequence[ShownRun]) -> Chart:
+def accuracy_chart(groups: Sequence[Group]) -> Chart:
     """Accuracy of all devices, scheduled or not, against rounds and against everything that was spent."""
+    alone = is_alone(groups)
     views = {}
     for unit, (label, title, style) in AXES.items():
-        if unit != "rounds" and not any(spent_curves(shown.run)[unit][-1:].sum() > 0 for shown in runs):
+        if unit != "rounds" and not any(spent_curves(run)[unit][-1:].sum() > 0 for g in groups for run in g.runs):
             continue
         traces: list[Any] = []
-        for shown in runs:
-            traces += _traces(shown, unit, alone=len(runs) == 1)
-        views[label] = _over(axis(title, rangemode="tozero", **style), traces)
-    tested = {shown.run.tested for shown in runs}
+        for group in groups:
+            traces += _alone(group, unit) if alone else _together(group, unit)
+        views[label] = _over(axis(title, rangemode="tozero", **style), traces, legend=len(groups) <= MOST_IN_LEGEND)
+    tested = {run.tested for group in groups for run in group.runs}
+    told = about([(group.name, _sentence(group)) for group in groups], _range(groups))
     return Chart(
         "accuracy",
         f"Accuracy of {tested.pop() if len(tested) == 1 else 'all tested devices'}",
-        about([(shown.name, _sentence(shown.run)) for shown in runs], _range(runs)),
+        f"{told} {over_seeds(groups)}".strip(),
         views,
         "Accuracy against",
-        _table(runs),
+        _table(groups),
         wide=True,
         tall=True,
     )
 
 
-def _over(x: dict[str, Any], traces: list[Any]) -> Figure:
-    return figure(traces, x, axis("accuracy", tickformat=".0%"), hovermode="x unified")
+def is_alone(groups: Sequence[Group]) -> bool:
+    """Whether there is one run, not a comparison."""
+    return len(groups) == 1 and len(groups[0].runs) == 1
 
 
-def _traces(shown: ShownRun, unit: str, *, alone: bool) -> list[Any]:
-    run = shown.run
-    traces = _spread(run, unit, ink(shown.colour)) if alone else []
-    traces.append(shown.line(*_points(run, unit), line={"width": 2.5 if alone else 2}, hovertemplate="%{y:.2%}"))
-    if alone and run.twin is not None and run.twin.played:
+def _over(x: dict[str, Any], traces: list[Any], *, legend: bool = True) -> Figure:
+    return figure(traces, x, axis("accuracy", **PERCENT), hovermode="x unified", showlegend=legend)
+
+
+def _alone(group: Group, unit: str) -> list[Any]:
+    """One run with the spread over its devices, and its local-only twin."""
+    run = group.run
+    x, y = _points(run, unit)
+    style: dict[str, Any] = {"hovertemplate": "%{y:.2%}", "meta": SMOOTH}
+    traces = [
+        *_spread(run, unit, ink(group.index)),
+        {**group.line(x, y, line={"width": 2.5}, **style), "legendgroup": ""},
+    ]
+    if run.twin is not None and run.twin.played:
         x, y = _points(run.twin, unit)
-        dash = {"dash": "dash"}
-        traces.append(line("nothing shared (local-only)", x, y, "@muted", line=dash, hovertemplate="%{y:.2%}"))
+        traces.append(line("training alone", x, y, "@muted", line={"dash": "dash"}, **style))
     return traces
+
+
+def _together(group: Group, unit: str) -> list[Any]:
+    tested = group.bundle(tested_accuracy)
+    spent = group.bundle(_spent, unit)
+    return group.lines(numbers(spent.mean), tested, limits=(0.0, 1.0), hovertemplate="%{y:.2%}", meta=SMOOTH)
+
+
+def tested_accuracy(run: RunData) -> tuple[NDArray[np.int64], FloatArray]:
+    """The rounds in which a run was tested, thinned, and its accuracy then."""
+    tested = np.flatnonzero(np.isfinite(run.rounds.accuracy))
+    kept = tested[thinned(len(tested), MOST_POINTS)]
+    return kept, run.rounds.accuracy[kept]
+
+
+def _spent(run: RunData, unit: str) -> tuple[NDArray[np.int64], FloatArray]:
+    """The rounds in which a run was tested, and what had been spent by then."""
+    kept, _ = tested_accuracy(run)
+    return kept, spent_curves(run)[unit][kept]
 
 
 def _points(run: RunData, unit: str) -> tuple[list[Any], list[Any]]:
     """What had been spent when the run was tested, and its accuracy then."""
-    tested = np.flatnonzero(np.isfinite(run.rounds.accuracy))
-    kept = tested[thinned(len(tested), MOST_POINTS)]
-    return numbers(spent_curves(run)[unit][kept]), numbers(run.rounds.accuracy[kept])
+    return numbers(_spent(run, unit)[1]), numbers(tested_accuracy(run)[1])
 
 
 def _spread(run: RunData, unit: str, colour: str) -> list[Any]:
@@ -102,172 +132,52 @@ def _spread(run: RunData, unit: str, colour: str) -> list[Any]:
     ]
 
 
-def _range(runs: Sequence[ShownRun]) -> str:
-    last = [(totals(shown.run).accuracy, shortened(shown.name)) for shown in runs]
+def _range(groups: Sequence[Group]) -> str:
+    last = [(_last(group), shortened(group.name)) for group in groups]
     known = [(accuracy, name) for accuracy, name in last if accuracy is not None]
     if not known:
         return "No round has been tested yet."
     return f"Accuracy from {between(known, lambda value: percent(value, 2))}."
 
 
-def _sentence(run: RunData) -> str:
-    sums = totals(run)
-    if sums.accuracy is None:
+def _last(group: Group) -> float | None:
+    found = [accuracy for run in group.runs if (accuracy := totals(run).accuracy) is not None]
+    return float(np.mean(found)) if found else None
+
+
+def _sentence(group: Group) -> str:
+    accuracy = _last(group)
+    if accuracy is None:
         return "no round has been tested yet."
-    told = f"{percent(sums.accuracy, 2)} after {run.played:,} rounds (best {percent(sums.best_accuracy, 2)})"
+    played = max(run.played for run in group.runs)
+    if len(group.runs) > 1:
+        return f"{percent(accuracy, 2)} after {played:,} rounds, the mean of {group.seeds}."
+    run = group.run
+    told = f"{percent(accuracy, 2)} after {played:,} rounds (best {percent(totals(run).best_accuracy, 2)})"
     if run.twin is not None and (alone := totals(run.twin).accuracy) is not None:
-        points = 100 * (sums.accuracy - alone)
-        told += f", {abs(points):.2f} points {'above' if points >= 0 else 'below'} the same devices with nothing shared"
+        points = 100 * (accuracy - alone)
+        told += f", {abs(points):.2f} points {'above' if points >= 0 else 'below'} the same devices training alone"
     return told + "."
 
 
-def _table(runs: Sequence[ShownRun]) -> Table:
+def _table(groups: Sequence[Group]) -> Table:
     rows = []
-    for shown in runs:
-        accuracy, spent = shown.run.rounds.accuracy, spent_curves(shown.run)
-        tested = np.flatnonzero(np.isfinite(accuracy))
-        for index in tested[thinned(len(tested), max(4, 40 // len(runs)))]:
-            costs = [
-                quantity(spent[unit][index], si) for unit, si in (("joules", "J"), ("seconds", "s"), ("bits", "bit"))
-            ]
-            rows.append((shown.name, str(index + 1), percent(accuracy[index], 2), *costs))
-    return table(("run", "rounds", "accuracy", "energy", "time", "uploaded"), rows, most=80)
+    for group in groups:
+        tested = group.bundle(tested_accuracy)
+        ends = tested.ends()
+        units = {unit: group.bundle(_spent, unit).mean for unit in AXES}
+        for index in thinned(len(tested.rounds), max(4, 40 // len(groups))):
+            costs = [quantity(units[u][index], si) for u, si in (("joules", "J"), ("seconds", "s"), ("bits", "bit"))]
+            between_ends = (
+                () if not any(len(g.runs) > 2 for g in groups) else (_interval(ends, index, len(group.runs)),)
+            )
+            rounds = str(tested.rounds[index] + 1)
+            rows.append((group.name, rounds, percent(tested.mean[index], 2), *between_ends, *costs))
+    interval = ("95\N{NO-BREAK SPACE}% interval",) if any(len(group.runs) > 2 for group in groups) else ()
+    return table(("run", "rounds", "accuracy", *interval, "energy", "time", "uploaded"), rows, most=80)
 
 
-MOST_DEVICE_POINTS = 500
-BINS = 25
-
-
-def distribution_chart(runs: Sequence[ShownRun]) -> Chart | None:
-    """Every device's accuracy, sorted, and for one run how many devices have which."""
-    known = [np.sort(shown.run.accuracy[np.isfinite(shown.run.accuracy)]) for shown in runs]
-    if not any(values.size for values in known):
-        return None
-    traces = []
-    for shown, values in zip(runs, known, strict=True):
-        kept = thinned(values.size, MOST_DEVICE_POINTS)
-        share = (kept + 0.5) / max(values.size, 1)
-        shape = {"shape": "hvh" if values.size <= MOST_DEVICE_POINTS else "linear"}
-        traces.append(shown.line(numbers(share, 4), numbers(values[kept], 4), line=shape, hovertemplate="%{y:.1%}"))
-    worst = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": 0.1, "y0": 0, "y1": 1}
-    label = {"xref": "x", "x": 0.05, "yref": "paper", "y": 1, "yanchor": "top", "textangle": -90}
-    font = {"color": "@c2", "size": 12}
-    views = {
-        "Sorted": figure(
-            traces,
-            axis("devices, from the worst to the best", tickformat=".0%", range=[0, 1]),
-            axis("accuracy", tickformat=".0%"),
-            shapes=[{**worst, "line": {"width": 0}, "fillcolor": "@c2/0.1", "layer": "below"}],
-            annotations=[note("worst tenth", "@c2", font=font, **label)],
-            showlegend=len(runs) > 1,
-        )
-    }
-    if len(runs) == 1:
-        views["Histogram"] = _histogram(known[0])
-    return Chart(
-        "devices",
-        "Accuracy of each device",
-        about([(shown.name, _fairness(shown.run)) for shown in runs], _device_range(runs)),
-        views,
-        "Accuracy of each device, shown",
-        _fairness_table(runs),
-    )
-
-
-def _histogram(values: FloatArray) -> Figure:
-    low = min(float(values.min()), 0.95)
-    counts, edges = np.histogram(values, bins=BINS, range=(low, 1.0))
-    found = fairness(values)
-    marks = [] if found is None else [("mean", found.mean, "@ink"), ("worst tenth", found.worst_tenth, "@c2")]
-    lines = [dashed(shade, yref="paper", x0=x, x1=x, y0=0, y1=1) for _, x, shade in marks]
-    corner = {"yref": "paper", "y": 1, "xanchor": "right", "yanchor": "top", "xshift": -4}
-    notes = [
-        note(f"{label} {percent(x)}", shade, x=x, yshift=-18 * index, **corner)
-        for index, (label, x, shade) in enumerate(marks)
-    ]
-    bars = {
-        "type": "bar",
-        "x": numbers((edges[:-1] + edges[1:]) / 2, 4),
-        "y": counts.tolist(),
-        "width": numbers(np.diff(edges) * 0.92, 4),
-        "marker": {"color": "@c1"},
-        "hovertemplate": "%{y} devices at %{x:.1%}<extra></extra>",
-    }
-    x, y = axis("accuracy", tickformat=".0%"), axis("devices")
-    return figure([bars], x, y, shapes=lines, annotations=notes, hovermode="closest", showlegend=False)
-
-
-def _device_range(runs: Sequence[ShownRun]) -> str:
-    found = [(fairness(shown.run.accuracy), shortened(shown.name)) for shown in runs]
-    known = [(one.worst_tenth, name) for one, name in found if one is not None]
-    return f"The worst tenth of the devices is right in {between(known, percent)} of its tests."
-
-
-def _fairness(run: RunData) -> str:
-    found = fairness(run.accuracy)
-    if found is None:
-        return "accuracies of single devices are not known yet."
-    return (
-        f"the worst tenth of the devices is right in {percent(found.worst_tenth)} of its tests, the mean device in "
-        f"{percent(found.mean)}; Jain's index is {found.jain:.4f} and the standard deviation "
-        f"{100 * found.deviation:.1f} points."
-    )
-
-
-def _fairness_table(runs: Sequence[ShownRun]) -> Table:
-    rows = []
-    for shown in runs:
-        found = fairness(shown.run.accuracy)
-        if found is not None:
-            shares = (found.worst, found.worst_tenth, found.mean, found.best, found.deviation)
-            rows.append((shown.name, f"{found.devices:,}", *(percent(share) for share in shares), f"{found.jain:.4f}"))
-    columns = ("run", "devices tested", "worst", "worst tenth", "mean", "best", "standard deviation", "Jain's index")
-    return table(columns, rows)
-
-
-def fairness_chart(runs: Sequence[ShownRun]) -> Chart | None:
-    """How the spread over devices changed on the way, from the trails."""
-    trails = [_trail(shown.run) for shown in runs]
-    if not any(len(trail) >= 2 for trail in trails):
-        return None
-    views = {}
-    if len(runs) == 1:
-        views["Spread"] = _fan(*trail_accuracy(runs[0].run))
-    for label, what, style in (("Worst tenth", "worst_tenth", ".0%"), ("Jain's index", "jain", ".3f")):
-        traces = [
-            shown.line(list(trail), numbers([getattr(one, what) for one in trail.values()]))
-            for shown, trail in zip(runs, trails, strict=True)
-        ]
-        y = axis(label.lower(), tickformat=style)
-        views[label] = figure(traces, axis("round"), y, showlegend=len(runs) > 1, hovermode="x unified")
-    rows, told = [], []
-    for shown, trail in zip(runs, trails, strict=True):
-        for rounds, one in trail.items():
-            shares = (percent(one.worst_tenth), percent(one.mean), percent(one.best))
-            rows.append((shown.name, str(rounds), *shares, f"{one.jain:.4f}"))
-        if trail:
-            first, last = trail[min(trail)], trail[max(trail)]
-            told.append(f"the worst tenth went from {percent(first.worst_tenth)} to {percent(last.worst_tenth)}")
-    summary = f"Over the rounds {told[0]}." if len(told) == 1 else "The spread over devices as the runs went on."
-    columns = ("run", "rounds", "worst tenth", "mean", "best", "Jain's index")
-    return Chart("fairness", "Fairness over rounds", summary, views, "Shown over rounds", table(columns, rows))
-
-
-def _trail(run: RunData) -> dict[int, Fairness]:
-    """Fairness by the number of rounds played."""
-    found = {int(number) + 1: fairness(row) for number, row in zip(*trail_accuracy(run), strict=True)}
-    return {rounds: one for rounds, one in found.items() if one is not None}
-
-
-def _fan(rounds: NDArray[np.int64], accuracy: FloatArray) -> Figure:
-    known = accuracy[:, np.isfinite(accuracy).all(axis=0)]
-    x = [int(number) + 1 for number in rounds]
-    low, lower, middle, upper, high = (
-        numbers(row, 4) for row in np.quantile(known, (0.0, 0.25, 0.5, 0.75, 1.0), axis=1)
-    )
-    traces = [
-        *band("all devices", x, low, high, "@c1"),
-        *band("middle half", x, lower, upper, "@c1"),
-        line("median device", x, middle, "@c1", hovertemplate="%{y:.1%}"),
-    ]
-    return _over(axis("round"), traces)
+def _interval(ends: tuple[FloatArray, FloatArray] | None, index: int, count: int) -> str:
+    if ends is None or count < 3:
+        return "–"
+    return f"{percent(ends[0][index], 2)} to {percent(ends[1][index], 2)}"

@@ -5,54 +5,81 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kfl.core.text import several
-from kfl.report.chart import Chart, ShownRun, axis, band, figure, ink, level, line, numbers, table, thinned
+from kfl.report.chart import Chart, FloatArray, axis, band, figure, ink, level, line, numbers, table, thinned
+from kfl.report.charts_accuracy import MOST_IN_LEGEND, is_alone
+from kfl.report.groups import Bundle, Group, over_seeds
 from kfl.report.measures import BatteryCurves, battery_curves
 from kfl.report.words import about, percent, quantity
+from kfl.runfolder import RunData
 
 MOST_POINTS = 300
 
 
-def battery_chart(runs: Sequence[ShownRun]) -> Chart | None:
+def battery_chart(groups: Sequence[Group]) -> Chart | None:
     """The charge of the batteries, where the harvest went, and devices without charge; None without batteries."""
-    found = [(shown, curves) for shown in runs if (curves := battery_curves(shown.run)) is not None]
+    found = [(group, curves) for group in groups if (curves := _curves(group)) is not None]
     if not found:
         return None
+    alone = is_alone(groups)
     charge, joules, empty, rows = [], [], [], []
-    for shown, curves in found:
-        kept = thinned(shown.run.played, MOST_POINTS)
+    for group, curves in found:
+        mean, without = (_bundle(group, name) for name in ("mean_j", "empty"))
+        kept = mean.rounds
         x = [int(number) + 1 for number in kept]
-        if len(runs) == 1:
-            charge += band("all devices", x, numbers(curves.least_j[kept]), numbers(curves.most_j[kept]), ink(0))
-        label = {} if len(runs) > 1 else {"name": "mean device"}
-        charge.append({**shown.line(x, numbers(curves.mean_j[kept])), **label})
-        joules += _joules(shown, curves, x, kept, alone=len(runs) == 1)
-        empty.append({**shown.line(x, numbers(curves.empty[kept])), **({"name": "devices"} if label else {})})
+        if alone:
+            charge += band("all devices", x, numbers(curves[0].least_j[kept]), numbers(curves[0].most_j[kept]), ink(0))
+            charge.append({**group.line(x, numbers(mean.mean)), "name": "mean device", "legendgroup": ""})
+            joules += _joules(curves[0], x, kept)
+            empty.append({**group.line(x, numbers(without.mean)), "name": "devices"})
+        else:
+            charge += group.lines(x, mean)
+            stored = Bundle.of([(kept, (one.harvested_j - one.wasted_j)[kept]) for one in curves])
+            joules += group.lines(x, stored)
+            empty += group.lines(x, without)
+        columns = [_bundle(group, name).mean for name in ("least_j", "mean_j", "harvested_j", "wasted_j", "empty")]
         rows += [
-            (shown.name, str(round_), quantity(curves.least_j[k], "J"), quantity(curves.mean_j[k], "J"),
-             quantity(curves.harvested_j[k], "J"), quantity(curves.wasted_j[k], "J"), str(int(curves.empty[k])))
-            for round_, k in zip(x, kept, strict=True)
-        ]  # fmt: skip
-    capacities = {curves.capacity_j for _, curves in found}
+            (group.name, str(round_), *(quantity(value, "J") for value in joules_), f"{nobody:.3g}")
+            for round_, *joules_, nobody in zip(x, *columns, strict=True)
+        ]
+    capacities = {curves[0].capacity_j for _, curves in found}
     marked = level(capacities.pop(), "full") if len(capacities) == 1 else {}
-    across, unified = axis("round"), {"hovermode": "x unified"}
+    across, unified = axis("round"), {"hovermode": "x unified", "showlegend": len(groups) <= MOST_IN_LEGEND}
     views = {
-        "Charge": figure(charge, across, axis("charge, J", tickformat="~s", rangemode="tozero"), **marked, **unified),
-        "Joules": figure(joules, across, axis("all devices so far, J", tickformat="~s", rangemode="tozero"), **unified),
+        "Charge": figure(charge, across, axis("charge", si="J", rangemode="tozero"), **marked, **unified),
+        "Joules": figure(joules, across, axis("all devices so far", si="J", rangemode="tozero"), **unified),
         "Without charge": figure(empty, across, axis("devices without charge", rangemode="tozero"), **unified),
     }
-    told = about([(shown.name, _sentence(curves)) for shown, curves in found], "Batteries that fill, over the rounds.")
-    columns = ("run", "round", "least charge", "mean charge", "harvested so far", "wasted so far", "without charge")
-    return Chart("battery", "Batteries", told, views, "Shown", table(columns, rows))
+    told = about([(g.name, _sentence(curves[0])) for g, curves in found], "Batteries that fill, over the rounds.")
+    columns_ = ("run", "round", "least charge", "mean charge", "harvested so far", "wasted so far", "without charge")
+    summary = f"{told} {over_seeds([group for group, _ in found])}".strip()
+    return Chart("battery", "Batteries", summary, views, "Shown", table(columns_, rows))
 
 
-def _joules(shown: ShownRun, curves: BatteryCurves, x: list[int], kept: Any, *, alone: bool) -> list[Any]:
-    """Harvested, spent and wasted of one run; of several, what was harvested and could be stored."""
-    if not alone:
-        return [shown.line(x, numbers((curves.harvested_j - curves.wasted_j)[kept]))]
-    parts = {"harvested": (curves.harvested_j, "@c3"), "spent": (curves.spent_j, "@c1")}
-    parts["wasted, because full"] = (curves.wasted_j, "@c5")
-    return [line(name, x, numbers(values[kept]), colour) for name, (values, colour) in parts.items()]
+def _curves(group: Group) -> list[BatteryCurves] | None:
+    found = [curves for run in group.runs if (curves := battery_curves(run)) is not None]
+    return found if len(found) == len(group.runs) else None
+
+
+def _bundle(group: Group, name: str) -> Bundle:
+    def curve(run: RunData) -> tuple[NDArray[np.int64], FloatArray]:
+        kept = thinned(run.played, MOST_POINTS)
+        return kept, np.asarray(getattr(battery_curves(run), name), dtype=np.float64)[kept]
+
+    return group.bundle(curve)
+
+
+def _joules(curves: BatteryCurves, x: list[int], kept: NDArray[np.int64]) -> list[Any]:
+    """Harvested, spent and wasted of one run."""
+    parts = {"harvested": (curves.harvested_j, "@c3", "solid"), "spent": (curves.spent_j, "@c1", "dash")}
+    parts["wasted, because full"] = (curves.wasted_j, "@c5", "dot")
+    return [
+        line(name, x, numbers(values[kept]), colour, line={"dash": dash})
+        for name, (values, colour, dash) in parts.items()
+    ]
 
 
 def _sentence(curves: BatteryCurves) -> str:

@@ -20,8 +20,8 @@ class Flat:
     rounds: list[int]
     position: FloatArray
     """(rounds, classes, 2); NaN where a class was not known yet."""
-    explained: float
-    """Share of the variance over all rounds and classes that the two axes hold."""
+    explained: tuple[float, float]
+    """Share of the variance over all rounds and classes that each axis holds."""
     moved: FloatArray
     """Mean distance a known class moved since the kept round before; NaN for the first."""
     apart: FloatArray
@@ -47,11 +47,19 @@ def flatten(run: RunData) -> Flat | None:
     return Flat(
         rounds=[one[0] for one in seen],
         position=position,
-        explained=float((strength[:2] ** 2).sum()) / total if total > 0 else 1.0,
+        explained=_shares(strength, total),
         moved=_moved(stack, known),
         apart=np.array([_apart(rows[mask], np.mean) for rows, mask in zip(stack, known, strict=True)]),
         nearest=np.array([_apart(rows[mask], np.min) for rows, mask in zip(stack, known, strict=True)]),
     )
+
+
+def _shares(strength: FloatArray, total: float) -> tuple[float, float]:
+    """What the first two directions hold of all; one that does not exist holds nothing."""
+    if not total > 0:
+        return 1.0, 0.0
+    first, second = (float(one) ** 2 / total for one in (*strength[:2], 0.0)[:2])
+    return first, second
 
 
 def _moved(stack: FloatArray, known: NDArray[np.bool_]) -> FloatArray:
@@ -88,13 +96,14 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
         name="knowledge of a class",
         text=[str(c) for c in range(classes)],
         textfont={"color": "@panel", "size": 12},
-        hovertemplate="class %{text}<extra></extra>",
+        customdata=[str(c) for c in range(classes)],
+        hovertemplate="class %{customdata}<extra></extra>",
         showlegend=False,
     )
     view = figure(
         [paths, points],
-        axis("first principal direction", range=_range(flat.position[:, :, 0])),
-        axis("second principal direction", range=_range(flat.position[:, :, 1])),
+        axis(_named("first", flat.explained[0]), range=_range(flat.position[:, :, 0])),
+        axis(_named("second", flat.explained[1]), range=_range(flat.position[:, :, 1])),
         hovermode="closest",
     )
     frames = {
@@ -103,13 +112,17 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
         "points": 1,
         "paths": 0,
         "tail": _tail(flat.position),
+        "names": [str(c) for c in range(classes)],
         "x": [numbers(flat.position[:, c, 0], 4) for c in range(classes)],
         "y": [numbers(flat.position[:, c, 1], 4) for c in range(classes)],
     }
     late = int(np.isfinite(last[:, 0]).sum())
+    held = sum(flat.explained)
     summary = (
-        f"What the server knows of each of {classes} classes ({late} known at the end), a point per class. The axes "
-        f"are fixed and hold {percent(flat.explained, 0)} of the variance over all rounds. Move the slider, or play."
+        f"What the server knows of each of {classes} classes ({late} known at the end), a point per class. The plane "
+        f"shows {percent(held, 0)} of the variance over all rounds"
+        + (f"; {percent(1 - held, 0)} lie outside it, so near points need not be near" if held < 0.8 else "")
+        + ". Of points that overlap, one has its number."
     )
     rows = [
         (str(c), *(("–", "–") if np.isnan(last[c, 0]) else (f"{last[c, 0]:.3g}", f"{last[c, 1]:.3g}")))
@@ -118,6 +131,10 @@ def knowledge_chart(run: RunData, prefix: str) -> Chart | None:
     shown = table(("class", "first direction", "second direction"), rows)
     title = "Knowledge in two dimensions"
     return Chart(f"{prefix}knowledge", title, summary, {"": view}, table=shown, tall=True, frames=frames)
+
+
+def _named(which: str, share: float) -> str:
+    return f"{which} principal direction, {percent(share, 0)} of the variance"
 
 
 def _tail(position: FloatArray) -> int:
@@ -134,27 +151,47 @@ def _range(values: FloatArray) -> list[float | None]:
     return numbers([low - room, high + room], 4)
 
 
+REST = 0.01
+"""Knowledge that moves less than this share of the distance between classes in a round is said to be at rest."""
+
+
 def motion_chart(run: RunData, prefix: str) -> Chart | None:
-    """Whether knowledge has settled, and whether its classes are separated."""
+    """How far knowledge still moves, beside how far its classes lie apart."""
     flat = flatten(run)
     if flat is None or len(flat.rounds) < 2:
         return None
     x = [number + 1 for number in flat.rounds]
+    per_round = flat.moved / np.diff(flat.rounds, prepend=flat.rounds[0] - 1)
     traces = [
         line("between two classes, mean", x, numbers(flat.apart, 4), "@c1"),
         line("between the two nearest", x, numbers(flat.nearest, 4), "@c3", line={"dash": "dash"}),
-        line("moved since the point before", x, numbers(flat.moved, 4), "@c2", line={"dash": "dot"}),
+        line("moved in a round, mean", x, numbers(per_round, 4), "@c2", line={"dash": "dot"}),
     ]
     y = axis("distance between features", rangemode="tozero")
     view = figure(traces, axis("round"), y, hovermode="x unified")
     rows = [
         (str(index), *(f"{value:.3g}" if np.isfinite(value) else "–" for value in values))
-        for index, *values in zip(x, flat.apart.tolist(), flat.nearest.tolist(), flat.moved.tolist(), strict=True)
+        for index, *values in zip(x, flat.apart.tolist(), flat.nearest.tolist(), per_round.tolist(), strict=True)
     ]
-    shown = table(("rounds", "between two classes, mean", "between the two nearest", "moved"), rows)
-    ratio = flat.apart[-1] / flat.moved[-1] if flat.moved[-1] > 0 else np.inf
-    summary = (
-        f"Classes are {flat.apart[-1]:.3g} apart at the end; in the last step a class moved {flat.moved[-1]:.2g}"
-        " on average" + (f", {ratio:.0f} times less." if np.isfinite(ratio) and ratio >= 2 else ".")
+    shown = table(("rounds", "between two classes, mean", "between the two nearest", "moved in a round"), rows)
+    title, summary = _rest(flat, per_round)
+    return Chart(f"{prefix}motion", title, summary, {"": view}, table=shown, tall=True)
+
+
+def _rest(flat: Flat, per_round: FloatArray) -> tuple[str, str]:
+    """Whether knowledge came to rest, measured over the last tenth of the rounds that were kept."""
+    last = slice(-max(2, len(flat.rounds) // 10), None)
+    steps, apart = per_round[last][np.isfinite(per_round[last])], float(flat.apart[-1])
+    if not (steps.size and np.isfinite(apart) and apart > 0):
+        return (
+            "How far knowledge moves",
+            "Fewer than two classes are known, so there is no distance to hold it against.",
+        )
+    moving = float(steps.mean())
+    share = moving / apart
+    since = f"From round {flat.rounds[last][0] + 1} to {flat.rounds[-1] + 1}"
+    told = (
+        f"{since} a class moved {moving:.2g} in a round on average, {percent(share, 2)} of the {apart:.3g} between two "
+        f"classes; below {percent(REST, 0)} it counts as at rest."
     )
-    return Chart(f"{prefix}motion", "Does knowledge come to rest?", summary, {"": view}, table=shown, tall=True)
+    return ("Knowledge has come to rest" if share < REST else "Knowledge still moves"), told

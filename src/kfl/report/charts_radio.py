@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kfl.report.chart import (
+    SCALE,
     Chart,
     Figure,
     FloatArray,
@@ -42,12 +43,12 @@ def shares_chart(run: RunData, prefix: str) -> Chart | None:
         return None
     distance_m = run.cell.distance_m
     parts = {
-        "Share": (rounds.share, _log_axis("share of the band", rounds.share, ".2~p")),
-        "Power": (rounds.power_w, _log_axis("transmit power, W", rounds.power_w, ".1~s")),
-        "Energy": (rounds.upload_energy_j, _log_axis("energy of an upload, J", rounds.upload_energy_j, ".1~s")),
+        "Share": (rounds.share, _log_axis("share of the band", rounds.share, tickformat=".3~%")),
+        "Power": (rounds.power_w, _log_axis("transmit power", rounds.power_w, si="W")),
+        "Energy": (rounds.upload_energy_j, _log_axis("energy of an upload", rounds.upload_energy_j, si="J")),
     }
     if np.isfinite(rounds.gain).any():
-        parts["Gain"] = (rounds.gain, _log_axis("channel gain", rounds.gain, ".1~e"))
+        parts["Gain"] = (rounds.gain, _log_axis("channel gain", rounds.gain, tickformat=".1~e"))
     views = {
         label: _dots(run, values, distance_m, y) if len(rounds.device) <= MOST_DOTS else _bands(run, values, y)
         for label, (values, y) in parts.items()
@@ -71,11 +72,11 @@ def _sentence(run: RunData, radio: CellConfig) -> str:
     )
 
 
-def _log_axis(title: str, values: FloatArray, style: str) -> dict[str, Any]:
+def _log_axis(title: str, values: FloatArray, **style: Any) -> dict[str, Any]:
     """A logarithmic axis with ticks at 1, 2 and 5, or at powers of ten where these would crowd."""
     known = values[np.isfinite(values) & (values > 0)]
     decades = float(np.log10(known.max() / known.min())) if known.size else 0.0
-    return axis(title, type="log", tickformat=style, dtick="D2" if decades <= 3 else 1)
+    return axis(title, type="log", dtick="D2" if decades <= 3 else 1, **style)
 
 
 def _dots(run: RunData, values: FloatArray, distance_m: FloatArray, y: dict[str, Any]) -> Figure:
@@ -86,7 +87,7 @@ def _dots(run: RunData, values: FloatArray, distance_m: FloatArray, y: dict[str,
         numbers(np.where(values > 0, values, np.nan), 4),
         {"size": 5, "opacity": 0.75, **colours_by(numbers(distance_m[rounds.device], 3), "distance, m")},
         customdata=rounds.device.tolist(),
-        hovertemplate="device %{customdata}, round %{x}: %{y:.3~g}, at %{marker.color:.0f} m<extra></extra>",
+        hovertemplate="device %{customdata}, round %{x}: %{y:.3~g} [[y]], at %{marker.color:.0f} m<extra></extra>",
     )
     return figure([trace], axis("round"), y, hovermode="closest")
 
@@ -132,11 +133,11 @@ def cell_chart(run: RunData, prefix: str) -> Chart | None:
     if run.cell is None:
         return None
     taken = run.rounds.per_device(run.devices)
-    colours: dict[str, tuple[FloatArray, str, str]] = {"Rounds": (taken, "rounds taken part in", "~s")}
+    colours: dict[str, tuple[FloatArray, str, dict[str, str]]] = {"Rounds": (taken, "rounds taken part in", {})}
     if np.isfinite(run.accuracy).any():
-        colours["Accuracy"] = (run.accuracy, "accuracy", ".0%")
+        colours["Accuracy"] = (run.accuracy, "accuracy", {"tickformat": ".2~%"})
     if run.played:
-        colours["Energy"] = (device_energy(run), "energy, J", "~s")
+        colours["Energy"] = (device_energy(run), "energy", {"si": "J"})
     few = run.devices <= MOST_ON_MAP
     views = {
         label: (_points if few else _grid)(run, values, title, style)
@@ -185,22 +186,27 @@ def _map(run: RunData, traces: list[Any]) -> Figure:
     )
 
 
-def _points(run: RunData, values: FloatArray, title: str, style: str) -> Figure:
+def _points(run: RunData, values: FloatArray, title: str, style: dict[str, str]) -> Figure:
     where = np.zeros((run.devices, 2)) if run.cell is None else run.cell.position_m
     size, ring = (11, 18) if run.devices <= 300 else (6, 12)
-    coloured = colours_by(numbers(values, 4), title, tickformat=style)
+    coloured = colours_by(numbers(values, 4), title, **style)
     devices = dots(
         numbers(where[:, 0], 4),
         numbers(where[:, 1], 4),
         {"size": size, "line": {"color": "@muted", "width": 0.8}, **coloured},
         name="device",
         customdata=list(range(run.devices)),
-        hovertemplate=f"device %{{customdata}}: %{{marker.color:{style}}}<extra></extra>",
+        hovertemplate=f"device %{{customdata}}: %{{marker.color:{_shown(style)}<extra></extra>",
         showlegend=False,
     )
     open_ring = {"symbol": "circle-open", "size": ring, "color": "@c2", "line": {"width": 2}}
     chosen = dots([], [], open_ring, name="took part in this round", hoverinfo="skip")
     return _map(run, [devices, chosen])
+
+
+def _shown(style: dict[str, str]) -> str:
+    """The rest of a hover text that shows a value as the scale beside the chart does."""
+    return "".join((style.get("tickformat", ".4~g"), "}", " [[bar]]" if "si" in style else ""))
 
 
 def _chosen_frames(run: RunData) -> dict[str, Any]:
@@ -212,7 +218,7 @@ def _chosen_frames(run: RunData) -> dict[str, Any]:
     return {"kind": "marked", "labels": [f"round {index + 1}" for index in kept], "trace": 1, "of": 0, "which": who}
 
 
-def _grid(run: RunData, values: FloatArray, title: str, style: str) -> Figure:
+def _grid(run: RunData, values: FloatArray, title: str, style: dict[str, str]) -> Figure:
     """Too many devices for points: the mean over squares of the cell."""
     if run.cell is None:
         return {"data": [], "layout": {}}
@@ -228,8 +234,8 @@ def _grid(run: RunData, values: FloatArray, title: str, style: str) -> Figure:
         "x": middle,
         "y": middle,
         "z": [numbers(row, 3) for row in mean],
-        "colorscale": "Cividis",
-        "colorbar": colour_bar(title, tickformat=style),
-        "hovertemplate": f"mean of the devices here: %{{z:{style}}}<extra></extra>",
+        "colorscale": SCALE,
+        "colorbar": colour_bar(title, **style),
+        "hovertemplate": f"mean of the devices here: %{{z:{_shown(style)}<extra></extra>",
     }
     return _map(run, [squares])

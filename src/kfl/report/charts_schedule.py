@@ -9,7 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.text import several
-from kfl.report.chart import Chart, Figure, Table, axis, colour_bar, dots, figure, line, numbers, table, thinned
+from kfl.report.chart import (
+    SCALE,
+    Chart,
+    Figure,
+    Table,
+    axis,
+    colour_bar,
+    dots,
+    figure,
+    line,
+    numbers,
+    table,
+    thinned,
+)
 from kfl.report.words import percent, text
 from kfl.runfolder import RunData
 from kfl.scheduling import describe
@@ -117,7 +130,7 @@ def _groups(run: RunData, order: NDArray[np.int64]) -> Figure:
         "y0": 1,
         "dy": 1,
         "zmin": 0,
-        "colorscale": "Cividis",
+        "colorscale": SCALE,
         "hovertemplate": "group %{y}, near round %{x:.0f}: %{z:.0%} took part<extra></extra>",
         "colorbar": colour_bar("took part", tickformat=".0%"),
     }

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from kfl.core.errors import KflError
 from kfl.core.files import jsonable
+from kfl.report.groups import MAP, read_comparison
 from kfl.report.loopback import Answer, LoopbackServer
 from kfl.report.page import Content, compose, render
 from kfl.report.words import duration, text
-from kfl.runfolder import LOCAL_ONLY, RunData, RunReader, find_runs, is_run_folder, read_run, runs_in
+from kfl.runfolder import LOCAL_ONLY, RunData, RunReader, is_run_folder, runs_in
 
 PORT = 8378
 """Where the page is, unless that port is taken."""
@@ -64,8 +65,11 @@ class LiveRun:
     def _read(self) -> None:
         self._problem = ""
         try:
-            self._runs = [read_run(path) for path in find_runs([self.path])] if self._begun() else []
-            self._content = compose(self._runs) if self._runs else _waiting(self.path)
+            if self._begun():
+                comparison = read_comparison([self.path])
+                self._runs, self._content = comparison.runs, compose(comparison)
+            else:
+                self._runs, self._content = [], _waiting(self.path)
         except KflError as problem:  # what was read before stays on the page
             self._problem = str(problem)
             if not self._runs:
@@ -79,7 +83,8 @@ class LiveRun:
         folders = [self.path, self.path / LOCAL_ONLY]
         if not is_run_folder(self.path):
             folders += runs_in(self.path)
-        return "-".join(RunReader(folder).stamp() for folder in folders)
+        changed = (self.path / MAP).stat().st_mtime_ns if (self.path / MAP).is_file() else 0
+        return "-".join([f"{changed:x}", *(RunReader(folder).stamp() for folder in folders)])
 
     def _state(self) -> str:
         """How the run stands, in words that change seldom, because they are read aloud."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kfl.report.chart import Chart, Table
+from kfl.report.chart import Chart, Table, ink, stroke
 from kfl.report.words import text
 
 
@@ -58,18 +58,52 @@ def _details(chart: Chart) -> str:
 def table_html(shown: Table, caption: str, *, seen: bool = False) -> str:
     """A table that scrolls sideways where the screen is narrow."""
     head = "".join(f'<th scope="col">{text(column)}</th>' for column in shown.columns)
-    body = "".join(f"<tr>{_cells(row)}</tr>" for row in shown.rows)
+    body = "".join(_row(row, shown.groups[index] if shown.groups else None) for index, row in enumerate(shown.rows))
     note = f'<p class="note">{text(shown.note)}</p>' if shown.note else ""
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}, table"><table>'
         f"<caption{'' if seen else ' class=unseen'}>{text(caption)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
+        f'<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div><p class="cue" hidden>Scroll the table '
+        f"sideways for more columns →</p>{note}"
     )
 
 
-def _cells(row: Sequence[str]) -> str:
+def _row(row: Sequence[str], group: int | None) -> str:
     first, *rest = row
-    return f'<th scope="row">{text(first)}</th>' + "".join(f"<td>{text(cell)}</td>" for cell in rest)
+    mark, swatch = ("", "") if group is None else (f' data-group="{group}"', swatch_html(group))
+    cells = "".join(f"<td>{text(cell)}</td>" for cell in rest)
+    return f'<tr{mark}><th scope="row">{swatch}{text(first)}</th>{cells}</tr>'
+
+
+_DASH_LENGTHS = {"solid": "", "dash": "9 5", "dot": "2.5 3.5", "dashdot": "9 4 2.5 4"}
+
+
+def swatch_html(group: int) -> str:
+    """A piece of a group's line, in its colour and dashes."""
+    lengths = _DASH_LENGTHS[stroke(group)["dash"]]
+    return (
+        f'<svg class="swatch" width="34" height="10" aria-hidden="true"><line x1="1" y1="5" x2="33" y2="5" '
+        f'class="{ink(group)[1:]}" stroke-dasharray="{lengths}"/></svg>'
+    )
+
+
+WINDOWS = (3, 5, 11, 21)
+
+
+def controls_html(groups: Sequence[tuple[int, str]]) -> str:
+    """What applies to all charts of the page: which groups are shown, and over how many points lines are smoothed."""
+    boxes = "".join(
+        f'<label data-swatch="{index}"><input type="checkbox" id="show-{index}" value="{index}" checked>'
+        f"{swatch_html(index)}<span>{text(name)}</span></label>"
+        for index, name in groups
+    )
+    shown = f'<fieldset id="shown"><legend>Show</legend>{boxes}</fieldset>' if len(groups) > 1 else ""
+    options = "".join(f'<option value="{count}">over {count} points</option>' for count in WINDOWS)
+    return (
+        f'<form class="everywhere" id="everywhere" aria-label="What the charts show">{shown}'
+        f'<label class="chooser" for="smoothing">Smoothing <select id="smoothing"><option value="1">none</option>'
+        f"{options}</select></label></form>"
+    )
 
 
 def cards_html(cards: Sequence[tuple[str, str, str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +123,15 @@ _INKS = dict(zip(ENERGY_PARTS, ("@c1", "@c6", "@c5", "@c2", "@c4", "@c3"), stric
 def part_ink(part: str) -> str:
     """The colour of a part of the energy, the same in every chart; sending, in the printed model, is radiating."""
     return _INKS.get(part, _INKS["radiating"])
+
+
+_PATTERNS = dict(zip(ENERGY_PARTS, ("", ".", "/", "x", "-", "|"), strict=True))
+
+
+def part_mark(part: str) -> dict[str, Any]:
+    """How a bar of a part of the energy is filled: coloured, and hatched, so that parts can be told apart in grey."""
+    pattern = {"shape": _PATTERNS.get(part, _PATTERNS["radiating"]), "fillmode": "overlay", "fgcolor": "@panel"}
+    return {"color": part_ink(part), "pattern": {**pattern, "size": 5, "solidity": 0.35}}
 
 
 def energy_parts(run: RunData) -> dict[str, FloatArray]:

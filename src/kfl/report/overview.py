@@ -1,29 +1,33 @@
-"""The top of a page: what happened in one sentence, the numbers that matter, and several runs side by side."""
+"""The top of a page about one run: its title, what happened in one sentence, and the numbers that matter."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from kfl.core.config import differences
-from kfl.core.text import DASH, several
-from kfl.experiment import identity_fields
-from kfl.report.chart import ShownRun, Table
+from kfl.core.text import several, shortened
+from kfl.report.companions import Companions
 from kfl.report.measures import Totals, battery_curves, device_energy, fairness, totals
-from kfl.report.words import duration, percent, quantity
+from kfl.report.words import duration, percent, quantity, title_of
 from kfl.runfolder import RunData, given_as_objects
 from kfl.scheduling import SCHEDULERS, DriftScheduler, EnergyBound, by_part, describe, dominant, why_not_covered
 
-MOST_COLOURS = 8
+
+def title(run: RunData) -> str:
+    """What was run."""
+    of = f"{several(run.devices, 'device')}, {several(run.planned, 'round')}"
+    return f"{title_of(run.algorithm)} on {shortened(run.dataset)}: {of}"
 
 
 def state_of(run: RunData) -> str:
     """How far a run is, in a few words."""
+    if run.finished and not len(run.rounds.device):
+        return "nobody took part"
     if run.finished:
         return f"finished, {several(run.played, 'round')}"
     return f"round {run.played:,} of {run.planned:,}"
@@ -55,13 +59,23 @@ def sentence(run: RunData) -> str:
     return told + "."
 
 
-def cards(run: RunData) -> list[tuple[str, str, str]]:
+def warnings(run: RunData) -> list[str]:
+    """What a reader must know before any number: most of it would otherwise pass for a result."""
+    found = []
+    never = int((run.rounds.per_device(run.devices) == 0).sum())
+    if run.finished and len(run.rounds.device) and never > run.devices / 2:
+        of = several(run.devices, "device")
+        found.append(f"{never:,} of {of} never took part: their accuracy is that of untrained models.")
+    return [*found, *run.notes]
+
+
+def cards(run: RunData, beside: Companions | None = None) -> list[tuple[str, str, str]]:
     """The numbers on top: label, value, and what to hold it against."""
     sums, fair = totals(run), fairness(run.accuracy)
     found = [("Accuracy", percent(sums.accuracy, 2), f"best {percent(sums.best_accuracy, 2)}, {run.tested}")]
     if fair is not None:
         found.append(("Worst tenth", percent(fair.worst_tenth), f"of devices; Jain's index {fair.jain:.3f}"))
-    found += _against_training_alone(run)
+    found += _against_training_alone(run, beside or Companions(run.twin))
     if run.cell is not None:
         found += _energy_cards(run, sums)
     found.append(("Uploaded", quantity(sums.bits_up, "bit"), _against_fedavg(run, sums)))
@@ -79,21 +93,34 @@ def cards(run: RunData) -> list[tuple[str, str, str]]:
     return found
 
 
-def _against_training_alone(run: RunData) -> list[tuple[str, str, str]]:
-    """The run beside its local-only twin, over the devices that trained in both.
+def _against_training_alone(run: RunData, beside: Companions) -> list[tuple[str, str, str]]:
+    """The run beside its twins, the local-only one and the one that uploads nothing, over devices that trained in all.
 
-    What is gained is not what sharing adds: a pull towards any common targets gains much of it without an upload.
+    What is gained over training alone is not what sharing adds: a pull towards any common targets gains much of it
+    without an upload.
     """
-    if run.twin is None or run.twin.devices != run.devices:
+    others = [other for other in (beside.alone, beside.pulled) if other is not None and other.devices == run.devices]
+    known = [one for one in (run, *others) if np.isfinite(one.accuracy).any()]
+    trained = np.logical_and.reduce([one.rounds.per_device(run.devices) > 0 for one in known])
+    both = trained & np.logical_and.reduce([np.isfinite(one.accuracy) for one in known])
+    if len(known) < 2 or not both.any():
         return []
-    trained = (run.rounds.per_device(run.devices) > 0) & (run.twin.rounds.per_device(run.devices) > 0)
-    both = trained & np.isfinite(run.accuracy) & np.isfinite(run.twin.accuracy)
-    if not both.any():
-        return []
-    alone = float(run.twin.accuracy[both].mean())
-    points = 100 * (float(run.accuracy[both].mean()) - alone)
+    mean = {id(one): float(one.accuracy[both].mean()) for one in known}
+    ours = mean[id(run)]
+    told = []
+    if beside.alone is not None and id(beside.alone) in mean:
+        label, points = "Against training alone", 100 * (ours - mean[id(beside.alone)])
+        told.append(f"alone {percent(mean[id(beside.alone)], 2)}")
+    if beside.pulled is not None and id(beside.pulled) in mean:
+        gap, name = 100 * (ours - mean[id(beside.pulled)]), beside.pulled.algorithm
+        if told:
+            told.append(f"{gap:+.2f} against {name}, which uploads nothing")
+        else:
+            label, points = "Against no upload", gap
+            told.append(f"{name} {percent(mean[id(beside.pulled)], 2)}")
     who = f"{several(int(both.sum()), 'device')} that trained" if not both.all() else "all devices trained"
-    return [("Against training alone", f"{points:+.2f} points", f"alone {percent(alone, 2)}; {who}; one seed")]
+    value = f"{points:+.2f} points".replace("-", "\N{MINUS SIGN}")
+    return [(label, value, f"{'; '.join(told)}; {who}; one seed".replace("; -", "; \N{MINUS SIGN}"))]
 
 
 def _energy_cards(run: RunData, sums: Totals) -> list[tuple[str, str, str]]:
@@ -128,93 +155,6 @@ def _against_fedavg(run: RunData, sums: Totals) -> str:
     if run.algorithm == "fedavg" or not isinstance(models, float | int) or not models > 0:
         return f"by {several(sums.uploads, 'upload')}"
     return f"{percent(sums.bits_up / models, 2)} of what whole models take"
-
-
-def comparison(runs: Sequence[ShownRun]) -> Table:
-    """Several runs, one row each."""
-    finished = all(shown.run.finished for shown in runs)
-    rows = []
-    for shown in runs:
-        run = shown.run
-        sums, fair = totals(run), fairness(run.accuracy)
-        radio = run.cell is not None
-        over = DASH if sums.use_of_budget is None else f"{sums.over_budget:,}"
-        rows.append(
-            (
-                shown.name,
-                kind_of(run),
-                *([] if finished else [state_of(run)]),
-                percent(sums.accuracy, 2),
-                percent(None if fair is None else fair.worst_tenth),
-                DASH if fair is None else f"{fair.jain:.3f}",
-                quantity(sums.energy_j, "J") if radio else DASH,
-                over,
-                duration(sums.time_s) if radio else DASH,
-                quantity(sums.bits_up, "bit"),
-            )
-        )
-    columns = ["run", "algorithm, scheduler", *([] if finished else ["state"]), "accuracy", "worst tenth"]
-    columns += ["Jain's index", "energy", "over budget", "time in the cell", "uploaded"]
-    return Table(tuple(columns), tuple(rows))
-
-
-def comparison_sentence(runs: Sequence[ShownRun]) -> str:
-    """What the comparison says."""
-    sums = {shown.name: totals(shown.run) for shown in runs}
-    tested = {name: one for name, one in sums.items() if one.accuracy is not None}
-    told = f"{len(runs)} runs side by side."
-    if tested:
-        best = max(tested, key=lambda name: tested[name].accuracy or 0.0)
-        told += f" {best} is the most accurate with {percent(tested[best].accuracy, 2)}"
-        spent = {name: one.energy_j for name, one in tested.items() if one.energy_j > 0}
-        if spent:
-            least = min(spent, key=lambda name: spent[name])
-            told += f"; {least} spent the least energy, {quantity(spent[least], 'J')}"
-        told += "."
-    return told
-
-
-def shown_runs(runs: Sequence[RunData]) -> list[ShownRun]:
-    """Every run with a name and a colour: its own, or where there are too many, one per algorithm and scheduler."""
-    kinds = kinds_of(runs)
-    colours = [kinds[kind_of(run)] for run in runs] if kinds else range(len(runs))
-    return [ShownRun(*one) for one in zip(runs, _names(runs), colours, strict=True)]
-
-
-def _names(runs: Sequence[RunData]) -> list[str]:
-    """A name for each run: its folder's, with as many folders before it as it takes to tell them apart.
-
-    The number at the end tells apart what is the very same folder given twice in different words.
-    """
-    for depth in range(1, 5):
-        names = ["/".join(run.path.resolve().parts[-depth:]) for run in runs]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{name} ({index + 1})" for index, name in enumerate(names)]
-
-
-def kind_of(run: RunData) -> str:
-    """What runs of a kind have in common."""
-    return f"{run.algorithm}, {run.scheduler}"
-
-
-def kinds_of(runs: Sequence[RunData]) -> dict[str, int]:
-    """The kinds of runs and their colours, where there are too many runs for a colour each; else empty."""
-    if len(runs) <= MOST_COLOURS:
-        return {}
-    return {kind: index for index, kind in enumerate(dict.fromkeys(map(kind_of, runs)))}
-
-
-def what_differs(runs: Sequence[ShownRun]) -> Table:
-    """How each configuration differs from the first."""
-    first = identity_fields(runs[0].run.config)
-    rows = [(runs[0].name, "the others are compared with it")]
-    for shown in runs[1:]:
-        changed = [line for line in differences(first, identity_fields(shown.run.config)) if len(line) < 300]
-        # Settings that only one of two algorithms has say no more than the algorithm's name.
-        changed = [line for line in changed if "(absent)" not in line] or changed
-        rows.append((shown.name, "; ".join(changed) or "the same configuration"))
-    return Table(("run", "configuration"), tuple(rows))
 
 
 def commands(run: RunData) -> str:

@@ -15,29 +15,36 @@ from typing import Any
 from kfl._version import __version__
 from kfl.core.errors import RunFolderError
 from kfl.core.files import jsonable, write_atomic
-from kfl.report.chart import Chart, ShownRun, gathered
-from kfl.report.charts_accuracy import accuracy_chart, distribution_chart, fairness_chart
+from kfl.report.chart import Chart
+from kfl.report.charts_accuracy import accuracy_chart, is_alone
 from kfl.report.charts_battery import battery_chart
+from kfl.report.charts_devices import distribution_chart, fairness_chart
+from kfl.report.charts_difference import difference_chart, own_difference_chart
 from kfl.report.charts_energy import budget_chart, pace_chart, parts_chart
 from kfl.report.charts_knowledge import knowledge_chart, motion_chart
 from kfl.report.charts_radio import cell_chart, shares_chart
 from kfl.report.charts_schedule import faults_chart, participants_chart, schedule_chart
-from kfl.report.markup import absent_html, cards_html, chart_html, code_html, facts_html, section_html, table_html
-from kfl.report.overview import (
-    cards,
-    commands,
-    comparison,
-    comparison_sentence,
-    facts,
-    kinds_of,
-    sentence,
-    shown_runs,
-    state_of,
-    what_differs,
+from kfl.report.companions import Companions, companions
+from kfl.report.groups import Comparison, Group, group_runs, read_comparison, seed_of
+from kfl.report.markup import (
+    absent_html,
+    cards_html,
+    chart_html,
+    code_html,
+    controls_html,
+    facts_html,
+    section_html,
+    table_html,
 )
+from kfl.report.overview import cards, commands, facts, sentence, state_of, title, warnings
+from kfl.report.side_by_side import overview, what_differs
+from kfl.report.side_by_side import sentence as comparison_sentence
+from kfl.report.side_by_side import title as comparison_title
 from kfl.report.words import text
-from kfl.runfolder import RunData, find_runs, read_run
+from kfl.runfolder import RunData, find_runs
 
+MOST_DETAILED = 24
+"""Runs of a comparison that each have their own charts; of more, one run of each group has."""
 OLD = "This run folder has no trail of its rounds (trail.jsonl), which kfl now writes during a run."
 
 
@@ -73,7 +80,7 @@ def build_report(paths: list[Path], out: Path | None = None) -> Path:
     """
     found = find_runs(paths)
     target = out or (found[0] / "report.html" if len(found) == 1 else found[0].parent / "report.html")
-    page = render(compose([read_run(path) for path in found]))
+    page = render(compose(read_comparison(paths)))
     try:
         write_atomic(target, page.encode())
     except OSError as problem:
@@ -83,55 +90,61 @@ def build_report(paths: list[Path], out: Path | None = None) -> Path:
     return target
 
 
-def compose(runs: list[RunData]) -> Content:
+def compose(runs: Comparison | Sequence[RunData]) -> Content:
     """The content of the page of one run or several."""
-    shown = shown_runs(runs)
-    content = Content(f"{shown[0].name} · kfl" if len(runs) == 1 else f"{len(runs)} runs compared · kfl")
-    if len(runs) == 1:
-        _top(content, shown[0])
-        _common(content, [replace(shown[0], name=runs[0].algorithm)])
-        _details(content, runs[0], "")
-    else:
-        _compared(content, shown)
-        _common(content, shown)
-        _all_details(content, shown)
+    comparison = runs if isinstance(runs, Comparison) else group_runs(runs)
+    groups = comparison.groups
+    if is_alone(groups):
+        run = groups[0].run
+        beside = companions(run)
+        content = Content(f"{title(run)} · kfl")
+        _top(content, run, beside)
+        content.html += controls_html([])
+        _common(content, [replace(groups[0], name=run.algorithm)], own_difference_chart(run, beside))
+        _details(content, run, "")
+        return content
+    content = Content(f"{comparison_title(comparison)} · kfl")
+    _compared(content, comparison)
+    _common(content, groups, difference_chart(groups, comparison.reference))
+    _all_details(content, comparison)
     return content
 
 
-def _top(content: Content, shown: ShownRun) -> None:
-    run = shown.run
-    state = f'<span class="badge{" done" if run.finished else ""}">{text(state_of(run))}</span>'
-    notes = "".join(absent_html(note) for note in run.notes)
+def _top(content: Content, run: RunData, beside: Companions) -> None:
+    done = run.finished and len(run.rounds.device)
+    state = f'<span class="badge{" done" if done else ""}">{text(state_of(run))}</span>'
+    notes = "".join(absent_html(note) for note in warnings(run))
     content.html += (
-        f'<header class="intro-block" id="top"><p class="kicker">{text(run.algorithm)} · {text(run.scheduler)} · '
-        f"{text(run.dataset)} · seed {text(run.config.get('seed', '?'))} {state}</p><h1>{text(shown.name)}</h1>"
-        f'<p class="lead">{text(sentence(run))}</p>{cards_html(cards(run))}{notes}</header>'
+        f'<header class="intro-block" id="top"><p class="kicker">{text(run.name)} · {text(run.scheduler)} · '
+        f"seed {text(run.config.get('seed', '?'))} {state}</p><h1>{text(title(run))}</h1>"
+        f'<p class="lead">{text(sentence(run))}</p>{cards_html(cards(run, beside))}{notes}</header>'
     )
 
 
-def _compared(content: Content, runs: Sequence[ShownRun]) -> None:
+def _compared(content: Content, comparison: Comparison) -> None:
+    names = [(group.index, group.name) for group in comparison.groups]
     content.html += (
-        f'<header class="intro-block" id="top"><p class="kicker">Comparison</p><h1>{len(runs)} runs compared</h1>'
-        f'<p class="lead">{text(comparison_sentence(runs))}</p>'
-        f"{table_html(comparison(runs), 'Runs side by side')}</header>"
+        '<header class="intro-block" id="top"><p class="kicker">Comparison</p>'
+        f"<h1>{text(comparison_title(comparison))}</h1>"
+        f'<p class="lead">{text(comparison_sentence(comparison))}</p>'
+        f"{table_html(overview(comparison), 'Runs side by side')}</header>{controls_html(names)}"
     )
 
 
-def _common(content: Content, runs: Sequence[ShownRun]) -> None:
-    """Sections that show all runs in the same charts."""
-    kinds = kinds_of([shown.run for shown in runs])
+def _common(content: Content, groups: Sequence[Group], difference: Chart | None) -> None:
+    """Sections that show all groups in the same charts."""
 
     def add(name: str, title: str, found: list[Chart | None], absent: str) -> None:
-        drawn = [gathered(chart, runs, kinds) if chart is not None and kinds else chart for chart in found]
-        content.section(name, title, content.charts(drawn, absent))
+        content.section(name, title, content.charts(found, absent))
 
-    played = any(shown.run.played for shown in runs)
+    played = any(run.played for group in groups for run in group.runs)
     not_yet = "No round is finished yet."
-    add("learning", "Accuracy", [accuracy_chart(runs) if played else None], not_yet)
-    devices = [distribution_chart(runs), fairness_chart(runs)]
+    tested = [group for group in groups if all(run.played for run in group.runs)]
+    add("learning", "Accuracy", [accuracy_chart(tested), difference] if played else [], not_yet)
+    devices = [distribution_chart(groups), fairness_chart(groups)]
     add("by-device", "Device by device", devices, "No device has been tested yet.")
-    energy = [budget_chart(runs), pace_chart(runs), parts_chart(runs), battery_chart(runs)] if played else []
-    no_radio = all(shown.run.cell is None for shown in runs)
+    energy = [make(tested) for make in (budget_chart, pace_chart, parts_chart, battery_chart)] if played else []
+    no_radio = all(group.run.cell is None for group in groups)
     add("by-budget", "Energy", energy, "Energy is not counted without a radio." if no_radio else not_yet)
 
 
@@ -159,18 +172,29 @@ def _details(content: Content, run: RunData, prefix: str) -> None:
     content.section(f"{prefix}again", "Repeat it", inner, linked=alone)
 
 
-def _all_details(content: Content, runs: Sequence[ShownRun]) -> None:
-    options = "".join(f'<option value="{index}">{text(shown.name)}</option>' for index, shown in enumerate(runs))
+def _all_details(content: Content, comparison: Comparison) -> None:
+    groups = comparison.groups
+    shown = [(group, run) for group in groups for run in group.runs]
+    note = ""
+    if len(shown) > MOST_DETAILED:
+        shown = [(group, group.run) for group in groups]
+        note = '<p class="note">One run of each group; kfl report of a run folder shows another.</p>'
+    names = [group.name if len(group.runs) == 1 else f"{group.name}, seed {seed_of(run)}" for group, run in shown]
+    options = "".join(
+        f'<option value="{index}" data-group="{group.index}">{text(name)}</option>'
+        for index, (name, (group, _)) in enumerate(zip(names, shown, strict=True))
+    )
     content.html += (
         '<section id="each" aria-labelledby="each-title"><h2 id="each-title">Run by run</h2>'
-        f'<label class="chooser" for="run-choice">Run <select id="run-choice">{options}</select></label></section>'
+        f'<label class="chooser" for="run-choice">Run <select id="run-choice">{options}</select></label>{note}'
+        "</section>"
     )
     content.links.append(("each", "Run by run"))
-    for index, shown in enumerate(runs):
+    for index, (_, run) in enumerate(shown):
         content.html += f'<div class="run" data-run="{index}"{"" if index == 0 else " hidden"}>'
-        _details(content, shown.run, f"r{index}-")
+        _details(content, run, f"r{index}-")
         content.html += "</div>"
-    changed = table_html(what_differs(runs), "What differs between the configurations")
+    changed = table_html(what_differs(comparison), "What differs between the configurations, seeds apart")
     content.section("differences", "What differs", changed)
 
 

@@ -50,7 +50,7 @@ def about(told: Sequence[tuple[str, str]], otherwise: str) -> str:
     """
     if len(told) == 1:
         return told[0][1][:1].upper() + told[0][1][1:]
-    return " ".join(f"{name}: {sentence}" for name, sentence in told) if len(told) <= 4 else otherwise
+    return " ".join(f"{name}: {sentence}" for name, sentence in told) if len(told) <= 2 else otherwise
 
 
 def between(values: Sequence[tuple[float, str]], show: Callable[[float], str]) -> str:
@@ -60,3 +60,29 @@ def between(values: Sequence[tuple[float, str]], show: Callable[[float], str]) -
     '1.0 (a) to 2.0 (b)'
     """
     return f"{show(min(values)[0])} ({min(values)[1]}) to {show(max(values)[0])} ({max(values)[1]})"
+
+
+_NAMES = {
+    "kfl": "KFL", "shared-stem": "Shared stem", "local": "Training alone", "fedavg": "FedAvg",
+    "fedproto": "FedProto", "fedrep": "FedRep", "fedkd": "FedKD", "fedgh": "FedGH", "fedtgp": "FedTGP",
+    "fedmrl": "FedMRL", "lg-fedavg": "LG-FedAvg", "apfl": "APFL", "fd": "Federated distillation",
+    "fixed-knowledge": "Fixed knowledge", "self-knowledge": "Self-knowledge",
+}  # fmt: skip
+
+
+def title_of(algorithm: str) -> str:
+    """An algorithm's name in a title; that of somebody's own is shown as it is.
+
+    >>> title_of("kfl"), title_of("mine:Better")
+    ('KFL', 'mine:Better')
+    """
+    return _NAMES.get(algorithm, algorithm)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence lists them.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

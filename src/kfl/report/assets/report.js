@@ -25,7 +25,18 @@
     const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
     return `rgba(${r}, ${g}, ${b}, ${opacity})`;
   }
+  // From little to much, at least three to one against the panel at either end.
+  const scales = {
+    light: ["#00224e", "#3b4b78", "#6b6d78", "#8f8254", "#9c8416"],
+    dark: ["#5b8fd6", "#8099b8", "#a6a79a", "#d3c163", "#ffe94a"],
+  };
+  const isDark = () => root.dataset.theme === "dark" || (root.dataset.theme !== "light" && dark.matches);
+  function scale() {
+    const inks = scales[isDark() ? "dark" : "light"];
+    return inks.map((ink, index) => [index / (inks.length - 1), ink]);
+  }
   function painted(value) {
+    if (value === "@scale") return scale();
     if (typeof value === "string") return value.startsWith("@") ? colour(value) : value;
     if (Array.isArray(value)) return value.length > 2 && typeof value[0] === "number" ? value : value.map(painted);
     if (value && typeof value === "object") {
@@ -45,6 +56,111 @@
       text: digits.map((row) => Array.from(row, (digit) => labels[digit])),
     };
   }
+
+  // ── Physical quantities: values are in SI units; the prefix that suits what is shown is chosen here. ──
+  const PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"], [1e-12, "p"]];
+  const TIMES = [[86400, "d", 172800], [3600, "h", 7200], [60, "min", 600]];
+  function unitFor(largest, unit) {
+    if (!(largest > 0)) return { per: 1, unit };
+    if (unit === "s") {
+      const long = TIMES.find(([, , from]) => largest >= from);
+      if (long) return { per: long[0], unit: long[1] };
+      if (largest >= 1) return { per: 1, unit };
+    }
+    const [per, prefix] = PREFIXES.find(([least]) => largest >= least * (1 - 1e-9)) || PREFIXES[PREFIXES.length - 1];
+    return { per, unit: prefix + unit };
+  }
+  const shortest = (value) => String(Number(value.toPrecision(3)));
+  function quantity(value, unit) {
+    const found = unitFor(value, unit);
+    return `${shortest(value / found.per)} ${found.unit}`;
+  }
+  const finite = (values) => (Array.isArray(values) ? values : [values]).filter((value) => Number.isFinite(value));
+  const largestOf = (lists) => lists.reduce((most, list) => finite(list).reduce((m, v) => Math.max(m, Math.abs(v)), most), 0);
+  const scaled = (values, per) => (Array.isArray(values) ? values.map((v) => (Number.isFinite(v) ? v / per : v)) : values);
+  const named = (template, word, unit) => (template ? template.replaceAll(`[[${word}]]`, unit) : template);
+  // A logarithmic axis names each tick with the prefix that fits it.
+  function logTicks(axis, lists) {
+    const known = lists.flatMap(finite).filter((value) => value > 0);
+    if (!known.length) return;
+    const [low, high] = [Math.min(...known), Math.max(...known)].map(Math.log10);
+    const steps = high - low <= 3 ? [1, 2, 5] : [1];
+    axis.tickvals = [];
+    for (let power = Math.floor(low) - 1; power <= Math.ceil(high) + 1; power++) {
+      for (const step of steps) axis.tickvals.push(Number(`${step}e${power}`));
+    }
+    axis.ticktext = axis.tickvals.map((value) => quantity(value, axis.si));
+    axis.tickmode = "array";
+    delete axis.dtick;
+  }
+  function inUnits(data, layout) {
+    for (const letter of ["x", "y"]) {
+      const axis = layout[letter + "axis"];
+      if (!axis || !axis.si) { for (const trace of data) trace.hovertemplate = named(trace.hovertemplate, letter, ""); continue; }
+      const lists = data.filter((trace) => trace.visible !== false).map((trace) => trace[letter] || []);
+      if (axis.type === "log") {
+        for (const trace of data) trace.hovertemplate = named(trace.hovertemplate, letter, axis.si);
+        logTicks(axis, lists);
+      } else {
+        const levels = (layout.shapes || []).filter((shape) => (shape[letter + "ref"] || letter) === letter);
+        const { per, unit } = unitFor(largestOf([...lists, levels.map((shape) => shape[letter + "1"])]), axis.si);
+        for (const trace of data) {
+          trace[letter] = scaled(trace[letter], per);
+          trace.hovertemplate = named(trace.hovertemplate, letter, unit);
+        }
+        for (const shape of levels) for (const end of ["0", "1"]) shape[letter + end] /= per;
+        for (const note of layout.annotations || []) if ((note[letter + "ref"] || letter) === letter) note[letter] /= per;
+        axis.title = { ...axis.title, text: `${axis.title.text}, ${unit}` };
+      }
+      delete axis.si;
+    }
+    for (const trace of data) {
+      const bar = trace.colorbar || (trace.marker && trace.marker.colorbar);
+      if (!bar || !bar.si) continue;
+      const values = trace.z || trace.marker.color;
+      const { per, unit } = unitFor(largestOf(trace.z || [values]), bar.si);
+      if (trace.z) trace.z = trace.z.map((row) => scaled(row, per)); else trace.marker.color = scaled(values, per);
+      trace.hovertemplate = named(trace.hovertemplate, "bar", unit);
+      bar.title = { ...bar.title, text: `${bar.title.text}, ${unit}` };
+      delete bar.si;
+    }
+  }
+
+  // ── What the reader chose for all charts: which groups are shown, and over how many points lines are smoothed. ──
+  const hidden = new Set();
+  let window_ = 1;
+  function chosen(trace) {
+    const meta = trace.meta || {};
+    if (hidden.has(meta.group)) return { ...trace, visible: false };
+    if (!meta.groups) return trace;
+    const keep = (values) => values.filter((_, index) => !hidden.has(meta.groups[index]));
+    return { ...trace, x: keep(trace.x), y: keep(trace.y) };
+  }
+  // The mean of a window around each point; towards the ends the window shrinks, so that it stays centred.
+  function smoothed(trace) {
+    if (window_ === 1 || !trace.meta || !trace.meta.smooth) return trace;
+    const half = (window_ - 1) / 2;
+    const y = trace.y.map((value, index) => {
+      if (!Number.isFinite(value)) return value;
+      const reach = Math.min(half, index, trace.y.length - 1 - index);
+      const near = finite(trace.y.slice(index - reach, index + reach + 1));
+      return near.reduce((sum, one) => sum + one, 0) / near.length;
+    });
+    return { ...trace, y };
+  }
+  function apply() {
+    for (const row of document.querySelectorAll("tr[data-group]")) row.hidden = hidden.has(Number(row.dataset.group));
+    for (const option of document.querySelectorAll("#run-choice option")) option.hidden = hidden.has(Number(option.dataset.group));
+    for (const box of document.querySelectorAll("#shown input")) box.checked = !hidden.has(Number(box.value));
+    const select = document.getElementById("smoothing");
+    if (select) select.value = String(window_);
+  }
+  function toggle(group, on) {
+    if (on) hidden.delete(group); else hidden.add(group);
+    apply();
+    return redraw();
+  }
+
   function axisStyle(axis, small) {
     return {
       gridcolor: palette.line, linecolor: palette.line, zeroline: false, automargin: true, ticks: "",
@@ -93,18 +209,45 @@
     if (!chart || plot.closest("[hidden]")) return;
     const view = viewOf(name);
     const figure = chart.views[view];
-    const data = figure.data.map((trace) => barFits(painted(spelledOut(trace))));
-    if (chart.frames) moveTo(data, chart.frames, place(name, chart.frames));
-    await Plotly.react(plot, data, layoutOf(figure, view), { ...config, displayModeBar: !narrow.matches });
+    const data = figure.data.map((trace) => barFits(painted(smoothed(chosen(spelledOut(trace))))));
+    const layout = layoutOf(figure, view);
+    inUnits(data, layout);
+    if (chart.frames) moveTo(data, chart.frames, place(name, chart.frames), layout, plot);
+    await Plotly.react(plot, data, layout, { ...config, displayModeBar: !narrow.matches });
+    listen(plot);
     // A page that was opened out of sight had no size when it was first drawn.
     if (Math.abs(plot._fullLayout.width - plot.clientWidth) > 1) await Plotly.Plots.resize(plot);
     plot.dataset.drawn = view || "only";
   }
 
+  // A click on a group in the legend of any chart hides it in all of them.
+  function listen(plot) {
+    if (plot.dataset.listening) return;
+    plot.dataset.listening = "yes";
+    plot.on("plotly_legendclick", (event) => {
+      const { group } = (event.data[event.curveNumber] || {}).meta || {};
+      if (group === undefined || !document.getElementById("shown")) return true;
+      toggle(group, hidden.has(group));
+      return false;
+    });
+  }
+
+  // ── Tables that are wider than their place say so. ──
+  function cues() {
+    for (const box of document.querySelectorAll(".scroll")) {
+      const wide = box.scrollWidth > box.clientWidth + 1;
+      box.classList.toggle("wider", wide);
+      const cue = box.nextElementSibling;
+      if (cue && cue.matches(".cue")) cue.hidden = !wide;
+    }
+  }
+  addEventListener("resize", cues);
+  document.addEventListener("toggle", cues, true);
+
   // ── Sliders over rounds. ──
   const sliderOf = (name) => document.getElementById(name + "-slider");
   const place = (name, frames) => Math.min(Number(sliderOf(name).value), frames.labels.length - 1);
-  function moveTo(data, frames, at) {
+  function moveTo(data, frames, at, layout, plot) {
     if (frames.kind === "marked") {
       const from = data[frames.of];
       const which = frames.which[at];
@@ -113,8 +256,28 @@
     }
     const rows = (rows_) => rows_.map((row) => row[at]);
     const ways = (rows_) => rows_.flatMap((row) => [...row.slice(Math.max(0, at - frames.tail), at + 1), null]);
-    Object.assign(data[frames.points], { x: rows(frames.x), y: rows(frames.y) });
+    const [x, y] = [rows(frames.x), rows(frames.y)];
+    const free = withRoom(x, y, layout, plot);
+    const marker = { ...data[frames.points].marker, opacity: 1, size: free.map((room) => (room ? 22 : 9)) };
+    Object.assign(data[frames.points], { x, y, marker, text: frames.names.map((name, index) => (free[index] ? name : "")) });
     Object.assign(data[frames.paths], { x: ways(frames.x), y: ways(frames.y) });
+  }
+  // Which points have room for their number: those at least a number's width from all that have theirs already.
+  function withRoom(x, y, layout, plot) {
+    const { l, r, t, b } = layout.margin;
+    const size = { x: plot.clientWidth - l - r, y: plot.clientHeight - t - b };
+    const pixel = (values, letter) => {
+      const [low, high] = layout[letter + "axis"].range;
+      return values.map((value) => (value - low) / (high - low) * size[letter]);
+    };
+    const [across, up] = [pixel(x, "x"), pixel(y, "y")];
+    const placed = [];
+    return x.map((value, index) => {
+      if (!Number.isFinite(value)) return false;
+      const room = placed.every((other) => Math.hypot(across[index] - across[other], up[index] - up[other]) >= 18);
+      if (room) placed.push(index);
+      return room;
+    });
   }
   function slid(name) {
     const { frames } = figures[name];
@@ -156,6 +319,7 @@
       await draw(plot);
       await new Promise((done) => later(done));
     }
+    cues();
     document.body.dataset.ready = "yes";
   }
   let queue = Promise.resolve();
@@ -168,6 +332,8 @@
   document.addEventListener("change", (event) => {
     const input = event.target;
     if (input.matches(".switch input")) draw(document.getElementById(input.name.replace(/-view$/, "-plot")));
+    if (input.matches("#shown input")) toggle(Number(input.value), input.checked);
+    if (input.id === "smoothing") { window_ = Number(input.value); redraw(); }
     if (input.id === "run-choice") {
       for (const run of document.querySelectorAll(".run")) run.hidden = run.dataset.run !== input.value;
       redraw();
@@ -211,7 +377,8 @@
   function renew(answer) {
     const main = document.getElementById("main");
     const kept = new Map(Array.from(main.querySelectorAll(".plot"), (plot) => [plot.id, plot]));
-    const chosen = Array.from(main.querySelectorAll("input:checked"), (input) => input.id);
+    const picked = Array.from(main.querySelectorAll("input:checked"), (input) => input.id);
+    const run = main.querySelector("#run-choice");
     const open = Array.from(main.querySelectorAll("details[open]"), (box) => box.id);
     const sliders = Array.from(main.querySelectorAll("input[type=range]"), (s) => [s.id, s.value, s.value === s.max]);
     const focus = document.activeElement && document.activeElement.id;
@@ -230,7 +397,13 @@
       link.textContent = title;
       return link;
     }));
-    for (const id of chosen) { const input = document.getElementById(id); if (input) input.checked = true; }
+    for (const id of picked) { const input = document.getElementById(id); if (input) input.checked = true; }
+    const list = document.getElementById("run-choice");
+    if (run && list && list.options[run.value]) {
+      list.value = run.value;
+      for (const one of document.querySelectorAll(".run")) one.hidden = one.dataset.run !== run.value;
+    }
+    apply();
     for (const id of open) { const box = document.getElementById(id); if (box) box.open = true; }
     for (const [id, value, atEnd] of sliders) {
       const slider = document.getElementById(id);

@@ -17,7 +17,7 @@ from kfl.core.errors import KflError
 from kfl.report.loopback import Answer, LoopbackServer
 from kfl.report.playground._model import JudgedRound, Play
 from kfl.report.playground._page import answer_json, problem_file, render_playground
-from kfl.report.playground._settings import Settings
+from kfl.report.playground._settings import OPENING, Settings, start
 
 PORT = 8379
 """Where the page is, unless that port is taken."""
@@ -43,12 +43,12 @@ class Playground:
         try:
             if sum(len(name) + len(value) for name, value in query.items()) > LONGEST_QUERY:
                 raise KflError("This address is too long to hold settings of the playground.")
-            settings = Settings.from_query(query)
+            settings = Settings.from_query(query) if query or path != "/" else start(OPENING)
         except KflError as refused:
             if path != "/":
                 # The page asks while the user types; a status of 400 would fill its console with spurious errors.
                 return _json({"problem": str(refused)}, 200 if path == "/answer.json" else 400)
-            settings, problem = Settings(), f"{refused} The page starts from its defaults."
+            settings, problem = start(OPENING), f"{refused} The page starts from its defaults."
         if path == "/cell.json":
             return Answer(problem_file(settings).encode(), "application/json")
         play, lock = self._play(settings)

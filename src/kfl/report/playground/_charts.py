@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kfl.core.text import several
 from kfl.report.chart import Chart, axis, line, numbers, table
-from kfl.report.measures import part_ink
+from kfl.report.measures import part_ink, part_mark
 from kfl.report.playground._model import JudgedRound, Play
 from kfl.report.words import percent, quantity
 from kfl.scheduling import OUTCOMES, DeviceUplink, describe
@@ -110,23 +110,23 @@ def shares_chart(play: Play, index: int) -> Chart:
     share, power_w = one.decision.share[order], one.decision.power_w[order]
     views = {
         "Share": {
-            "data": [_bar("share", names, share, "@c1", "%{y:.3p}")],
-            "layout": {"xaxis": across, "yaxis": axis("share of the band", tickformat=".3~p", rangemode="tozero")},
+            "data": [_bar("share", names, share, "@c1", "%{y:.3~%}")],
+            "layout": {"xaxis": across, "yaxis": axis("share of the band", tickformat=".3~%", rangemode="tozero")},
         },
         "Power": {
-            "data": [_bar("power", names, power_w, "@c4", "%{y:.3~s}W")],
-            "layout": {"xaxis": across, "yaxis": axis("transmit power, W", tickformat="~s", rangemode="tozero")},
+            "data": [_bar("power", names, power_w, "@c4", "%{y:.3~g} [[y]]")],
+            "layout": {"xaxis": across, "yaxis": axis("transmit power", si="W", rangemode="tozero")},
         },
         "Energy": {
             "data": [
-                _bar(part, names, energy_j[order], part_ink(part), f"{part} %{{y:.3~s}}J")
+                _bar(part, names, energy_j[order], part_mark(part), f"{part} %{{y:.3~g}} [[y]]")
                 for part, energy_j in one.parts_j.items()
                 if play.problem.device is None or energy_j.any()
             ],
             "layout": {
                 "barmode": "stack",
                 "xaxis": across,
-                "yaxis": axis("energy in this round, J", tickformat="~s", rangemode="tozero"),
+                "yaxis": axis("energy in this round", si="J", rangemode="tozero"),
             },
         },
     }
@@ -164,15 +164,15 @@ def _times_and_clocks(
     decision = one.decision
     clock_hz = np.zeros(len(order)) if decision.clock_hz is None else decision.clock_hz[order]
     times = [
-        _bar("computing", names, decision.compute_time_s[order], part_ink("computing"), "computes %{y:.3~s}s"),
-        _bar("sending", names, decision.upload_time_s[order], part_ink("radiating"), "sends %{y:.3~s}s"),
+        _bar("computing", names, decision.compute_time_s[order], part_mark("computing"), "computes %{y:.3~g} [[y]]"),
+        _bar("sending", names, decision.upload_time_s[order], part_mark("radiating"), "sends %{y:.3~g} [[y]]"),
     ]
-    seconds = axis("seconds of the round", tickformat="~s", rangemode="tozero")
-    hertz = axis("clock, Hz", tickformat="~s", rangemode="tozero")
+    seconds = axis("time of the round", si="s", rangemode="tozero")
+    hertz = axis("clock", si="Hz", rangemode="tozero")
     return {
         "Time": {"data": times, "layout": {"barmode": "stack", "xaxis": across, "yaxis": seconds}},
         "Clock": {
-            "data": [_bar("clock", names, clock_hz, "@c7", "%{y:.3~s}Hz")],
+            "data": [_bar("clock", names, clock_hz, "@c7", "%{y:.3~g} [[y]]")],
             "layout": {"xaxis": across, "yaxis": hertz},
         },
     }
@@ -210,13 +210,13 @@ def _shares_sentence(play: Play, one: JudgedRound, order: NDArray[np.intp]) -> s
     )
 
 
-def _bar(name: str, x: list[str], y: NDArray[np.float64], colour: str, shown: str) -> dict[str, Any]:
+def _bar(name: str, x: list[str], y: NDArray[np.float64], colour: str | dict[str, Any], shown: str) -> dict[str, Any]:
     return {
         "type": "bar",
         "name": name,
         "x": x,
         "y": numbers(y),
-        "marker": {"color": colour},
+        "marker": {"color": colour} if isinstance(colour, str) else colour,
         "hovertemplate": f"%{{x}}: {shown}<extra></extra>",
     }
 
@@ -232,21 +232,23 @@ def energy_chart(play: Play) -> Chart:
         "Energy": {
             "data": [
                 line("spent", x, numbers(compute + upload), "@c1", fill="tozeroy", fillcolor="@c1/0.12"),
-                line("of it sending", x, numbers(upload), "@c5"),
+                line("of it sending", x, numbers(upload), "@c5", line={"dash": "dot"}),
                 line("budget so far", x, numbers(allowed), "@muted", line={"dash": "dash", "width": 1.5}),
             ],
-            "layout": _over_rounds("energy of all devices, J", over),
+            "layout": _over_rounds("energy of all devices", over, si="J"),
         },
         "Queues": {
             "data": [
                 line("largest", x, numbers([one.before.queue_j.max() for one in play.rounds]), "@c2"),
-                line("mean", x, numbers([one.before.queue_j.mean() for one in play.rounds]), "@c1"),
+                line(
+                    "mean", x, numbers([one.before.queue_j.mean() for one in play.rounds]), "@c1", line={"dash": "dash"}
+                ),
             ],
-            "layout": _over_rounds("virtual queue before the round, J", over),
+            "layout": _over_rounds("virtual queue before the round", over, si="J"),
         },
     }
     if play.problem.device is not None:
-        views["By part"] = {"data": _stacked(play, x), "layout": _over_rounds("energy of all devices, J", over)}
+        views["By part"] = {"data": _stacked(play, x), "layout": _over_rounds("energy of all devices", over, si="J")}
     spent, budget = float(compute[-1] + upload[-1]), float(allowed[-1])
     summary = (
         f"After {several(len(x), 'round')} the devices have spent {quantity(spent, 'J')}, {percent(spent / budget)} of "
@@ -299,8 +301,8 @@ def devices_chart(play: Play) -> Chart:
     )
 
 
-def _over_rounds(title: str, across: list[float]) -> dict[str, Any]:
-    down = axis(title, rangemode="tozero", tickformat="~s")
+def _over_rounds(title: str, across: list[float], **style: Any) -> dict[str, Any]:
+    down = axis(title, rangemode="tozero", **style)
     return {"xaxis": axis("round", range=across), "yaxis": down, "hovermode": "x unified"}
 
 
@@ -313,11 +315,11 @@ def budget_chart(play: Play) -> Chart:
     layout = {
         "barmode": "stack",
         "xaxis": axis("device, most energy first", type="category", nticks=12),
-        "yaxis": axis("energy, share of the budget so far", tickformat=".0%", rangemode="tozero"),
+        "yaxis": axis("energy, share of the budget so far", tickformat=".2~%", rangemode="tozero"),
     }
     traces = [
         *(
-            _bar(part, names, energy_j[order] / allowed, part_ink(part), f"%{{y:.1%}} of its budget: {part}")
+            _bar(part, names, energy_j[order] / allowed, part_mark(part), f"%{{y:.1%}} of its budget: {part}")
             for part, energy_j in play.parts_j.items()
         ),
         line("budget", [names[0], names[-1]], [1, 1], "@ink", line={"dash": "dash", "width": 1.5}, hoverinfo="skip"),
@@ -342,7 +344,7 @@ def gap_chart(play: Play) -> Chart:
     values = {"xaxis": axis("round", range=over), "hovermode": "x unified"}
     values["yaxis"] = axis("drift plus penalty (lower is better)", tickformat="~g")
     gaps = _over_rounds("gap, share of the bound", over)
-    gaps["yaxis"] |= {"tickformat": ".1~%", "range": [0, max(1.08 * float(np.nanmax([*relative, 0.0])), 0.01)]}
+    gaps["yaxis"] |= {"tickformat": ".3~%", "range": [0, max(1.08 * float(np.nanmax([*relative, 0.0])), 0.01)]}
     views = {
         "Gap": {
             "data": [line("gap", x, numbers(relative, 6), "@c2", fill="tozeroy", fillcolor="@c2/0.12")],

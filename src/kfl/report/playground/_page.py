@@ -79,6 +79,11 @@ def cards(play: Play, index: int) -> list[tuple[str, str, str]]:
         ("band in use", percent(float(one.decision.share.sum())), f"of {quantity(play.settings.bandwidth_hz, 'Hz')}"),
         ("gap to the bound", gap, f"value {one.objective:.4g}, bound {one.lower_bound:.4g}"),
         ("energy so far", quantity(spent, "J"), f"{percent(spent / budget)} of the budgets up to then"),
+        (
+            "samples trained on",
+            percent(mean / play.settings.devices),
+            "of the fleet's in a round: stands in for accuracy, as nothing is trained here",
+        ),
         ("over budget", str(int((used > 1 + 1e-9).sum())), f"the most at {percent(float(used.max()), 0)}"),
     ]
 

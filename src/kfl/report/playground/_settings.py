@@ -29,7 +29,7 @@ class Settings:
     """One state of the playground, in SI units.
 
     >>> Settings.from_query({"devices": "20", "scheduler": "dual"}).query()
-    'scheduler=dual&devices=20'
+    'cell=paper-mnist&scheduler=dual&devices=20'
     """
 
     cell: str = "paper-mnist"
@@ -87,8 +87,12 @@ class Settings:
         return Settings(**{name: _read(name, kinds[name], value) for name, value in query.items()})
 
     def query(self) -> str:
-        """The words of an address that hold these settings: those that are not the default."""
-        changed = {name: value for name, value in self.table().items() if value != getattr(_DEFAULT, name)}
+        """The words of an address that hold these settings: the cell, and what is not the default.
+
+        An address without words is where the page opens, see `OPENING`.
+        """
+        table = self.table()
+        changed = {name: value for name, value in table.items() if name == "cell" or value != getattr(_DEFAULT, name)}
         return urlencode({name: _written(value) for name, value in changed.items()})
 
     def table(self) -> dict[str, Any]:
@@ -295,6 +299,8 @@ STARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "small-cell": (_LABELS["small-cell"], {"cell": "small-cell", "payload_bits": float(MODEL_BITS)}),
 }
 """Where to start from: a label, and what differs from the defaults; the rest of a cell is its preset's."""
+OPENING = "small-cell"
+"""Where the page opens: sending costs more than computing there, so that in every round some devices are worth it."""
 
 
 def start(name: str) -> Settings:
