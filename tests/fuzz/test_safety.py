@@ -1,6 +1,7 @@
 """Files from a stranger: nothing in them is executed, no path leads out, no size is believed before it is checked."""
 
 import ast
+import contextlib
 import gzip
 import hashlib
 import io
@@ -199,6 +200,71 @@ def test_an_image_in_a_table_is_only_an_image(tmp_path, bomb):
     path.write_bytes(pickle.dumps(bomb))
     with pytest.raises(DataError, match="cannot be read as parquet"):
         read_table([path], tmp_path, shape=(3, 8, 8))
+
+
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 8 8
+%%EndComments
+8 8 scale 8 8 8 [8 0 0 -8 0 8] {<00>} image
+showpage
+%%EOF
+"""
+
+
+def program(folder: Path, name: str) -> Path:
+    """A program of this name that leaves a mark when it is started; the mark."""
+    mark = folder / f"{name}-was-started"
+    (folder / name).write_text(f"#!/bin/sh\necho > '{mark}'\n")
+    (folder / name).chmod(0o755)
+    return mark
+
+
+@pytest.mark.parametrize("where", ["table", "folder"])
+def test_an_image_starts_no_program(tmp_path, monkeypatch, where):
+    """Pillow hands EPS to Ghostscript, by its first bytes and whatever the file is called."""
+    from PIL import EpsImagePlugin, Image
+
+    mark = program(tmp_path, "gs")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # Pillow looks for it once in a process
+    with Image.open(io.BytesIO(EPS)) as image, contextlib.suppress(OSError):
+        image.load()
+    assert mark.exists()  # so this is a trap that works
+    mark.unlink()
+    if where == "table":
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        path = tmp_path / "t.parquet"
+        parquet.write_table(arrow.table({"img": [EPS] * 4, "label": [0, 1, 0, 1]}), path)
+    else:
+        path = tmp_path / "photos"
+        for name in ("ant", "bee"):
+            (path / name).mkdir(parents=True)
+            (path / name / "one.png").write_bytes(EPS)
+    with pytest.raises(DataError, match=r"not a PNG( or JPEG)? image"):
+        load_dataset(str(path), cache_dir=tmp_path / "cache")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "GIF", "WEBP", "ICO", "PCX", "TGA", "SGI"])
+def test_a_table_holds_png_and_jpeg_and_nothing_else(tmp_path, kind):
+    from PIL import Image
+
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    out = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(out, kind)
+    path = tmp_path / "t.parquet"
+    parquet.write_table(arrow.table({"img": [out.getvalue()], "label": [0]}), path)
+    with pytest.raises(DataError, match="row 0: the image cannot be decoded, it is not a PNG or JPEG image"):
+        read_table([path], tmp_path)
+
+
+def test_an_image_that_unpacks_to_gigabytes_is_refused_unread(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "t.parquet"
+    parquet.write_table(arrow.table({"img": [bytes(300 * 2**20)], "label": [0]}), path, compression="zstd")
+    assert path.stat().st_size < 10**6
+    with pytest.raises(DataError, match="1 images unpack to 314,"):  # said from the file's own index
+        read_table([path], tmp_path)
 
 
 def test_an_npz_dataset_is_only_numbers(tmp_path, bomb):

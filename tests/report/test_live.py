@@ -1,5 +1,6 @@
 """The live page's server: this machine only, read-only, and never at a loss whatever happens to the run."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -16,7 +17,7 @@ import pytest
 
 from kfl.cli.main import main
 from kfl.core.errors import ConfigError
-from kfl.report import watch_server
+from kfl.report import loopback, watch_server
 from kfl.report.live import LiveRun
 
 
@@ -39,7 +40,7 @@ def server(copy):
 
 def ask(server, method="GET", path="/", **headers):
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
-    connection.request(method, path, headers=headers)
+    connection.request(method, f"/{server.key}{path}", headers=headers)
     reply = connection.getresponse()
     body = reply.read()
     connection.close()
@@ -80,7 +81,7 @@ def test_any_other_name_is_refused(server, name):
 
 def test_two_names_are_refused(server):
     with socket.create_connection(server.server_address) as raw:
-        raw.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+        raw.sendall(b"GET /" + server.key.encode() + b"/ HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
         assert b" 403 " in raw.recv(200).split(b"\n")[0]
 
 
@@ -92,6 +93,49 @@ def test_nothing_can_be_changed(server, method):
 @pytest.mark.parametrize("path", ["/config.toml", "/../config.toml", "/%2e%2e/config.toml", "/data.json/x"])
 def test_nothing_else_is_there(server, path):
     assert ask(server, path=path)[0].status == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/data.json", "/wrong/", "/wrong/data.json", "//", ""])
+def test_another_user_of_this_machine_has_no_key(server, path):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection.request("GET", path)
+    reply = connection.getresponse()
+    assert reply.status == 403 and b"has a key" in reply.read()
+    assert server.url.endswith(f"/{server.key}/") and len(server.key) >= 20
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "https://127.0.0.1", "null", "http://127.0.0.1:1", ""])
+def test_a_page_from_elsewhere_gets_nothing(server, origin):
+    assert ask(server, Origin=origin)[0].status == 403
+
+
+def test_the_pages_own_requests_are_answered(server):
+    own = f"http://127.0.0.1:{server.server_address[1]}"
+    fetch = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
+    assert ask(server, path="/data.json", Origin=own, **fetch)[0].status == 200
+    typed = {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    assert [ask(server, **headers)[0].status for headers in (typed, link, image)] == [200, 200, 403]
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /", b"GET / HTTP/1.1\r\nHost: local"], ids=["silent", "line", "header"])
+def test_slow_clients_block_nobody(server, monkeypatch, said):
+    """More of them than there are connections: the oldest make room for the next person."""
+    monkeypatch.setattr(loopback, "GRACE_S", 0.0)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3 * loopback.MOST_CONNECTIONS):
+            raw = stack.enter_context(socket.create_connection(server.server_address))
+            raw.sendall(said)
+        assert ask(server)[0].status == 200
+        assert sum(thread.name.startswith("Thread") for thread in threading.enumerate()) <= 100
+
+
+def test_a_connection_ends_after_a_while(server, monkeypatch):
+    monkeypatch.setattr(loopback, "LONGEST_S", 0.2)
+    with socket.create_connection(server.server_address, timeout=20) as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\n")
+        assert raw.recv(10) == b""  # closed by the server, though we say something now and then
 
 
 def test_only_loopback_listens(server):
@@ -157,9 +201,9 @@ def test_the_command_prints_its_address_and_ends_cleanly(copy, number):
     command = [sys.executable, "-c", program, "watch", str(copy), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         said = child.stdout.readline()
-        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", said)[1])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.request("GET", "/data.json")
+        port, key = re.search(r"http://127\.0\.0\.1:(\d+)/([\w-]+)/", said).groups()
+        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=20)
+        connection.request("GET", f"/{key}/data.json")
         assert connection.getresponse().status == 200
         child.send_signal(number)
         out, err = child.communicate(timeout=20)

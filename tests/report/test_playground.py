@@ -228,7 +228,7 @@ def server():
 def ask(server, path, host=None, method="GET"):
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
     try:
-        connection.request(method, path, headers={} if host is None else {"Host": host})
+        connection.request(method, f"/{server.key}{path}", headers={} if host is None else {"Host": host})
         reply = connection.getresponse()
         return reply.status, reply.read().decode()
     finally:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -116,10 +118,19 @@ def serve_until_interrupted(server: LoopbackServer, begun: str, ended: str, *, s
     print(begun, flush=True)
     with termination_as_interrupt():
         try:
-            if show:
-                import webbrowser
-
-                webbrowser.open(server.url)
-            server.serve_forever(poll_interval=0.2)
+            with _shown(server.url) if show else nullcontext():
+                server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             print(f"\n{ended}")
+
+
+@contextmanager
+def _shown(url: str) -> Iterator[None]:
+    """Open an address in the web browser; through a private file, since other users can read a program's arguments."""
+    import webbrowser
+
+    with TemporaryDirectory(prefix="kfl-") as folder:  # which nobody else may enter
+        page = Path(folder) / "open.html"
+        page.write_text(f'<meta http-equiv="refresh" content="0;url={url}">', encoding="utf-8")
+        webbrowser.open(page.as_uri())
+        yield

@@ -1,4 +1,8 @@
-"""Encoded images, decoded into one array: from parquet tables, and from folders with one subfolder per class."""
+"""Encoded images, decoded into one array: from parquet tables, and from folders with one subfolder per class.
+
+Whose files they are is not known, so Pillow is given a short list of formats and tries no other. Left to itself it
+recognises some forty by their first bytes, whatever a file is called, and for one of them (EPS) starts a program.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,21 @@ from kfl.core.errors import ConfigError, DataError, MissingExtraError
 from kfl.data.samples import Samples, channel_moments, decode, split_of
 from kfl.data.storage import LARGEST_BYTES, Decoded, spacious
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+TABLE_FORMATS = ("PNG", "JPEG")
+"""Formats of images in tables: what dataset hubs store."""
+ENDINGS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".bmp": "BMP",
+    ".gif": "GIF",
+    ".webp": "WEBP",
+    ".ppm": "PPM",
+    ".pgm": "PPM",
+}
+"""Files that are images, and the one format that each may have."""
+LARGEST_ENCODED = 64 * 1024**2
+"""Bytes of one encoded image: far more than one of the largest size takes."""
 JPEG_MAGIC = b"\xff\xd8\xff"
 GREY_MODES = ("1", "L", "LA")
 MODES = (*GREY_MODES, "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
@@ -77,12 +95,13 @@ def _picture(
 ) -> tuple[Any, bool]:
     """One decoded image and whether it was a JPEG. Its size is in its header: checked before pixels are decoded."""
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingExtraError("pillow", "data", f"Reading {name}") from error
     try:
-        data = content if isinstance(content, bytes) else content.read_bytes()
-        with Image.open(io.BytesIO(data)) as image:
+        data = _encoded(name, content)
+        formats = TABLE_FORMATS if isinstance(content, bytes) else (ENDINGS[content.suffix.lower()],)
+        with Image.open(io.BytesIO(data), formats=formats) as image:
             found = image.size
             most = 4 * LARGEST_SIDE if size else LARGEST_SIDE
             fits = max(found) <= most and (size > 0 or pixels is None or found == pixels)
@@ -91,6 +110,8 @@ def _picture(
                 scaled = image if pixels is None or found == pixels else _scaled(image, pixels)
                 return scaled, data.startswith(JPEG_MAGIC)
             mode = image.mode
+    except UnidentifiedImageError as error:
+        raise DataError(f"{name}: the image cannot be decoded, it is not a {' or '.join(formats)} image.") from error
     except (OSError, SyntaxError, ValueError, OverflowError, Image.DecompressionBombError) as error:
         raise DataError(f"{name}: the image cannot be decoded ({str(error).partition(' <')[0]}).") from error
     if fits:
@@ -104,6 +125,14 @@ def _picture(
         f"{name}: the image has {_in_pixels(found)}, but {first} has {wanted}: give images of one size, or scale them "
         "all by ',size=N' at the end of the path."
     )
+
+
+def _encoded(name: str, content: bytes | Path) -> bytes:
+    """The bytes of an image, refused before they are read where they are too many."""
+    size = len(content) if isinstance(content, bytes) else content.stat().st_size
+    if size > LARGEST_ENCODED:
+        raise DataError(f"{name}: the encoded image has {size:,} bytes, but must have at most {LARGEST_ENCODED:,}.")
+    return content if isinstance(content, bytes) else content.read_bytes()
 
 
 def _scaled(image: Any, pixels: tuple[int, int]) -> Any:

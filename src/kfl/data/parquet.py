@@ -19,7 +19,7 @@ from kfl.core.errors import DataError, MissingExtraError
 from kfl.data.arrays import as_labels, check_labels
 from kfl.data.columns import choose, column_words
 from kfl.data.dataset import Dataset
-from kfl.data.images import Shape, stack, with_moments
+from kfl.data.images import LARGEST_ENCODED, Shape, stack, with_moments
 from kfl.data.samples import DEVICE_WORDS, X_WORDS, Y_WORDS, Samples, as_dataset, decode, split_of
 from kfl.data.source import Download, RemoteFile, Source
 from kfl.data.storage import Decoded, cached
@@ -143,7 +143,7 @@ def read_table(
         for path in paths:
             with parquet.ParquetFile(path) as table:
                 count += table.metadata.num_rows
-                _columns(path, table, columns)
+                _check_cells(path, table.metadata, _columns(path, table, columns)[0])
         if count == 0 or rows not in (0, count):
             raise DataError(f"{path} has {count} rows, but must have {rows or 'at least one'}.")
         x, jpeg = stack(count, images, cache_dir, shape, size)
@@ -218,6 +218,19 @@ class TableSet:
                 raise DataError(f"{tables[split][0]} has no {split} images of class {absent[0]}.")
             samples[split] = Samples(table.images, labels, table.device)
         return with_moments(decode(self.name, samples["train"], samples.get("test"), cache_dir))
+
+
+def _check_cells(path: Path, metadata: Any, column: str) -> None:
+    """Refuse a table whose images would unpack to more than images are: a few kilobytes can declare gigabytes."""
+    for group in range(metadata.num_row_groups):
+        some = metadata.row_group(group)
+        inside = [some.column(index) for index in range(some.num_columns)]
+        unpacked = sum(one.total_uncompressed_size for one in inside if one.path_in_schema.split(".")[0] == column)
+        if unpacked > LARGEST_ENCODED * max(some.num_rows, 1):
+            raise DataError(
+                f"{path}: {some.num_rows:,} images unpack to {unpacked:,} bytes, but one may have at most "
+                f"{LARGEST_ENCODED:,}."
+            )
 
 
 def _columns(path: Path, table: Any, given: Columns) -> tuple[str, str, str]:

@@ -1,14 +1,23 @@
-"""A small web server for this machine alone: read-only, and deaf to every name but its own.
+"""A small web server for one person on this machine: read-only, and deaf to everybody else.
 
-It listens on 127.0.0.1, so nothing from outside reaches it. A page elsewhere could still make a browser on this
-machine ask it, under a name that the page's owner points at 127.0.0.1 (DNS rebinding); such a request carries that
-name in its Host header and is refused.
+Who might ask it, and what stops them:
+
+- another machine: it listens on 127.0.0.1.
+- another user of this machine: the address has a key in it, as a notebook server's has, and nothing is said without.
+- a page elsewhere, through this person's browser: under a name that its owner points at 127.0.0.1 (DNS rebinding) the
+  Host header is that name; otherwise the browser says in Origin or Sec-Fetch-Site where the request comes from.
+- a client that sends or reads slowly, or many of them: a connection has a minute in all, there are few at a time, and
+  where all are taken the oldest makes room for the newest.
 """
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -20,6 +29,12 @@ from kfl.core.errors import ConfigError
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost", "[::1]")
+MOST_CONNECTIONS = 16
+"""Connections at a time: a browser opens six."""
+LONGEST_S = 60.0
+"""Seconds from the start of a connection to its end."""
+GRACE_S = 1.0
+"""A connection this young is not ended to make room for another."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +59,10 @@ class LoopbackServer(ThreadingHTTPServer):
     def __init__(self, respond: Responder, port: int | None, preferred: int = 0) -> None:
         """Listen on `port`; without one on the preferred port, or where that is taken on any that is free."""
         self.respond = respond
+        self.key = secrets.token_urlsafe(16)
+        """What the address must have in it."""
+        self._open: dict[socket.socket, float] = {}
+        self._guard = threading.Lock()
         if port is not None and not 0 <= port <= 65535:
             raise ConfigError("port", port, "from 0 to 65535")
         try:
@@ -56,7 +75,33 @@ class LoopbackServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Where it can be read."""
-        return f"http://{ADDRESS}:{self.server_address[1]}/"
+        return f"http://{ADDRESS}:{self.server_address[1]}/{self.key}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own, if there is room or room can be made."""
+        now = time.monotonic()
+        with self._guard:
+            if len(self._open) >= MOST_CONNECTIONS:
+                oldest = min(self._open, key=self._open.__getitem__)
+                if now - self._open[oldest] < GRACE_S:
+                    self.shutdown_request(request)
+                    return
+                _end(oldest)  # its thread then finds the connection closed and takes it off the list
+                del self._open[oldest]
+            self._open[request] = now
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one connection, for a limited time."""
+        alarm = threading.Timer(LONGEST_S, _end, (request,))
+        alarm.daemon = True
+        alarm.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            alarm.cancel()
+            with self._guard:
+                self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that disconnected is not an error."""
@@ -64,19 +109,28 @@ class LoopbackServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: LoopbackServer
-    timeout = 30
+    timeout = 20
     server_version = "kfl"
     sys_version = ""
 
     def do_GET(self) -> None:
         """Answer, if it is for us."""
         if not self._is_for_us():
-            self._send(Answer(b"This server answers only to 127.0.0.1 and localhost.\n", "text/plain", 403))
+            self._send(Answer(b"This server answers only to its own pages on this machine.\n", "text/plain", 403))
             return
         parts = urlsplit(self.path)
-        found = self.server.respond(parts.path, dict(parse_qsl(parts.query)))
+        key, slash, rest = parts.path.removeprefix("/").partition("/")
+        if not slash or not secrets.compare_digest(key.encode(), self.server.key.encode()):
+            self._send(Answer(b"Use the whole address that the command printed: it has a key.\n", "text/plain", 403))
+            return
+        found = self.server.respond(f"/{rest}", dict(parse_qsl(parts.query)))
         self._send(found or Answer(b"There is nothing here.\n", "text/plain", HTTPStatus.NOT_FOUND))
 
     def do_HEAD(self) -> None:
@@ -97,11 +151,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_POST()
 
     def _is_for_us(self) -> bool:
-        """Whether the Host header names this machine's own loopback, and our port where it names one."""
+        """Whether it was asked under a name of this machine's loopback, and not by a page from elsewhere."""
         names = self.headers.get_all("Host") or []
         port = f":{self.server.server_address[1]}"
         allowed = {name + end for name in NAMES for end in ("", port)}
-        return len(names) == 1 and names[0].strip().lower() in allowed
+        if len(names) != 1 or names[0].strip().lower() not in allowed:
+            return False
+        origins = self.headers.get_all("Origin") or []
+        if any(origin.strip().lower() not in {f"http://{name}{port}" for name in NAMES} for origin in origins):
+            return False
+        # A link that a person follows from elsewhere is a navigation; anything else from elsewhere is not theirs.
+        foreign = self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
+        return not foreign or self.headers.get("Sec-Fetch-Mode") == "navigate"
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)
