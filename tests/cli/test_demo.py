@@ -126,7 +126,7 @@ def test_an_upload_above_its_twin_was_worth_its_energy():
         "shared-stem ends 9.0 points above fixed-knowledge, the best that uploads nothing, and 39.0 points above "
         "training alone, for 4 J against 4 J: here its upload is worth the energy."
     )
-    assert found.endswith("fedavg uploads 54 kB at a time and got into 3.0 rounds per device, shared-stem into 8.0.")
+    assert found.endswith("fedavg uploads 432 kbit at a time and got into 3.0 rounds per device, shared-stem into 8.0.")
     assert missing.startswith("that kfl's knowledge helps: fixed-knowledge, the same pull without an upload, ends 6.0 ")
 
 

@@ -24,7 +24,7 @@ def test_it_serves_until_it_is_told_to_end(end):
     words = [sys.executable, "-c", START, "playground", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            url = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())[0]
+            url = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", process.stdout.readline())[0]
             with urllib.request.urlopen(url + "?devices=5&rounds=2", timeout=30) as reply:
                 assert b"kfl playground" in reply.read()
             os.kill(process.pid, end)

@@ -151,7 +151,8 @@ def test_the_tile_holds_a_run_against_training_alone_and_against_its_twin_withou
     ours, alone, pulled = (100 * one.accuracy[both].mean() for one in runs)
     assert label == "Against training alone"
     assert value == f"{ours - alone:+.2f} points".replace("-", "\N{MINUS SIGN}")
-    assert f"{ours - pulled:+.2f} against fixed-knowledge".replace("-", "\N{MINUS SIGN}", 1) in told
+    minus = f"{ours - pulled:+.2f}".replace("-", "\N{MINUS SIGN}")
+    assert f"{minus} against fixed-knowledge" in told
     assert told.endswith("one seed")
     shutil.copytree(path, tmp_path / "run")
     assert companions(read_run(tmp_path / "run")).pulled is None

@@ -39,6 +39,7 @@ EXTRAS = {
     ),
     "fast": Extra("compiled convolutions on the CPU", ("llvmlite",)),
     "plot": Extra("plots as .png, .svg or .pdf", ("matplotlib",)),
+    "pandas": Extra("History.to_pandas", ("pandas",)),
     "privacy": Extra("what noise on uploads guarantees", ("dp-accounting",)),
     "flower": Extra("a real fleet with Flower", ("flwr", "prometheus-client", "cryptography")),
     "device": Extra("one device of a fleet", ("cryptography",)),
