@@ -1,8 +1,7 @@
 """Every joule, second, queue and battery of a finished run, recomputed: python studies/recompute_run.py runs/mine
 
-Nothing of kfl is imported: the formulas are the paper's (section II-C, equations (21) and (24)), and those of
-docs/schedule.md; inputs are listed in docs/run.md. Prints the largest relative difference of each kind; exit status 1
-if above 1e-9.
+Nothing of kfl is imported: the formulas are the paper's (section II-C, equations (21), (24)) and docs/schedule.md's;
+inputs: docs/reference/run-folder.md. Prints the largest relative difference of each kind; exit status 1 above 1e-9.
 """
 
 import json
