@@ -21,6 +21,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +118,14 @@ def as_stranger(action: Callable[[], str]) -> str:
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
-            with open(theirs, "w") as pipe:
+            with os.fdopen(theirs, "w") as pipe:
                 pipe.write(action())
             os._exit(0)
         finally:
             traceback.print_exc()
             os._exit(1)
     os.close(theirs)
-    with open(ours) as pipe:
+    with os.fdopen(ours) as pipe:
         text = pipe.read()
     if os.waitpid(child, 0)[1] != 0:
         raise SystemExit("The other user came to grief; see above.")
@@ -167,7 +168,7 @@ def arguments(pid: int) -> Iterator[str]:
     """Tokens in the arguments of a process: everybody may read these."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        yield from (after for word, after in zip(words, words[1:], strict=False) if word == "--token")
+        yield from (after for word, after in pairwise(words) if word == "--token")
 
 
 def environment(pid: int) -> bool:
@@ -186,7 +187,7 @@ def ask(port: int, path: str, token: str | None = None, *, secure: bool = True) 
         headers["flwr-task-token"] = token
     link: http.client.HTTPConnection
     if secure:
-        anything = ssl._create_unverified_context()  # noqa: S323  # it has no reason to care who answers
+        anything = ssl._create_unverified_context()  # it has no reason to care who answers
         link = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=anything)
     else:
         link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,7 +73,8 @@ def superlink(arguments: list[str]) -> Callable[[], None]:
     program = _flower("flwr.superlink.cli.flower_superlink")
     program.load_control_authn_plugin = lambda: gatekeeper(secret)
     sys.argv = ["flower-superlink", *arguments[:at], *arguments[at + 2 :]]
-    return lambda: program.flower_superlink()
+    start: Callable[[], None] = program.flower_superlink
+    return start
 
 
 def read_secret(path: Path) -> str:
@@ -95,7 +97,7 @@ def gatekeeper(secret: str) -> Any:
     from flwr.supercore.error import ApiErrorCode, FlowerError
     from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 
-    class Gatekeeper(NoOpControlAuthnPlugin):  # type: ignore[misc]  # Flower is untyped for mypy
+    class Gatekeeper(NoOpControlAuthnPlugin):
         """The account of a SuperLink without accounts, so that earlier runs stay its own; but not for everybody."""
 
         def validate_tokens_in_metadata(self, metadata: Sequence[tuple[str, str | bytes]]) -> tuple[bool, Any]:
@@ -125,7 +127,8 @@ def superexec(arguments: list[str]) -> Callable[[], None]:
     executor = _flower("flwr.supercore.superexec.executor.subprocess_executor")
     executor.subprocess = SimpleNamespace(Popen=start_with_token, DEVNULL=subprocess.DEVNULL)
     sys.argv = ["flower-superexec", *arguments]
-    return lambda: program.flower_superexec()
+    start: Callable[[], None] = program.flower_superexec
+    return start
 
 
 def start_with_token(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -158,7 +161,7 @@ def _flower(name: str) -> Any:
 
 def _pairs(arguments: Sequence[str]) -> list[tuple[str, str]]:
     """Options that have a value, each with its own."""
-    return [pair for pair in zip(arguments, arguments[1:], strict=False) if pair[0].startswith("--")]
+    return [pair for pair in pairwise(arguments) if pair[0].startswith("--")]
 
 
 if __name__ == "__main__":
