@@ -34,7 +34,7 @@ SILENCED = (
         "FLWR_TELEMETRY_ENABLED",
         "0",
         "1",
-        "each start and end of its programs, versions, processor count, an identifier kept in the home folder: "
+        "each start and end of its programs, versions, system, processor count, an identifier kept in its home: "
         "telemetry.flower.ai",
     ),
     Silenced(
@@ -42,7 +42,7 @@ SILENCED = (
         "FLWR_DISABLE_UPDATE_CHECK",
         "1",
         "0",
-        "its version, Python's and the system's, to ask for a newer one: Flower's server",
+        "its version, Python's and the system's, to ask for a newer one: flower.ai",
     ),
     Silenced(
         "Ray",
@@ -56,14 +56,14 @@ SILENCED = (
         "WANDB_ERROR_REPORTING",
         "false",
         "true",
-        "errors inside its own library, with the stack and its settings: Sentry",
+        "errors inside its own library and background process: its makers",
     ),
     Silenced(
         "MLflow",
         "MLFLOW_DISABLE_TELEMETRY",
         "true",
         "false",
-        "which of its functions are called, versions, the system: MLflow's server",
+        "which of its functions are called and how long they take, identifiers, versions, the system: its makers",
     ),
 )
 """Everything that a tool kfl starts or imports would send without being asked."""
