@@ -31,8 +31,8 @@ PROGRAMS = {
     "_worker_process": "worker of a device",
     "kfl.deploy.node": "node of a device",
     "flwr-serverapp": "server app",
-    "flower-superlink": "SuperLink",
-    "flower-superexec": "SuperExec",
+    "superlink": "SuperLink",
+    "superexec": "SuperExec",
 }
 EVERY = 5
 """Rounds between two looks."""

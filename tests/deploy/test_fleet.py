@@ -7,10 +7,13 @@ in mid-round, the SuperLink killed, keys revoked and replaced, disks, clocks) is
 import json
 import os
 import signal
+import sqlite3
+import stat
 import subprocess
 import tempfile
 import time
 import urllib.request
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +29,7 @@ from kfl.deploy.local_fleet import LocalFleet, program
 from kfl.deploy.memory import Memory
 from kfl.deploy.node import NodeOptions, command
 from kfl.deploy.processes import free_ports
+from kfl.deploy.starter import Project
 from kfl.deploy.status import read_status
 from kfl.runfolder import RunReader
 from kfl.scheduling import SCHEDULERS
@@ -68,6 +72,23 @@ def compare(fleet, folder):
     return history
 
 
+def secrets_of(fleet):
+    """Every line of a key or secret, and every token that Flower gave a server app."""
+    keys = [line for path in Project(fleet.folder).private_files() for line in path.read_text().splitlines()]
+    with closing(sqlite3.connect(fleet.folder / "superlink.db")) as database:
+        tokens = [token for (token,) in database.execute("select token from task where token is not null")]
+    return [line.encode() for line in [*keys, *tokens] if len(line) > 30 and "PRIVATE KEY" not in line]
+
+
+def places_of(fleet, secrets):
+    """Files in which a secret stands that has no business there."""
+    allowed = (fleet.folder / "keys", fleet.folder / "flower" / "credentials.yaml")
+    files = [path for path in fleet.folder.rglob("*") if path.is_file() and not path.name.startswith("superlink.db")]
+    files = [path for path in files if not any(path.is_relative_to(place) for place in allowed)]
+    assert len(files) > 20
+    return [path for path in files if any(secret in path.read_bytes() for secret in secrets)]
+
+
 def test_a_warm_fleet_knows_what_the_simulator_knows_with_any_algorithm_and_a_killed_server(small, tmp_path):
     config = ServerConfig(small(), FleetSettings(metrics_port=0, quorum=0.0))
     with LocalFleet(tmp_path / "fleet", config) as fleet:
@@ -77,6 +98,11 @@ def test_a_warm_fleet_knows_what_the_simulator_knows_with_any_algorithm_and_a_ki
                 facts = json.loads((fleet.run_folder / "fleet.json").read_text())
                 url = f"http://127.0.0.1:{facts['metrics_port']}/metrics"
                 text = urllib.request.urlopen(url, timeout=30).read().decode()
+                secrets = secrets_of(fleet)
+                assert len(secrets) > 20
+                said = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in fleet.processes.members()]
+                assert any(b"--token-file" in words for words in said)
+                assert not [s for s in secrets for words in (*said, text.encode()) if s in words]
                 environment = json.loads((fleet.run_folder / "environment.json").read_text())
                 os.kill(environment["process"], signal.SIGKILL)
                 fleet.submit()
@@ -96,6 +122,10 @@ def test_a_warm_fleet_knows_what_the_simulator_knows_with_any_algorithm_and_a_ki
             assert len(list(fleet.rounds(patience_s=240))) == 2
             compare(fleet, tmp_path / algorithm.name)
     assert fleet.processes.members() == []
+    assert places_of(fleet, [*secrets, *secrets_of(fleet)]) == []
+    opened = [path for path in fleet.folder.rglob("*") if path.stat().st_mode & 0o077]
+    assert stat.S_IMODE(fleet.folder.stat().st_mode) == 0o700
+    assert not [path for path in opened if path.suffix == ".db" or path.name in ("keys", "flower", "run", "logs")]
 
 
 MISCHIEF = {

@@ -170,7 +170,7 @@ def test_the_app_and_the_connection_are_what_flower_reads(tmp_path):
     app = project["tool"]["flwr"]["app"]
     assert app["components"]["serverapp"] == "my_fleet.server_app:app"
     assert app["config"]["folder"] == str(tmp_path / "run")
-    write_connection(tmp_path / "home", "fleet", "127.0.0.1:1", tmp_path / "ca.crt")
+    write_connection(tmp_path / "home", "fleet", "127.0.0.1:1", tmp_path / "ca.crt", tmp_path / "none")
     found = tomllib.loads((tmp_path / "home" / "config.toml").read_text())
     assert found["superlink"]["fleet"]["address"] == "127.0.0.1:1"
 

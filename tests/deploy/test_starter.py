@@ -239,7 +239,7 @@ def test_keys_are_made_once_and_kept_private(project, capsys):
     assert "Keep ca.key somewhere else" in capsys.readouterr().out
     before = {path: path.read_bytes() for path in project.keys.iterdir()}
     assert {path.name for path in before} == {
-        *("ca.crt", "ca.key", "server.crt", "server.key", "superexec.secret"),
+        *("ca.crt", "ca.key", "server.crt", "server.key", "superexec.secret", "control.secret"),
         *("device-0", "device-0.pub", "device-1", "device-1.pub"),
     }
     assert stat.S_IMODE(project.keys.stat().st_mode) == 0o700

@@ -21,6 +21,7 @@ from kfl.report.trackers import TRACKERS, Tracker, Tracking, make_trackers, trac
 from kfl.wireless import PRESETS, ConstantHarvest
 
 ROUNDS = 6
+CANARY = "c4f3" * 10
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +172,10 @@ READ = {"tensorboard": from_tensorboard, "mlflow": lambda folder: from_mlflow(fo
 
 
 @pytest.mark.parametrize("name", list(TRACKERS))
-def test_a_run_is_told_whole_and_a_resumed_one_is_continued_with_no_step_twice(name, data, tmp_path):
+def test_a_run_is_told_whole_and_a_resumed_one_is_continued_with_no_step_twice(name, data, tmp_path, monkeypatch):
     folder, told = tmp_path / "mine", []
+    monkeypatch.setenv("WANDB_API_KEY", CANARY)
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", CANARY)
     with pytest.raises(StoppedError):
         tracked(data, folder, [name], told, stop_after=3)
     assert len(READ[name](folder)["accuracy"]) < ROUNDS
@@ -181,6 +184,17 @@ def test_a_run_is_told_whole_and_a_resumed_one_is_continued_with_no_step_twice(n
     found = READ[name](folder)
     same(found, expected(history, experiment()))
     assert all(sentence.startswith(f"Tracked by {name}: ") for sentence in told)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
+
+
+def test_a_password_in_the_address_of_a_server_is_not_shown(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{CANARY}@127.0.0.1:9")
+    with pytest.raises(KflError) as problem:
+        tracked(data, tmp_path / "mine", ["mlflow"], [])
+    assert "127.0.0.1" in str(problem.value)
+    assert CANARY in str(problem.value.__cause__)
+    assert CANARY not in str(problem.value)
 
 
 KILLED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from kfl.core.files import jsonable
 from kfl.core.text import DASH, bit_count, percent, quantity
 
 if TYPE_CHECKING:
+    from kfl.deploy.starter import Project
     from kfl.deploy.status import DeviceStatus, FleetStatus
 
 COMMANDS = {
@@ -29,10 +31,15 @@ COMMANDS = {
     "status": ("kfl.cli.deploy:status", "How a fleet is doing: rounds, devices, faults, energy, accuracy."),
 }
 """Commands of `kfl deploy`: the function that serves each, and one line of help."""
+GATED = ("superlink", "superexec")
+"""Flower's programs on the server, which `kfl.deploy.gate` starts."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Dispatch to a command of `kfl deploy`."""
+    """Dispatch to a command of `kfl deploy`; two more, with options of Flower's, are for the scripts of a project."""
+    if arguments and arguments[0] in GATED:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, "-m", "kfl.deploy.gate", *arguments])
     return dispatch("deploy", COMMANDS, arguments)
 
 
@@ -120,6 +127,7 @@ def keys(arguments: Sequence[str]) -> int:
     if options.renew_server:
         print(f"{renew_server(project, options.hosts)} is new: restart the SuperLink and reload the proxy.")
         return 0
+    warn_exposed(project)
     made = make_missing(project, options.hosts)
     print(f"{len(made)} files made in {project.keys}." if made else f"Nothing is missing in {project.keys}.")
     if any(path.name == "ca.key" for path in made):
@@ -129,6 +137,14 @@ def keys(arguments: Sequence[str]) -> int:
         new = [device for device in range(project.config.experiment.devices) if flower.register(device)]
         print(f"{len(new)} devices admitted, {project.config.experiment.devices - len(new)} were admitted before.")
     return 0
+
+
+def warn_exposed(project: Project) -> None:
+    """Say on stderr, in one sentence, which keys others can read."""
+    from kfl.core.private import exposed
+
+    if (sentence := exposed(project.private_files())) is not None:
+        print(f"kfl: {sentence}", file=sys.stderr)
 
 
 def unknown(device: int) -> str:
@@ -164,6 +180,7 @@ def run(arguments: Sequence[str]) -> int:
     from kfl.runfolder import RunReader
 
     project = Project.need(options.folder)
+    warn_exposed(project)
     config = project.config
     rounds = config.experiment.rounds
     said, before = project.run_folder / LOG, len(RunReader(project.run_folder).whole_rounds())

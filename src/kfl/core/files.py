@@ -25,10 +25,11 @@ except ImportError:  # Windows has no flock
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     """A binary file, open for writing, that becomes `path` when the block ends and vanishes when it raises.
 
-    The temporary name ends in `.part` and is unique, so two processes may write the same path: the last wins.
+    The temporary name ends in `.part` and is unique, so two processes may write the same path: the last wins. A
+    `private` one can be read by its owner only, from the start and also where it replaces one that others could read.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -39,7 +40,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
-        with part.open("xb") as file:
+        with open(part, "xb", opener=_private if private else None) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -48,6 +49,10 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 def is_part(path: Path) -> bool:
@@ -65,8 +70,8 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that readers see the old file or the new one, never a part.
+def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write `data` to `path` so that readers see the old file or the new one, never a part; `private`: its owner only.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "note.txt"
@@ -74,7 +79,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     >>> path.read_bytes()
     b'hello'
     """
-    with atomic_file(path) as file:
+    with atomic_file(path, private=private) as file:
         file.write(data)
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kfl._version import __version__
 from kfl.core.config import dump_toml
 from kfl.core.files import write_atomic
+from kfl.core.private import private_folder
+from kfl.core.telemetry import hush
 
-ENVIRONMENT = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-"""What every process of Flower should find in its environment: no telemetry, and no installing of packages."""
+
+def flower_environment(flower_home: Path, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment for Flower's programs: no telemetry unless asked for, no installing of packages, its own home."""
+    found = {**given, "FLWR_HOME": str(flower_home), "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
+    hush(found)
+    return found
+
 
 SERVER_APP = 'from kfl.deploy.server import app\n\n__all__ = ["app"]\n'
 CLIENT_APP = 'from kfl.deploy.client import app\n\n__all__ = ["app"]\n'
@@ -50,8 +56,17 @@ def write_app(folder: Path, name: str, device: str, config: Path | str = "", run
     write_atomic(folder / package / "client_app.py", CLIENT_APP.encode())
 
 
-def write_connection(flower_home: Path, name: str, address: str, authority: Path) -> None:
-    """Write Flower's own configuration: where the SuperLink is, and which authority signed its certificate."""
-    flower_home.mkdir(parents=True, exist_ok=True)
+def write_connection(flower_home: Path, name: str, address: str, authority: Path, control: Path) -> None:
+    """Write Flower's own configuration: where the SuperLink is, which authority signed its certificate, and what
+    admits to its control interface, if there is such a file; `kfl.deploy.gate` asks for it."""
+    private_folder(flower_home)
     text = dump_toml({"superlink": {name: {"address": address, "root-certificates": str(authority)}}})
     write_atomic(flower_home / "config.toml", text.encode())
+    if control.exists():
+        secret = control.read_text().strip()
+        facts = {"authn-type": "oidc", "oidc-access-token": secret, "oidc-refresh-token": secret}
+        store = {
+            f"flower.account-auth.{address}.{key}": base64.b64encode(value.encode()).decode()
+            for key, value in facts.items()
+        }
+        write_atomic(flower_home / "credentials.yaml", json.dumps(store).encode(), private=True)  # JSON is YAML

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfl.core.errors import KflError, MissingExtraError
+from kfl.core.private import private_folder
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -179,7 +180,8 @@ def _write_pair(pair: Pair, certificate: x509.Certificate, key: EllipticCurvePri
 
 def _write(path: Path, data: bytes, mode: int) -> None:
     """Write a new file. An existing file is never overwritten."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.exists():
+        private_folder(path.parent)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:

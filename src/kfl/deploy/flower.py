@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 
 from kfl.core.errors import MissingExtraError
+from kfl.core.telemetry import hush
 
+hush()  # Flower looks when it is imported
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # typer, which Flower pins, uses a deprecated part of click
     try:

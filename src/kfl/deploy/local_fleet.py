@@ -10,6 +10,8 @@
       logs/              what every process printed
       superlink.db       Flower's database
 
+All of it is its owner's alone, and so is what listens on 127.0.0.1: another user of the machine is refused.
+
 Nothing outside the folder is touched, ports are free ones, and when it ends no process is left.
 """
 
@@ -29,7 +31,8 @@ from typing import Any
 from kfl.core.config import dump_toml
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
-from kfl.deploy.app_folder import ENVIRONMENT, write_app
+from kfl.core.private import narrow, private_folder
+from kfl.deploy.app_folder import flower_environment, write_app
 from kfl.deploy.certificates import Pair
 from kfl.deploy.node import NodeOptions, command
 from kfl.deploy.processes import ProcessGroup, free_ports, listening
@@ -37,6 +40,8 @@ from kfl.deploy.settings import ServerConfig
 from kfl.deploy.starter.project import CONNECTION, Project, make_missing
 from kfl.runfolder import RoundLog, RunReader, is_finished, is_held
 
+PRIVATE = ("keys", "flower", "logs", "devices", "run")
+"""Folders in which only their owner has any business."""
 START_S = 60.0
 """How long the SuperLink may take to answer."""
 RESTART_S = 5.0
@@ -68,7 +73,7 @@ class LocalFleet:
             import kfl.deploy.flower  # noqa: F401  # says in a sentence if it is missing
         self.folder = self.folder.resolve()
         paths = [*map(str, self.python_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**ENVIRONMENT, "FLWR_HOME": str(self.folder / "flower"), "OMP_NUM_THREADS": "1"}
+        environment = {**flower_environment(self.folder / "flower"), "OMP_NUM_THREADS": "1"}
         # Flower's programs start one another by name.
         environment["PATH"] = f"{Path(program('flwr')).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         if paths:
@@ -99,13 +104,17 @@ class LocalFleet:
 
     def prepare(self) -> None:
         """Write everything a fleet needs before its first process; what is there already is kept."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.folder.exists():
+            private_folder(self.folder)
+        for name in PRIVATE:  # of an earlier version or under another umask they may be open to others
+            narrow(self.folder / name)
         write_atomic(self.folder / "server.toml", self.config.to_toml().encode())
         write_app(self.folder / "app", "local-fleet", self.device, self.folder / "server.toml", self.run_folder)
         make_missing(Project(self.folder), address=self.address)
         for device in range(self.config.experiment.devices):
             home = self.device_folder(device)
-            home.mkdir(parents=True, exist_ok=True)
+            private_folder(home.parent)
+            private_folder(home)
             own = self.device_config or {"experiment": str(self.folder / "server.toml")}
             table = {**own, **self.device_extra.get(device, {})}
             write_atomic(home / "device.toml", dump_toml(table).encode())
@@ -120,28 +129,24 @@ class LocalFleet:
         """The certificate devices trust."""
         return self.folder / "keys" / "ca.crt"
 
-    @property
-    def secret(self) -> Path:
-        """What the process that runs server apps shows the SuperLink, so that no other process can run any."""
-        return self.folder / "keys" / "superexec.secret"
-
     def device_folder(self, device: int) -> Path:
         """Where a device keeps what is its own."""
         return self.folder / "devices" / f"device-{device}"
 
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it answers."""
-        keys = self.folder / "keys"
+        keys, project = self.folder / "keys", Project(self.folder)
         self.processes.start(
             "superlink",
             [
-                program("flower-superlink"),
+                *(sys.executable, "-m", "kfl.deploy.gate", "superlink", "--control-secret"),
+                str(project.control_secret),
                 *("--host", "127.0.0.1", "--port", str(self.port)),
                 *("--ssl-ca-certfile", str(keys / "ca.crt")),
                 *("--ssl-certfile", str(keys / "server.crt"), "--ssl-keyfile", str(keys / "server.key")),
                 "--enable-supernode-auth",
                 *("--isolation", "process", "--database", str(self.folder / "superlink.db")),
-                *("--superexec-auth-secret-file", str(self.secret)),
+                *("--superexec-auth-secret-file", str(project.superexec_secret)),
             ],
         )
         end = time.monotonic() + START_S
@@ -152,8 +157,9 @@ class LocalFleet:
 
     def start_superexec(self) -> None:
         """Start the process that runs server apps."""
-        command = [program("flower-superexec"), "--runtime-api-address", self.address]
-        command += ["--root-certificates", str(self.authority), "--superexec-auth-secret-file", str(self.secret)]
+        command = [sys.executable, "-m", "kfl.deploy.gate", "superexec", "--runtime-api-address", self.address]
+        command += ["--root-certificates", str(self.authority)]
+        command += ["--superexec-auth-secret-file", str(Project(self.folder).superexec_secret)]
         self.processes.start("superexec", command)
 
     def register(self, devices: Sequence[int], keys: Mapping[int, Pair] | None = None) -> None:

@@ -53,6 +53,7 @@ EVENTS = {
     "superlink_unreachable": "The server app or `kfl deploy run` cannot reach the SuperLink, and retries",
     "metrics_unavailable": "The port for Prometheus cannot be opened: `port`",
     "privacy_unknown": "Uploads have noise, but the package that accounts for it is missing",
+    "key_exposed": "A private key or secret of this process can be read by other users of the machine: `device`",
     "online": "A device is connected: `device`, `node`",
     "knocking": "The server does not admit a device yet: `device`",
     "answered": "A device answered a message: `device`, `seconds`",

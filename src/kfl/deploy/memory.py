@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kfl.core.errors import KflError
 from kfl.core.files import LockedError, is_part, only_one, write_atomic
 from kfl.core.parse import parse_json
+from kfl.core.private import private_folder
 from kfl.deploy.protocol import RefusedError
 from kfl.runfolder import as_safetensors, device_name
 
@@ -74,14 +75,14 @@ class Memory:
 
     def save(self, kept: StoredState) -> None:
         """Replace the file in one step."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path.parent)
         for left in self.path.parent.iterdir():
             if is_part(left) and self.path.name in left.name:  # a process was killed while it wrote
                 left.unlink(missing_ok=True)
         arrays = {f"{STATE}{name}": value for name, value in kept.state.items()}
         arrays |= {f"{UPLOAD}{name}": value for name, value in kept.upload.items()}
         facts = json.dumps({"round": kept.round, "answer": dict(kept.answer)})
-        write_atomic(self.path, as_safetensors(arrays, {"kfl": facts}))
+        write_atomic(self.path, as_safetensors(arrays, {"kfl": facts}), private=True)
 
     @property
     def summed(self) -> int:
@@ -93,8 +94,8 @@ class Memory:
 
     def mark_summed(self, round_index: int) -> None:
         """Note it before the shares are out that open the sum."""
-        self._mark.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._mark, str(round_index).encode())
+        private_folder(self._mark.parent)
+        write_atomic(self._mark, str(round_index).encode(), private=True)
 
     @property
     def _mark(self) -> Path:
@@ -103,7 +104,7 @@ class Memory:
     @contextmanager
     def locked(self, patience_s: float) -> Iterator[None]:
         """Keep other processes of the same device out; wait at most `patience_s` for one to finish."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path.parent)
         end = time.monotonic() + patience_s
         while True:
             try:

@@ -126,7 +126,7 @@ class CodeCarbonMeter(Meter):
     def start(self) -> None:
         """Start a tracker."""
         try:
-            from codecarbon import OfflineEmissionsTracker
+            from codecarbon import OfflineEmissionsTracker  # the other one asks the network where it is
         except ImportError as problem:
             raise MissingExtraError("codecarbon", "meter", "The meter 'codecarbon'") from problem
         # The country only decides grams of CO2, which is not used.

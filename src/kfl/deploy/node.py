@@ -26,6 +26,8 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from kfl.core.errors import ConfigError, KflError
+from kfl.core.private import exposed, keep_private
+from kfl.core.telemetry import hush
 from kfl.deploy import _bundle
 from kfl.deploy._fleet_api import HEARTBEAT_S, App, AwayError, FleetApi, StatusError
 from kfl.deploy._objects import Incoming, Outgoing, error_reply, read_entries, reply
@@ -282,10 +284,14 @@ def refuse(question: Incoming, problem: RefusedError, after_s: float) -> Outgoin
 
 def main(arguments: list[str]) -> int:
     """Run a device by the options in JSON that `kfl deploy device` gives."""
+    keep_private()
+    hush()
     try:
         start_logging(format_from_environment())
         options = NodeOptions(**json.loads(arguments[0]))
         options.validate()
+        if (sentence := exposed([Path(options.key)])) is not None:
+            warn("key_exposed", sentence, device=options.number)
         node = Node(options)
         signal.signal(signal.SIGHUP, lambda *_: setattr(node, "refresh", True))
         for number in (signal.SIGTERM, signal.SIGINT):

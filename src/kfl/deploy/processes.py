@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from kfl.core.private import UMASK, no_core_file, private_folder
+
 MARK = "KFL_FLEET"
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -32,6 +34,7 @@ class ProcessGroup:
     """All processes of one fleet."""
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
+        """`logs` is a folder that will be its owner's alone; `environment` comes on top of this process's own."""
         self.mark = uuid.uuid4().hex
         self.logs = logs
         self.environment = {**os.environ, **environment, MARK: self.mark}
@@ -44,7 +47,7 @@ class ProcessGroup:
         """Start a program; what it prints goes to `<logs>/<name>.log`, after what is there."""
         if name in self._programs:  # what an earlier one of this name started may still be there
             self.kill(name)
-        self.logs.mkdir(parents=True, exist_ok=True)
+        private_folder(self.logs)
         output = (self.logs / f"{name}.log").open("ab")
         self._files.append(output)
         program = subprocess.Popen(
@@ -55,7 +58,8 @@ class ProcessGroup:
             env={**self.environment, **environment},
             cwd=folder,
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  # it makes one system call and touches no lock of Python's
+            umask=UMASK,
+            preexec_fn=_prepare,  # noqa: PLW1509  # it makes two system calls and touches no lock of Python's
         )
         self._programs[name] = program
         return program
@@ -72,6 +76,7 @@ class ProcessGroup:
             timeout=timeout_s,
             check=False,
             start_new_session=True,
+            umask=UMASK,
         )
         return done.returncode, done.stdout.decode(errors="replace")
 
@@ -132,8 +137,9 @@ class ProcessGroup:
         return count
 
 
-def _die_with_parent() -> None:
-    """Ask Linux to end this process when its parent is gone, however that went; elsewhere nothing."""
+def _prepare() -> None:
+    """In the new process: no core file, and on Linux it ends when its parent is gone, however that went."""
+    no_core_file()
     if LIBC is not None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

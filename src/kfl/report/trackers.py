@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
+from kfl.core.telemetry import hush
 from kfl.experiment import Experiment
 from kfl.report.tracker_metrics import RunningMetrics
 from kfl.runfolder import TRACKER_RUNS, History, RoundLog, read_note, write_note
@@ -111,6 +112,7 @@ def tracker_names(words: Iterable[str]) -> tuple[str, ...]:
 
 def make_trackers(wanted: Sequence[str | Tracker]) -> list[Tracker]:
     """Trackers by their names, or as they are; the packages of all must be installed."""
+    hush()
     made = [_make(one) if isinstance(one, str) else one for one in wanted]
     missing = [tracker for tracker in made if importlib.util.find_spec(tracker.package) is None]
     if len(missing) > 1:
@@ -243,11 +245,20 @@ def run_facts(experiment: Experiment, folder: Path | None) -> RunFacts:
     return RunFacts(name, folder, tags)
 
 
+def without_password(text: str) -> str:
+    """A text in which no address has a user's name and password or token.
+
+    >>> without_password("http://me:secret@mlflow.test:5000 does not answer")
+    'http://…@mlflow.test:5000 does not answer'
+    """
+    return re.sub(r"(?<=://)[^/@\s]+@", "…@", text)
+
+
 def in_one_line(problem: BaseException, most: int = 300) -> str:
     """An exception of somebody else's package as the part of a sentence.
 
     >>> in_one_line(OSError("disk is full.\\nAborting"))
     'disk is full. Aborting'
     """
-    text = re.sub(r"\s+", " ", str(problem)).strip().rstrip(".") or type(problem).__name__
+    text = re.sub(r"\s+", " ", without_password(str(problem))).strip().rstrip(".") or type(problem).__name__
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from kfl.core.config import flatten
 from kfl.core.errors import MissingExtraError
 from kfl.report.tracker_metrics import numbers
-from kfl.report.trackers import Metrics, RunFacts, Tracker
+from kfl.report.trackers import Metrics, RunFacts, Tracker, without_password
 from kfl.runfolder import RoundLog
 
 MOST_PARAMETERS = 100
@@ -40,7 +40,7 @@ class MlflowTracker(Tracker):
             noted = run.remembered(self.name)
             self._facts, self._run_id, self._finished = run, str(noted.get("run_id", "")), False
             try:
-                if noted.get("uri") == self._client.tracking_uri and self._exists():
+                if without_password(str(noted.get("uri"))) == self._address and self._exists():
                     self._finished = noted.get("finished") is True
                     self._client.update_run(self._run_id, status="RUNNING")
                     return self._rounds()
@@ -51,7 +51,12 @@ class MlflowTracker(Tracker):
         return 0
 
     def _remember(self, **more: Any) -> None:
-        self._facts.remember(self.name, run_id=self._run_id, uri=self._client.tracking_uri, **more)
+        self._facts.remember(self.name, run_id=self._run_id, uri=self._address, **more)
+
+    @property
+    def _address(self) -> str:
+        """Where the tracking server or database is, without a password: this is stored and shown."""
+        return without_password(self._client.tracking_uri)
 
     def _create(self, run: RunFacts, config: Mapping[str, Any]) -> str:
         from mlflow.entities import Param
@@ -96,7 +101,7 @@ class MlflowTracker(Tracker):
     @property
     def where(self) -> str:
         """The store and the run."""
-        return f"run {self._run_id} in {self._client.tracking_uri}"
+        return f"run {self._run_id} in {self._address}"
 
     def _metrics(self, step: int, values: Metrics) -> None:
         from mlflow.entities import Metric

@@ -26,6 +26,7 @@ from typing import Any
 from kfl._version import __version__
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
+from kfl.core.telemetry import hush
 from kfl.runfolder import RunFolder, RunReader, cannot_write, runs_in
 from kfl.simulation._jobs import FAILURE, Failure, Job, Tell, attempt
 
@@ -224,7 +225,7 @@ def write_files(path: Path, files: Files) -> None:
 @contextmanager
 def _connected(address: str, cores: int | None) -> Iterator[Any]:
     """Ray, connected for the block. An existing connection is used and left open."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    hush()
     # The default of Ray's next release: a task that asks for no GPU sees what its node shows.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:

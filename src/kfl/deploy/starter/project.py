@@ -7,6 +7,7 @@ differ between versions and systems, and files that a fleet depends on should co
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.parse import read_toml
+from kfl.core.private import narrow, private_folder
 from kfl.deploy.app_folder import write_connection
 from kfl.deploy.certificates import Pair, make_authority, make_device_key, make_server_certificate, write_private
 from kfl.deploy.settings import ServerConfig
@@ -24,6 +26,8 @@ from kfl.deploy.settings import ServerConfig
 CONNECTION = "fleet"
 """Name of the SuperLink in Flower's own configuration."""
 DEFAULT_PORT = 8000
+PRIVATE = re.compile(r".*\.(key|secret)|(old-.*-)?device-\d+")
+"""Names of what must not be read by others; a file of yours in the folder of keys is left alone."""
 LOG = "server.log"
 """What the server said, in its run folder."""
 
@@ -65,6 +69,20 @@ class Project:
     def keys(self) -> Path:
         """Certificates and keys."""
         return self.folder / "keys"
+
+    @property
+    def superexec_secret(self) -> Path:
+        """What the process that runs server apps shows the SuperLink, so that no other process can run any."""
+        return self.keys / "superexec.secret"
+
+    @property
+    def control_secret(self) -> Path:
+        """What admits to the SuperLink's control interface, so that no other user of the machine can give it orders."""
+        return self.keys / "control.secret"
+
+    def private_files(self) -> list[Path]:
+        """Every private key and secret of the fleet's in the folder of keys, replaced ones too."""
+        return sorted(p for p in self.keys.iterdir() if PRIVATE.fullmatch(p.name)) if self.keys.is_dir() else []
 
     @property
     def run_folder(self) -> Path:
@@ -124,14 +142,18 @@ HERE = ("localhost", "127.0.0.1")
 
 
 def make_missing(project: Project, hosts: Sequence[str] = (), address: str | None = None) -> list[Path]:
-    """Make what is not there yet: authority, server certificate, one key per device, and a secret of the server's own.
+    """Make what is not there yet: authority, server certificate, one key per device, and two secrets of the server's.
+
+    What lies in the folder of keys and others could read is narrowed to its owner.
 
     `hosts` are the names and addresses by which devices reach the server, by default the one in device.env; `address`
     is the SuperLink's on this machine, by default the project's. Returns the files that were made.
     """
     keys, made = project.keys, []
     try:
-        keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(keys)
+        for path in project.private_files():
+            narrow(path)
         authority = Pair(keys / "ca.crt", keys / "ca.key")
         if not authority.public.exists():
             made += _files(make_authority(keys, project.folder.name))
@@ -140,11 +162,13 @@ def make_missing(project: Project, hosts: Sequence[str] = (), address: str | Non
         for device in range(project.config.experiment.devices):
             if not (keys / f"device-{device}.pub").exists():
                 made += _files(make_device_key(keys, device))
-        secret = keys / "superexec.secret"
-        if not secret.exists():
-            write_private(secret, secrets.token_hex(32).encode())
-            made.append(secret)
-        write_connection(project.flower_home, CONNECTION, address or project.address, authority.public)
+        for secret in (project.superexec_secret, project.control_secret):
+            if not secret.exists():
+                write_private(secret, secrets.token_hex(32).encode())
+                made.append(secret)
+        write_connection(
+            project.flower_home, CONNECTION, address or project.address, authority.public, project.control_secret
+        )
     except OSError as problem:
         raise KflError(f"The keys in {keys} cannot be written ({problem.strerror or problem}).") from problem
     return made

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from kfl.core.errors import KflError, RunFolderError
 from kfl.core.files import write_json
 from kfl.core.parse import parse_json, read_json
 from kfl.core.text import scrub
-from kfl.deploy.app_folder import ENVIRONMENT, write_connection
+from kfl.deploy.app_folder import flower_environment, write_connection
 from kfl.deploy.local_fleet import program
 from kfl.deploy.logs import note, warn
 from kfl.deploy.starter.project import CONNECTION, Project
@@ -39,7 +38,7 @@ class FlowerCommand:
 
     def __call__(self, *words: str) -> dict[str, Any]:
         """Run a command and return the JSON it prints; UnreachableError with Flower's reason if it fails."""
-        environment = {**os.environ, **ENVIRONMENT, "FLWR_HOME": str(self.project.flower_home)}
+        environment = flower_environment(self.project.flower_home)
         command = [program("flwr"), *words, "--format", "json"]
         try:
             done = subprocess.run(
@@ -151,7 +150,9 @@ def keep_running(project: Project) -> Iterator[RoundLog]:
     """
     project.config.validate()
     try:
-        write_connection(project.flower_home, CONNECTION, project.address, project.keys / "ca.crt")
+        write_connection(
+            project.flower_home, CONNECTION, project.address, project.keys / "ca.crt", project.control_secret
+        )
     except OSError as problem:
         raise KflError(f"{project.flower_home} cannot be written ({problem.strerror or problem}).") from problem
     flower, run = FlowerCommand(project), RunReader(project.run_folder)
