@@ -285,6 +285,8 @@ class FlowerFleet(Fleet):
             round=state.round,
             samples=samples + 10 * noise,
             ask=ask,
+            weights={} if noise else {device: float(self.beliefs[device].samples) for device in chosen},
+            lowered=[device for device in chosen if self.beliefs[device].weight_cut is not None],
         )
 
     def _messages(
