@@ -152,7 +152,7 @@ class Anchored(Algorithm):
     ],
 )
 def test_a_fleet_does_what_the_simulator_does(loop, serve_fleet, small, tmp_path, changes):
-    grid, config = loop(small(**changes), quorum=0.0)  # the simulator knows no quorum
+    grid, config = loop(small(**changes), quorum=0.0, largest_weight=1.0)  # the simulator knows no quorum, and no liars
     folder = serve_fleet(grid, config)
     run(config.experiment, tmp_path / "simulated")
     mine, theirs = knowledge(folder), knowledge(tmp_path / "simulated")
@@ -224,12 +224,12 @@ def test_an_answer_that_cannot_be_true_is_refused_and_the_others_count(loop, sma
 
 def test_energy_that_cannot_be_true_is_charged_as_planned_and_the_upload_is_used(loop, small, tmp_path):
     grid, config = loop(small(rounds=1, widths=(16,), algorithm=Kfl(local_steps=1)))
-    lies = {0: float("nan"), 1: -1.0, 2: 1e9, 3: 0.125}
+    lies = {0: float("nan"), 1: -1.0, 2: 1e9, 3: 0.25}  # the plan is 0.14 J
     grid.twist = lambda d, asked, r: changed(r, compute_energy_j=lies[d]) if round_of(asked) == 0 else r
     serve(grid, config, tmp_path / "run")
     log = load_run(tmp_path / "run")[1].rounds[0]
     planned = run(config.experiment).rounds[0].compute_energy_j
-    assert log.compute_energy_j == (*planned[:3], 0.125)
+    assert log.compute_energy_j == (*planned[:3], 0.25)
     assert [f["device"] for f in log.faults if f["fault"] == "energy"] == [0, 1, 2]
     assert log.rejected == ()
     assert log.bits_up == 4 * 64 * 10 * 32

@@ -235,6 +235,7 @@ def show_status(status: FleetStatus) -> None:
         f"Energy {quantity(status.energy_j, 'J')}, up {bit_count(status.bits_up)}, "
         f"down {bit_count(status.bits_down)}{speed}.",
         *privacy_notes(status.devices),
+        *(f"Device {one.device} says too much: {cut}." for one in status.devices for cut in one.cuts),
         *(f"Node {node} cannot join: {reason}." for node, reason in status.refused.items()),
         *status.problems,
     ]
@@ -263,7 +264,7 @@ def device_columns(devices: Sequence[DeviceStatus]) -> dict[str, list[str]]:
         "last round": [_or_dash(one.last_round) for one in devices],
         "answer, s": [DASH if one.answer_s is None else f"{one.answer_s:.1f}" for one in devices],
     }
-    for name in ("unanswered", "missed", "diverged", "restarts"):
+    for name in ("unanswered", "missed", "diverged", "restarts", "clipped"):
         counts = [getattr(one, name) for one in devices]
         if any(counts):
             found[name] = [str(count) for count in counts]

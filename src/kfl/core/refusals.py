@@ -58,6 +58,10 @@ def _too_many_samples(
     return f"its {array} says {found:.15g} samples{of_class}, more than the {limit:g} it said it has"
 
 
+def _claim_cut(field: str, found: float | str, limit: float) -> str:
+    return f"its {field} of {float(found):g} cannot be or is not allowed, and counts as {limit:g}"
+
+
 _SENTENCES: dict[str, str | Callable[..., str]] = {
     "note": "{text}",
     # An upload
@@ -107,6 +111,14 @@ _SENTENCES: dict[str, str | Callable[..., str]] = {
     "energy_not_finite": "its {part} energy is infinite or not a number",
     "energy_negative": "its {part} energy of {found:g} J is negative",
     "energy_too_high": "its {part} energy of {found:g} J is more than the {limit:g} J it can have spent",
+    "energy_too_low": "its {part} energy of {found:g} J is less than the {limit:g} J that its work takes",
+    "gain_impossible": "its gain of {found:g} is not one of a channel, from above 0 to {limit:g}",
+    "time_impossible": "the {found:g} s it says it worked are not among the {limit:g} s it had",
+    # A claim of a device that counts for less than it says
+    "more_than_registered": "its {field} are {found}, but it is registered with {limit}, and counts with these",
+    "more_than_median": "its {field} are {found}, more than {times:g} times the fleet's median; it counts with {limit}",
+    "claim_cut": _claim_cut,
+    "weight_capped": "its {array} give it {found:.1%} of an average, and it has {limit:.1%}",
     # No answer of a device
     "not_sent": "the message could not be sent",
     "no_answer": "no answer in {deadline_s:g} s",

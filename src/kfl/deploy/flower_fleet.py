@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfl.algorithms import Rejection, UploadFormat
+from kfl.algorithms.caps import cap_weights, weight_limits
 from kfl.algorithms.sent import sent_bits
 from kfl.algorithms.sums import summation_of
 from kfl.core.errors import ConfigError
+from kfl.core.refusals import describe, stored_refusal
+from kfl.deploy.belief import LEAST_J_PER_FLOP, Belief
 from kfl.deploy.channel import read_gains
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.device import Advice
@@ -58,6 +61,10 @@ class FlowerFleet(Fleet):
         self._measured = None if self.settings.gains is None else read_gains(Path(self.settings.gains))
         self._reported: dict[int, float] = {}
         """Channel gains as devices last reported them."""
+        self.beliefs: dict[int, Belief] = {}
+        """What the numbers of this round's devices are, as far as they can be believed."""
+        self._told: set[tuple[int, str]] = set()
+        """Claims that the log has a line about."""
         self._joined: set[int] = set()
         """Devices that introduced themselves since the last round began."""
         self._started_s = self.judged_s = 0.0
@@ -156,6 +163,10 @@ class FlowerFleet(Fleet):
             if verdict.gain is not None:
                 self._reported[device] = verdict.gain
         correct = {device: verdict.correct for device, verdict in verdicts.items() if verdict.correct is not None}
+        uploads = [verdict.upload for verdict in verdicts.values() if verdict.upload is not None]
+        # Robust rules ignore how many samples an upload claims, or bound that themselves.
+        weighs = getattr(self.experiment.algorithm, "aggregation", "mean") == "mean"
+        uploads, capped = cap_weights(uploads, formats, self.settings.largest_weight if weighs else 1.0)
         compute_j, upload_j = _spent(decision, verdicts, answers)
         self.judged_s = time.perf_counter()
         self.round_facts = {
@@ -165,13 +176,13 @@ class FlowerFleet(Fleet):
             "wait_s": answered_s - decided_s,
             "judge_s": self.judged_s - answered_s,
             "sent_bytes": self.courier.sent_bytes - sent_bytes,
-            "answers": {str(device): _answer_facts(answer) for device, answer in answers.items()},
+            "answers": {str(device): _answer_facts(answer, verdicts[device]) for device, answer in answers.items()},
             "correct": {str(device): count for device, count in correct.items()},
             "available": int(conditions.observation.available.sum()),
             **({} if masked is None else {"secure": masked.facts}),
         }
         return Replies(
-            uploads=[verdict.upload for verdict in verdicts.values() if verdict.upload is not None],
+            uploads=uploads,
             usable=sum(verdict.usable for verdict in verdicts.values()),
             sums=sums,
             compute_energy_j=compute_j,
@@ -188,6 +199,10 @@ class FlowerFleet(Fleet):
                 if verdict.refusal is not None
             ],
             faults=[fault for verdict in verdicts.values() for fault in verdict.faults],
+            clipped=[
+                *(cut for verdict in verdicts.values() for cut in verdict.clipped),
+                *(c.to_dict() for c in capped),
+            ],
             diverged=[device for device, verdict in verdicts.items() if verdict.diverged],
         )
 
@@ -210,9 +225,11 @@ class FlowerFleet(Fleet):
             }
 
     def _take_stock(self) -> None:
-        profiles = {device: member.profile for device, member in self.roster.members.items()}
-        network = self.engine.profile(0).model
-        self.inventory = Inventory.build(self.experiment, profiles, self.engine.shared(), network)
+        self.beliefs = self.roster.beliefs()
+        profiles = {device: belief.profile for device, belief in self.beliefs.items()}
+        shared, network = self.engine.shared(), self.engine.profile(0).model
+        self.inventory = Inventory.build(self.experiment, profiles, shared, network).as_believed(self.beliefs)
+        self._tell_of_cuts()
         summation = summation_of(self.experiment.algorithm) if self.settings.secure_sums else None
         if summation is not None:
             server = self.experiment.algorithm.server_init(self.engine, self.experiment.seed)
@@ -220,12 +237,21 @@ class FlowerFleet(Fleet):
             self.inventory = self.inventory.with_masks(*bits)
         self.table, self.cell = self.inventory.table, self.inventory.cell
 
+    def _tell_of_cuts(self) -> None:
+        """A line for each claim that is not believed, once."""
+        for device, belief in self.beliefs.items():
+            for cut in belief.cuts:
+                if (device, cut["field"]) not in self._told:
+                    self._told.add((device, cut["field"]))
+                    sentence = f"Device {device} says too much: {describe(*stored_refusal(cut))}."
+                    warn("claim_cut", sentence, device=device, code=cut["code"], field=cut["field"])
+
     def _counts(self, state: RunState, devices: Iterable[int]) -> IntArray:
         """Right predictions, with the profiles' counts for these devices."""
         correct = state.correct.copy()
         if self.experiment.algorithm.predicts_alone:  # others have no model before their first round
             for device in devices:
-                correct[device] = self.roster.members[device].profile.correct
+                correct[device] = self.beliefs[device].correct(self.roster.members[device].profile.correct)
         return correct
 
     def _gains(self, state: RunState) -> FloatArray | None:
@@ -235,8 +261,8 @@ class FlowerFleet(Fleet):
         if self._measured is not None:
             return self._measured.at(state.round, self.table.size)
         gains = np.full(self.table.size, np.nan)
-        for device, member in self.roster.members.items():
-            gain = self._reported.get(device, member.profile.gain)
+        for device, belief in self.beliefs.items():
+            gain = self._reported.get(device, belief.profile.gain)
             gains[device] = np.nan if gain is None else gain
         return gains
 
@@ -254,7 +280,9 @@ class FlowerFleet(Fleet):
 
         formats = self.experiment.algorithm.upload_format(state.server)
         noise = max((form.noise for form in formats.values()), default=0.0)
-        samples = max((self.roster.members[device].profile.samples for device in chosen), default=1)
+        weights, largest = self.table.samples[chosen, None], self.settings.largest_weight
+        most = weight_limits(weights, largest) if chosen and largest < 1 else np.inf
+        samples = float(np.minimum(weights, most).max(initial=1.0))
         return MaskedRound(
             settings=self.settings,
             summation=summation,
@@ -263,6 +291,8 @@ class FlowerFleet(Fleet):
             round=state.round,
             samples=samples + 10 * noise,
             ask=ask,
+            weights={} if noise else {device: float(self.beliefs[device].samples) for device in chosen},
+            lowered=[device for device in chosen if self.beliefs[device].weight_cut is not None],
         )
 
     def _messages(
@@ -294,6 +324,7 @@ class FlowerFleet(Fleet):
                 round=state.round,
                 device=device,
                 profile=self.roster.members[device].profile,
+                belief=self.beliefs[device],
                 formats=formats,
                 limits=energy_limits(
                     self.settings.max_compute_power_w,
@@ -301,17 +332,26 @@ class FlowerFleet(Fleet):
                     self.settings.deadline_s,
                     float(decision.compute_energy_j[device]),
                     float(decision.upload_energy_j[device]),
+                    least_compute_j=self._least_compute_j(device, float(decision.compute_energy_j[device])),
+                    radiated_j=float(decision.power_w[device] * decision.upload_time_s[device]),
                 ),
+                deadline_s=self.settings.deadline_s,
             )
             for device in np.flatnonzero(decision.chosen).tolist()
         }
+
+    def _least_compute_j(self, device: int, planned_j: float) -> float:
+        """What a device's work takes at least: the plan where that is its meter, otherwise what physics asks for."""
+        if self.roster.members[device].profile.meter == "formula":
+            return planned_j
+        return LEAST_J_PER_FLOP * float(self.table.flops[device])
 
     def _radio_power_w(self, device: int) -> float:
         """The most that a device's radio draws; without a cell the transmit power its profile says, or 1 W."""
         if self.cell is not None:
             amplifier_w = self.cell.max_power_w[device] / self.cell.amplifier_efficiency[device]
             return float(amplifier_w + self.cell.circuit_power_w[device])
-        own = self.roster.members[device].profile.max_power_w
+        own = self.beliefs[device].profile.max_power_w
         return 1.0 if own is None else own
 
     def _lose_in_outage(
@@ -342,10 +382,9 @@ def _spent(
     return compute_j, upload_j
 
 
-def _answer_facts(answer: Answer | NoReply) -> dict[str, Any]:
-    """How long an answer took and how large it is; how long the device says it worked."""
+def _answer_facts(answer: Answer | NoReply, verdict: Verdict) -> dict[str, Any]:
+    """How long an answer took and how large it is; how long the device says it worked, if that can be."""
     if isinstance(answer, NoReply):
         return {"seconds": answer.seconds, "silence": answer.kind}
     facts: dict[str, Any] = {"seconds": answer.seconds, "bytes": answer.bytes}
-    worked = answer.values.get("work_s")
-    return {**facts, "work_s": worked} if isinstance(worked, float) and 0 <= worked < 1e9 else facts
+    return facts if verdict.work_s is None else {**facts, "work_s": verdict.work_s}

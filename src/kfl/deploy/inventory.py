@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kfl.core.errors import ConfigError
+from kfl.deploy.belief import Belief
 from kfl.deploy.profile import Profile
 from kfl.experiment import Experiment
 from kfl.simulation.fleet import DeviceTable, FloatArray
@@ -93,6 +94,13 @@ class Inventory:
                 budget_j=known(lambda _, p: p.budget_j, budget_j),
             ),
         )
+
+    def as_believed(self, beliefs: Mapping[int, Belief]) -> Inventory:
+        """The same with samples as far as they are believed; what they cost is as the devices say."""
+        samples, tests = self.table.samples.copy(), self.table.test_samples.copy()
+        for device, belief in beliefs.items():
+            samples[device], tests[device] = belief.samples, belief.test_samples
+        return replace(self, table=replace(self.table, samples=samples, test_samples=tests))
 
     def with_masks(self, up_bits: float, down_bits: float) -> Inventory:
         """The same where uploads are added under masks: their size, and what comes down besides the broadcast."""

@@ -4,7 +4,8 @@
 
 What a single device adds is never here. Masked integers can be checked for their number and type alone: whether a
 device's values make sense, or are large, cannot be known; a device clips them itself, and how many values all devices
-together clipped is part of the sum.
+together clipped is part of the sum. So are the weights: a sum of more weight than all its devices together have samples
+is not used, though nobody can tell whose fault it is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -76,8 +77,12 @@ class MaskedRound:
     run: str
     round: int
     samples: float
-    """No device has more; all learn a number of this size, so only its power of two is told."""
+    """No device weighs more; all learn a number of this size, so only its power of two is told."""
     ask: Ask
+    weights: Mapping[int, float] = field(default_factory=dict)
+    """Samples of each device, as far as they are believed; empty where counts have noise and cannot be checked."""
+    lowered: Collection[int] = ()
+    """Devices that say they have more: each is told with how many it counts."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Seconds of each step, bytes of the answers, and how many values were clipped."""
 
@@ -126,7 +131,7 @@ class MaskedRound:
         terms |= {"largest_weight": self.largest_weight, "range": self.settings.secure_range}
         masked = self._step(
             "mask",
-            {device: (terms, {"boxes": pack_boxes(own)}) for device, own in routed.items()},
+            {device: ({**terms, **self._own(device)}, {"boxes": pack_boxes(own)}) for device, own in routed.items()},
             dict.fromkeys(routed, ArrayFormat((layout.length,), f"int{bits}")),
             lambda array: array.view(f"u{bits // 8}"),
         )
@@ -140,7 +145,25 @@ class MaskedRound:
         total = self._sum.total(shares)
         # Who fell silent after its masked upload arrived is in the sum all the same.
         self._dropped = {device: why for device, why in self._dropped.items() if device not in survivors}
-        return self._read(*layout.decode(total))
+        arrays, clipped = layout.decode(total)
+        self._check_weights(arrays, layout, survivors)
+        return self._read(arrays, clipped)
+
+    def _own(self, device: int) -> Values:
+        return {"own_weight": self.weights[device]} if device in self.lowered else {}
+
+    def _check_weights(
+        self, arrays: Mapping[str, NDArray[np.float64]], layout: Layout, survivors: Collection[int]
+    ) -> None:
+        """SumError where devices weigh more together than they have samples, or less than nothing."""
+        if not self.weights:
+            return
+        most = sum(self.weights[device] for device in survivors)
+        for name in (name for name in arrays if name.startswith(WEIGHTS)):
+            rounding = layout.grid(name).error * max(arrays[name].size, 1)
+            if arrays[name].sum() > most + rounding or arrays[name].min(initial=0.0) < -rounding:
+                total = float(arrays[name].sum())
+                raise SumError(f"Its devices weigh {total:.15g} together and have {most:g} samples: one of them lies.")
 
     def _layout(self, devices: int) -> Layout:
         return sum_layout(

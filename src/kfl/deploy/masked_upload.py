@@ -109,7 +109,8 @@ class MaskedUpload:
         largest_weight, value_range = number(values, "largest_weight"), number(values, "range")
         if bits not in (32, 64) or not (1 <= largest_weight < 2**60 and RANGES[0] <= value_range <= RANGES[1]):
             raise RefusedError("no_sum", text="its numbers do not describe a sum.")
-        terms = self._terms
+        own = number(values, "own_weight") if "own_weight" in values else largest_weight
+        terms = scaled_terms(self._terms, own, largest_weight)
         layout = sum_layout(
             {name: tuple(value.shape) for name, value in terms.values.items()},
             {name: tuple(value.shape) for name, value in terms.weights.items()},
@@ -123,6 +124,27 @@ class MaskedUpload:
         masked = self._sum.mask(boxes, layout.encode(arrays))
         # PyTorch has no integers without a sign; the bits are the same.
         return torch.from_numpy(masked.view(f"<i{bits // 8}").astype(f"i{bits // 8}", copy=False))
+
+
+def scaled_terms(terms: Sums, own_weight: float, largest_weight: float) -> Sums:
+    """What a device adds, of no more weight than the server allows: all of it is scaled, so that means stay.
+
+    Its weights of all classes together are at most `own_weight` where that is less than its samples, and no weight is
+    above `largest_weight`.
+    """
+    from kfl.algorithms.sums import Sums
+
+    totals = [float(weight.sum()) for weight in terms.weights.values() if weight.numel()]
+    largest = [float(weight.max()) for weight in terms.weights.values() if weight.numel()]
+    part = min([1.0, *(largest_weight / one for one in largest if one > 0)])
+    if own_weight < largest_weight:
+        part = min([part, *(max(own_weight, 0.0) / total for total in totals if total > 0)])
+    if part == 1.0:
+        return terms
+    return Sums(
+        {name: part * value for name, value in terms.values.items()},
+        {name: part * weight for name, weight in terms.weights.items()},
+    )
 
 
 def _digest(values: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> bytes:

@@ -35,6 +35,8 @@ ROUND_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 ANSWER_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 HOST_VARIABLE = "KFL_METRICS_HOST"
 """Wins over the setting: an image's configuration is the same on every network."""
+WEIGHT_CUTS = ("more_than_registered", "more_than_median", "weight_capped")
+"""Why an upload weighs less than it says."""
 MOST_CODES = 120
 """Different values of a label `code`; a code is ours, but a bug must not fill a Prometheus."""
 
@@ -83,6 +85,9 @@ class Metrics:
             ["code"],
             **own,
         )
+        self._clipped = Counter(
+            "kfl_clipped", "Uploads that weighed less than they said, by reason (label code).", ["code"], **own
+        )
         self._energy = Counter("kfl_energy_joules", "Energy spent by all devices.", **own)
         self._parts = Counter(
             "kfl_energy_by_part_joules",
@@ -122,6 +127,8 @@ class Metrics:
         # All that we know, from the start: a series that begins with 1 is no increase for Prometheus.
         for code in ("ok", "no_quorum"):
             self._rounds.labels(self._code(code))
+        for code in WEIGHT_CUTS:
+            self._clipped.labels(self._code(code))
         for code in CODES:
             self._rejected.labels(self._code(code))
         for code in (*INCIDENTS, *(code for code in CODES if code.startswith(WORKER))):
@@ -226,6 +233,8 @@ class Metrics:
             self._rejected.labels(self._code(refusal.get("code", "note"))).inc()
             if self._devices is not None:
                 self._devices.rejected.labels(str(refusal["device"])).inc()
+        for cut in entry.clipped:
+            self._clipped.labels(self._code(str(cut.get("code", "note")))).inc()
         for problem in problems(entry):
             if problem.code == "rejected":
                 continue
@@ -291,5 +300,6 @@ def round_sentence(entry: RoundLog, rounds: int) -> str:
     parts += [f"{len(entry.missed)} not reached"] if entry.missed else []
     parts += [f"{len(entry.lost)} lost"] if entry.lost else []
     parts += [f"{len(entry.rejected)} refused"] if entry.rejected else []
+    parts += [f"{len({cut['device'] for cut in entry.clipped})} clipped"] if entry.clipped else []
     parts += [f"accuracy {percent(entry.accuracy, 1)}"] if entry.accuracy is not None else []
     return f"round {entry.round + 1} of {rounds}: {', '.join(parts)}, {entry.time_s:.1f} s"

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfl.core.text import scrub
+from kfl.deploy.belief import Belief, believe
 from kfl.deploy.courier import Answer, Courier, NoReply
 from kfl.deploy.frames import pack
 from kfl.deploy.logs import note, warn
-from kfl.deploy.profile import MOST_PROFILE_BYTES, Profile
+from kfl.deploy.profile import MOST_PROFILE_BYTES, Profile, model_sizes
 from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version
 from kfl.deploy.settings import ServerConfig
 
@@ -73,6 +74,11 @@ class Roster:
             **({"secure": True} if self.config.fleet.secure_sums else {}),
         }
 
+    def beliefs(self) -> dict[int, Belief]:
+        """What the server believes of each device that has introduced itself."""
+        profiles = {device: member.profile for device, member in self.members.items()}
+        return believe(profiles, self.config.fleet, self.config.experiment.cell_config)
+
     def forget(self, device: int) -> None:
         """Drop a device whose data or model changed: it must introduce itself again."""
         self.members.pop(device, None)
@@ -118,7 +124,7 @@ class Roster:
                     other_features=other.features,
                 )
         equal = self.config.experiment.algorithm.needs_equal_models
-        if equal and any(m.profile.parameters != profile.parameters for m in self.members.values()):
+        if equal and any(model_sizes(m.profile) != model_sizes(profile) for m in self.members.values()):
             raise RefusedError("other_model")
 
     def _may_ask(self, node: int) -> bool:
@@ -144,10 +150,16 @@ class Roster:
             self.members.clear()  # not a roster: devices introduce themselves again
 
     def table(self) -> dict[str, Any]:
-        """As plain values, for the run folder."""
+        """As plain values, for the run folder: what each device says, and what of it the server does not believe."""
+        beliefs = self.beliefs()
         return {
             "devices": {
-                str(device): {"node": str(member.node), "name": member.name, "profile": member.profile.to_json()}
+                str(device): {
+                    "node": str(member.node),
+                    "name": member.name,
+                    "profile": member.profile.to_json(),
+                    **({"cuts": list(beliefs[device].cuts)} if beliefs[device].cuts else {}),
+                }
                 for device, member in sorted(self.members.items())
             },
             "refused": {str(node): reason for node, (reason, _, _) in self.refused.items()},

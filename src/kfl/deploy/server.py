@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import ConfigError, RunFolderError
+from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy.courier import Courier
 from kfl.deploy.flower import Context, Grid, ServerApp
 from kfl.deploy.flower_fleet import FlowerFleet
@@ -81,6 +82,8 @@ class FleetServer:
         self.roster.restore(before)
         self.fleet = FlowerFleet(self.roster, courier, self._on_look)
         self.metrics = Metrics(config)
+        self._capped: set[int] = set()
+        """Devices whose capped weight the log has a line about."""
         self.known = self._replay()
         self.port = self.metrics.serve()
         self.write_roster()
@@ -143,6 +146,11 @@ class FleetServer:
             warn(
                 "device_incident", incident.sentence, round=entry.round + 1, device=incident.device, code=incident.code
             )
+        for cut in entry.clipped:
+            if cut["code"] == "weight_capped" and cut["device"] not in self._capped:  # once: it may last for the run
+                self._capped.add(cut["device"])
+                sentence = f"Device {cut['device']} weighs less than it says: {describe(*stored_refusal(cut))}."
+                note("weight_capped", sentence, round=entry.round + 1, device=cut["device"], code=cut["code"])
         note(
             "round_done",
             round_sentence(entry, self.config.experiment.rounds),

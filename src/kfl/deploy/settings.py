@@ -72,6 +72,17 @@ class FleetSettings:
     """File of measured gains, CSV with the columns round, device, gain, or JSON lines with those keys."""
     max_compute_power_w: float = 100.0
     """No device draws more than this while it computes: reported energy above this times deadline_s is refused."""
+    registered_samples: tuple[int, ...] = ()
+    """Training samples that devices are known to have: one number for each device, or one for all. Who says more counts
+    with these. Empty where nobody knows; then most_samples decides."""
+    most_samples: float = 10.0
+    """No device counts with more samples than this times the fleet's median, nor with more test samples than this times
+    their median; infinite for no bound."""
+    largest_weight: float = 0.5
+    """Largest share of one device in an average, for each class by itself where a class has its own average; 1 for no
+    bound. Of n devices none has less than 1/n, so two weigh the same. Robust rules bound weights themselves."""
+    most_budget_j: float = inf
+    """Largest budget that a device may claim for the whole run, in joules; infinite: each knows its own battery."""
     metrics_port: int | None = None
     """Port for Prometheus; 0 takes a free one, none serves nothing."""
     metrics_host: str = "127.0.0.1"
@@ -105,6 +116,11 @@ class FleetSettings:
             _require(0 < getattr(self, name) < inf, name, getattr(self, name), "a positive number")
         for name in ("join_deadline_s", "pause_s"):
             _require(0 <= getattr(self, name) < inf, name, getattr(self, name), "0 or more")
+        _require(self.most_samples >= 1, "most_samples", self.most_samples, "1 or more")
+        _require(0 < self.largest_weight <= 1, "largest_weight", self.largest_weight, "above 0 and at most 1")
+        _require(self.most_budget_j > 0, "most_budget_j", self.most_budget_j, "a positive number of joules")
+        told = self.registered_samples
+        _require(all(count >= 1 for count in told), "registered_samples", list(told), "numbers of samples, 1 or more")
         _require(0 <= self.quorum <= 1, "quorum", self.quorum, "from 0 to 1")
         _require(self.min_devices >= 1, "min_devices", self.min_devices, "1 or more")
         _require(self.metrics_devices >= 0, "metrics_devices", self.metrics_devices, "0 or more")
@@ -123,6 +139,15 @@ class FleetSettings:
         _require(even, "secure_neighbours", near, "an even number of at least 4, or none for all")
         if (self.channel == "measured") != (self.gains is not None):
             raise ConfigError("fleet.gains", self.gains, "a file when fleet.channel is 'measured', and none otherwise")
+
+    def registered(self, device: int) -> int | None:
+        """The samples that a device is known to have; None where nobody knows.
+
+        >>> FleetSettings(registered_samples=(500,)).registered(3), FleetSettings().registered(3)
+        (500, None)
+        """
+        told = self.registered_samples
+        return None if not told else told[0] if len(told) == 1 else told[device]
 
 
 @dataclass(frozen=True)
@@ -157,6 +182,12 @@ class ServerConfig:
             raise ConfigError("faults", "given", "left out: those of a fleet are real")
         if self.experiment.cell_config is None and self.fleet.channel != "simulated":
             raise ConfigError("radio", "none", f"a cell when fleet.channel is {self.fleet.channel!r}")
+        if len(self.fleet.registered_samples) not in (0, 1, self.experiment.devices):
+            raise ConfigError(
+                "fleet.registered_samples",
+                f"{len(self.fleet.registered_samples)} numbers",
+                f"one for each of the {self.experiment.devices} devices, one for all, or none",
+            )
         if self.fleet.min_devices > self.experiment.devices:
             raise ConfigError(
                 "fleet.min_devices", self.fleet.min_devices, f"at most devices, {self.experiment.devices}"

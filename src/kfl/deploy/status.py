@@ -28,7 +28,7 @@ WORKER = "worker_"
 """Codes of errors that cost a device its worker process begin with this: worker_died, worker_hung …"""
 NO_ANSWER = ("late", "gone", "error", "garbled", "unsent", "outage")
 """Faults that cost a round the device's answer; the others, such as energy, only note something."""
-INCIDENTS = (*NO_ANSWER, "energy", "diverged", "missed")
+INCIDENTS = (*NO_ANSWER, "energy", "gain", "time", "diverged", "missed")
 """What can go wrong with a device, beside a refused answer and a worker that failed."""
 
 
@@ -100,6 +100,10 @@ class DeviceStatus:
     """What went wrong and how often: late, gone, error, rejected, diverged, worker_died …"""
     restarts: int
     """Times its worker process had to be started anew; the device itself stayed."""
+    clipped: int
+    """Rounds in which its upload weighed less than it says."""
+    cuts: tuple[str, ...]
+    """What the server does not believe of what the device says about itself, and uses in its place."""
     privacy: PrivacyStatus | None
     """None where uploads have no noise."""
 
@@ -240,7 +244,9 @@ def _device(
     asked_facts = [(fact, fact["answers"][str(device)]) for fact in facts if str(device) in fact.get("answers", {})]
     answers = [(fact, answer) for fact, answer in asked_facts if "bytes" in answer]
     silent = takewhile(lambda one: "bytes" not in one[1], reversed(asked_facts))
-    own_j = profile.get("budget_j")
+    cuts = [cut for cut in member.get("cuts", ()) if isinstance(cut, Mapping)]
+    believed = {cut.get("field"): cut.get("limit") for cut in cuts}
+    own_j = believed.get("budget_j", profile.get("budget_j"))
     return DeviceStatus(
         device=device,
         seen=bool(profile),
@@ -256,13 +262,15 @@ def _device(
         diverged=sum(device in log.diverged for log in asked),
         energy_j=sum(_energy(log, device) for log in asked),
         budget_j=allowed_j if own_j is None else float(own_j),
-        accuracy=_accuracy(device, profile, facts, final),
+        accuracy=_accuracy(device, profile, believed.get("test_samples"), facts, final),
         last_round=used[-1].round + 1 if used else None,
         answer_s=float(answers[-1][1]["seconds"]) if answers else None,
         last_answer_time=_time(answers[-1][0]) if answers else None,
         unanswered=sum(answer.get("silence") != "unsent" for _, answer in silent),
         incidents=dict(sorted(incidents.items())),
         restarts=sum(count for code, count in incidents.items() if code.startswith(WORKER)),
+        clipped=sum(any(cut["device"] == device for cut in log.clipped) for log in asked),
+        cuts=tuple(describe(*stored_refusal(cut)) for cut in cuts),
         privacy=_privacy(device, facts),
     )
 
@@ -289,9 +297,16 @@ def _energy(log: RoundLog, device: int) -> float:
 
 
 def _accuracy(
-    device: int, profile: Mapping[str, Any], facts: list[dict[str, Any]], final: Mapping[str, Any] | None
+    device: int,
+    profile: Mapping[str, Any],
+    believed: int | None,
+    facts: list[dict[str, Any]],
+    final: Mapping[str, Any] | None,
 ) -> float | None:
-    """The final record, or the last answer, or what the device reported when it joined."""
+    """The final record, or the last answer, or what the device reported when it joined.
+
+    Answers are counted among the test samples that are believed; None where all are.
+    """
     if final is not None:
         found = final.get("accuracy")
         return None if found is None else float(found)
@@ -299,7 +314,9 @@ def _accuracy(
     if not tests:
         return None
     reported = [fact["correct"][str(device)] for fact in facts if str(device) in fact.get("correct", {})]
-    return float((reported or [profile.get("correct", 0)])[-1]) / float(tests)
+    return (
+        float(reported[-1]) / float(believed or tests) if reported else float(profile.get("correct", 0)) / float(tests)
+    )
 
 
 def problems(log: RoundLog) -> list[Problem]:

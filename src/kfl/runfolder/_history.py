@@ -22,6 +22,8 @@ BATTERY = ("charge_j", "empty", "harvest_j")
 """Written only where there is something to write."""
 WHOLE_DEVICE = ("clock_hz", "static_j", "circuits_j", "tail_j", "receiving_j")
 """Per device too; empty, and not written, where the energy model is the printed one."""
+CLIPPED = ("clipped",)
+"""Written only where there is something to write, too."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,9 @@ class RoundLog:
     """Opening the connection, and keeping it after the last packet."""
     receiving_j: tuple[float, ...] = ()
     """Listening to the broadcast; the rest of `upload_energy_j` is radiating."""
+    clipped: tuple[dict[str, Any], ...] = ()
+    """Devices of a real fleet that count for less than they say: device, code and facts, in words by
+    `kfl.core.refusals.describe`. Their uploads were used."""
 
     def parts_j(self) -> dict[str, tuple[float, ...]]:
         """Where each device's joules went, by the words of `kfl.wireless.ENERGY_PARTS`.
@@ -149,7 +154,8 @@ class RoundLog:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         if self.declared_bits_up is None:
             del values["declared_bits_up"]
-        kept = {name: value for name, value in values.items() if value or name not in (*BATTERY, *WHOLE_DEVICE)}
+        written_if_any = (*BATTERY, *WHOLE_DEVICE, *CLIPPED)
+        kept = {name: value for name, value in values.items() if value or name not in written_if_any}
         return {**kept, "status": self.status.to_dict()}
 
     @staticmethod
@@ -175,7 +181,7 @@ class RoundLog:
         perhaps = ("accuracy", "objective", "lower_bound", "reserved_s", "broadcast_s", "declared_bits_up")
         read |= {name: _number_or_none(values.get(name)) for name in perhaps}
         read |= {name: _devices(values, name, devices) for name in ("missed", "lost", "diverged", "empty")}
-        read |= {name: _entries(values, name, devices) for name in ("rejected", "faults")}
+        read |= {name: _entries(values, name, devices) for name in ("rejected", "faults", "clipped")}
         status = values.get("status", "ok")
         if not isinstance(status, dict | str):
             raise ValueError(f"{status!r} is not a status")

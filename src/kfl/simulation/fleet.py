@@ -103,6 +103,8 @@ class Replies:
     rejected: Sequence[dict[str, Any]] = ()
     """Uploads that arrived and cannot be used."""
     faults: Sequence[dict[str, Any]] = ()
+    clipped: Sequence[dict[str, Any]] = ()
+    """Devices that count for less than they say, as `RoundLog.clipped` has them."""
     diverged: Collection[int] = ()
     """Devices whose training ran off to infinity; they keep the model they had."""
 

@@ -172,6 +172,7 @@ def round_log(
         rejected=tuple(rejected),
         faults=tuple(replies.faults),
         diverged=tuple(replies.diverged),
+        clipped=tuple(replies.clipped),
     )
 
 
