@@ -13,6 +13,7 @@ import tyro
 from kfl.cli.interrupt import termination_as_interrupt
 from kfl.cli.options import parse
 from kfl.core.errors import ConfigError
+from kfl.core.terminal import tell
 
 if TYPE_CHECKING:
     from kfl.report.loopback import LoopbackServer
@@ -45,7 +46,7 @@ def report(arguments: Sequence[str]) -> int:
     started = time.perf_counter()
     page = build_report(list(options.runs), options.out)
     size = page.stat().st_size / 1e6
-    print(f"The page is {page} ({size:.1f} MB, made in {time.perf_counter() - started:.1f} s).")
+    tell(f"The page is {page} ({size:.1f} MB, made in {time.perf_counter() - started:.1f} s).")
     if options.open:
         import webbrowser
 
@@ -113,7 +114,7 @@ def playground(arguments: Sequence[str]) -> int:
 
 def serve_until_interrupted(server: LoopbackServer, begun: str, ended: str, *, show: bool) -> None:
     """Say where the page is, show it in the browser if asked to, and serve it; say when it has ended."""
-    print(begun, flush=True)
+    tell(begun, flush=True)
     with termination_as_interrupt():
         try:
             if show:
@@ -122,4 +123,4 @@ def serve_until_interrupted(server: LoopbackServer, begun: str, ended: str, *, s
                 webbrowser.open(server.url)
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
-            print(f"\n{ended}")
+            tell("", ended)

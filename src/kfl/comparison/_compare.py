@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kfl.comparison._folder import read_entries, read_reference, write_entries
 from kfl.comparison.tables import columns, sentences, title_of
 from kfl.core.errors import ConfigError, KflError, RunFolderError
-from kfl.core.text import markdown_table
+from kfl.core.names import for_markdown, markdown_table
 from kfl.experiment import Experiment
 from kfl.simulation.compare import Row, pick_reference, refuse_mixed_models, summarise_rows, with_seeds
 from kfl.simulation.many import Progress, run_many, run_paths, settled
@@ -273,7 +273,15 @@ class Comparison:
 
     def _repr_markdown_(self) -> str:
         """The same in a notebook."""
-        return "\n".join([f"**{self.title}**", "", *markdown_table(self.columns()), "", *self.sentences()])
+        return "\n".join(
+            [
+                f"**{for_markdown(self.title)}**",
+                "",
+                *markdown_table(self.columns()),
+                "",
+                *map(for_markdown, self.sentences()),
+            ]
+        )
 
     def to_pandas(self) -> Any:
         """A table with one row per run: label, seed, settings and results, without the curves. Needs pandas."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kfl.core.names import for_plot
 from kfl.plots.curves import LABELS, Axis, Curve, scale_x, y_range
-from kfl.plots.style import Style, new_figure, plain_axes, spread_out
+from kfl.plots.style import LONGEST_TITLE, Style, new_figure, plain_axes, spread_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +79,7 @@ def plot_differences(title: str, rows: Sequence[Differences], *, colour: str = "
         for index, row in enumerate(rows):
             _dots(axes, row, index)
         axes.axvline(0, color="#555555", linewidth=0.9)
-        axes.set_yticks(range(len(rows)), [fill(row.title, DOT_LABEL) for row in rows])
+        axes.set_yticks(range(len(rows)), [fill(for_plot(row.title, LONGEST_TITLE), DOT_LABEL) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlabel("points of accuracy, with the 95 % interval over seeds")
         plain_axes(axes, "x")
@@ -99,7 +100,7 @@ def _journal() -> AbstractContextManager[None]:
 
 
 def _title(figure: Figure, title: str, colour: str) -> None:
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=colour)
+    figure.suptitle(for_plot(title, LONGEST_TITLE), fontsize=10, x=0.01, ha="left", color=colour)
 
 
 def _panel(axes: Axes, panel: Panel) -> None:
@@ -112,7 +113,7 @@ def _panel(axes: Axes, panel: Panel) -> None:
         axes.plot(
             x, mean, color=style.colour, linestyle=style.dashes, linewidth=style.width, marker=marker, markersize=4
         )
-    axes.set_title(panel.title, loc="left")
+    axes.set_title(for_plot(panel.title, LONGEST_TITLE), loc="left")
     axes.set_xlabel("round" if panel.across == "rounds" else LABELS[panel.across][0])
     axes.set_ylabel("energy used, % of the budget" if panel.energy else "accuracy over all devices, %")
     top = max(100.0, *(float(curve.mean.max()) for curve in panel.curves))
@@ -136,7 +137,7 @@ def _names(axes: Axes, panel: Panel, end: float) -> None:
     for name, height in _below_the_title(spread_out(wanted, NAME_GAP)).items():
         colour = panel.styles[name].colour
         axes.annotate(
-            name,
+            for_plot(name),
             xy=(1.0, wanted[name]),
             xytext=(1.06, height),
             xycoords="axes fraction",
@@ -165,5 +166,5 @@ def _dots(axes: Axes, row: Differences, index: int) -> None:
         y = index + 0.24 * (rival - 1)
         if low is not None and high is not None:
             axes.plot([low, high], [y, y], color=colour, linewidth=1.6)
-        label = f"minus {name}" if index == 0 else None
+        label = f"minus {for_plot(name)}" if index == 0 else None
         axes.plot([mean], [y], "so^"[rival], color=colour, markersize=5, label=label)
