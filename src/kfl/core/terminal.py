@@ -1,7 +1,7 @@
 """Where the command line writes: lines in which names are only names (`kfl.core.names`).
 
-`tell` prints sentences, `plain_console` makes a rich console for tables and bars. Nothing in the command line prints by other
-means, so nothing from a file reaches a terminal as it is.
+`tell` prints sentences, `plain_console` makes a rich console for tables and bars. Nothing in the command line prints
+by other means, so nothing from a file reaches a terminal as it is.
 """
 
 from __future__ import annotations

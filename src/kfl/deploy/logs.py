@@ -87,8 +87,6 @@ def warn(event: str, sentence: str, **fields: Any) -> None:
 class TextLines(logging.Formatter):
     """The sentence as one line, and a trace's lines below it; names in them are only shown."""
 
-    converter = time.gmtime
-
     def format(self, record: logging.LogRecord) -> str:
         """The lines, without the last one's end."""
         record.message = for_terminal(record.getMessage(), LONGEST_TEXT)
@@ -165,6 +163,7 @@ def logging_into(path: Path, log_format: str) -> Iterator[None]:
 
     handler = RotatingFileHandler(path, maxBytes=LARGEST_FILE, backupCount=2, encoding="utf-8", delay=True)
     text = TextLines("%(asctime)sZ %(message)s", "%Y-%m-%dT%H:%M:%S")
+    text.converter = time.gmtime
     handler.setFormatter(JsonLines() if log_format == "json" else text)
     level = log.level
     log.addHandler(handler)

@@ -127,7 +127,9 @@ class RunDisplay(_LiveBar):
         size = f"{min(sizes):,} to {max(sizes):,}" if min(sizes) < max(sizes) else f"{sizes[0]:,}"
         models = f"{kind} of {size} parameters"
         self._progress.console.print(
-            f"{world.devices:,} devices, {len(world.dataset.train_y):,} samples of {for_terminal(world.dataset.name)}, {models}.",
+            for_terminal(
+                f"{world.devices:,} devices, {len(world.dataset.train_y):,} samples of {world.dataset.name}, {models}."
+            ),
             soft_wrap=True,
         )
         if world.dataset.note:
