@@ -253,5 +253,5 @@ def automatic_style(name: str) -> PlotStyle:
     >>> automatic_style("my-algorithm") == automatic_style("my-algorithm")
     True
     """
-    number = crc32(name.encode())
+    number = crc32(name.encode("utf-8", "surrogatepass"))
     return PlotStyle(_COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)])

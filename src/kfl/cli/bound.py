@@ -15,6 +15,7 @@ from kfl.cli.options import DataDir, parse, peek, whole_numbers
 from kfl.core.config import dump_toml, from_table, read_config, to_table
 from kfl.core.errors import ConfigError
 from kfl.core.files import jsonable, write_atomic
+from kfl.core.terminal import tell, tell_json
 from kfl.theory import GAPS, PATTERNS, Bound, Constants, equal_counts, pattern_schedule, theorem1
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _for_run(options: BoundOptions) -> None:
 
     print_run_bound(options.run, found)
     if options.save is not None:
-        print(f"The constants are in {options.save}; try: kfl bound --constants {options.save}")
+        tell(f"The constants are in {options.save}; try: kfl bound --constants {options.save}")
 
 
 def _number(text: str) -> int:
@@ -187,4 +188,4 @@ def bound_table(bound: Bound) -> dict[str, Any]:
 
 def _print_json(value: dict[str, Any]) -> None:
     """One JSON object; numbers that are not finite become null."""
-    print(json.dumps(jsonable({**value, "gaps": [asdict(gap) for gap in GAPS]}), indent=2, allow_nan=False))
+    tell_json(json.dumps(jsonable({**value, "gaps": [asdict(gap) for gap in GAPS]}), indent=2, allow_nan=False))

@@ -25,6 +25,7 @@ from kfl.cli.setting import (
 )
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
+from kfl.core.terminal import tell
 from kfl.experiment import Experiment, class_of
 from kfl.plots import Axis
 from kfl.scheduling import Scheduler, Uniform
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     seeds = whole_numbers(options.seeds, "seeds")
     folder = options.setting.out or kept_folder("compare", base, options.setting, *question.kinds)
     if folder.exists() and options.setting.out is None and not options.setting.quiet:
-        print(f"Continuing in {folder}: what is finished there is not repeated (--out FOLDER starts afresh).")
+        tell(f"Continuing in {folder}: what is finished there is not repeated (--out FOLDER starts afresh).")
     command = command_line("compare", arguments, folder)
     found: Comparison | None
     problem: KflError | None = None
@@ -285,8 +286,8 @@ def show(found: Comparison, x: Axis, folder: Path, command: str) -> None:
     try:
         plot_curves(found.records, x, files, found.title)
     except MissingExtraError as problem:
-        print(problem, file=sys.stderr)
+        tell(problem, file=sys.stderr)
         files = []
     wall_s = sum(line["wall_s"] for line in found.records)
-    print(f"The runs took {wall_s:.0f} s together.", *[f"The plot is {files[0]}"] * bool(files))
-    print(f"Other axes: kfl compare --from {shlex.quote(str(folder))} --x joules (or seconds, bits)")
+    tell(" ".join([f"The runs took {wall_s:.0f} s together.", *[f"The plot is {files[0]}"] * bool(files)]))
+    tell(f"Other axes: kfl compare --from {shlex.quote(str(folder))} --x joules (or seconds, bits)")

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from kfl.cli.options import parse
+from kfl.core.terminal import tell_exactly
 
 DESCRIPTION = """Print a completion script for your shell. Once:
 
@@ -35,6 +36,6 @@ def main(arguments: Sequence[str]) -> int:
     from kfl.cli.command_table import commands
     from kfl.cli.completion_scripts import script
 
-    sys.stdout.write(script(options.shell, commands()))
+    tell_exactly(script(options.shell, commands()))
     sys.stdout.flush()
     return 0

@@ -12,6 +12,7 @@ import tyro
 
 from kfl.cli.main import dispatch
 from kfl.cli.options import DataDir, parse, usual_devices
+from kfl.core.terminal import tell
 from kfl.data import downloadable
 from kfl.experiment import DataSettings
 
@@ -66,15 +67,15 @@ def show(arguments: Sequence[str]) -> int:
     data = load_dataset(options.settings.dataset, options.data_dir)
     settings = options.settings.for_data(data)
     split = settings.partition(data)
-    print(data_line(data))
+    tell(data_line(data))
     if data.note:
-        print(f"Note: {data.note}")
-    print(split_table(split))
+        tell(f"Note: {data.note}")
+    tell(*split_table(split).split("\n"))
     if options.plot is not None:
         from kfl.plots import plot_split
 
         plot_split(split, options.plot, f"{data.name}: {settings.split} over {settings.devices} devices")
-        print(f"\nDrawn into {options.plot}")
+        tell("", f"Drawn into {options.plot}")
     return 0
 
 
@@ -93,5 +94,5 @@ def fetch(arguments: Sequence[str]) -> int:
             options.data_dir,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    print(f"{options.dataset} is in {folder}")
+    tell(f"{options.dataset} is in {folder}")
     return 0

@@ -22,10 +22,11 @@ from kfl.cli.demo_words import ALONE, account, columns, introduction, lines_of, 
 from kfl.cli.options import parse, whole_numbers, worker_count
 from kfl.cli.plain_text import for_encoding, plot, table
 from kfl.cli.setting import interrupted
+from kfl.core import terminal
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.files import write_atomic
-from kfl.core.text import markdown_table
+from kfl.core.names import markdown_table
 from kfl.experiment import Experiment
 from kfl.scheduling import Lyapunov
 from kfl.simulation.compare import line_up, summarise_rows
@@ -233,4 +234,5 @@ def write_settings(setting: Experiment, folder: Path) -> None:
 
 def tell(lines: Sequence[str]) -> None:
     """Print lines, in ASCII where the terminal has nothing else."""
-    print(for_encoding("\n".join(lines), sys.stdout.encoding), flush=True)
+    whole = "\n".join(lines).split("\n")
+    terminal.tell(*(for_encoding(line, sys.stdout.encoding) for line in whole), flush=True)

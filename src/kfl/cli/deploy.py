@@ -16,6 +16,7 @@ from kfl.cli.main import dispatch
 from kfl.cli.options import parse
 from kfl.core.errors import KflError
 from kfl.core.files import jsonable
+from kfl.core.terminal import tell, tell_json
 from kfl.core.text import DASH, bit_count, percent, quantity
 
 if TYPE_CHECKING:
@@ -67,10 +68,15 @@ def new(arguments: Sequence[str]) -> int:
     from kfl.deploy.starter import write_project
 
     project = write_project(options.folder, options.devices, options.host, options.home)
-    print(f"{project.folder} is ready. The whole fleet on this machine:\n\n  cd {options.folder} && kfl deploy up\n")
-    print(
-        f"On several machines, follow README.md there. Devices will look for the server at {options.host}:8443;\n"
-        "--host or SERVER in device.env gives another name or address."
+    tell(
+        f"{project.folder} is ready. The whole fleet on this machine:",
+        "",
+        f"  cd {options.folder} && kfl deploy up",
+        "",
+    )
+    tell(
+        f"On several machines, follow README.md there. Devices will look for the server at {options.host}:8443;",
+        "--host or SERVER in device.env gives another name or address.",
     )
     return 0
 
@@ -112,30 +118,30 @@ def keys(arguments: Sequence[str]) -> int:
     flower = FlowerCommand(project)
     if options.revoke is not None:
         known = flower.revoke(options.revoke)
-        print(f"Device {options.revoke} is locked out." if known else unknown(options.revoke))
+        tell(f"Device {options.revoke} is locked out." if known else unknown(options.revoke))
         return 0
     if options.replace is not None:
         flower.nodes()  # before anything is changed: is the SuperLink there?
         pair = replace_device_key(project, options.replace)
         known = flower.revoke(options.replace)
         flower.register(options.replace)
-        print(f"Device {options.replace} has a new key. " + ("The old one is revoked." if known else ""))
+        tell(f"Device {options.replace} has a new key. " + ("The old one is revoked." if known else ""))
         if not known:
-            print(unknown(options.replace))
-        print(f"Copy {pair.private} to the device and restart it there.")
+            tell(unknown(options.replace))
+        tell(f"Copy {pair.private} to the device and restart it there.")
         return 0
     if options.renew_server:
-        print(f"{renew_server(project, options.hosts)} is new: restart the SuperLink and reload the proxy.")
+        tell(f"{renew_server(project, options.hosts)} is new: restart the SuperLink and reload the proxy.")
         return 0
     warn_exposed(project)
     made = make_missing(project, options.hosts)
-    print(f"{len(made)} files made in {project.keys}." if made else f"Nothing is missing in {project.keys}.")
+    tell(f"{len(made)} files made in {project.keys}." if made else f"Nothing is missing in {project.keys}.")
     if any(path.name == "ca.key" for path in made):
-        print("Keep ca.key somewhere else: it is needed only for new server certificates, and whoever has it can")
-        print("pose as the server.")
+        tell("Keep ca.key somewhere else: it is needed only for new server certificates, and whoever has it can")
+        tell("pose as the server.")
     if options.register:
         new = [device for device in range(project.config.experiment.devices) if flower.register(device)]
-        print(f"{len(new)} devices admitted, {project.config.experiment.devices - len(new)} were admitted before.")
+        tell(f"{len(new)} devices admitted, {project.config.experiment.devices - len(new)} were admitted before.")
     return 0
 
 
@@ -191,7 +197,7 @@ def run(arguments: Sequence[str]) -> int:
                     note("round_seen", round_sentence(entry, rounds), round=entry.round + 1, rounds=rounds)
             note("run_finished", f"The run is finished: {project.run_folder}")
     except KeyboardInterrupt:
-        print("\nkfl: interrupted; the run itself continues. To watch over it again: kfl deploy run", file=sys.stderr)
+        tell("", "kfl: interrupted; the run itself continues. To watch over it again: kfl deploy run", file=sys.stderr)
         return 130
     return 0
 
@@ -217,7 +223,7 @@ def status(arguments: Sequence[str]) -> int:
 
     status = read_status(find_run(options.folder))
     if options.json:
-        print(json.dumps(jsonable(status.to_dict()), indent=2, ensure_ascii=False, allow_nan=False))
+        tell_json(json.dumps(jsonable(status.to_dict()), indent=2, ensure_ascii=False, allow_nan=False))
     else:
         show_status(status)
     return 0

@@ -14,6 +14,7 @@ import tyro
 from kfl.cli.interrupt import termination_as_interrupt
 from kfl.cli.options import new_folder, parse
 from kfl.core.errors import KflError
+from kfl.core.terminal import tell
 
 if TYPE_CHECKING:
     from kfl.deploy import ServerConfig
@@ -101,25 +102,25 @@ def up(config: ServerConfig, folder: Path, options: UpOptions, project: Project 
     else:
         fleet = LocalFleet(folder, config, options.device or DEMO, python_path=[Path.cwd()])
     if project is None and options.config is None and options.device is None:
-        print(
+        tell(
             f"There is no fleet's project in {Path.cwd()}, so this is a rehearsal: {devices} devices on this machine "
             f"share {config.experiment.dataset}. Begin your own project: kfl deploy new my-fleet"
         )
-    print(f"Starting {devices} devices and a server on {fleet.address}; logs in {fleet.folder / 'logs'}", flush=True)
+    tell(f"Starting {devices} devices and a server on {fleet.address}; logs in {fleet.folder / 'logs'}", flush=True)
     status = 0
     try:
         with fleet:
-            print(
+            tell(
                 "All processes are running; the first round takes longer: devices introduce themselves.",
                 flush=True,
             )
             for entry in fleet.rounds():
-                print(round_sentence(entry, rounds), flush=True)
+                tell(round_sentence(entry, rounds), flush=True)
     except KeyboardInterrupt:
-        print("\nInterrupted.")
+        tell("", "Interrupted.")
         status = 130
     left = fleet.processes.members()
-    print(f"Ended: {len(left)} processes could not be stopped: {left}" if left else "Ended: no process is left.")
+    tell(f"Ended: {len(left)} processes could not be stopped: {left}" if left else "Ended: no process is left.")
     again = "" if fleet.finished or options.out is None else "; the same command continues with the next round"
-    print(f"The run folder is {fleet.run_folder}{again}. Look at it: kfl report {shlex.quote(str(fleet.run_folder))}")
+    tell(f"The run folder is {fleet.run_folder}{again}. Look at it: kfl report {shlex.quote(str(fleet.run_folder))}")
     return status

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,17 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from kfl.core.text import bit_count, duration, fine_percent, markdown_table, percent, quantity, several
+from kfl.core.names import fenced, for_markdown, for_terminal, markdown_table
+from kfl.core.terminal import plain_console, tell_exactly
+from kfl.core.text import bit_count, duration, fine_percent, percent, quantity, several
 from kfl.runfolder import History
 from kfl.scheduling import by_part, describe, dominant
 from kfl.simulation import progress
 from kfl.wireless import ENERGY_PARTS
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from kfl.experiment import Experiment
 
 
@@ -31,9 +32,10 @@ ManyDisplay = progress.ManyDisplay
 
 def print_summary(experiment: Experiment, history: History, alone: History | None, folder: Path) -> None:
     """The result in a table and a few sentences."""
-    console = Console(highlight=False)
+    shown = plain_console()
     summary, name = history.summary, experiment.algorithm.name
-    table = Table(title=f"{name} on {experiment.dataset}: {experiment.devices:,} devices, {experiment.rounds} rounds")
+    title = f"{name} on {experiment.dataset}: {experiment.devices:,} devices, {experiment.rounds} rounds"
+    table = Table(title=for_terminal(title))
     table.add_column("")
     table.add_column(name, justify="right", style="bold")
     columns = [summary]
@@ -50,14 +52,17 @@ def print_summary(experiment: Experiment, history: History, alone: History | Non
         for row, energies in _of_energy(columns).items():
             table.add_row(f"   of it {row}", *(quantity(energy_j, "J") for energy_j in energies))
         table.add_row("time in the cell", *(quantity(c["time_s"], "s") for c in columns))
-    console.print()
-    console.print(table)
+    shown.print()
+    shown.print(table)
     for sentence in sentences(experiment, history, alone):
-        console.print(sentence, soft_wrap=True)
+        shown.print(for_terminal(sentence), soft_wrap=True)
     took = summary["wall_s"] + (0 if alone is None else alone.summary["wall_s"])
-    console.print(f"This took {took:.1f} s. Everything is in {folder}", soft_wrap=True)
-    console.print(f"Look at it: kfl report {shlex.quote(str(folder))} --open", soft_wrap=True, markup=False)
-    console.print(f"Repeat it: kfl run --config {folder / 'config.toml'}", soft_wrap=True)
+    for line in (
+        f"This took {took:.1f} s. Everything is in {folder}",
+        f"Look at it: kfl report {shlex.quote(str(folder))} --open",
+        f"Repeat it: kfl run --config {folder / 'config.toml'}",
+    ):
+        shown.print(for_terminal(line), soft_wrap=True)
 
 
 def _of_energy(summaries: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
@@ -147,50 +152,57 @@ def charges(experiment: Experiment, batteries: dict[str, Any], spent_j: float) -
 @contextmanager
 def page() -> Iterator[Console]:
     """A console whose text is written in one piece; rich itself would end the program with status 1 under `| head`."""
-    console = Console(highlight=False)
-    with console.capture() as text:
-        yield console
-    sys.stdout.write(text.get())
+    shown = plain_console()
+    with shown.capture() as text:
+        yield shown
+    tell_exactly(text.get())
 
 
-def say(console: Console, sentences: Iterable[str]) -> None:
+def say(shown: Console, sentences: Iterable[str]) -> None:
     """Sentences as lines: wrapped at words on a terminal, whole in a pipe."""
     for sentence in sentences:
-        console.print(Text(sentence), soft_wrap=not console.is_terminal)
+        shown.print(for_terminal(sentence), soft_wrap=not shown.is_terminal)
 
 
 WIDE = 150
 """Characters in a line where there is no terminal: log files do not wrap."""
+LONGEST_CELL = 96
+"""Characters of a cell."""
 
 
 def print_table(cells: dict[str, list[str]], title: str, notes: Sequence[str]) -> None:
     """The table and the sentences on the terminal."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, WIDE))
+    shown = plain_console()
+    if not shown.is_terminal:
+        shown = plain_console(width=max(shown.width, WIDE))
     whole = _table(cells, title)
     parts = [whole]
     if (
-        Console(width=10 * WIDE).measure(whole).maximum > console.width
+        plain_console(width=10 * WIDE).measure(whole).maximum > shown.width
     ):  # a narrow terminal: first how good, then at which price
         names = list(cells)
         halves = (names[:4], [names[0], *names[4:]])
         parts = [_table({name: cells[name] for name in half}, title * (half is halves[0])) for half in halves]
     for part in parts:
-        console.print()
-        console.print(part)
+        shown.print()
+        shown.print(part)
     for sentence in notes:
-        console.print(sentence, soft_wrap=True, markup=False)
+        shown.print(for_terminal(sentence), soft_wrap=True)
 
 
 def _table(cells: dict[str, list[str]], title: str) -> Table:
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table = Table(
+        title=for_terminal(title) or None, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False
+    )
     for number, name in enumerate(cells):
         table.add_column(
-            _folded(name), justify="left" if number == 0 else "right", style="bold" if number == 0 else "", no_wrap=True
+            _folded(for_terminal(name, LONGEST_CELL)),
+            justify="left" if number == 0 else "right",
+            style="bold" if number == 0 else "",
+            no_wrap=True,
         )
     for row in zip(*cells.values(), strict=True):
-        table.add_row(*row)
+        table.add_row(*(for_terminal(cell, LONGEST_CELL) for cell in row))
     return table
 
 
@@ -205,6 +217,6 @@ def _folded(header: str) -> str:
 
 def markdown(cells: dict[str, list[str]], title: str, notes: Sequence[str], command: str) -> str:
     """The same as a page."""
-    lines = [f"# {title}", "", *markdown_table(cells)]
-    lines += ["", *(f"{sentence}\n" for sentence in notes), "```", command, "```"]
+    lines = [f"# {for_markdown(title)}", "", *markdown_table(cells)]
+    lines += ["", *(f"{for_markdown(sentence)}\n" for sentence in notes), *fenced(command)]
     return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from itertools import groupby
 
 from kfl.cli.checkup import Finding, look
+from kfl.core.terminal import tell, tell_json
 
 DESCRIPTION = """What is installed, which processor is used, where data was found, and what to do about what is missing.
 Nothing is changed. Exit status: 0 when kfl can run, 2 when it cannot."""
@@ -29,9 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     findings = list(look())
     can_run = all(finding.state != "broken" for finding in findings)
     if options.json:
-        print(json.dumps({"can_run": can_run, "findings": [asdict(finding) for finding in findings]}, indent=2))
+        tell_json(json.dumps({"can_run": can_run, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        print("\n".join(report(findings)))
+        tell(*"\n".join(report(findings)).split("\n"))
     sys.stdout.flush()  # so that a reader who went away is noticed here
     return 0 if can_run else 2
 

@@ -11,6 +11,7 @@ import tyro
 
 from kfl.cli.options import parse, whole_numbers
 from kfl.core.errors import ConfigError
+from kfl.core.terminal import tell
 
 DESCRIPTION = """Write the trained models of chosen devices as safetensors, each with a JSON that says what it is.
 
@@ -45,14 +46,14 @@ def main(arguments: Sequence[str]) -> int:
     out = options.out or options.run / "exported"
     files = export_models(options.run, devices, out)
     total = quantity(sum(path.stat().st_size for path in files), "B")
-    print(f"{len(files)} model{'s' * (len(files) != 1)} of {run.experiment.algorithm.name}, {total}, in {out}:")
+    tell(f"{len(files)} model{'s' * (len(files) != 1)} of {run.experiment.algorithm.name}, {total}, in {out}:")
     for device, path in list(zip(devices, files, strict=True))[:10]:
         about = run.history.devices[device]
         accuracy = "not tested" if about["accuracy"] is None else percent(about["accuracy"])
         rounds = "never trained" if about["rounds"] == 0 else f"trained in {about['rounds']} rounds"
-        print(f"  {path.name}  {about['model']}, {about['parameters']:,} parameters, {accuracy}, {rounds}")
+        tell(f"  {path.name}  {about['model']}, {about['parameters']:,} parameters, {accuracy}, {rounds}")
     if len(files) > 10:
-        print(f"  … and {len(files) - 10} more")
+        tell(f"  … and {len(files) - 10} more")
     if run.named_models:
-        print(f'Load one, in {out}: from load import load; model, about = load("{files[0].stem}")')
+        tell(f'Load one, in {out}: from load import load; model, about = load("{files[0].stem}")')
     return 0

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 
+from kfl.core.terminal import tell
+
 
 class GentleStop:
     """While the block runs, Ctrl-C (or a termination request) sets a flag; a second one interrupts as usual."""
@@ -38,7 +40,7 @@ class GentleStop:
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True
-        print("\nStopping after this round; press Ctrl-C again to stop at once.", file=sys.stderr, flush=True)
+        tell("", "Stopping after this round; press Ctrl-C again to stop at once.", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from kfl._version import __version__
 from kfl.core.errors import KflError
 from kfl.core.suggest import nearest
+from kfl.core.terminal import tell, tell_exactly
 
 COMMANDS = {
     "demo": ("kfl.cli.demo:main", "A first run: five ways to learn in a cell short of energy and band, side by side."),
@@ -78,10 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["help"]:  # kfl help run, kfl help data show
         words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help"):
-        print(usage())
+        tell_exactly(usage() + "\n")
         return 0
     if words[0] in ("-V", "--version", "version"):
-        print(f"kfl {__version__}")
+        tell(f"kfl {__version__}")
         return 0
     if words[0] not in COMMANDS:
         near = nearest(words[0], COMMANDS, MEANT)
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KflError as problem:
         return _fail(str(problem), problem.exit_status)
     except KeyboardInterrupt:
-        print("\nkfl: interrupted; everything finished is on disk, and kfl resume continues a run.", file=sys.stderr)
+        tell("", "kfl: interrupted; everything finished is on disk, and kfl resume continues a run.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as in `kfl ... | head`
         sys.stderr.close()
@@ -127,7 +128,7 @@ def dispatch(group: str, commands: Mapping[str, tuple[str, str]], arguments: Seq
         raise KflError(f"There is no command 'kfl {group} {arguments[0]}'; {hint}")
     names = ",".join(commands)
     lines = _listed(f"kfl {group}", commands)
-    print("\n".join([f"usage: kfl {group} {{{names}}} [OPTIONS]", "", *lines, "", "Each has --help."]))
+    tell(f"usage: kfl {group} {{{names}}} [OPTIONS]", "", *lines, "", "Each has --help.")
     return 0
 
 
@@ -157,7 +158,7 @@ def usage() -> str:
 
 
 def _fail(sentence: str, status: int = 2) -> int:
-    print(f"kfl: {sentence}", file=sys.stderr)
+    tell(f"kfl: {sentence}", file=sys.stderr)
     return status
 
 

@@ -23,6 +23,8 @@ from kfl.algorithms import ALGORITHMS
 from kfl.cli.arguments import Grammar, Option, read_options
 from kfl.cli.help import help_text
 from kfl.core.errors import ConfigError
+from kfl.core.names import for_file_name
+from kfl.core.terminal import tell_exactly
 from kfl.data import DATASETS, short_name
 from kfl.experiment import DataSettings, Experiment
 from kfl.scheduling import SCHEDULERS
@@ -131,7 +133,7 @@ def parse(cls: type[T], arguments: Sequence[str], prog: str, description: str, d
         raise ParserFound(parser)
     options = read_options(parser)
     if {"-h", "--help"} & set(arguments):
-        print(help_text(prog, description, options, NAMES))
+        tell_exactly(help_text(prog, description, options, NAMES) + "\n")
         raise SystemExit(0)
     words = Grammar(prog, options, NAMES, lambda flag: _elsewhere(flag, arguments, options)).checked(arguments)
     parsed: T = tyro.cli(cls, args=words, config=config, **extra)
@@ -314,7 +316,7 @@ def worker_count(workers: int | None, device: str) -> int:
 
 def new_folder(word: str, dataset: str) -> Path:
     """A new folder under runs/, named by the time, a word (the command or the algorithm) and the dataset."""
-    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{word}-{short_name(dataset)}"
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{for_file_name(word)}-{short_name(dataset)}"
     folder, number = Path("runs") / stem, 2
     while folder.exists():
         folder, number = Path("runs") / f"{stem}-{number}", number + 1

@@ -15,6 +15,7 @@ import tyro
 from kfl.cli.interrupt import termination_as_interrupt
 from kfl.cli.options import parse
 from kfl.core.errors import ConfigError
+from kfl.core.terminal import tell
 
 if TYPE_CHECKING:
     from kfl.report.loopback import LoopbackServer
@@ -47,7 +48,7 @@ def report(arguments: Sequence[str]) -> int:
     started = time.perf_counter()
     page = build_report(list(options.runs), options.out)
     size = page.stat().st_size / 1e6
-    print(f"The page is {page} ({size:.1f} MB, made in {time.perf_counter() - started:.1f} s).")
+    tell(f"The page is {page} ({size:.1f} MB, made in {time.perf_counter() - started:.1f} s).")
     if options.open:
         import webbrowser
 
@@ -115,13 +116,13 @@ def playground(arguments: Sequence[str]) -> int:
 
 def serve_until_interrupted(server: LoopbackServer, begun: str, ended: str, *, show: bool) -> None:
     """Say where the page is, show it in the browser if asked to, and serve it; say when it has ended."""
-    print(begun, flush=True)
+    tell(begun, flush=True)
     with termination_as_interrupt():
         try:
             with _shown(server.url) if show else nullcontext():
                 server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
-            print(f"\n{ended}")
+            tell("", ended)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import tyro
 from kfl.cli.options import DataDir, Device, Precision, Quiet, RayAddress, parse, peek, worker_count
 from kfl.core.errors import ConfigError, DataError, DivergedError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
+from kfl.core.terminal import plain_console, tell
 from kfl.core.text import DASH, duration
 
 if TYPE_CHECKING:
@@ -121,8 +122,10 @@ def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
                 on_progress=display.on_progress,
             )
     except KeyboardInterrupt:
-        print(
-            "\nkfl: interrupted; finished runs are kept, and the same command continues with the rest.", file=sys.stderr
+        tell(
+            "",
+            "kfl: interrupted; finished runs are kept, and the same command continues with the rest.",
+            file=sys.stderr,
         )
         return 130
     except (DivergedError, RunsFailedError) as failed:
@@ -143,17 +146,17 @@ def show_figure(figure: Figure, store: Store, scale: Scale, folder: Path) -> Non
     text = figure_table(figure, store, scale)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / f"{figure.name}{'-quick' * scale.quick}.md", text.encode())
-    print(f"\n{text}")
+    tell("", *text.split("\n"))
     missing = store.missing(figure.lines(scale), scale)
     if missing:
-        print(f"{missing} runs of {figure.name} are missing.")
+        tell(f"{missing} runs of {figure.name} are missing.")
     try:
         files = draw(figure, store, scale, folder)
     except MissingExtraError as problem:
-        print(problem, file=sys.stderr)
+        tell(problem, file=sys.stderr)
         return
     if files:
-        print(f"The picture is {files[0]} (and {', '.join(path.suffix.lstrip('.') for path in files[1:])}).")
+        tell(f"The picture is {files[0]} (and {', '.join(path.suffix.lstrip('.') for path in files[1:])}).")
 
 
 def show_claims(options: PaperOptions, scale: Scale) -> int:
@@ -177,17 +180,16 @@ def show_claims(options: PaperOptions, scale: Scale) -> int:
     write_atomic(path, claims_table(every, store, scale).encode())
     print_claims(rows)
     if not found.rows:
-        print(f"There are no results in {options.out} yet: kfl paper all makes them.")
+        tell(f"There are no results in {options.out} yet: kfl paper all makes them.")
         if PUBLISHED.is_dir():
-            print(f"Those of the documentation: kfl paper claims --out {PUBLISHED}")
-    print(f"The whole table as Markdown, with the commands: {path}")
+            tell(f"Those of the documentation: kfl paper claims --out {PUBLISHED}")
+    tell(f"The whole table as Markdown, with the commands: {path}")
     return 0
 
 
 def show_list(options: PaperOptions, scale: Scale) -> int:
     """Every figure with its runs, those done, and the time the rest takes here."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     from kfl.paper import FIGURES, Store, claims, runs
@@ -196,7 +198,7 @@ def show_list(options: PaperOptions, scale: Scale) -> int:
 
     store, workers = Store.open(options.out), options.worker_count()
     where = options.device if options.device == "cpu" else "gpu"
-    print(f"Timing a few rounds on this machine ({where}, {workers} runs side by side) …", file=sys.stderr)
+    tell(f"Timing a few rounds on this machine ({where}, {workers} runs side by side) …", file=sys.stderr)
     rates: dict[Dataset, float] = {}
     timed = True
     try:
@@ -215,10 +217,10 @@ def show_list(options: PaperOptions, scale: Scale) -> int:
         table.add_row(name, figure.title, str(len(every)), str(len(every) - len(todo)), time_left(seconds))
     table.add_section()
     table.add_row("all", "each run once, however many figures show it", "", "", time_left(sum(left.values())))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    plain_console(width=None if sys.stdout.isatty() else 120).print(table)
     if not timed:
-        print("How long the rest takes can be said once the data is here: kfl data download mnist (and cifar10).")
-    print(f"{len(claims())} claims: kfl paper claims judges them from the results in {options.out}.")
+        tell("How long the rest takes can be said once the data is here: kfl data download mnist (and cifar10).")
+    tell(f"{len(claims())} claims: kfl paper claims judges them from the results in {options.out}.")
     return 0
 
 

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kfl.cli.display import WIDE
 from kfl.core.errors import ConfigError
+from kfl.core.terminal import plain_console, tell_json
 from kfl.paper.judging import Claim, Finding
 from kfl.paper.setting import Scale
 from kfl.paper.tables import COUNTED, why_not_judged
@@ -72,9 +72,9 @@ def _searched(one: Judged) -> str:
 
 def print_claims(rows: Sequence[Judged]) -> None:
     """The table in sections by place, then how many came out how."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, WIDE))
+    shown = plain_console()
+    if not shown.is_terminal:
+        shown = plain_console(width=max(shown.width, WIDE))
     ordered = sorted(rows, key=lambda one: one.own)  # the paper's first; the order within stays
     for (own, where), members in groupby(ordered, key=lambda one: (one.own, one.where)):
         table = Table(box=SIMPLE_HEAD, title=f"{where}{' (our questions)' * own}", title_justify="left", pad_edge=False)
@@ -90,14 +90,14 @@ def print_claims(rows: Sequence[Judged]) -> None:
             elif one.verdict != one.alone:
                 verdict.append(f" (for itself: {one.alone})")
             table.add_row(Text(one.claim), Text(one.paper), Text(one.here), verdict)
-        console.print(table)
+        shown.print(table)
     for own, whose in ((False, "Claims of the paper"), (True, "Questions of our own")):
         count = Counter(one.verdict for one in rows if one.own == own)
         if count:
             told = ", ".join(f"{count[verdict]} {words}" for verdict, words in COUNTED.items() if count[verdict])
-            console.print(f"{whose}, {sum(count.values())}: {told}.", soft_wrap=True)
+            shown.print(f"{whose}, {sum(count.values())}: {told}.", soft_wrap=True)
 
 
 def print_json(rows: Sequence[Judged]) -> None:
     """The claims for programs."""
-    print(json.dumps([asdict(one) for one in rows], indent=2, ensure_ascii=False))
+    tell_json(json.dumps([asdict(one) for one in rows], indent=2, ensure_ascii=False))

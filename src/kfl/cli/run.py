@@ -33,6 +33,7 @@ from kfl.cli.options import (
     with_radio_fields,
 )
 from kfl.core.errors import ConfigError, StoppedError
+from kfl.core.terminal import tell
 from kfl.experiment import Experiment, common_settings
 from kfl.report.trackers import Tracking, tracker_names
 from kfl.runfolder import JOB, LOCAL_ONLY, read_note, write_note
@@ -146,7 +147,7 @@ def execute(experiment: Experiment, folder: Path, job: Job, *, quiet: bool = Fal
         "deterministic": job.deterministic,
     }
     twin, begun = None, False
-    tracking = Tracking(job.track, folder, tell=lambda sentence: print(sentence, file=sys.stderr, flush=True))
+    tracking = Tracking(job.track, folder, tell=lambda sentence: tell(sentence, file=sys.stderr, flush=True))
     label = experiment.algorithm.name
     with GentleStop() as stop, RunDisplay(experiment.rounds, label, quiet=quiet) as display, tracking:
 
@@ -186,7 +187,7 @@ def execute(experiment: Experiment, folder: Path, job: Job, *, quiet: bool = Fal
             except StoppedError as stopped:
                 raise StoppedError(folder, stopped.rounds) from None
     if not begun:
-        print(f"{folder} is finished already: nothing was run again. Its summary:")
+        tell(f"{folder} is finished already: nothing was run again. Its summary:")
     print_summary(experiment, history, twin, folder)
     return 0
 

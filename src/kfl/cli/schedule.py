@@ -13,6 +13,7 @@ import tyro
 
 from kfl.cli.options import SchedulerName, parse, peek
 from kfl.core.errors import ConfigError, KflError
+from kfl.core.terminal import tell_exactly
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS, Dual, Scheduler
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     default = ScheduleOptions(start, scheduler_name=start.name)
     options = parse(ScheduleOptions, _spelled_out(arguments), "kfl schedule", described, default)
     if options.example is not None:
-        print(EXAMPLES[options.example], end="")
+        tell_exactly(EXAMPLES[options.example])
     elif options.fields:
         from kfl.cli.schedule_display import print_fields
 
@@ -126,7 +127,7 @@ def execute(options: ScheduleOptions) -> None:
         from kfl.scheduling.horizon_table import horizon_table
         from kfl.scheduling.problem_file import json_text
 
-        sys.stdout.write(json_text(horizon_table(horizon)))
+        tell_exactly(json_text(horizon_table(horizon)))
     else:
         from kfl.cli.schedule_display import print_horizon
 

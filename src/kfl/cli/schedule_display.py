@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kfl.cli.display import page, say
+from kfl.core.names import for_terminal
 from kfl.core.text import DASH, fine_percent, quantity, several
 from kfl.scheduling import OUTCOMES, FloatArray, by_part, describe, dominant
 from kfl.scheduling.horizon_table import never_schedulable
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 SHOWN = 20
 """Rows of a table."""
 _NAMED = 8
+LONGEST_ID = 24
+"""Characters of a device's id in a table."""
 _FORMATS = (
     "JSON: an object with the fields of the cell and a list devices. A trace of several rounds has lists gains or "
     "gains_db (and available if it changes) in place of gain, one value per round.",
@@ -300,6 +303,5 @@ def _table(names: Sequence[str]) -> Table:
 
 
 def _name(identity: str) -> Text:
-    """A device's id as a terminal may show it: no control characters, not too long."""
-    plain = "".join(letter if letter.isprintable() else "·" for letter in identity)
-    return Text(plain if len(plain) <= 24 else plain[:23] + "…")
+    """A device's id as a cell of a table."""
+    return Text(for_terminal(identity, LONGEST_ID))

@@ -42,6 +42,7 @@ from kfl.cli.options import (
     worker_count,
 )
 from kfl.core.errors import ConfigError, KflError
+from kfl.core.terminal import tell
 from kfl.data import short_name
 from kfl.experiment import Experiment, common_settings
 from kfl.simulation.compare import configured, read_settings, refuse_mixed_models
@@ -163,7 +164,7 @@ def command_line(command: str, arguments: Sequence[str], folder: Path | None = N
 
 def interrupted(command: str) -> int:
     """Say how to continue after Ctrl-C; the exit status."""
-    print(f"\nkfl: interrupted; finished runs are kept. To continue: {command}", file=sys.stderr)
+    tell("", f"kfl: interrupted; finished runs are kept. To continue: {command}", file=sys.stderr)
     return 130
 
 

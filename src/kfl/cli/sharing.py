@@ -15,6 +15,7 @@ from kfl.cli.setting import Setting, command_line, interrupted, parse_setting
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
+from kfl.core.terminal import tell
 from kfl.core.text import several
 from kfl.experiment import Experiment
 from kfl.sharing import LABELS, STANDARD, Condition, Study, answers, chosen, columns, page, published, sentences, unfit
@@ -163,7 +164,7 @@ def _play(study: Study, folder: Path, options: SharingOptions) -> KflError | Non
     )
     searches = f" after a search of {several(len(study.search_runs()), 'run')}" if study.searched else ""
     if not setting.quiet:
-        print(f"{several(len(study.runs({})), 'run')}{searches}; what is finished is in {folder}", file=sys.stderr)
+        tell(f"{several(len(study.runs({})), 'run')}{searches}; what is finished is in {folder}", file=sys.stderr)
     with ManyDisplay("sharing", quiet=setting.quiet) as display:
         try:
             study.play(folder, execution, display.on_progress)
@@ -181,7 +182,7 @@ def show(study: Study, store: ResultStore, left_out: dict[str, str], folder: Pat
     runs = study.runs(study.found(store))
     found = answers(study, store.current({name: experiment.digest() for name, experiment in runs.items()}))
     if not found:
-        print("Nothing is finished yet that could be compared with a twin.")
+        tell("Nothing is finished yet that could be compared with a twin.")
         return
     questions = count_questions(found)
     if len(found) > 1:
@@ -198,9 +199,9 @@ def show(study: Study, store: ResultStore, left_out: dict[str, str], folder: Pat
     try:
         files = draw(found, folder)
     except MissingExtraError as problem:
-        print(problem, file=sys.stderr)
+        tell(problem, file=sys.stderr)
         files = []
-    print(f"The table is {folder / 'sharing.md'}", *[f"The picture is {files[0]}"] * bool(files), sep="\n")
+    tell(f"The table is {folder / 'sharing.md'}", *[f"The picture is {files[0]}"] * bool(files))
 
 
 def _write_settings(study: Study, store: ResultStore, folder: Path) -> None:

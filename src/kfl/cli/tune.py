@@ -24,6 +24,7 @@ from kfl.cli.setting import (
 from kfl.comparison.tables import mean_and_deviation
 from kfl.core.config import dump_toml, to_table
 from kfl.core.files import write_atomic
+from kfl.core.terminal import tell
 from kfl.core.text import DASH, in_short, several
 from kfl.experiment import Experiment
 from kfl.runfolder import History
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     experiments = [run for name, trial in flat for run in line_up(experiment, {name: trial.algorithm}, seeds)]
     if not options.setting.quiet:
         each = several(len(next(iter(trials.values()))), "trial")
-        print(f"{each} for each of {several(len(trials), 'algorithm')}, {several(len(seeds), 'seed')} each.")
+        tell(f"{each} for each of {several(len(trials), 'algorithm')}, {several(len(seeds), 'seed')} each.")
     try:
         histories, problem = options.setting.run_many(experiments, folder, "tuning")
     except KeyboardInterrupt:
@@ -92,11 +93,11 @@ def main(arguments: Sequence[str]) -> int:
     write_atomic(folder / "tuned.toml", tuned_file(found, experiment, seeds, command).encode())
     show(found, outcomes, algorithms, experiment, seeds)
     use = f"kfl compare --algorithms {','.join(algorithms)} --settings {folder / 'tuned.toml'}"
-    print(f"Every trial is in {folder / 'trials.jsonl'}. Use the settings, with the same options: {use}")
+    tell(f"Every trial is in {folder / 'trials.jsonl'}. Use the settings, with the same options: {use}")
     if problem is not None and len(found) < len(trials):
         raise problem
     if problem is not None:  # a learning rate at which training runs off to infinity has lost, that is all
-        print(f"kfl: trials that failed cannot win: {problem}", file=sys.stderr)
+        tell(f"kfl: trials that failed cannot win: {problem}", file=sys.stderr)
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kfl.comparison._folder import read_entries, read_reference, write_entries
 from kfl.comparison.tables import columns, sentences, title_of
 from kfl.core.errors import ConfigError, KflError, RunFolderError
-from kfl.core.text import markdown_table
+from kfl.core.names import for_markdown, for_terminal, markdown_table
 from kfl.experiment import Experiment
 from kfl.simulation.compare import Row, pick_reference, refuse_mixed_models, summarise_rows, with_seeds
 from kfl.simulation.many import Progress, run_many, run_paths, settled
@@ -262,18 +262,28 @@ class Comparison:
         return title_of(self.records)
 
     def __repr__(self) -> str:
-        cells = self.columns()
+        cells = {for_terminal(name): [*map(for_terminal, column)] for name, column in self.columns().items()}
         widths = [max(map(len, [name, *column])) for name, column in cells.items()]
         lines = [list(cells), *map(list, zip(*cells.values(), strict=True))]
         shown = [
             "  ".join(cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(pairs))
             for pairs in (list(zip(line, widths, strict=True)) for line in lines)
         ]
-        return "\n".join([self.title, "", *(line.rstrip() for line in shown), "", *self.sentences()])
+        return "\n".join(
+            [for_terminal(self.title), "", *(line.rstrip() for line in shown), "", *map(for_terminal, self.sentences())]
+        )
 
     def _repr_markdown_(self) -> str:
         """The same in a notebook."""
-        return "\n".join([f"**{self.title}**", "", *markdown_table(self.columns()), "", *self.sentences()])
+        return "\n".join(
+            [
+                f"**{for_markdown(self.title)}**",
+                "",
+                *markdown_table(self.columns()),
+                "",
+                *map(for_markdown, self.sentences()),
+            ]
+        )
 
     def to_pandas(self) -> Any:
         """A table with one row per run: label, seed, settings and results, without the curves. Needs pandas."""

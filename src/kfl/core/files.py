@@ -18,6 +18,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from kfl.core.names import for_json
+
 try:
     import fcntl
 except ImportError:  # Windows has no flock
@@ -94,7 +96,7 @@ def write_json(path: Path, value: object) -> None:
     >>> json.loads(path.read_text())
     {'accuracy': None, 'rounds': [0, 1, 2]}
     """
-    text = json.dumps(jsonable(value), indent=2, ensure_ascii=False, allow_nan=False)
+    text = for_json(json.dumps(jsonable(value), indent=2, ensure_ascii=False, allow_nan=False))
     write_atomic(path, (text + "\n").encode())
 
 
@@ -113,7 +115,7 @@ def write_json_list(path: Path, rows: Iterable[object]) -> None:
     with atomic_file(path) as file:
         file.write(b"[")
         for index, row in enumerate(rows):
-            text = json.dumps(jsonable(row), ensure_ascii=False, allow_nan=False)
+            text = for_json(json.dumps(jsonable(row), ensure_ascii=False, allow_nan=False))
             file.write(f"{',' if index else ''}\n{text}".encode())
         file.write(b"\n]\n")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
@@ -113,6 +113,15 @@ def shortened(name: str, most: int = 48) -> str:
     return f"{name[:half]}…{name[-half:]}"
 
 
+def shown(value: object, most: int = LONGEST_TEXT) -> str:
+    r"""A value in a sentence as Python writes it: quoted, with escapes for what cannot be shown, and not long.
+
+    >>> print(shown("a\nb"), shown("x" * 90, 13))
+    'a\nb' 'xxxxx…xxxxx'
+    """
+    return shortened(repr(value), most)
+
+
 def scrub(text: object, longest: int = LONGEST_TEXT, *, hide_paths: bool = True) -> str:
     r"""A stranger's text as one harmless line: no control characters, no paths, not long.
 
@@ -128,13 +137,3 @@ def scrub(text: object, longest: int = LONGEST_TEXT, *, hide_paths: bool = True)
         words = ["…" if "/" in word or "\\" in word else word for word in words]
     line = " ".join(words)
     return line if len(line) <= longest else line[: longest - 1] + "…"
-
-
-def markdown_table(cells: Mapping[str, Sequence[str]]) -> list[str]:
-    """The lines of a table given by column, the first column to the left and the others to the right.
-
-    >>> markdown_table({"method": ["kfl"], "points": ["+1"]})
-    ['| method | points |', '| --- | ---: |', '| kfl | +1 |']
-    """
-    lines = [f"| {' | '.join(cells)} |", f"| --- |{' ---: |' * (len(cells) - 1)}"]
-    return lines + [f"| {' | '.join(row)} |" for row in zip(*cells.values(), strict=True)]

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from kfl.core.errors import ConfigError, DataError
+from kfl.core.names import for_file_name
 from kfl.core.suggest import nearest
 from kfl.data.dataset import Dataset
 from kfl.data.idx import PATTERN, decode_idx, idx_files
@@ -88,7 +89,7 @@ def check_options(text: str) -> None:
 def name_of_path(text: str) -> str:
     """A short name for what lies at a path: the last part of it, without its ending."""
     path = parse_place(text).path
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.absolute().name.partition(".")[0]).strip("-") or "data"
+    return for_file_name(path.absolute().name.partition(".")[0])
 
 
 def load_path(text: str, cache_dir: Path) -> Dataset:

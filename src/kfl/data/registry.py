@@ -11,6 +11,7 @@ from typing import Any
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.core.lazy import import_object
+from kfl.core.names import for_file_name
 from kfl.data import cifar10, mnist5k, named
 from kfl.data.dataset import Dataset
 from kfl.data.paths import check_options, load_path, looks_like_path, name_of_path, parse_place
@@ -84,7 +85,7 @@ def short_name(name: str) -> str:
     """
     if name not in DATASETS and looks_like_path(name):
         return name_of_path(name)
-    return name.replace(":", "-")
+    return for_file_name(name)
 
 
 def _loader(address: str) -> Callable[[], Any]:

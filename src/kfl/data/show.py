@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.text import percent, shortened
+from kfl.core.names import for_terminal
+from kfl.core.text import percent
 from kfl.data.arrays import IntArray
 from kfl.data.dataset import Dataset
 from kfl.data.partition import Partition
@@ -72,7 +73,7 @@ def _count_table(partition: Partition) -> list[str]:
     head = ["device", *(f"{c}" for c in range(partition.classes)), "train", "test"]
     body = [
         [
-            shortened(names[k], 24),
+            for_terminal(names[k], 24),
             *(f"{n:,}" if n else "·" for n in counts.tolist()),
             f"{counts.sum():,}",
             f"{test.sum():,}",

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from kfl.core.errors import ConfigError
+from kfl.core.names import for_terminal
 from kfl.core.text import scrub
 
 LogFormat = Literal["text", "json"]
@@ -84,6 +85,17 @@ def warn(event: str, sentence: str, **fields: Any) -> None:
     note(event, sentence, level=logging.WARNING, **fields)
 
 
+class TextLines(logging.Formatter):
+    """The sentence as one line, and a trace's lines below it; names in them are only shown."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines, without the last one's end."""
+        record.message = for_terminal(record.getMessage(), LONGEST_TEXT)
+        record.asctime = self.formatTime(record, self.datefmt)
+        trace = "".join(traceback.format_exception(record.exc_info[1])) if record.exc_info else ""
+        return "\n".join([self.formatMessage(record), *map(for_terminal, trace.splitlines())])
+
+
 class JsonLines(logging.Formatter):
     """One JSON object per record, whatever is in it; records of other libraries have the event "log"."""
 
@@ -116,7 +128,7 @@ def start_logging(
     Flower's own lines keep their own look beside the text; as JSON they come as lines of the same kind.
     """
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines() if log_format == "json" else logging.Formatter(f"{prefix}%(message)s"))
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines(f"{prefix}%(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
@@ -151,7 +163,7 @@ def logging_into(path: Path, log_format: str) -> Iterator[None]:
     from logging.handlers import RotatingFileHandler
 
     handler = RotatingFileHandler(path, maxBytes=LARGEST_FILE, backupCount=2, encoding="utf-8", delay=True)
-    text = logging.Formatter("%(asctime)sZ %(message)s", "%Y-%m-%dT%H:%M:%S")
+    text = TextLines("%(asctime)sZ %(message)s", "%Y-%m-%dT%H:%M:%S")
     text.converter = time.gmtime
     handler.setFormatter(JsonLines() if log_format == "json" else text)
     level = log.level

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfl._version import __version__
 from kfl.core.errors import MissingExtraError
+from kfl.core.names import for_label
 from kfl.core.refusals import CODES
 from kfl.core.text import percent
 from kfl.deploy.logs import warn
@@ -120,7 +121,7 @@ class Metrics:
         """Messages to each device since its last answer."""
 
     def _describe(self, experiment: Experiment, info: Any) -> None:
-        info.labels(__version__, experiment.algorithm.name, experiment.scheduler.name).set(1)
+        info.labels(__version__, for_label(experiment.algorithm.name), for_label(experiment.scheduler.name)).set(1)
         self._rounds_planned.set(experiment.rounds)
         self._planned.set(experiment.devices)
         self._last_round.set(time.time())
@@ -185,7 +186,7 @@ class Metrics:
         self._uploads.inc(len(entry.used))
         self._sent.inc(facts.get("sent_bytes", 0))
         for part, each_j in entry.parts_j().items() if entry.clock_hz else ():
-            self._parts.labels(part).inc(max(sum(each_j), 0.0))  # a difference of two sums may round below 0
+            self._parts.labels(for_label(part)).inc(max(sum(each_j), 0.0))  # a difference of two sums may round below 0
         self._count_energy(entry)
         self._count_answers(facts.get("answers", {}), ended)
         self._count_incidents(entry)
@@ -243,6 +244,7 @@ class Metrics:
                 self._devices.incidents.labels(str(problem.device)).inc()
 
     def _code(self, code: str) -> str:
+        code = for_label(code)
         if code not in self._codes and len(self._codes) >= MOST_CODES:
             return "other"
         self._codes.add(code)

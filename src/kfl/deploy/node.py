@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.private import exposed, keep_private
 from kfl.core.telemetry import hush
+from kfl.core.terminal import tell
 from kfl.deploy import _bundle
 from kfl.deploy._fleet_api import HEARTBEAT_S, App, AwayError, FleetApi, StatusError
 from kfl.deploy._objects import Incoming, Outgoing, error_reply, read_entries, reply
@@ -301,7 +302,7 @@ def main(arguments: list[str]) -> int:
         note("ended", "Ended.")
         return 0
     except KflError as problem:
-        print(f"kfl: {problem}", file=sys.stderr)
+        tell(f"kfl: {problem}", file=sys.stderr)
         return problem.exit_status
     return 0
 

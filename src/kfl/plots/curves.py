@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.plots.style import Style, new_figure, plain_axes, save, spread_out, styles_of
+from kfl.core.names import for_plot
+from kfl.plots.style import LONGEST_TITLE, Style, new_figure, plain_axes, save, spread_out, styles_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,8 +42,6 @@ ROOM = 20
 """Letters of a name that fit beside the plot; longer ones make the picture wider."""
 LETTER_IN = 0.08
 """Width of a letter of a name, in inches."""
-LONGEST = 48
-"""Letters of a name that are shown."""
 GRID = 200
 """Points at which curves of different seeds are interpolated."""
 LOG_FROM = 20.0
@@ -119,7 +118,7 @@ def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title
         if line.feasible:
             _draw(axes, line, styles[line.name])
     _labels(axes, lines, styles)
-    axes.set_title(title, loc="left", fontsize=10.5)
+    axes.set_title(for_plot(title, LONGEST_TITLE), loc="left", fontsize=10.5)
     some = any("tested_devices" in record for record in records)
     axes.set_ylabel(f"accuracy over {'tested' if some else 'all'} devices, %")
     for path in files:
@@ -212,5 +211,5 @@ def _connect(axes: Axes, end: tuple[float, float], height: float, colour: str) -
 
 
 def _name(line: Curve) -> str:
-    name = line.name if len(line.name) <= LONGEST else f"{line.name[: LONGEST - 1]}…"
+    name = for_plot(line.name)
     return name if line.feasible else f"{name}: not feasible"

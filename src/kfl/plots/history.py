@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from kfl.core.errors import ConfigError, MissingExtraError
+from kfl.core.names import for_plot
 from kfl.plots.curves import LABELS, Axis
 from kfl.plots.style import plain_axes, style_of
 from kfl.simulation.records import curve
@@ -32,7 +33,7 @@ def plot_history(history: History, x: Axis = "rounds", axes: Axes | None = None)
     points, (label, unit) = curve(history.rounds), LABELS[x]
     colour, dashes, width = style_of(name)
     heights = [100 * accuracy for accuracy in points["accuracy"]]
-    axes.plot(points[x], heights, color=colour, linestyle=dashes, linewidth=width, label=name)
+    axes.plot(points[x], heights, color=colour, linestyle=dashes, linewidth=width, label=for_plot(name))
     axes.set_xlabel(label)
     axes.set_ylabel("accuracy over tested devices, %")
     if unit:

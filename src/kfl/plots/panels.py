@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kfl.core.names import for_plot
 from kfl.plots.curves import LABELS, Axis, Curve, scale_x, y_range
-from kfl.plots.style import Style, new_figure, plain_axes, spread_out
+from kfl.plots.style import LONGEST_TITLE, Style, new_figure, plain_axes, spread_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +85,7 @@ def plot_differences(title: str, rows: Sequence[Differences], *, note: str = "",
         for index, row in enumerate(rows):
             _dots(axes, row, index)
         axes.axvline(0, color="#555555", linewidth=0.9)
-        axes.set_yticks(range(len(rows)), [fill(row.title, DOT_LABEL) for row in rows])
+        axes.set_yticks(range(len(rows)), [fill(for_plot(row.title, LONGEST_TITLE), DOT_LABEL) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlabel("points of accuracy")
         plain_axes(axes, "x")
@@ -106,7 +107,7 @@ def _journal() -> AbstractContextManager[None]:
 
 
 def _title(figure: Figure, title: str, colour: str) -> None:
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=colour)
+    figure.suptitle(for_plot(title, LONGEST_TITLE), fontsize=10, x=0.01, ha="left", color=colour)
 
 
 def _note(figure: Figure, note: str) -> None:
@@ -136,7 +137,7 @@ def _panel(axes: Axes, panel: Panel, ends: tuple[float, float]) -> None:
         axes.plot(
             x, mean, color=style.colour, linestyle=style.dashes, linewidth=style.width, marker=marker, markersize=4
         )
-    axes.set_title(panel.title, loc="left")
+    axes.set_title(for_plot(panel.title, LONGEST_TITLE), loc="left")
     axes.set_xlabel("round" if panel.across == "rounds" else LABELS[panel.across][0])
     said = f"points above {panel.minus}" if panel.minus else "accuracy over all devices, %"
     axes.set_ylabel("energy used, % of the budget" if panel.energy else said)
@@ -163,7 +164,7 @@ def _names(axes: Axes, panel: Panel, end: float) -> None:
         colour = panel.styles[name].colour
         last = next(float(curve.mean[-1]) for curve in panel.curves if curve.name == name)
         axes.annotate(
-            f"{name} {_signed(last)}" if panel.minus else name,
+            f"{for_plot(name)} {_signed(last)}" if panel.minus else for_plot(name),
             xy=(1.0, wanted[name]),
             xytext=(1.06, height),
             xycoords="axes fraction",
@@ -196,5 +197,5 @@ def _dots(axes: Axes, row: Differences, index: int) -> None:
         y = index + 0.24 * (rival - 1)
         if low is not None and high is not None:
             axes.plot([low, high], [y, y], color=colour, linewidth=1.6)
-        label = f"minus {name}" if index == 0 else None
+        label = f"minus {for_plot(name)}" if index == 0 else None
         axes.plot([mean], [y], "so^"[rival], color=colour, markersize=5, label=label)

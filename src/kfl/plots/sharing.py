@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from kfl.plots.style import new_figure, plain_axes, spread_out
+from kfl.core.names import for_plot
+from kfl.plots.style import LONGEST_TITLE, new_figure, plain_axes, spread_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +63,7 @@ def plot_sharing(title: str, panels: Sequence[SharingPanel], columns: int = 2) -
                 _panel(axes, panels[index])
             else:
                 axes.set_visible(False)
-        figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+        figure.suptitle(for_plot(title, LONGEST_TITLE), fontsize=10, x=0.01, ha="left")
     return figure
 
 
@@ -96,9 +97,9 @@ def _panel(axes: Axes, panel: SharingPanel) -> None:
         )
     axes.margins(x=0.12)
     axes.set_ylim(low, high)
-    axes.set_title(panel.title, loc="left")
+    axes.set_title(for_plot(panel.title, LONGEST_TITLE), loc="left")
     axes.set_xlabel("kbit uploaded by a device in a round")
-    axes.set_ylabel(f"points above {panel.best_twin}")
+    axes.set_ylabel(f"points above {for_plot(panel.best_twin)}")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     plain_axes(axes)
     _names(axes, panel.points)
@@ -128,7 +129,7 @@ def _names(axes: Axes, points: Sequence[SharingPoint]) -> None:
     for point in points:
         number = f" {point.gain:+.0f}".replace("-", "−") if point.gain < LOWEST else ""
         axes.annotate(
-            f"{point.label}{number}",
+            f"{for_plot(point.label)}{number}",
             xy=(point.kilobits, max(drawn[point.label], low)),
             xytext=(1.03, heights[point.label]),
             textcoords="axes fraction",

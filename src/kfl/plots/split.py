@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.names import for_plot
 from kfl.data import Partition
-from kfl.plots.style import new_figure, plain_axes, save
+from kfl.plots.style import LONGEST_TITLE, new_figure, plain_axes, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,9 @@ def plot_split(partition: Partition, path: Path, title: str | None = None) -> No
     else:
         _heat_map(below, partition)
     _sizes(above, partition)
-    above.set_title(title or f"Training samples of {partition.devices:,} devices", loc="left", fontsize=11)
+    above.set_title(
+        for_plot(title, LONGEST_TITLE) or f"Training samples of {partition.devices:,} devices", loc="left", fontsize=11
+    )
     figure.align_ylabels([above, below])
     save(figure, Path(path), tight=True)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg", "pdf")
 DPI = 160
+LONGEST_TITLE = 120
+"""Letters of a title that are shown."""
 COLOUR_TRIES = 64
 """How often another colour is looked for before two lines of a plot share one."""
 

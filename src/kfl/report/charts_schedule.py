@@ -218,7 +218,7 @@ def faults_chart(run: RunData, prefix: str) -> Chart | None:
                     "color": INKS[index],
                     "pattern": {"shape": PATTERNS[index], "fillmode": "overlay", "fgcolor": "@panel", "size": 6},
                 },
-                "hovertemplate": f"{name}: %{{y}}<extra></extra>",
+                "hovertemplate": "%{fullData.name}: %{y}<extra></extra>",
             }
         )
     each = "" if bars == run.played else f", {run.played / bars:.1f} rounds to a bar"

@@ -126,7 +126,7 @@ def code_html(code: str, label: str, name: str) -> str:
     """Text to copy."""
     return (
         f'<div class="code"><button type="button" class="copy" data-copy="{text(name)}">Copy</button>'
-        f'<pre id="{text(name)}" tabindex="0" aria-label="{text(label)}"><code>{text(code)}</code></pre></div>'
+        f'<pre id="{text(name)}" tabindex="0" aria-label="{text(label)}"><code>{text(code, None)}</code></pre></div>'
     )
 
 

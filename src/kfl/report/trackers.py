@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
+from kfl.core.names import for_label
 from kfl.core.telemetry import hush
+from kfl.core.text import scrub
 from kfl.experiment import Experiment
 from kfl.report.tracker_metrics import RunningMetrics
 from kfl.runfolder import TRACKER_RUNS, History, RoundLog, read_note, write_note
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("kfl.trackers")
 Metrics = Mapping[str, float]
+LONGEST_RUN = 128
+"""Characters of a run's name in a tracker."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,7 @@ def run_facts(experiment: Experiment, folder: Path | None) -> RunFacts:
         "dataset": experiment.dataset,
     }
     name = f"{experiment.algorithm.name}-{experiment.dataset}" if folder is None else folder.resolve().name
-    return RunFacts(name, folder, tags)
+    return RunFacts(for_label(name, LONGEST_RUN), folder, {key: for_label(tag) for key, tag in tags.items()})
 
 
 def without_password(text: str) -> str:
@@ -260,5 +263,5 @@ def in_one_line(problem: BaseException, most: int = 300) -> str:
     >>> in_one_line(OSError("disk is full.\\nAborting"))
     'disk is full. Aborting'
     """
-    text = re.sub(r"\s+", " ", without_password(str(problem))).strip().rstrip(".") or type(problem).__name__
-    return text if len(text) <= most else text[: most - 1] + "…"
+    said = without_password(str(problem))
+    return scrub(said, most, hide_paths=False).rstrip(".") or type(problem).__name__

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Sequence
 
 from kfl.core import text as plain
+from kfl.core.names import for_html as text
+
+__all__ = ["SPACE", "about", "between", "duration", "percent", "quantity", "text"]
 
 SPACE = "\N{NO-BREAK SPACE}"
 
@@ -31,15 +33,6 @@ def quantity(value: float | None, unit: str) -> str:
 def duration(seconds: float) -> str:
     """A time that is not broken over two lines."""
     return plain.duration(seconds).replace(" ", SPACE)
-
-
-def text(value: object) -> str:
-    """Anything from a run folder as HTML that shows it and does nothing else.
-
-    >>> text("<b>&")
-    '&lt;b&gt;&amp;'
-    """
-    return html.escape(str(value), quote=True)
 
 
 def about(told: Sequence[tuple[str, str]], otherwise: str) -> str:

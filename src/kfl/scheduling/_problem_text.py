@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
+from kfl.core.names import from_csv
 from kfl.core.parse import parse_json
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.problem_fields import (
@@ -71,7 +72,7 @@ def draft_from_csv(text: str) -> Draft:
     """What a CSV text says; raises with the line where it is not well formed."""
     top, header, rows = _csv_parts(text)
     table = dict(zip(header, zip(*rows, strict=True), strict=True))
-    ids = [name.strip() for name in table.pop("id")]
+    ids = [from_csv(name.strip()) for name in table.pop("id")]
     if not all(ids):
         raise ProblemError(f"id in row {ids.index('') + 1} below the header is empty: a text or a whole number.")
     if "round" not in table:

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 from kfl.core.config import to_table
 from kfl.core.files import jsonable
+from kfl.core.names import for_csv
+from kfl.core.text import shown
 from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.horizon import Horizon, ScheduledRound
 from kfl.scheduling.problem_device import CLOCK_BY, UPLOAD_BY
@@ -122,7 +124,7 @@ def never_schedulable(horizon: Horizon, named: int = 5) -> list[str]:
     problem = horizon.problem
     slow = np.flatnonzero(problem.too_slow)
     sentences = [
-        f"Device {problem.ids[k]!r} can never be scheduled: computing takes {problem.compute_time_s[k]:.4g} s, "
+        f"Device {shown(problem.ids[k])} can never be scheduled: computing takes {problem.compute_time_s[k]:.4g} s, "
         f"and the deadline is {problem.deadline_s[k]:.4g} s."
         for k in slow[:named]
     ]
@@ -138,7 +140,7 @@ def horizon_csv(horizon: Horizon) -> str:
     writer = csv.DictWriter(out, ("round", "id", *_SCHEDULED, *more), lineterminator="\n")
     writer.writeheader()
     for one in horizon.rounds:
-        writer.writerows({"round": one.round, **row} for row in scheduled_rows(horizon, one))
+        writer.writerows({"round": one.round, **row, "id": for_csv(row["id"])} for row in scheduled_rows(horizon, one))
     return out.getvalue()
 
 

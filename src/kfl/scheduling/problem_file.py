@@ -23,6 +23,7 @@ import numpy as np
 
 from kfl.core.errors import ConfigError
 from kfl.core.files import write_atomic
+from kfl.core.names import for_csv, for_json
 from kfl.scheduling._problem_text import Draft, draft_from_csv, draft_from_json
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.horizon import Problem
@@ -388,18 +389,22 @@ def csv_text(top: Mapping[str, Any], devices: Sequence[Mapping[str, Any]], first
     writer = csv.writer(out, lineterminator="\n")
     if "gains" not in names:
         writer.writerow(names)
-        writer.writerows([_cell(device.get(name)) for name in names] for device in devices)
+        writer.writerows([_cell(device.get(name), name) for name in names] for device in devices)
         return out.getvalue()
     fixed = [name for name in names if name not in ("id", "gains", "available")]
     writer.writerow(["round", "id", "gain", "available", *fixed])
     for t in range(len(devices[0]["gains"])):
         for device in devices:
             same = [_cell(device.get(name)) if t == 0 else "" for name in fixed]
-            writer.writerow([first + t, device["id"], device["gains"][t], _cell(device["available"][t]), *same])
+            writer.writerow(
+                [first + t, for_csv(device["id"]), device["gains"][t], _cell(device["available"][t]), *same]
+            )
     return out.getvalue()
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: Any, name: str = "") -> Any:
+    if name == "id":
+        return for_csv(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else value
@@ -417,7 +422,7 @@ def json_text(value: Any, depth: int = 0) -> str:
       ]
     }
     """
-    text = _laid_out(value, depth)
+    text = for_json(_laid_out(value, depth))
     return text if depth else text + "\n"
 
 

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kfl.core.names import LONGEST_NAME, for_terminal
+
 OUTCOMES = {
     "scheduled": "scheduled",
     "not_chosen": "not chosen",
@@ -129,4 +131,4 @@ def _who(devices: Sequence[int], count: int, names: Sequence[str] | None) -> str
 
 
 def _name(device: int, names: Sequence[str] | None) -> str:
-    return names[device] if names is not None and device < len(names) else str(device)
+    return for_terminal(names[device], LONGEST_NAME) if names is not None and device < len(names) else str(device)

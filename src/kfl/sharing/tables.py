@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kfl.core.text import DASH, markdown_table, percent
+from kfl.core.names import markdown_table
+from kfl.core.text import DASH, percent
 from kfl.sharing.answer import REFERENCE, Answer, Standing
 from kfl.simulation.statistics import Difference, Spread
 

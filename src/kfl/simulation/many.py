@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
+from kfl.core.names import for_file_name
 from kfl.data import Dataset, given_dataset, load_dataset
 from kfl.experiment import Experiment, require_experiment
 from kfl.runfolder import History, is_finished, load_run
@@ -18,9 +18,6 @@ from kfl.simulation._watching import watching_many
 
 if TYPE_CHECKING:
     from kfl.data.given import Data
-
-LONGEST_NAME = 96
-"""Characters of the readable part of a run folder's name: far below what file systems allow."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +182,7 @@ def run_names(experiments: Sequence[Experiment]) -> list[str]:
         for name, value in table.items():
             if name not in ("seed", "algorithm.name") and len(values[scope[name], name]) > 1:
                 words.append(str(value) if name.endswith(".name") else f"{name.rpartition('.')[2]}{value}")
-        readable = re.sub(r"[^A-Za-z0-9._-]+", "", "-".join(words))[:LONGEST_NAME]
+        readable = for_file_name("-".join(words), between="")
         names.append(f"{readable}-seed{experiment.seed}-{experiment.digest()}")
     return names
 

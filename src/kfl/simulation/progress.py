@@ -13,15 +13,18 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from kfl.core.names import LONGEST_NAME, for_terminal
+from kfl.core.terminal import plain_console, tell, tell_exactly
 from kfl.core.text import duration, percent, quantity
 from kfl.runfolder import RoundLog
 from kfl.simulation._watching import in_notebook
 from kfl.simulation.many import Progress as ManyProgress
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from kfl.simulation.world import World
 
 
@@ -32,8 +35,8 @@ LINE = 80
 def error_console() -> Console:
     """Where the library shows progress: the error stream; in a notebook its output, as plain text."""
     if in_notebook():
-        return Console(file=sys.stdout, force_jupyter=False, force_terminal=False, highlight=False, width=10_000)
-    return Console(stderr=True, highlight=False)
+        return plain_console(file=sys.stdout, force_jupyter=False, force_terminal=False, width=10_000)
+    return plain_console(stderr=True)
 
 
 class _LiveBar:
@@ -43,15 +46,15 @@ class _LiveBar:
         self._console = console
         self._started = time.perf_counter()
         self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
+            TextColumn("{task.fields[facts]}", markup=False),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal or console.quiet,
         )
-        self._task = self._progress.add_task(label, total=total, facts=facts)
+        self._task = self._progress.add_task(for_terminal(label, LONGEST_NAME), total=total, facts=facts)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -75,9 +78,9 @@ class _Sentences(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Show one sentence."""
         if record.levelno >= logging.WARNING:
-            print(record.getMessage(), file=sys.stderr, flush=True)
+            tell(record.getMessage(), file=sys.stderr, flush=True)
         else:
-            self._console.print(record.getMessage(), highlight=False, markup=False, soft_wrap=True)
+            self._console.print(for_terminal(record.getMessage()), soft_wrap=True)
 
 
 class RunDisplay(_LiveBar):
@@ -89,7 +92,7 @@ class RunDisplay(_LiveBar):
     def __init__(
         self, rounds: int, label: str, *, sentences: bool = True, quiet: bool = False, console: Console | None = None
     ) -> None:
-        super().__init__(console or Console(quiet=quiet), label, rounds, "reading data …")
+        super().__init__(console or plain_console(quiet=quiet), label, rounds, "reading data …")
         self._sentences = _Sentences(self._progress.console) if sentences else None
         self._logger = logging.getLogger("kfl")
         self._level = self._logger.level
@@ -124,12 +127,13 @@ class RunDisplay(_LiveBar):
         size = f"{min(sizes):,} to {max(sizes):,}" if min(sizes) < max(sizes) else f"{sizes[0]:,}"
         models = f"{kind} of {size} parameters"
         self._progress.console.print(
-            f"{world.devices:,} devices, {len(world.dataset.train_y):,} samples of {world.dataset.name}, {models}.",
-            highlight=False,
+            for_terminal(
+                f"{world.devices:,} devices, {len(world.dataset.train_y):,} samples of {world.dataset.name}, {models}."
+            ),
             soft_wrap=True,
         )
         if world.dataset.note:
-            self._progress.console.print(f"Note: {world.dataset.note}", highlight=False, soft_wrap=True)
+            self._progress.console.print(for_terminal(f"Note: {world.dataset.note}"), soft_wrap=True)
         self._progress.update(self._task, facts="evaluating the initial models …")
 
     def on_round(self, log: RoundLog) -> None:
@@ -145,14 +149,16 @@ class RunDisplay(_LiveBar):
             line = f"{self._label}: round {log.round + 1}/{self._rounds}  {facts}  {passed:.0f} s"
             again = self._overwrites and log.round + 1 < self._rounds
             start, end = ("\r", "" if again else "\n") if self._overwrites else ("", "\n")
-            print(start + line.ljust(LINE * self._overwrites), end=end, file=self._console.file, flush=True)
+            tell_exactly(
+                start + for_terminal(line).ljust(LINE * self._overwrites) + end, self._console.file, flush=True
+            )
 
 
 class ManyDisplay(_LiveBar):
     """Progress of many runs; with `quiet`, none is shown."""
 
     def __init__(self, label: str, *, quiet: bool = False, console: Console | None = None) -> None:
-        super().__init__(console or Console(highlight=False, quiet=quiet), label, None, "rounds  starting …")
+        super().__init__(console or plain_console(quiet=quiet), label, None, "rounds  starting …")
         self._found = 0
         """Rounds of runs that were finished before this command."""
         self._moved = False
@@ -173,7 +179,7 @@ class ManyDisplay(_LiveBar):
             outcome = f"{percent(progress.history.accuracy)}  {progress.history.summary['wall_s']:.0f} s"
         left = "" if self._console.is_terminal else self._left(progress)
         self._progress.console.print(
-            f"[{progress.runs_done}/{progress.runs}] {progress.name}: {outcome}{left}", markup=False, soft_wrap=True
+            for_terminal(f"[{progress.runs_done}/{progress.runs}] {progress.name}: {outcome}{left}"), soft_wrap=True
         )
 
     def _left(self, progress: ManyProgress) -> str:
