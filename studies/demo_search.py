@@ -18,7 +18,7 @@ from statistics import mean
 
 from kfl.algorithms import Algorithm, FedAvg, FixedKnowledge, Kfl, Local, SharedStem
 from kfl.cli.demo import METHODS, SETTING
-from kfl.core.text import markdown_table
+from kfl.core.names import markdown_table
 from kfl.simulation import run_many
 
 SEEDS = (100, 101)

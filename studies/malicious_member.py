@@ -25,6 +25,7 @@ import json
 import math
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ RATE = 0.1
 MEMBERS = (5, 10, 50)
 ATTACKS = ("nobody", "silence", "loud", "both", "constant", "labels")
 RULES = ("mean", "bounded", "clip", "median", "trimmed")
-METHODS = {
+METHODS: dict[str, Callable[[Any], Algorithm]] = {
     "kfl": lambda rule: kfl.Kfl(aggregation=rule, learning_rate=RATE),
     "shared-stem": lambda rule: kfl.SharedStem(aggregation=rule, budget_bits=10**6, learning_rate=RATE),
     "fedavg": lambda rule: kfl.FedAvg(learning_rate=RATE),
