@@ -337,9 +337,9 @@ def _spent(
 
 
 def _answer_facts(answer: Answer | NoReply) -> dict[str, Any]:
-    """How long an answer took and how large it is; how long the device says it worked."""
+    """How long an answer took, how large it is, and which upload it holds; how long the device says it worked."""
     if isinstance(answer, NoReply):
         return {"seconds": answer.seconds, "silence": answer.kind}
-    facts: dict[str, Any] = {"seconds": answer.seconds, "bytes": answer.bytes}
+    facts: dict[str, Any] = {"seconds": answer.seconds, "bytes": answer.bytes, "upload": answer.digest}
     worked = answer.values.get("work_s")
     return {**facts, "work_s": worked} if isinstance(worked, float) and 0 <= worked < 1e9 else facts

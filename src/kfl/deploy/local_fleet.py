@@ -129,8 +129,8 @@ class LocalFleet:
         """Where a device keeps what is its own."""
         return self.folder / "devices" / f"device-{device}"
 
-    def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it answers."""
+    def start_superlink(self, wait: bool = True) -> None:
+        """Start the SuperLink, and wait until it answers where that is wanted."""
         keys = self.folder / "keys"
         self.processes.start(
             "superlink",
@@ -145,7 +145,7 @@ class LocalFleet:
             ],
         )
         end = time.monotonic() + START_S
-        while not listening(self.port):
+        while wait and not listening(self.port):
             if time.monotonic() > end or not self.processes.alive("superlink"):
                 raise KflError(f"The SuperLink did not start; see {self.folder / 'logs' / 'superlink.log'}.")
             time.sleep(0.1)
