@@ -40,6 +40,8 @@ from studies.chaos.machine import own_mounts
 TICK_S = 0.1
 CALM_ROUNDS = 25
 """Rounds without faults at the end of a run, in which every device must come back."""
+EVERY_S = 9.0
+"""Mean time between the beginnings of two faults."""
 MOST_AT_ONCE = 4
 STUCK_S = 300.0
 """A fleet without faults that does nothing for so long is stuck."""
@@ -131,7 +133,9 @@ class Chaos:
         }
         checker = Checker(fleet, budgets)
         try:
+            started = time.monotonic()
             with fleet:
+                self.began += time.monotonic() - started  # a fleet that is being set up counts as no chaos
                 checker.secrets()
                 self._rounds(fleet, checker)
             checker.no_process()
@@ -174,7 +178,7 @@ class Chaos:
     def _begin(self, fleet: ChaosFleet) -> None:
         if self.now < self.next_s:
             return
-        self.next_s = self.now + self.random.expovariate(1 / 5.0)
+        self.next_s = self.now + self.random.expovariate(1 / EVERY_S)
         fault = draw(self.random, fleet, self.now)
         if len(self.active) >= MOST_AT_ONCE or any(_clash(fault, other) for other in self.active):
             return

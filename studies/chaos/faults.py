@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from studies.chaos.fleet import ChaosFleet
-from studies.chaos.network import MODES
+from studies.chaos.network import MODES, Relay
 
-Act = Callable[[], object]
+Act = Callable[[], None]
 
 WEIGHTS = {
     "kill node": 3,
@@ -64,7 +65,9 @@ def draw(random: Random, fleet: ChaosFleet, now_s: float) -> Fault:
     lasts_s = random.uniform(65, 95) if random.random() < LONG else random.uniform(0.3, 18)
     mode, delay_s, pages = random.choice(MODES), random.uniform(0.2, 4), random.choice((0, 0, 0, 1, 2, 4))
     ahead_s = random.choice((-1, 1)) * 10 ** random.uniform(0.5, 5)
-    target, begin, end = f"device {device}", _nothing, _nothing
+    target = f"device {device}"
+    begin: Act = _nothing
+    end: Act = _nothing
     if kind.startswith(("kill", "pause", "power")):
         begin, end, target = _of_process(kind, fleet, device)
     elif kind == "connections cut":
@@ -73,19 +76,22 @@ def draw(random: Random, fleet: ChaosFleet, now_s: float) -> Fault:
         relays = {"a device": [fleet.relays[device]], "all devices": fleet.relays}
         chosen = relays.get(kind.removeprefix("partition of "), [fleet.server_relay])
         target = f"{target}, {mode}" if kind.endswith("a device") else mode
-        begin = lambda: [relay.become(mode, delay_s) for relay in chosen]  # noqa: E731
-        end = lambda: [relay.become("pass") for relay in chosen]  # noqa: E731
+        begin, end = partial(_become, chosen, mode, delay_s), partial(_become, chosen, "pass", 0.0)
     elif kind.startswith("disk"):
         disk = fleet.server_disk if "server" in kind else fleet.disks[device]
         target = f"{'server' if 'server' in kind else target}, {4 * pages} kB left"
-        begin, end = lambda: disk.fill(pages), disk.free  # noqa: E731
+        begin, end = partial(disk.fill, pages), disk.free
     else:
         machine = "server" if "server" in kind else f"device-{device}"
         ahead_s = max(min(ahead_s, 90.0), -90.0) if machine == "server" else max(ahead_s, -3000.0)
         target = f"{machine}, {ahead_s:+.0f} s"
-        begin = lambda: fleet.clocks.set(machine, ahead_s)  # noqa: E731
-        end = lambda: fleet.clocks.set(machine, 0.0)  # noqa: E731
+        begin, end = partial(fleet.clocks.set, machine, ahead_s), partial(fleet.clocks.set, machine, 0.0)
     return Fault(kind, target, now_s, lasts_s, begin, end)
+
+
+def _become(relays: Sequence[Relay], mode: str, delay_s: float) -> None:
+    for relay in relays:
+        relay.become(mode, delay_s)
 
 
 def _nothing() -> None:

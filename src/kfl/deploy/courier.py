@@ -93,11 +93,10 @@ class Courier:
         """
         started = self.clock()
         mailbox = Mailbox(self.grid)
-        waiting = self._push(mailbox, contents, kind, group, deadline_s, started)
-        answers: dict[int, Answer | NoReply] = {
-            device: NoReply("unsent", RefusedError("not_sent")) for device in contents
-        }
+        waiting, doubtful = self._push(mailbox, contents, kind, group, deadline_s, started)
         late = NoReply("late", RefusedError("no_answer", deadline_s=deadline_s), deadline_s)
+        unsent = late if doubtful else NoReply("unsent", RefusedError("not_sent"))
+        answers: dict[int, Answer | NoReply] = dict.fromkeys(contents, unsent)
         answers |= dict.fromkeys(waiting.values(), late)
         while waiting:
             pending = list(waiting)
@@ -123,21 +122,26 @@ class Courier:
         group: str,
         deadline_s: float,
         started: float,
-    ) -> dict[str, int]:
-        """Send messages and return the device of each message id. Retries until the deadline."""
+    ) -> tuple[dict[str, int], bool]:
+        """Send messages: the device of each message id, and whether others may have got theirs all the same.
+
+        Retries until the deadline. When no answer comes from the SuperLink, or it refuses all messages, which it also
+        does with those that it got before, an attempt may have reached devices, and these may work and upload.
+        """
         from kfl.deploy.flower import Message
 
-        records = [(node, to_record(parts)) for node, parts in contents.values()]
+        records, doubtful = [(node, to_record(parts)) for node, parts in contents.values()], False
         while contents and self.clock() - started < deadline_s:
             left_s = deadline_s - (self.clock() - started)
             # A new message for each attempt: an id that was sent before would be refused.
             messages = [Message(record, node, kind, ttl=left_s, group_id=group) for node, record in records]
             ids = self._try(partial(mailbox.send, messages))
-            if ids:
+            if ids and any(ids):
                 self.sent_bytes += sum(size_bytes(parts) for _, parts in contents.values())
-                return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}
+                return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}, doubtful
+            doubtful = True
             self.sleep(self.poll_s)
-        return {}
+        return {}, doubtful
 
     def _try(self, call: Callable[[], T]) -> T | None:
         """The result of a call to the SuperLink; None if it does not answer, logged at most once a minute."""

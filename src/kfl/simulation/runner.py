@@ -1,7 +1,7 @@
 """Run an experiment from its first round to its last, into a run folder if one is given.
 
-`Runner` plays rounds with any fleet and makes them last: the history first, then the checkpoint that counts on it, so
-that a process killed at any moment resumes with the round after the last checkpoint. `run` and `resume` are for
+`Runner` plays rounds with any fleet and makes them last: the checkpoint that holds the round, then the history, so that
+a process killed at any moment resumes with the round after the last checkpoint. `run` and `resume` are for
 simulated fleets; the server of a real one is `kfl.deploy.server`.
 """
 
@@ -239,7 +239,8 @@ class Runner:
         stored = None
         if self.folder is not None:
             stored = self._checkpoints.read(self.folder.whole_rounds(), self.folder.history_sum)
-            self.logs = list(self.folder.rewind(0 if stored is None else stored.round))
+            last = {} if stored is None else self._checkpoints.last
+            self.logs = list(self.folder.rewind(0 if stored is None else stored.round, last))
         self.state = begin(self.fleet) if stored is None else self.fleet.restore(stored)
 
     def play(self) -> History:
@@ -270,22 +271,23 @@ class Runner:
         return history
 
     def _record(self, folder: RunFolder, entry: RoundLog) -> None:
-        """History first, then the checkpoint that counts on it; a kill in between repeats the round."""
-        phases.debug("phase history, round %d", entry.round)
-        folder.append(entry)
+        """The checkpoint first, which holds what the history then says: no line is ever there for a round that is not.
+
+        A kill before the checkpoint repeats the round, which nobody has heard of; one after it adds the lines.
+        """
         experiment, tests = self.fleet.experiment, self.fleet.table.test_samples
-        seen = snapshot(experiment.rounds, tests, self.state, entry, experiment.algorithm)
-        if seen is not None:
-            folder.append_snapshot(seen)
+        lines = folder.lines(entry, snapshot(experiment.rounds, tests, self.state, entry, experiment.algorithm))
         should_stop = self.options.should_stop
         stopping = should_stop is not None and should_stop() and not self.finished
         if stopping or self._checkpoints.due(self.state):
             phases.debug("phase checkpoint, round %d", self.state.round)
-            history = folder.sync()
+            history = folder.sync(lines)
             try:
-                self._checkpoints.write(self.state, history)
+                self._checkpoints.write(self.state, history, lines)
             except OSError as problem:
                 raise cannot_write(folder.path, problem) from problem
+        phases.debug("phase history, round %d", entry.round)
+        folder.append(lines)
         if stopping:
             raise StoppedError(folder.path, self.state.round)
 
