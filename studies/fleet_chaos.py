@@ -40,7 +40,7 @@ from studies.chaos.machine import own_mounts
 TICK_S = 0.1
 CALM_ROUNDS = 25
 """Rounds without faults at the end of a run, in which every device must come back."""
-EVERY_S = 9.0
+EVERY_S = 10.0
 """Mean time between the beginnings of two faults."""
 MOST_AT_ONCE = 4
 STUCK_S = 300.0
@@ -135,7 +135,7 @@ class Chaos:
         try:
             started = time.monotonic()
             with fleet:
-                self.began += time.monotonic() - started  # a fleet that is being set up counts as no chaos
+                self.began += time.monotonic() - started  # no chaos yet: this time does not count
                 checker.secrets()
                 self._rounds(fleet, checker)
             checker.no_process()
@@ -149,6 +149,11 @@ class Chaos:
 
     def _rounds(self, fleet: ChaosFleet, checker: Checker) -> None:
         calm_from = self.rounds - CALM_ROUNDS
+        started = time.monotonic()
+        while checker.look() < 2 and time.monotonic() < started + STUCK_S:
+            fleet.supervise()
+            time.sleep(TICK_S)
+        self.began += time.monotonic() - started
         done, moved, quiet = 0, time.monotonic(), False
         while not fleet.finished:
             fleet.supervise()

@@ -13,12 +13,14 @@ from functools import partial
 from pathlib import Path
 
 from kfl.core.errors import KflError
-from kfl.deploy.local_fleet import RESTART_S, SILENT_S, LocalFleet, program
+from kfl.deploy.local_fleet import RESTART_S, LocalFleet, program
 from kfl.deploy.processes import ProcessGroup
 from studies.chaos.machine import Clocks, Disk
 from studies.chaos.network import Relay
 
 SERVER_MB, DEVICE_MB = 192, 24
+SILENT_S, SUBMIT_S = 8.0, 45.0
+"""A run folder that nobody has held for so long has lost its server; a new one gets so long to take it."""
 
 WITNESS = """
 import hashlib, json, os
@@ -135,7 +137,7 @@ class ChaosFleet(LocalFleet):
         if self.serving or self.finished:
             self._served_s = now
         busy = self._submission is not None and self._submission.is_alive()
-        if not busy and now - max(self._served_s, self._submitted) > SILENT_S:
+        if not busy and now - self._served_s > SILENT_S and now - self._submitted > SUBMIT_S:
             self._submitted = now
             self._submission = threading.Thread(target=self._submit_quietly, daemon=True)
             self._submission.start()
