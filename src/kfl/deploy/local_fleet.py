@@ -29,6 +29,7 @@ from typing import Any
 from kfl.core.config import dump_toml
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
+from kfl.deploy._database import Janitor
 from kfl.deploy.app_folder import ENVIRONMENT, write_app
 from kfl.deploy.certificates import Pair
 from kfl.deploy.node import NodeOptions, command
@@ -37,6 +38,7 @@ from kfl.deploy.settings import ServerConfig
 from kfl.deploy.starter.project import CONNECTION, Project, make_missing
 from kfl.runfolder import RoundLog, RunReader, is_finished, is_held
 
+DATABASE = "superlink.db"
 START_S = 60.0
 """How long the SuperLink may take to answer."""
 RESTART_S = 5.0
@@ -78,6 +80,7 @@ class LocalFleet:
         self.run_folder = self.folder / "run"
         self.runs = 0
         self._restarted: dict[str, float] = {}
+        self._janitor = Janitor(self.folder / DATABASE)
         self._keys = {d: self.folder / "keys" / f"device-{d}" for d in range(self.config.experiment.devices)}
 
     def __enter__(self) -> LocalFleet:
@@ -140,7 +143,7 @@ class LocalFleet:
                 *("--ssl-ca-certfile", str(keys / "ca.crt")),
                 *("--ssl-certfile", str(keys / "server.crt"), "--ssl-keyfile", str(keys / "server.key")),
                 "--enable-supernode-auth",
-                *("--isolation", "process", "--database", str(self.folder / "superlink.db")),
+                *("--isolation", "process", "--database", str(self.folder / DATABASE)),
                 *("--superexec-auth-secret-file", str(self.secret)),
             ],
         )
@@ -229,7 +232,7 @@ class LocalFleet:
             time.sleep(0.2)
 
     def tend(self) -> None:
-        """Start again what has died, each program at most every few seconds.
+        """Start again what has died, each program at most every few seconds, and look after Flower's database.
 
         A device that comes back is refused as long as the server still thinks it is there, for up to a minute.
         """
@@ -239,6 +242,7 @@ class LocalFleet:
             if not self.processes.alive(name) and time.monotonic() - self._restarted.get(name, -RESTART_S) >= RESTART_S:
                 self._restarted[name] = time.monotonic()
                 start()
+        self._janitor.tend()
 
     def history(self) -> list[RoundLog]:
         """The rounds that are done."""

@@ -86,7 +86,7 @@ class FleetServer:
         self.port = self.metrics.serve()
         self.write_roster()
         # A checkpoint after every round: what devices have learned cannot be played again.
-        options = RunOptions(keep_models=False, checkpoint_s=0.0, on_round=self._on_round)
+        options = RunOptions(keep_models=False, checkpoint_s=0.0, on_round=self._on_round, keep_rounds=False)
         identity = blake2b(target.identity().encode(), digest_size=16).hexdigest()
         self.runner = Runner(self.fleet, options, target, identity)
 

@@ -133,6 +133,10 @@ class RunFolder:
             raise cannot_write(self.path, problem) from problem
         return tuple(read_log(path, number, line) for number, line in enumerate(kept))
 
+    def rounds(self) -> tuple[RoundLog, ...]:
+        """Every round so far."""
+        return RunReader(self.path).rounds()
+
     def whole_rounds(self) -> int:
         """Number of rounds from the first that the history holds without a gap or damage."""
         return len(RunReader(self.path).whole_rounds())

@@ -40,6 +40,8 @@ from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.summary import device_records, summarise
 from kfl.simulation.world import Models, World, build_world
 
+WATCHED = 5
+"""Rounds that are looked at to see whether training diverges."""
 DOUBTFUL = 0.2
 """From this share of devices with a single class on, accuracy is questioned."""
 phases = logging.getLogger("kfl.phases")
@@ -61,6 +63,8 @@ class RunOptions:
     on_start: Callable[[World], None] | None = None
     on_round: Callable[[RoundLog], None] | None = None
     should_stop: Callable[[], bool] | None = None
+    keep_rounds: bool = True
+    """Keep the log of every round in memory; without, those of a run with a folder are read from there at its end."""
     allow_nobody: bool = False
     """Play a run in which no device can ever take part, too: in a comparison that is an answer."""
 
@@ -126,7 +130,7 @@ def run(
             precision=precision,
             plan=plan,
         )
-        options = RunOptions(keep_models, checkpoint_s, on_start, on_round, should_stop, allow_nobody)
+        options = RunOptions(keep_models, checkpoint_s, on_start, on_round, should_stop, allow_nobody=allow_nobody)
         return run_world(world, folder, options, deterministic=deterministic)
 
 
@@ -222,6 +226,7 @@ class Runner:
     """What run the checkpoints belong to."""
     state: RunState = field(init=False)
     logs: list[RoundLog] = field(init=False, default_factory=list)
+    """The rounds so far; only the last few where `options.keep_rounds` is off."""
 
     def __post_init__(self) -> None:
         self._began = time.perf_counter()
@@ -232,6 +237,11 @@ class Runner:
     def finished(self) -> bool:
         """Whether the last round has been played."""
         return self.state.round >= self.fleet.experiment.rounds
+
+    @property
+    def _forgets(self) -> bool:
+        """Whether rounds are on the disk alone."""
+        return self.folder is not None and not self.options.keep_rounds
 
     def start(self) -> None:
         """Take up the folder's last good checkpoint, or begin before round 0."""
@@ -253,6 +263,8 @@ class Runner:
         """Play one round and make it last."""
         self.state, entry = play_round(self.fleet, self.state)
         self.logs.append(entry)
+        if self._forgets:
+            del self.logs[:-WATCHED]
         self._watch_divergence()
         if self.folder is not None:
             self._record(self.folder, entry)
@@ -262,9 +274,10 @@ class Runner:
     def finish(self) -> History:
         """The whole history, written as the end of the run folder."""
         phases.debug("phase end, round %d", self.state.round)
-        summary = summarise(self.fleet, self.state, self.logs, time.perf_counter() - self._began)
+        logs = self.folder.rounds() if self.folder is not None and self._forgets else tuple(self.logs)
+        summary = summarise(self.fleet, self.state, logs, time.perf_counter() - self._began)
         where = None if self.folder is None else str(self.folder.path)
-        history = History(tuple(self.logs), summary, device_records(self.fleet, self.state), where)
+        history = History(logs, summary, device_records(self.fleet, self.state), where)
         if self.folder is not None:
             states = self.state.devices if self.options.keep_models else None
             self.folder.finish(history, self.state.server, states)
@@ -301,8 +314,8 @@ class Runner:
 
 def divergence(logs: Sequence[RoundLog]) -> str | None:
     """What to say of a run in which most devices diverge: in five rounds running, more than half of those chosen."""
-    last = logs[-5:]
-    if len(last) < 5 or any(len(entry.diverged) * 2 <= len(entry.devices) for entry in last):
+    last = logs[-WATCHED:]
+    if len(last) < WATCHED or any(len(entry.diverged) * 2 <= len(entry.devices) for entry in last):
         return None
     return (
         f"The training of {len(last[-1].diverged)} of {len(last[-1].devices)} devices ran off to infinity in round "
