@@ -122,8 +122,8 @@ class Chaos:
         outside = folder / "outside"
         outside.mkdir(parents=True)
         extra = {
-            device: {"book": str(outside / f"device-{device}.book")} | ({} if j == inf else {"budget_j": j})
-            for device, j in budgets.items()
+            device: {"book": str(outside / f"device-{device}.book"), "budget_j": budget_j}
+            for device, budget_j in budgets.items()
         }
         fleet = ChaosFleet(
             folder / "fleet", self.config(), "local_fleet.witness:device", device_extra=extra, outside=outside
