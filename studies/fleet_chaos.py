@@ -112,7 +112,7 @@ class Chaos:
             hard_budget=True,
         )
         settings = FleetSettings(
-            deadline_s=6.0, profile_deadline_s=10.0, quorum=0.25, pause_s=self.pause_s, join_deadline_s=20.0,
+            deadline_s=8.0, profile_deadline_s=10.0, quorum=0.25, pause_s=self.pause_s, join_deadline_s=20.0,
             metrics_port=0,
         )  # fmt: skip
         return ServerConfig(experiment, settings)
