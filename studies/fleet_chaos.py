@@ -227,7 +227,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--devices", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=120, help="rounds of a run; as many runs as there is time for")
+    parser.add_argument("--rounds", type=int, default=80, help="rounds of a run; as many runs as there is time for")
     parser.add_argument("--pause", type=float, default=1.0, help="seconds between two rounds")
     parser.add_argument("--out", type=Path, help="file that the summary is added to")
     options = parser.parse_args()

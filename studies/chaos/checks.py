@@ -46,6 +46,7 @@ class Checker:
     def __init__(self, fleet: ChaosFleet, budgets: dict[int, float]) -> None:
         self.fleet, self.folder, self.budgets = fleet, fleet.run_folder, budgets
         self.checked: Counter[str] = Counter()
+        """Checks so far. What a round used and spent is checked again after every later round."""
         self.violations: list[tuple[str, str]] = []
         self.rounds: list[dict[str, Any]] = []
         self.seen_s: list[float] = []

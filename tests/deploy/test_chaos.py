@@ -5,6 +5,7 @@ import pytest
 from kfl.algorithms import Kfl
 from kfl.core.errors import KflError
 from kfl.deploy.server import serve
+from kfl.runfolder import RunReader
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run
 from tests.deploy.messages import round_of
@@ -112,9 +113,18 @@ def test_a_message_that_may_have_arrived_is_charged_though_the_superlink_did_not
     assert min(log.compute_energy_j) > 0
 
 
-def test_the_record_names_the_uploads_that_a_round_used(fleet, tmp_path):
-    from kfl.runfolder import RunReader
+def test_a_torn_line_of_facts_costs_no_other(fleet, tmp_path):
+    grid, config = fleet
+    pull_the_plug(grid, 1)
+    with pytest.raises(PulledPlugError):
+        serve(grid, config, tmp_path / "run")
+    with (tmp_path / "run" / "fleet.jsonl").open("a") as file:
+        file.write('{"round": 1, "ti')  # the power went while it was written
+    serve(grid, config, tmp_path / "run")
+    assert [fact["round"] for fact in RunReader(tmp_path / "run").fleet_rounds()] == [0, 1]
 
+
+def test_the_record_names_the_uploads_that_a_round_used(fleet, tmp_path):
     grid, config = fleet
     serve(grid, config, tmp_path / "run")
     facts = RunReader(tmp_path / "run").fleet_rounds()

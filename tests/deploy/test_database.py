@@ -38,9 +38,9 @@ def counts(path):
 def test_sessions_that_have_long_been_over_are_deleted_with_all_that_belongs_to_them(database):
     before, now = counts(database), datetime.now(UTC)
     assert min(before) > 0, "Flower keeps its notes elsewhere now"
-    assert prune(database, now + timedelta(minutes=5)) == 0
+    assert prune(database, now + timedelta(minutes=3)) == 0
     assert counts(database) == before
-    assert prune(database, now + timedelta(minutes=20)) == 1
+    assert prune(database, now + timedelta(minutes=5)) == 1
     assert counts(database) == [0, 0, 0]
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-EVERY_S = 120.0
-SPARE = timedelta(minutes=10)
-"""A session is kept for so long after it is over: clocks are set, and nothing is urgent."""
+EVERY_S = 60.0
+SPARE = timedelta(minutes=1)
+"""A session is kept for so long after it is over: nothing is urgent, and a clock may be set by seconds."""
 BUSY_S = 1.0
 """How long to wait while the SuperLink writes; then another time will do."""
 SESSIONS = "object_push_sessions"

@@ -244,9 +244,13 @@ class RunFolder:
 
     def _append(self, name: str, line: bytes) -> None:
         try:
-            descriptor = os.open(self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(self.path / name, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
+                size = os.fstat(descriptor).st_size
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a power cut left a part of a line
+                    line = b"\n" + line
                 if os.write(descriptor, line) < len(line):  # a full disk takes a part
+                    os.ftruncate(descriptor, size)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(descriptor)
