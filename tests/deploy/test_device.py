@@ -143,6 +143,20 @@ def test_a_worker_that_hangs_is_ended_at_its_time_and_the_node_is_not_idle_meanw
     assert link.pid != pid, "the next one is on its way"
 
 
+def test_a_worker_that_is_not_ready_in_time_goes_on_getting_ready(place, link):
+    """On a slow machine every message would else begin anew with importing PyTorch, and none be answered."""
+    _, setup = place
+    link.stop()
+    with pytest.raises(WorkerError, match="still getting ready") as caught:
+        ask(link, setup, 0, seconds=0.01)
+    assert caught.value.code == "failed"
+    pid = link.pid
+    with pytest.raises(WorkerError, match="still getting ready"):
+        ask(link, setup, 0, seconds=0.01)
+    assert unpack(ask(link, setup, 0))[0]["status"] == "ok"
+    assert link.pid == pid
+
+
 def test_a_worker_for_another_run_or_configuration_is_a_fresh_one(place, link):
     folder, setup = place
     ask(link, setup, 0)

@@ -48,12 +48,11 @@ def made_up_run(folder: Path, devices: int, rounds: int, chosen: int, seed: int 
         logs = []
         for number in range(rounds):
             log = made_up_round(draw, number, devices, chosen, rounds)
-            target.append(log)
             logs.append(log)
             knowledge = knowledge + draw.normal(size=(10, 64)) / (number + 1)
-            if number in kept_rounds(rounds):
-                grown = skill * (1 - 0.6 * np.exp(-6 * number / rounds))
-                target.append_snapshot(Snapshot(number, knowledge, np.ones(10, dtype=bool), grown))
+            grown = skill * (1 - 0.6 * np.exp(-6 * number / rounds))
+            seen = Snapshot(number, knowledge, np.ones(10, dtype=bool), grown)
+            target.append(target.lines(log, seen if number in kept_rounds(rounds) else None))
         records = [{"device": device, "accuracy": float(skill[device])} for device in range(devices)]
         summary = {"accuracy": logs[-1].accuracy, "rounds": rounds, "wall_s": 1.0, **totals(logs)}
         target.finish(History(tuple(logs), summary, tuple(records)), {"knowledge": torch.zeros(10, 64)})

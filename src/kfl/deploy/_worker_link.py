@@ -26,7 +26,9 @@ ENVIRONMENT = {
 """For the worker, where its own environment does not say otherwise: one thread, and memory that can be given back."""
 BREATH_S = 1.0
 GRACE_S = 5.0
-"""How long a worker that closed its end may take to be gone."""
+"""How long a worker that closed its end may take to be gone, and one that begins to answer to say all."""
+READY_S = 300.0
+"""How long a worker may take to import PyTorch and to call the device function, over as many messages as that takes."""
 
 
 class WorkerError(KflError):
@@ -44,6 +46,8 @@ class WorkerLink:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Pipe | None = None
         self._setup: Mapping[str, Any] | None = None
+        """What the worker is set up for, or being set up."""
+        self._ready, self._started_s = False, 0.0
 
     @property
     def pid(self) -> int | None:
@@ -61,6 +65,7 @@ class WorkerLink:
                 env={**ENVIRONMENT, **os.environ},
             )
         self._pipe, self._setup = Pipe(ours), None
+        self._ready, self._started_s = False, time.monotonic()
 
     def tend(self) -> str | None:
         """Start a worker again that died while it had nothing to do; how it died, None where all is well."""
@@ -77,17 +82,24 @@ class WorkerLink:
         """The worker's answer to a message; WorkerError with a code where there is none.
 
         A worker that was set up for something else is replaced; one that died or is too slow for the time `until` is
-        ended, and the next message finds a fresh one. `meanwhile` is called every second while it works.
+        ended, and the next message finds a fresh one. One that is still getting ready is not: on a slow machine the
+        next would be no sooner ready, and no message ever answered. `meanwhile` is called every second.
         """
         if self._setup is not None and self._setup != setup:
             self.stop()
         self.tend()
         try:
             if self._setup is None:
-                self._ask("setup", (), until, meanwhile, **setup)
+                self._send("setup", (), **setup)
                 self._setup = setup
-            return self._ask("message", parts, until, meanwhile)
+            if not self._ready:
+                self._wait(until, meanwhile)
+                self._ready = True
+            self._send("message", parts)
+            return self._wait(until, meanwhile)
         except TimeoutError:
+            if not self._ready and time.monotonic() - self._started_s < READY_S:
+                raise WorkerError("failed", "its worker is still getting ready") from None
             self.stop()
             self.start()
             raise WorkerError("worker_hung", "it did not answer in time") from None
@@ -96,7 +108,7 @@ class WorkerLink:
             self.start()
             raise WorkerError("worker_died", how) from None
         except WorkerError as problem:
-            if self._setup is None or problem.code == "worker_memory":  # it has ended, or is about to
+            if not self._ready or problem.code == "worker_memory":  # it has ended, or is about to
                 self.stop()
                 self.start()
             raise
@@ -111,14 +123,18 @@ class WorkerLink:
             self._process.wait()
         self._process = self._pipe = self._setup = None
 
-    def _ask(self, kind: str, blocks: Parts, until: float, meanwhile: Callable[[], None], **facts: Any) -> Parts:
+    def _send(self, kind: str, blocks: Parts, **facts: Any) -> None:
         assert self._pipe is not None
         self._pipe.send(kind, blocks, **facts)
+
+    def _wait(self, until: float, meanwhile: Callable[[], None]) -> Parts:
+        """What the worker says to what it was sent; TimeoutError if it does not begin to speak before `until`."""
+        assert self._pipe is not None
         while not select.select([self._pipe.end], [], [], min(BREATH_S, max(until - time.monotonic(), 0.0)))[0]:
             if time.monotonic() >= until:
                 raise TimeoutError
             meanwhile()
-        header, found = self._pipe.receive(until)
+        header, found = self._pipe.receive(max(until, time.monotonic()) + GRACE_S)
         if header.get("kind") == "error":
             raise WorkerError(str(header.get("code")), str(header.get("reason")))
         return found

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kfl.core.text import scrub
@@ -30,6 +31,8 @@ CRASHED = 8
 """Flower's error code for a client that crashed; its reason then begins with one of these codes of ours."""
 COMPLETE_S = 5.0
 """Who has not answered by then may be a SuperNode of Flower's, which needs more of its message."""
+MOST_DIGESTED = 1 << 16
+"""Bytes of an array that go into an upload's checksum."""
 WORKER_CODES = ("worker_died", "worker_hung", "worker_memory")
 
 
@@ -43,6 +46,15 @@ class Answer:
     """From sending the message to receiving the answer."""
     bytes: int
     """Size of the answer's content."""
+
+    @property
+    def digest(self) -> str:
+        """Tells uploads apart: a checksum of the arrays, of large ones of their beginning, for the record of a round."""
+        found = blake2b(digest_size=8)
+        for name in sorted(self.arrays):
+            found.update(name.encode())
+            found.update(memoryview(self.arrays[name].data)[:MOST_DIGESTED])
+        return found.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -83,11 +95,10 @@ class Courier:
         """
         started = self.clock()
         mailbox = Mailbox(self.grid)
-        waiting = self._push(mailbox, contents, kind, group, deadline_s, started)
-        answers: dict[int, Answer | NoReply] = {
-            device: NoReply("unsent", RefusedError("not_sent")) for device in contents
-        }
+        waiting, doubtful = self._push(mailbox, contents, kind, group, deadline_s, started)
         late = NoReply("late", RefusedError("no_answer", deadline_s=deadline_s), deadline_s)
+        unsent = late if doubtful else NoReply("unsent", RefusedError("not_sent"))
+        answers: dict[int, Answer | NoReply] = dict.fromkeys(contents, unsent)
         answers |= dict.fromkeys(waiting.values(), late)
         while waiting:
             pending = list(waiting)
@@ -113,21 +124,26 @@ class Courier:
         group: str,
         deadline_s: float,
         started: float,
-    ) -> dict[str, int]:
-        """Send messages and return the device of each message id. Retries until the deadline."""
+    ) -> tuple[dict[str, int], bool]:
+        """Send messages: the device of each message id, and whether others may have got theirs all the same.
+
+        Retries until the deadline. When no answer comes from the SuperLink, or it refuses all messages, which it also
+        does with those that it got before, an attempt may have reached devices, and these may work and upload.
+        """
         from kfl.deploy.flower import Message
 
-        records = [(node, to_record(parts)) for node, parts in contents.values()]
+        records, doubtful = [(node, to_record(parts)) for node, parts in contents.values()], False
         while contents and self.clock() - started < deadline_s:
             left_s = deadline_s - (self.clock() - started)
             # A new message for each attempt: an id that was sent before would be refused.
             messages = [Message(record, node, kind, ttl=left_s, group_id=group) for node, record in records]
             ids = self._try(partial(mailbox.send, messages))
-            if ids:
+            if ids and any(ids):
                 self.sent_bytes += sum(size_bytes(parts) for _, parts in contents.values())
-                return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}
+                return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}, doubtful
+            doubtful = True
             self.sleep(self.poll_s)
-        return {}
+        return {}, doubtful
 
     def _try(self, call: Callable[[], T]) -> T | None:
         """The result of a call to the SuperLink; None if it does not answer, logged at most once a minute."""

@@ -32,12 +32,13 @@ from kfl.deploy.privacy import PrivacyLedger
 from kfl.deploy.protocol import Parts, Values
 from kfl.deploy.roster import Member, Roster
 from kfl.deploy.validation import Question, Verdict, energy_limits, judge, most_bytes
+from kfl.runfolder import RunReader
 from kfl.scheduling import round_energy
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
-    from kfl.runfolder import RunState
+    from kfl.runfolder import RunFolder, RunState
     from kfl.scheduling import Decision
     from kfl.wireless import LinkState
 
@@ -48,7 +49,7 @@ WAIT_S = 1.0
 class FlowerFleet(Fleet):
     """The devices that a roster knows, reached by a courier."""
 
-    def __init__(self, roster: Roster, courier: Courier, on_look: Callable[[bool], None]) -> None:
+    def __init__(self, roster: Roster, courier: Courier, on_look: Callable[[bool], None], target: RunFolder) -> None:
         self.roster, self.courier = roster, courier
         self.experiment, self.settings = roster.config.experiment, roster.config.fleet
         self.quorum = self.settings.quorum
@@ -57,7 +58,9 @@ class FlowerFleet(Fleet):
         """Real times and bytes of the last round."""
         self.present: dict[int, Member] = {}
         """Devices that were online at the last look."""
-        self._on_look = on_look
+        self._on_look, self._target = on_look, target
+        self._asked = RunReader(target.path).asked()
+        """The last round in which an earlier process of this server asked devices, and who was there."""
         self._measured = None if self.settings.gains is None else read_gains(Path(self.settings.gains))
         self._reported: dict[int, float] = {}
         """Channel gains as devices last reported them."""
@@ -126,9 +129,13 @@ class FlowerFleet(Fleet):
         return len(self.present)
 
     def available(self, state: RunState, link: LinkState | None) -> BoolArray:
-        """Devices that are online and whose channel is known."""
+        """Devices that are online and whose channel is known.
+
+        A round that was begun before is played with those that were there then, whoever is there now: the same
+        devices are asked, what they had done they answer from their disks, and who is gone is charged as planned.
+        """
         available = np.zeros(self.table.size, dtype=bool)
-        available[list(self.present)] = True
+        available[list(self._again(state) or self.present)] = True
         if link is not None and self.settings.channel != "simulated":
             available &= link.gain > 0
         return available
@@ -146,6 +153,7 @@ class FlowerFleet(Fleet):
         formats = self.experiment.algorithm.upload_format(state.server) if masked is None else KEYS
         session = {} if masked is None else {"session": masked.session}
         contents, most = self._messages(state, decision, message, session), most_bytes(formats)
+        self._target.write_asked(state.round, np.flatnonzero(conditions.observation.available).tolist())
         answers = self.courier.ask(contents, "train", str(state.round), self.settings.deadline_s, most)
         answered_s = time.perf_counter()
         questions = self._questions(state, decision, formats)
@@ -167,7 +175,7 @@ class FlowerFleet(Fleet):
         # Robust rules ignore how many samples an upload claims, or bound that themselves.
         weighs = getattr(self.experiment.algorithm, "aggregation", "mean") == "mean"
         uploads, capped = cap_weights(uploads, formats, self.settings.largest_weight if weighs else 1.0)
-        compute_j, upload_j = _spent(decision, verdicts, answers)
+        compute_j, upload_j = _spent(decision, verdicts, answers, self._again(state))
         self.judged_s = time.perf_counter()
         self.round_facts = {
             "round": state.round,
@@ -224,6 +232,11 @@ class FlowerFleet(Fleet):
                 **({} if privacy is None else {"privacy": privacy}),
             }
 
+    def _again(self, state: RunState) -> frozenset[int]:
+        """Devices of a round that a process which died had begun: they may have worked for it. Mostly nobody."""
+        number, devices = self._asked
+        return devices & self.roster.members.keys() if number == state.round else frozenset()
+
     def _take_stock(self) -> None:
         self.beliefs = self.roster.beliefs()
         profiles = {device: belief.profile for device, belief in self.beliefs.items()}
@@ -272,7 +285,7 @@ class FlowerFleet(Fleet):
         chosen = np.flatnonzero(decision.chosen).tolist()
         if summation is None:
             return None
-        nodes, group = {device: self.present[device].node for device in chosen}, str(state.round)
+        nodes, group = {device: self.roster.members[device].node for device in chosen}, str(state.round)
 
         def ask(contents: Mapping[int, Parts], deadline_s: float, most: int) -> Mapping[int, Answer | NoReply]:
             addressed = {device: (nodes[device], parts) for device, parts in contents.items()}
@@ -315,7 +328,7 @@ class FlowerFleet(Fleet):
             )
             tables[device] = {**question, **asdict(advice)}
         packed = pack_all(tables, message)
-        return {device: (self.present[device].node, parts) for device, parts in packed.items()}
+        return {device: (self.roster.members[device].node, parts) for device, parts in packed.items()}
 
     def _questions(self, state: RunState, decision: Decision, formats: UploadFormat) -> dict[int, Question]:
         """What each chosen device was asked, for the judgement of its answer."""
@@ -365,26 +378,29 @@ class FlowerFleet(Fleet):
 
 
 def _spent(
-    decision: Decision, verdicts: Mapping[int, Verdict], answers: Mapping[int, Answer | NoReply]
+    decision: Decision,
+    verdicts: Mapping[int, Verdict],
+    answers: Mapping[int, Answer | NoReply],
+    again: Collection[int] = (),
 ) -> tuple[FloatArray, FloatArray]:
     """Joules of each device: what it reported, or the plan where nothing believable came.
 
     A device that is silent may have worked and sent; it is charged as planned, so that queues never underestimate.
-    Only one whose message never left the server has spent nothing.
+    Only one whose message never left the server, now or before the round was played `again`, has spent nothing.
     """
     compute_j, upload_j = round_energy(decision)
     for device, verdict in verdicts.items():
         answer = answers[device]
         if verdict.energy_j is not None:
             compute_j[device], upload_j[device] = verdict.energy_j
-        elif isinstance(answer, NoReply) and answer.kind == "unsent":
+        elif isinstance(answer, NoReply) and answer.kind == "unsent" and device not in again:
             compute_j[device] = upload_j[device] = 0.0
     return compute_j, upload_j
 
 
 def _answer_facts(answer: Answer | NoReply, verdict: Verdict) -> dict[str, Any]:
-    """How long an answer took and how large it is; how long the device says it worked, if that can be."""
+    """How long an answer took, how large it is, which upload it holds; how long the device worked, if that can be."""
     if isinstance(answer, NoReply):
         return {"seconds": answer.seconds, "silence": answer.kind}
-    facts: dict[str, Any] = {"seconds": answer.seconds, "bytes": answer.bytes}
+    facts: dict[str, Any] = {"seconds": answer.seconds, "bytes": answer.bytes, "upload": answer.digest}
     return facts if verdict.work_s is None else {**facts, "work_s": verdict.work_s}

@@ -32,6 +32,7 @@ from kfl.core.config import dump_toml
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
 from kfl.core.private import narrow, private_folder
+from kfl.deploy._database import Janitor
 from kfl.deploy.app_folder import flower_environment, write_app
 from kfl.deploy.certificates import Pair
 from kfl.deploy.node import NodeOptions, command
@@ -42,6 +43,7 @@ from kfl.runfolder import RoundLog, RunReader, is_finished, is_held
 
 PRIVATE = ("keys", "flower", "logs", "devices", "run")
 """Folders in which only their owner has any business."""
+DATABASE = "superlink.db"
 START_S = 60.0
 """How long the SuperLink may take to answer."""
 RESTART_S = 5.0
@@ -83,6 +85,7 @@ class LocalFleet:
         self.run_folder = self.folder / "run"
         self.runs = 0
         self._restarted: dict[str, float] = {}
+        self._janitor = Janitor(self.folder / DATABASE)
         self._keys = {d: self.folder / "keys" / f"device-{d}" for d in range(self.config.experiment.devices)}
 
     def __enter__(self) -> LocalFleet:
@@ -133,8 +136,8 @@ class LocalFleet:
         """Where a device keeps what is its own."""
         return self.folder / "devices" / f"device-{device}"
 
-    def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it answers."""
+    def start_superlink(self, wait: bool = True) -> None:
+        """Start the SuperLink, and wait until it answers where that is wanted."""
         keys, project = self.folder / "keys", Project(self.folder)
         self.processes.start(
             "superlink",
@@ -145,12 +148,12 @@ class LocalFleet:
                 *("--ssl-ca-certfile", str(keys / "ca.crt")),
                 *("--ssl-certfile", str(keys / "server.crt"), "--ssl-keyfile", str(keys / "server.key")),
                 "--enable-supernode-auth",
-                *("--isolation", "process", "--database", str(self.folder / "superlink.db")),
+                *("--isolation", "process", "--database", str(self.folder / DATABASE)),
                 *("--superexec-auth-secret-file", str(project.superexec_secret)),
             ],
         )
         end = time.monotonic() + START_S
-        while not listening(self.port):
+        while wait and not listening(self.port):
             if time.monotonic() > end or not self.processes.alive("superlink"):
                 raise KflError(f"The SuperLink did not start; see {self.folder / 'logs' / 'superlink.log'}.")
             time.sleep(0.1)
@@ -235,7 +238,7 @@ class LocalFleet:
             time.sleep(0.2)
 
     def tend(self) -> None:
-        """Start again what has died, each program at most every few seconds.
+        """Start again what has died, each program at most every few seconds, and look after Flower's database.
 
         A device that comes back is refused as long as the server still thinks it is there, for up to a minute.
         """
@@ -245,6 +248,7 @@ class LocalFleet:
             if not self.processes.alive(name) and time.monotonic() - self._restarted.get(name, -RESTART_S) >= RESTART_S:
                 self._restarted[name] = time.monotonic()
                 start()
+        self._janitor.tend()
 
     def history(self) -> list[RoundLog]:
         """The rounds that are done."""

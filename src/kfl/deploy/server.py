@@ -4,8 +4,9 @@ Its configuration in the Flower run: `config`, the path of the server's TOML fil
 its run folder. A new Flower run with the same folder goes on with the round after the last one that was finished.
 
 Rounds, checkpoints, history and summary are the simulator's (`kfl.simulation.runner.Runner`), played with the devices
-behind Flower (`kfl.deploy.flower_fleet`). The run folder is the simulator's too, with three more files:
+behind Flower (`kfl.deploy.flower_fleet`). The run folder is the simulator's too, with four more files:
 
+    asked.json      the round in which devices are asked, and who was there, in case it must be played again
     fleet.json      the run's name, who is in the fleet, who was refused, where the metrics are
     fleet.jsonl     one line per round: real times, bytes, how long each device took, privacy spent
     server.log      what the server said
@@ -80,7 +81,7 @@ class FleetServer:
         before = _read_fleet(target.path)
         self.roster = Roster(config, run_name(before))
         self.roster.restore(before)
-        self.fleet = FlowerFleet(self.roster, courier, self._on_look)
+        self.fleet = FlowerFleet(self.roster, courier, self._on_look, target)
         self.metrics = Metrics(config)
         self._capped: set[int] = set()
         """Devices whose capped weight the log has a line about."""
@@ -88,7 +89,7 @@ class FleetServer:
         self.port = self.metrics.serve()
         self.write_roster()
         # A checkpoint after every round: what devices have learned cannot be played again.
-        options = RunOptions(keep_models=False, checkpoint_s=0.0, on_round=self._on_round)
+        options = RunOptions(keep_models=False, checkpoint_s=0.0, on_round=self._on_round, keep_rounds=False)
         identity = blake2b(target.identity().encode(), digest_size=16).hexdigest()
         self.runner = Runner(self.fleet, options, target, identity)
 

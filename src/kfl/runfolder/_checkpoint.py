@@ -4,9 +4,11 @@
     state/rest-000042.npz            server, scheduler, energies, batteries, accuracy counts, channel
     state/point-000042.json          the checkpoint: which file holds each device's row, with checksums
 
-A checkpoint exists once its `point` file does, which is written last. The two newest are kept with the files they
-need, so that a damaged one can be replaced by its predecessor. Superseded rows stay in their files until they are more
-than half of what is stored; then the current rows are written into one new file.
+A checkpoint exists once its `point` file does, which is written last. It comes before the lines that its round adds to
+the history, and holds them: a process killed in between adds them when it resumes, so that a line which somebody may
+have read is never taken back. The two newest checkpoints are kept with the files they need, so that a damaged one can
+be replaced by its predecessor. Superseded rows stay in their files until they are more than half of what is stored;
+then the current rows are written into one new file.
 
 Checkpoints are as frequent as is cheap: one is due when the work since the last is fifty times the expected cost of
 the next (by the rows that have changed and the cost of the last), and at the latest after thirty seconds or one round,
@@ -20,7 +22,7 @@ import io
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,6 +89,8 @@ class Checkpoints:
     """Identifies the run: a checkpoint of another configuration, plan or dataset is refused, not continued."""
     interval_s: float | None = None
     """Work between two checkpoints: 0 for one after every round, infinity for none; None for as often as is cheap."""
+    last: Mapping[str, str] = field(default_factory=dict)
+    """After `read`: the lines of the last round by file, which may not be in the history yet."""
     _rows: dict[int, str] = field(default_factory=dict)
     """For each device, the file that holds its newest row."""
     _written: dict[int, State] = field(default_factory=dict)
@@ -111,10 +115,11 @@ class Checkpoints:
         expected = self._took * max(1.0, rows / self._rows_written)
         return since >= min(LONGEST_S, expected / COST_SHARE)
 
-    def write(self, state: RunState, history: str = "") -> None:
+    def write(self, state: RunState, history: str = "", last: Mapping[str, str] | None = None) -> None:
         """Write a checkpoint: the rows that changed, everything else, and last the file that makes it valid.
 
-        `history` is the checksum of the history up to here.
+        `history` is the checksum of the history up to here, with the lines `last` of the last round, by file, that
+        will be added to it.
         """
         started = self.clock()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -135,6 +140,7 @@ class Checkpoints:
             "sums": {name: self._sums[name] for name in sorted({*self._rows.values(), f"rest-{number}.npz"})},
             "identity": self.identity,
             "history": history,
+            **({"last": dict(last)} if last else {}),
         }
         body = json.dumps(point, sort_keys=True)
         write_atomic(
@@ -146,23 +152,26 @@ class Checkpoints:
         self._took = self._last - started
         self._rows_written = max(1, len(changed))
 
-    def read(self, lines: int, history: Callable[[int], str] | None = None) -> RunState | None:
-        """The newest checkpoint that is whole and whose rounds are all in the history; None if there is none.
+    def read(self, lines: int, history: Callable[[int, Mapping[str, str]], str] | None = None) -> RunState | None:
+        """The newest checkpoint that is whole and whose rounds are in the history, or there and in it; None without.
 
-        `lines` is how many rounds the history file holds, `history` the checksum of its first so many. A damaged
-        checkpoint, or one with another history, is reported and the one before it used instead.
+        `lines` is how many rounds the history file holds, `history` the checksum of so many, the last of them given
+        where the checkpoint holds it. A damaged checkpoint, or one with another history, is reported and the one before
+        it used instead.
         """
         for path in reversed(self._points()):
             try:
                 point = _read_point(path)
-                if point["round"] > lines:
+                last = _lines(point.get("last", {}))
+                if point["round"] - bool(last) > lines:
                     raise _DamagedError(f"the history holds {lines} rounds, the checkpoint {point['round']}")
-                if history is not None and point["history"] != history(point["round"]):
+                if history is not None and point["history"] != history(point["round"], last):
                     raise _DamagedError("the history is not the one it was written with")
                 state = self._load(point)
             except _DamagedError as problem:
                 log.warning("The checkpoint %s is damaged (%s); the one before it is used.", path.name, problem)
                 continue
+            self.last = last
             self._rows = {int(device): name for device, name in point["rows"].items()}
             self._sums = dict(point["sums"])
             self._sizes = {name: (self.folder / name).stat().st_size for name in self._sums}
@@ -251,6 +260,13 @@ def _read_point(path: Path) -> dict[str, Any]:
             f"{FORMAT_VERSION}; use the kfl that wrote it."
         )
     return point
+
+
+def _lines(found: object) -> dict[str, str]:
+    """Lines by file, each whole."""
+    if not isinstance(found, dict) or not all(isinstance(text, str) and text[-1:] == "\n" for text in found.values()):
+        raise _DamagedError("the lines of its last round cannot be read")
+    return dict(found)
 
 
 def _read_checked(folder: Path, name: str, expected: str) -> bytes:

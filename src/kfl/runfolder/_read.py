@@ -159,6 +159,14 @@ class RunReader:
         """The members of a real fleet: its name, who joined, who was refused; empty for a simulation."""
         return files.read_object(self.path / files.FLEET)
 
+    def asked(self) -> tuple[int, frozenset[int]]:
+        """The last round in which a real fleet's devices were asked, and who was there; −1 and nobody if none was."""
+        found = files.read_note(self.path, files.ASKED)
+        devices, number = found.get("devices"), found.get("round")
+        if not isinstance(number, int) or not isinstance(devices, list):
+            return -1, frozenset()
+        return number, frozenset(device for device in devices if isinstance(device, int))
+
     def fleet_rounds(self) -> list[dict[str, Any]]:
         """Real times and sizes of a fleet's rounds. Lines that cannot be read are left out."""
         return read_json_lines(self.path / files.FLEET_ROUNDS)

@@ -2,7 +2,7 @@
 
 The order matters for a process that may be killed at any moment: the configuration comes first, because it makes the
 folder a run folder; the summary comes last, because it marks the run as finished; rounds are on the disk before a
-checkpoint counts on them.
+checkpoint counts on them, the last one in the checkpoint itself.
 """
 
 from __future__ import annotations
@@ -119,11 +119,13 @@ class RunFolder:
     def _remove_checkpoints(self) -> None:
         shutil.rmtree(self.path / files.CHECKPOINTS, ignore_errors=True)
 
-    def rewind(self, rounds: int) -> tuple[RoundLog, ...]:
-        """Truncate the history to its first `rounds` rounds and return them."""
+    def rewind(self, rounds: int, last: Mapping[str, str] | None = None) -> tuple[RoundLog, ...]:
+        """Truncate the history to its first `rounds` rounds and return them.
+
+        `last` are the lines of the last of them, where a checkpoint holds them and they may not be there yet.
+        """
         path = self.path / files.ROUNDS
-        kept = whole_lines(path)[:rounds]
-        trail = self._trail_before(rounds)
+        kept, trail = self._kept(rounds, last or {})
         self._history, self._trail = _hash(kept), _hash(trail)
         try:
             write_atomic(path, "".join(line + "\n" for line in kept).encode())
@@ -132,18 +134,36 @@ class RunFolder:
             raise cannot_write(self.path, problem) from problem
         return tuple(read_log(path, number, line) for number, line in enumerate(kept))
 
+    def rounds(self) -> tuple[RoundLog, ...]:
+        """Every round so far."""
+        return RunReader(self.path).rounds()
+
     def whole_rounds(self) -> int:
         """Number of rounds from the first that the history holds without a gap or damage."""
         return len(RunReader(self.path).whole_rounds())
 
-    def history_sum(self, rounds: int) -> str:
-        """Checksum of the first `rounds` rounds on disk, and of the trail up to there."""
-        return _sums(_hash(whole_lines(self.path / files.ROUNDS)[:rounds]), _hash(self._trail_before(rounds)))
+    def history_sum(self, rounds: int, last: Mapping[str, str] | None = None) -> str:
+        """Checksum of the first `rounds` rounds on disk, and of the trail up to there; `last` as in `rewind`."""
+        kept, trail = self._kept(rounds, last or {})
+        return _sums(_hash(kept), _hash(trail))
 
-    def sync(self) -> str:
+    def _kept(self, rounds: int, last: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """The lines of the first `rounds` rounds and of their trail, those of the last round given or on disk."""
+        given = {name: [line.rstrip("\n")] for name, line in last.items()}
+        before = rounds - bool(last)
+        kept = whole_lines(self.path / files.ROUNDS)[:before]
+        return kept + given.get(files.ROUNDS, []), self._trail_before(before) + given.get(files.TRAIL, [])
+
+    def lines(self, log: RoundLog, snapshot: Snapshot | None = None) -> dict[str, str]:
+        """What a round adds to the history: a line for each file."""
+        found = {files.ROUNDS: json.dumps(jsonable(log.to_dict()), allow_nan=False) + "\n"}
+        return found if snapshot is None else {**found, files.TRAIL: snapshot.to_line() + "\n"}
+
+    def sync(self, last: Mapping[str, str] | None = None) -> str:
         """Flush the rounds so far to the disk, so that no checkpoint is ahead of the history.
 
-        Returns the checksum of these rounds, as `history_sum` would from the file.
+        Returns the checksum of these rounds and of the lines `last`, which the checkpoint holds and which are added
+        after it, as `history_sum` would from the file.
         """
         try:
             for name in (files.ROUNDS, files.TRAIL):
@@ -151,7 +171,10 @@ class RunFolder:
                     os.fsync(file.fileno())
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
-        return _sums(self._history, self._trail)
+        history, trail = self._history.copy(), self._trail.copy()
+        history.update((last or {}).get(files.ROUNDS, "").encode())
+        trail.update((last or {}).get(files.TRAIL, "").encode())
+        return _sums(history, trail)
 
     def _trail_before(self, rounds: int) -> list[str]:
         """The lines of the trail before a round, up to the first that is damaged."""
@@ -201,21 +224,20 @@ class RunFolder:
         """Record what the run runs on."""
         self._json(files.ENVIRONMENT, {"schema_version": SCHEMA_VERSION, **environment})
 
-    def append(self, log: RoundLog) -> None:
-        """Add one round: one write of one whole line."""
-        line = json.dumps(jsonable(log.to_dict()), allow_nan=False) + "\n"
-        self._append(files.ROUNDS, line.encode())
-        self._history.update(line.encode())
-
-    def append_snapshot(self, snapshot: Snapshot) -> None:
-        """Add one snapshot: one write of one whole line."""
-        line = snapshot.to_line() + "\n"
-        self._append(files.TRAIL, line.encode())
-        self._trail.update(line.encode())
+    def append(self, lines: Mapping[str, str]) -> None:
+        """Add what `lines` says of a round: one write of one whole line for each file."""
+        sums = {files.ROUNDS: self._history, files.TRAIL: self._trail}
+        for name, line in lines.items():
+            self._append(name, line.encode())
+            sums[name].update(line.encode())
 
     def write_fleet(self, members: Mapping[str, Any]) -> None:
         """Record who is in a real fleet."""
         self._json(files.FLEET, members)
+
+    def write_asked(self, round_index: int, devices: Iterable[int]) -> None:
+        """Record who is there before devices are asked: a round that is played again is played with the same."""
+        self._json(files.ASKED, {"round": round_index, "devices": list(devices)})
 
     def append_fleet(self, facts: Mapping[str, Any]) -> None:
         """Add the real times and sizes of a fleet's round."""
@@ -223,9 +245,13 @@ class RunFolder:
 
     def _append(self, name: str, line: bytes) -> None:
         try:
-            descriptor = os.open(self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(self.path / name, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
+                size = os.fstat(descriptor).st_size
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a power cut left a part of a line
+                    line = b"\n" + line
                 if os.write(descriptor, line) < len(line):  # a full disk takes a part
+                    os.ftruncate(descriptor, size)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(descriptor)

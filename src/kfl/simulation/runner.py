@@ -1,7 +1,7 @@
 """Run an experiment from its first round to its last, into a run folder if one is given.
 
-`Runner` plays rounds with any fleet and makes them last: the history first, then the checkpoint that counts on it, so
-that a process killed at any moment resumes with the round after the last checkpoint. `run` and `resume` are for
+`Runner` plays rounds with any fleet and makes them last: the checkpoint that holds the round, then the history, so that
+a process killed at any moment resumes with the round after the last checkpoint. `run` and `resume` are for
 simulated fleets; the server of a real one is `kfl.deploy.server`.
 """
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from kfl.data.given import Data
     from kfl.models import Models
 
+WATCHED = 5
+"""Rounds that are looked at to see whether training diverges."""
 phases = logging.getLogger("kfl.phases")
 log = logging.getLogger("kfl")
 
@@ -64,6 +66,8 @@ class RunOptions:
     on_start: Callable[[World], None] | None = None
     on_round: Callable[[RoundLog], None] | None = None
     should_stop: Callable[[], bool] | None = None
+    keep_rounds: bool = True
+    """Keep the log of every round in memory; without, those of a run with a folder are read from there at its end."""
     allow_nobody: bool = False
     """Play a run in which no device can ever take part, too: in a comparison that is an answer."""
 
@@ -137,7 +141,7 @@ def run(
             precision=precision,
             plan=plan,
         )
-        options = RunOptions(keep_models, checkpoint_s, on_start, on_round, should_stop, allow_nobody)
+        options = RunOptions(keep_models, checkpoint_s, on_start, on_round, should_stop, allow_nobody=allow_nobody)
         return run_world(world, folder, options, deterministic=deterministic)
 
 
@@ -221,6 +225,7 @@ class Runner:
     """What run the checkpoints belong to."""
     state: RunState = field(init=False)
     logs: list[RoundLog] = field(init=False, default_factory=list)
+    """The rounds so far; only the last few where `options.keep_rounds` is off."""
 
     def __post_init__(self) -> None:
         self._began = time.perf_counter()
@@ -232,13 +237,19 @@ class Runner:
         """Whether the last round has been played."""
         return self.state.round >= self.fleet.experiment.rounds
 
+    @property
+    def _forgets(self) -> bool:
+        """Whether rounds are on the disk alone."""
+        return self.folder is not None and not self.options.keep_rounds
+
     def start(self) -> None:
         """Take up the folder's last good checkpoint, or begin before round 0."""
         self.fleet.assemble()
         stored = None
         if self.folder is not None:
             stored = self._checkpoints.read(self.folder.whole_rounds(), self.folder.history_sum)
-            self.logs = list(self.folder.rewind(0 if stored is None else stored.round))
+            last = {} if stored is None else self._checkpoints.last
+            self.logs = list(self.folder.rewind(0 if stored is None else stored.round, last))
         self.state = begin(self.fleet) if stored is None else self.fleet.restore(stored)
 
     def play(self) -> History:
@@ -252,6 +263,8 @@ class Runner:
         self.state, entry = play_round(self.fleet, self.state)
         self._watch_bits(entry)
         self.logs.append(entry)
+        if self._forgets:
+            del self.logs[:-WATCHED]
         self._watch_divergence()
         if self.folder is not None:
             self._record(self.folder, entry)
@@ -261,31 +274,33 @@ class Runner:
     def finish(self) -> History:
         """The whole history, written as the end of the run folder."""
         phases.debug("phase end, round %d", self.state.round)
-        summary = summarise(self.fleet, self.state, self.logs, time.perf_counter() - self._began)
+        logs = self.folder.rounds() if self.folder is not None and self._forgets else tuple(self.logs)
+        summary = summarise(self.fleet, self.state, logs, time.perf_counter() - self._began)
         where = None if self.folder is None else str(self.folder.path)
-        history = History(tuple(self.logs), summary, device_records(self.fleet, self.state), where)
+        history = History(logs, summary, device_records(self.fleet, self.state), where)
         if self.folder is not None:
             states = self.state.devices if self.options.keep_models else None
             self.folder.finish(history, self.state.server, states)
         return history
 
     def _record(self, folder: RunFolder, entry: RoundLog) -> None:
-        """History first, then the checkpoint that counts on it; a kill in between repeats the round."""
-        phases.debug("phase history, round %d", entry.round)
-        folder.append(entry)
+        """The checkpoint first, which holds what the history then says: no line is ever there for a round that is not.
+
+        A kill before the checkpoint repeats the round, which nobody has heard of; one after it adds the lines.
+        """
         experiment, tests = self.fleet.experiment, self.fleet.table.test_samples
-        seen = snapshot(experiment.rounds, tests, self.state, entry, experiment.algorithm)
-        if seen is not None:
-            folder.append_snapshot(seen)
+        lines = folder.lines(entry, snapshot(experiment.rounds, tests, self.state, entry, experiment.algorithm))
         should_stop = self.options.should_stop
         stopping = should_stop is not None and should_stop() and not self.finished
         if stopping or self._checkpoints.due(self.state):
             phases.debug("phase checkpoint, round %d", self.state.round)
-            history = folder.sync()
+            history = folder.sync(lines)
             try:
-                self._checkpoints.write(self.state, history)
+                self._checkpoints.write(self.state, history, lines)
             except OSError as problem:
                 raise cannot_write(folder.path, problem) from problem
+        phases.debug("phase history, round %d", entry.round)
+        folder.append(lines)
         if stopping:
             raise StoppedError(folder.path, self.state.round)
 
@@ -314,8 +329,8 @@ def other_bits(name: str, entry: RoundLog) -> str:
 
 def divergence(logs: Sequence[RoundLog]) -> str | None:
     """What to say of a run in which most devices diverge: in five rounds running, more than half of those chosen."""
-    last = logs[-5:]
-    if len(last) < 5 or any(len(entry.diverged) * 2 <= len(entry.devices) for entry in last):
+    last = logs[-WATCHED:]
+    if len(last) < WATCHED or any(len(entry.diverged) * 2 <= len(entry.devices) for entry in last):
         return None
     return (
         f"The training of {len(last[-1].diverged)} of {len(last[-1].devices)} devices ran off to infinity in round "

@@ -1,6 +1,7 @@
 """The SuperLink of a project, through Flower's own command line: which devices may connect, which runs there are.
 
-`keep_running` keeps a fleet's run going until its last round: a server app that died is restarted and continues.
+`keep_running` keeps a fleet's run going until its last round: a server app that died is restarted and continues. Where
+it finds the SuperLink's database, it also keeps that from growing.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from kfl.core.errors import KflError, RunFolderError
 from kfl.core.files import write_json
 from kfl.core.parse import parse_json, read_json
 from kfl.core.text import scrub
+from kfl.deploy._database import Janitor
 from kfl.deploy.app_folder import flower_environment, write_connection
-from kfl.deploy.local_fleet import program
+from kfl.deploy.local_fleet import DATABASE, program
 from kfl.deploy.logs import note, warn
 from kfl.deploy.starter.project import CONNECTION, Project
 from kfl.runfolder import RoundLog, RunReader
@@ -157,6 +159,7 @@ def keep_running(project: Project) -> Iterator[RoundLog]:
         raise KflError(f"{project.flower_home} cannot be written ({problem.strerror or problem}).") from problem
     flower, run = FlowerCommand(project), RunReader(project.run_folder)
     seen, fruitless, submitted = 0, 0, -1e9
+    janitors = [Janitor(folder / DATABASE) for folder in (project.folder, project.flower_home)]  # in an image, the last
     free_since = time.monotonic() - SILENT_S  # so that the first look is at once
     while True:
         finished = run.finished  # before the history, so that no round is missed
@@ -181,4 +184,6 @@ def keep_running(project: Project) -> Iterator[RoundLog]:
             except UnreachableError as problem:
                 warn("superlink_unreachable", f"{problem} Trying again.")
                 time.sleep(SILENT_S / 3)
+        for janitor in janitors:
+            janitor.tend()
         time.sleep(LOOK_S)
