@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -13,8 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from kfl.core.errors import KflError
-from kfl.deploy.local_fleet import RESTART_S, LocalFleet, program
+from kfl.deploy.local_fleet import RESTART_S, LocalFleet
 from kfl.deploy.processes import ProcessGroup
+from kfl.deploy.starter.project import Project
 from studies.chaos.machine import Clocks, Disk
 from studies.chaos.network import Relay
 
@@ -99,8 +101,10 @@ class ChaosFleet(LocalFleet):
         (self.folder / "app" / "local_fleet" / "witness.py").write_text(WITNESS)
 
     def start_superexec(self) -> None:
-        words = [program("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{self.server_relay.port}"]
-        words += ["--root-certificates", str(self.authority), "--superexec-auth-secret-file", str(self.secret)]
+        words = [sys.executable, "-m", "kfl.deploy.gate", "superexec"]
+        words += ["--runtime-api-address", f"127.0.0.1:{self.server_relay.port}"]
+        words += ["--root-certificates", str(self.authority)]
+        words += ["--superexec-auth-secret-file", str(Project(self.folder).superexec_secret)]
         self.processes.start("superexec", words)
 
     def start_device(self, device: int, key: Path | None = None, superlink: str | None = None) -> None:
