@@ -161,19 +161,18 @@ def accuracy(world: World, algorithm: Algorithm, attack: str, rule: str) -> floa
 
 def table(runs: dict[str, Any], method: str) -> str:
     """Points lost against the same seeds and rule without a liar: mean over seeds, and the worst seed in brackets."""
-    lines = ["| rule | members | nobody, % | " + " | ".join(ATTACKS[1:]) + " |", "| --- |" + " ---: |" * 7]
+    lines = ["| rule | members | seeds | nobody, % | " + " | ".join(ATTACKS[1:]) + " |", "| --- |" + " ---: |" * 8]
     for rule, members in itertools.product(RULES if method != "fedavg" else RULES[:2], MEMBERS):
         found = {attack: _per_seed(runs, method, members, rule, attack) for attack in ATTACKS}
-        if not all(found.values()):
-            continue
         honest = found["nobody"]
+        if not honest:
+            continue
         cells = []
         for attack in ATTACKS[1:]:
             lost = [100 * (honest[seed] - found[attack][seed]) for seed in honest if seed in found[attack]]
-            cells.append(f"{statistics.mean(lost):.1f} ({max(lost):.1f})")
-        lines.append(
-            f"| {rule} | {members} | {100 * statistics.mean(honest.values()):.1f} | " + " | ".join(cells) + " |"
-        )
+            cells.append(f"{statistics.mean(lost):.1f} ({max(lost):.1f})" if lost else "")
+        before = f"{100 * statistics.mean(honest.values()):.1f}"
+        lines.append(f"| {rule} | {members} | {len(honest)} | {before} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -183,7 +182,7 @@ def _per_seed(runs: dict[str, Any], method: str, members: int, rule: str, attack
 
 
 def main() -> None:
-    """Play what is missing, write after every world, and print the tables."""
+    """Play what is missing, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
@@ -210,8 +209,8 @@ def main() -> None:
                 worlds[wrong] = make_world(method, members, seed, options.rounds, wrong_labels=wrong)
             algorithm = METHODS[method]("mean" if rule == "bounded" else rule)
             runs[key] = accuracy(worlds[wrong], algorithm, attack, rule)
-        if missing:
             write_json(options.out, {"rounds": options.rounds, "runs": runs})
+        if missing:
             spent = time.process_time() - began
             print(
                 f"{method}, {members} members, seed {seed}: {len(missing)} runs, {spent:.0f} s of one core", flush=True
