@@ -142,7 +142,8 @@ def test_kfl_schedule_with_such_ids(kind, tmp_path, capsys):
     assert main([*words, "--json"]) == 0
     said = capsys.readouterr()
     assert harmless(said.out + said.err)
-    assert {row["id"][:1] for row in csv.DictReader(saved.open())}.isdisjoint("=+@-")
+    rows = csv.DictReader(io.StringIO(saved.read_text(), newline=""))
+    assert {row["id"][:1] for row in rows}.isdisjoint("=+@-")
     if kind == "json":
         assert list(read_problem(following).ids) == ids
 
