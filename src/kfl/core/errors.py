@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Self
 
 from kfl.core.suggest import did_you_mean
-from kfl.core.text import shown
+from kfl.core.text import shortened, shown
 
 
 class KflError(Exception):
@@ -38,7 +38,8 @@ class ConfigError(KflError):
     """
 
     def __init__(self, field: str, value: object, expected: str, *, choices: Iterable[object] = ()) -> None:
-        super().__init__(f"{field} is {shown(value)}, but must be {expected}{did_you_mean(value, choices)}.")
+        what = shortened(field, 200)
+        super().__init__(f"{what} is {shown(value)}, but must be {expected}{did_you_mean(value, choices)}.")
         self.field = field
         self.value = value
 
