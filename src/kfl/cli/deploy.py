@@ -150,7 +150,7 @@ def warn_exposed(project: Project) -> None:
     from kfl.core.private import exposed
 
     if (sentence := exposed(project.private_files())) is not None:
-        print(f"kfl: {sentence}", file=sys.stderr)
+        tell(f"kfl: {sentence}", file=sys.stderr)
 
 
 def unknown(device: int) -> str:
