@@ -36,8 +36,8 @@ def simulate(folder: Path) -> kfl.History:
 
 
 def make_fleet(folder: Path) -> LocalFleet:
-    """The same experiment for real devices: how long the server waits, and how many must answer."""
-    config = ServerConfig(EXPERIMENT, FleetSettings(deadline_s=120, quorum=0.5))
+    """The same experiment for real devices: how long the server waits, how many must answer, and no cap on weights."""
+    config = ServerConfig(EXPERIMENT, FleetSettings(deadline_s=120, quorum=0.5, largest_weight=1.0))
     return LocalFleet(folder / "fleet", config, device="kfl.deploy.demo:device")  # your own: "my_fleet.device:device"
 
 

@@ -90,7 +90,7 @@ def places_of(fleet, secrets):
 
 
 def test_a_warm_fleet_knows_what_the_simulator_knows_with_any_algorithm_and_a_killed_server(small, tmp_path):
-    config = ServerConfig(small(), FleetSettings(metrics_port=0, quorum=0.0))
+    config = ServerConfig(small(), FleetSettings(metrics_port=0, quorum=0.0, largest_weight=1.0))
     with LocalFleet(tmp_path / "fleet", config) as fleet:
         text = ""
         for log in fleet.rounds(patience_s=240):
@@ -207,7 +207,7 @@ class TwistedFleet(LocalFleet):
 
 def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(small, tmp_path):
     experiment = small(rounds=4, widths=(16,), algorithm=Kfl(local_steps=1), scheduler=SCHEDULERS["all"]())
-    config = ServerConfig(experiment, FleetSettings(deadline_s=15.0, quorum=0.25))
+    config = ServerConfig(experiment, FleetSettings(deadline_s=15.0, quorum=0.25, largest_weight=1.0))
     with TwistedFleet(tmp_path / "fleet", config, "local_fleet.twisted:device") as fleet:
         fleet.start_strangers()
         logs = list(fleet.rounds(patience_s=240))
