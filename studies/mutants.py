@@ -14,19 +14,19 @@ mutant that no test reaches survives.
 Survivors that no test can kill, because the program does the same, are listed with the reason in
 `studies/equivalent_mutants.toml`, by module, function and text, so that the list outlives line numbers.
 
-Why not mutmut or cosmic-ray: both want to change every line of the working tree and start Python for each mutant.
-Here PyTorch's import would be most of the time; this process imports it once and forks a child for each mutant, which
-imports kfl from the copy. Results are kept in `.cache/mutants`, as is the tracer's map, which is measured again for
-each test file that changes.
+Why not mutmut or cosmic-ray: both are made to play every mutant of a whole project and start the tests afresh for each,
+where importing PyTorch and kfl and collecting tests would be nearly all of the time. Here one process does that once
+and is forked for each mutant, which gets its changed function by exchanging the function's code. Only what is executed
+by an import, a constant or a default, needs an import of its own. Time is processor time, so that a busy machine
+changes no verdict. Results are kept in `.cache/mutants`, as are the lines of each test, which are measured again for a
+test file or module that changes.
 """
 
 from __future__ import annotations
 
 import argparse
 import compileall
-import gc
 import hashlib
-import inspect
 import json
 import os
 import random
@@ -39,17 +39,16 @@ import time
 import tomllib
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
 
+from studies.mutant_tests import ROOT, Judge, Lines, Selection, Tracer, put_in_place, test_name
 from studies.mutation import Mutant, mutants
 
-ROOT = Path(__file__).parents[1]
 EQUIVALENT = ROOT / "studies" / "equivalent_mutants.toml"
 GROUPS = {
     "algorithms": ["src/kfl/algorithms/*.py"],
@@ -75,15 +74,11 @@ NEAREST = {
     "validation": ["tests/deploy/test_validation.py", "tests/deploy/test_parts.py"],
 }
 """Test files nearest to a group; the doctests of its modules come on top."""
-SLOW_S = 15.0
-"""A test that takes longer is not near."""
 PATIENCE_S = 30.0
 """A mutant's tests may take this and five times what they take without it."""
 MEMORY_BYTES = 16 << 30
 BROKEN = 99
 """Exit code of a child that could not do its work."""
-
-Lines = dict[str, list[int]]
 
 
 def main() -> int:
@@ -326,144 +321,10 @@ class Server:
             if not item.config.pluginmanager.is_registered(plugin):
                 item.config.pluginmanager.register(plugin)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if plugin.has_enough():
+                break
         plugin.finish()
         return 0
-
-
-class Judge:
-    """A pytest plugin that ends the process at the first failure."""
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The last line says which test it was."""
-        if report.failed:
-            os.write(1, f"\n{report.nodeid}\n".encode())
-            os._exit(1)
-
-    def finish(self) -> None:
-        """Nobody failed."""
-
-
-def put_in_place(mutant: Mutant, copy: Path) -> None:
-    """Give the functions of an imported module the mutant's code.
-
-    The functions are found among all objects, wherever a decorator has put them.
-    """
-    path = str(copy / Path(mutant.path).relative_to("src"))
-    source = (ROOT / mutant.path).read_bytes()
-    codes = {
-        (one.co_qualname, one.co_firstlineno): one for one in _functions(compile(mutant.apply(source), path, "exec"))
-    }
-    first = [key for key in codes if key[1] <= mutant.line]
-    key = max(first, key=lambda one: one[1])
-    changed = 0
-    for thing in gc.get_objects():
-        if type(thing) is not FunctionType or thing.__code__.co_filename != path:
-            continue
-        if (thing.__code__.co_qualname, thing.__code__.co_firstlineno) == key:
-            thing.__code__ = codes[key]
-            changed += 1
-    assert changed, f"{key} of {path} is nowhere"
-
-
-def _functions(code: CodeType) -> Iterator[CodeType]:
-    """The functions of a module and the methods of its classes, each with all that is inside it."""
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            if one.co_flags & inspect.CO_NEWLOCALS and one.co_flags & inspect.CO_OPTIMIZED:
-                yield one
-            else:
-                yield from _functions(one)
-
-
-class Tracer:
-    """A pytest plugin that keeps the seconds and the lines of each test that passes.
-
-    The lines of a fixture belong to every test that uses it, whoever set it up.
-    """
-
-    def __init__(self, kept: Path, copy: Path, modules: Iterable[str]) -> None:
-        self.kept, self.copy = kept, copy
-        self.files = {str(copy / Path(module).relative_to("src")): module for module in modules}
-        self.current: set[tuple[str, int]] = set()
-        self.of_fixture: dict[Any, set[tuple[str, int]]] = {}
-        self.tests: dict[str, tuple[float, set[tuple[str, int]]]] = {}
-        self.failed: set[str] = set()
-        self.used: dict[str, list[Any]] = {}
-
-    def trace(self, frame: FrameType, event: str, _: object) -> Any:
-        """Called by Python for each call; for each line of the modules only."""
-        module = self.files.get(frame.f_code.co_filename)
-        if module is None:
-            return None
-        self.current.add((module, frame.f_lineno))
-        return self.trace
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Trace one test with its set-up."""
-        started, self.current = _cpu_s(), set()
-        before = sys.gettrace()
-        sys.settrace(self.trace)
-        try:
-            return (yield)
-        finally:
-            sys.settrace(before)
-            name = test_name(item, self.copy)
-            self.tests[name] = (_cpu_s() - started, self.current)
-            fixtures = getattr(item, "_fixtureinfo", None)
-            self.used[name] = (
-                [one for all_of in fixtures.name2fixturedefs.values() for one in all_of] if fixtures else []
-            )
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
-        """Trace one fixture."""
-        outer, self.current = self.current, set()
-        try:
-            return (yield)
-        finally:
-            self.of_fixture[fixturedef] = self.of_fixture.get(fixturedef, set()) | self.current
-            self.current |= outer
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """What fails or is skipped cannot kill."""
-        if not report.passed:
-            self.failed.add(report.nodeid)
-
-    def finish(self) -> None:
-        """Write down what was seen."""
-        found: dict[str, tuple[float, Lines]] = {}
-        for name, (seconds, lines) in self.tests.items():
-            reached = lines.union(*(self.of_fixture.get(one, set()) for one in self.used[name]))
-            if reached and seconds <= SLOW_S and not any(name.endswith(bad) for bad in self.failed):
-                by_module = defaultdict(list)
-                for module, line in sorted(reached):
-                    by_module[module].append(line)
-                found[name] = round(seconds, 3), dict(by_module)
-        self.kept.write_text(json.dumps(found))
-
-
-class Selection:
-    """A pytest plugin that runs the tests it is given, in their order."""
-
-    def __init__(self, tests: Iterable[str], copy: Path) -> None:
-        self.order, self.copy = {test: index for index, test in enumerate(tests)}, copy
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keep what was chosen."""
-        chosen = [item for item in items if test_name(item, self.copy) in self.order]
-        items[:] = sorted(chosen, key=lambda item: self.order[test_name(item, self.copy)])
-
-
-def test_name(item: pytest.Item, copy: Path) -> str:
-    """A test's name, whichever copy of the package it is a doctest of."""
-    path = item.path.relative_to(copy if item.path.is_relative_to(copy) else ROOT)
-    return f"{path}::{item.nodeid.partition('::')[2]}"
-
-
-def _cpu_s() -> float:
-    """Processor time of this process and of those it waited for."""
-    return sum(os.times()[:4])
 
 
 def _expand(patterns: Iterable[str]) -> list[str]:

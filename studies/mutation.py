@@ -72,7 +72,8 @@ class Mutant:
         """The changed lines without indentation, before and after, each in one line."""
         first, last = source.rfind(b"\n", 0, self.start) + 1, source.find(b"\n", self.end)
         before, after = source[first:last], source[first : self.start] + self.new + source[self.end : last]
-        return tuple(re.sub(r"\s+", " ", text.decode()).strip() for text in (before, after))  # type: ignore[return-value]
+        one, other = (re.sub(r"\s+", " ", text.decode()).strip() for text in (before, after))
+        return one, other or "(nothing)"
 
 
 def mutants(path: str, source: bytes) -> list[Mutant]:
