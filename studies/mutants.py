@@ -84,9 +84,10 @@ BROKEN = 99
 def main() -> int:
     """Draw, play and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=0, help="which sample (default 0)")
+    parser.add_argument("--seed", type=int, nargs="+", default=[0], help="which samples (default 0)")
     parser.add_argument("--count", type=int, default=10, help="mutants of each group (default 10)")
     parser.add_argument("--modules", nargs="+", choices=GROUPS, default=list(GROUPS), help="groups (default all)")
+    parser.add_argument("--near", nargs="+", help="test files in place of the nearest ones")
     parser.add_argument("--line", type=int, help="instead of a sample: every mutant of this line (groups of one file)")
     parser.add_argument("--label", default="now", help="column of the table: before, after (default now)")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for each mutant (default 60)")
@@ -97,15 +98,16 @@ def main() -> int:
         options.table.write_text(table(options.work))
         return 0
     import_once()
-    results = options.work / "results" / f"{options.label}-{options.seed}"
-    results.mkdir(parents=True, exist_ok=True)
     for group in options.modules:
-        study = Study(group, options.work, options.budget)
-        drawn = study.of_line(options.line) if options.line else study.draw(options.seed, options.count)
-        played = study.play(drawn)
-        if not options.line:
-            (results / f"{group}.json").write_text(json.dumps(played, indent=1))
-        print(summary(group, played), flush=True)
+        study = Study(group, options.work, options.budget, options.near or _expand(NEAREST[group]))
+        seeds = {} if options.line else {seed: study.draw(seed, options.count) for seed in options.seed}
+        drawn = study.of_line(options.line) if options.line else [one for some in seeds.values() for one in some]
+        played = study.play(list(dict.fromkeys(drawn)))
+        for seed, some in seeds.items():
+            kept = options.work / "results" / f"{options.label}-{seed}" / f"{group}.json"
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps([played[mutant] for mutant in some], indent=1))
+        print(summary(group, [played[mutant] for mutant in drawn]), flush=True)
     return 0
 
 
@@ -126,7 +128,7 @@ def import_once() -> None:
 class Study:
     """The mutants of one group of modules."""
 
-    def __init__(self, group: str, work: Path, budget_s: float) -> None:
+    def __init__(self, group: str, work: Path, budget_s: float, near: Iterable[str]) -> None:
         self.group, self.work, self.budget_s = group, work, budget_s
         self.copy = work / f"copy-{group}"
         shutil.rmtree(self.copy, ignore_errors=True)
@@ -134,7 +136,7 @@ class Study:
         shutil.copytree(ROOT / "src", self.copy)
         (work / "lines").mkdir(parents=True, exist_ok=True)
         self.modules = _expand(GROUPS[group])
-        self.maps = {name: self.map_path(name) for name in [*_expand(NEAREST[group]), *self.modules]}
+        self.maps = {name: self.map_path(name) for name in [*near, *self.modules]}
         """Test files, and where their lines are kept."""
         self.near: dict[str, dict[str, tuple[float, Lines]]] = {}
 
@@ -160,7 +162,7 @@ class Study:
             digest.update(path.read_bytes())
         return self.work / "lines" / f"{self.group}-{name.replace('/', '.')}-{digest.hexdigest()}.json"
 
-    def play(self, drawn: list[Mutant]) -> list[dict[str, Any]]:
+    def play(self, drawn: list[Mutant]) -> dict[Mutant, dict[str, Any]]:
         """What became of each mutant."""
         inside = [mutant for mutant in drawn if mutant.in_body]
         kept = self.work / f"played-{self.group}.json"
@@ -172,7 +174,7 @@ class Study:
         self.near = {name: json.loads(path.read_text()) for name, path in self.maps.items()}
         played = dict(zip(inside, json.loads(kept.read_text()), strict=True))
         # What an import executes needs an import of its own.
-        return [played[mutant] if mutant in played else self.play_by_import(mutant) for mutant in drawn]
+        return played | {mutant: self.play_by_import(mutant) for mutant in drawn if mutant not in played}
 
     def play_by_import(self, mutant: Mutant) -> dict[str, Any]:
         """Whether the tests that use a module notice a mutant that is executed when it is imported."""
