@@ -322,3 +322,11 @@ def test_refused_energy_says_which_part_and_how_much():
     codes = {reason(1.0, value).code for value in (math.nan, math.inf, -math.inf)}
     assert codes == {"energy_not_finite"}
     assert reason(True, 0.0).code == reason("1", 0.0).code == reason(None, 0.0).code == "energy_not_number"
+
+
+def test_arrays_and_counts_of_an_answer_are_checked():
+    for arrays, code in ((good(counts=np.array([11, 0, 20])), "too_many_samples"), (good(means=NAN), "not_finite")):
+        verdict = validation.judge(QUESTION, reply(arrays))
+        assert verdict.refusal.code == code
+        assert not verdict.usable
+        assert verdict.upload is None
