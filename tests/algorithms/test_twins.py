@@ -143,7 +143,7 @@ def test_kfl_and_local(share, toy, play, fleet):
 
 def test_fedproto(toy, play, fleet):
     """Their code: nn.MSELoss on features, global prototypes as plain means over the devices with the class."""
-    models, prototype = fleet(), {}
+    models, prototype, weight = fleet(), {}, 0.6
     for cohort in COHORTS:
         collected: dict[int, list] = {}
         for k in cohort:
@@ -155,13 +155,13 @@ def test_fedproto(toy, play, fleet):
                 for i, c in enumerate(y.tolist()):
                     if c in known:
                         goal[i] = known[c]
-                return functional.cross_entropy(m.head(feature), y) + nn.MSELoss()(feature, goal)
+                return functional.cross_entropy(m.head(feature), y) + weight * nn.MSELoss()(feature, goal)
 
             descend(optimiser(models[k]), loss, STEPS)
             for c, mean in prototypes(models[k], x, y).items():
                 collected.setdefault(c, []).append(mean)
         prototype = {**prototype, **{c: torch.stack(found).mean(0) for c, found in collected.items()}}
-    algorithm = FedProto(**COMMON)
+    algorithm = FedProto(prototype_weight=weight, **COMMON)
     run = play(algorithm, toy, COHORTS)
     same_predictors(algorithm, run, models)
     same_knowledge(run.server, prototype)

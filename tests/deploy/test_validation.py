@@ -1,6 +1,7 @@
 """Every array, count and joule of an answer: used only if it can be true."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,13 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.algorithms import FedAvg, FedRep, Kfl, Local
+from kfl.deploy import validation
+from kfl.deploy.courier import Answer, NoReply
 from kfl.deploy.frames import RawArray
 from kfl.deploy.profile import Profile
-from kfl.deploy.protocol import RefusedError
+from kfl.deploy.protocol import PROTOCOL_VERSION, RefusedError
 from kfl.deploy.validation import (
     EnergyLimits,
+    Question,
     check_counts,
     energy_limits,
+    most_bytes,
     read_arrays,
     refuse_energy,
 )
@@ -140,3 +145,188 @@ def test_a_quorum_is_a_share_of_the_chosen(usable, chosen, quorum):
     assert counts or usable < quorum * chosen
     assert not counts or usable >= quorum * chosen - 1e-6
     assert has_quorum(chosen, chosen, quorum)
+
+
+LIMITS = EnergyLimits(compute_j=50.0, upload_j=2.0)
+QUESTION = Question(round=7, device=0, profile=PROFILE, formats=EXPECTED, limits=LIMITS)
+
+
+def reply(arrays=None, **changes):
+    """What an honest device answers to `QUESTION`, with changes; None leaves a field out."""
+    values = {
+        "protocol": PROTOCOL_VERSION,
+        "kind": "round",
+        "status": "ok",
+        "round": 7,
+        "device": 0,
+        "digest": PROFILE.digest(),
+        "correct": 4,
+        "compute_energy_j": 3,
+        "upload_energy_j": 0.5,
+        "gain": 1e-9,
+    }
+    values = {name: value for name, value in (values | changes).items() if value is not None}
+    return Answer(values, good() if arrays is None else arrays, seconds=1.0, bytes=100)
+
+
+def test_an_honest_answer_is_used_whole():
+    verdict = validation.judge(QUESTION, reply())
+    assert verdict.usable
+    assert verdict.upload.device == 0
+    assert verdict.upload.arrays["counts"].tolist() == [10, 0, 20]
+    assert torch.equal(verdict.upload.arrays["means"], torch.ones(3, 4))
+    assert (verdict.correct, verdict.gain, verdict.energy_j) == (4, 1e-9, (3.0, 0.5))
+    assert not (verdict.lost or verdict.diverged or verdict.changed or verdict.faults or verdict.refusal)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"protocol": PROTOCOL_VERSION + 1}, "version"),
+        ({"kind": "profile"}, "not_an_answer"),
+        ({"round": 6}, "other_round"),
+        ({"device": 1}, "other_round"),
+        ({"round": -1}, "out_of_range"),
+        ({"device": -1}, "out_of_range"),
+        ({"digest": "0" * 16}, "changed"),
+        ({"correct": PROFILE.test_samples + 1}, "out_of_range"),
+        ({"correct": -1}, "out_of_range"),
+        ({"status": "well"}, "unknown_status"),
+        ({"status": "refused", "reason": "no room"}, "device_refused"),
+    ],
+)
+def test_an_answer_to_something_else_is_refused_and_nothing_of_it_used(changes, code):
+    verdict = validation.judge(QUESTION, reply(**changes))
+    assert verdict.refusal.code == code
+    assert verdict.changed == (code == "changed")
+    assert not (verdict.usable or verdict.lost or verdict.diverged)
+    assert (verdict.upload, verdict.correct, verdict.gain) == (None, None, None)
+    # Who was asked and worked is charged what it measured, whatever is wrong with the work.
+    ours = code not in ("version", "not_an_answer", "other_round", "device_refused")
+    assert verdict.energy_j == ((3.0, 0.5) if ours and "round" not in changes and "device" not in changes else None)
+
+
+def test_a_refusal_says_what_was_found():
+    other = validation.judge(QUESTION, reply(round=3, device=2)).refusal
+    assert other.facts == {"found_round": 3, "found_device": 2}
+    assert validation.judge(QUESTION, reply(status="refused", reason="no room")).refusal.facts == {"text": "no room"}
+    assert len(validation.judge(QUESTION, reply(status="x" * 500)).refusal.facts["found"]) <= 40
+    long = validation.judge(QUESTION, reply({**good(), "z" * 500: raw(np.ones(1))})).refusal
+    assert long.code == "unexpected_array"
+    assert len(long.facts["array"]) <= 40
+    two = validation.judge(QUESTION, reply({**good(), "z": raw(np.ones(1)), "a": raw(np.ones(1))})).refusal
+    assert two.facts == {"array": "a"}
+    assert validation.judge(QUESTION, reply({})).refusal.facts == {"array": "counts"}
+
+
+def test_bounds_themselves_are_allowed():
+    for correct in (0, PROFILE.test_samples):
+        assert validation.judge(QUESTION, reply(correct=correct)).correct == correct
+    exact = validation.judge(QUESTION, reply(compute_energy_j=LIMITS.compute_j, upload_energy_j=LIMITS.upload_j))
+    assert exact.energy_j == (50.0, 2.0)
+    assert validation.judge(QUESTION, reply(compute_energy_j=0.0, upload_energy_j=0)).energy_j == (0.0, 0.0)
+    first = replace(QUESTION, round=0)
+    assert validation.judge(first, reply(round=0)).usable
+
+
+def test_a_broken_meter_is_a_fault_and_the_upload_is_used_all_the_same():
+    verdict = validation.judge(QUESTION, reply(upload_energy_j=2.5))
+    assert verdict.usable
+    assert verdict.energy_j is None
+    fault = {"device": 0, "fault": "energy", "code": "energy_too_high", "part": "upload", "found": 2.5, "limit": 2.0}
+    assert verdict.faults == (fault,)
+
+
+def test_a_device_that_diverged_reports_its_count_and_no_upload():
+    verdict = validation.judge(QUESTION, reply({}, status="diverged"))
+    assert (verdict.diverged, verdict.correct, verdict.energy_j) == (True, 4, (3.0, 0.5))
+    assert not verdict.usable
+    assert verdict.upload is None
+
+
+@pytest.mark.parametrize("gain", [0.0, -1e-9, 1e6, math.inf, math.nan, 1, True, "1e-9", None])
+def test_a_gain_that_cannot_be_is_not_known_and_the_answer_is_used(gain):
+    verdict = validation.judge(QUESTION, reply(gain=gain))
+    assert verdict.usable
+    assert verdict.gain is None
+
+
+def test_gains_are_believed_from_just_above_nothing_to_a_million():
+    for gain in (5e-324, 0.5, 1.0, 1.5, 999_999.0):
+        assert validation.judge(QUESTION, reply(gain=gain)).gain == gain
+
+
+def test_no_answer_is_a_lost_device_and_says_why():
+    verdict = validation.judge(QUESTION, NoReply("late", RefusedError("no_answer", deadline_s=9.0)))
+    assert verdict.lost
+    assert not verdict.usable
+    assert verdict.faults == ({"device": 0, "fault": "late", "code": "no_answer", "deadline_s": 9.0},)
+
+
+def test_an_outage_loses_the_upload_and_keeps_what_the_device_reported():
+    verdict = validation.judge(QUESTION, reply(compute_energy_j=-1.0)).lost_in_outage(0)
+    assert (verdict.usable, verdict.upload, verdict.lost, verdict.correct) == (False, None, True, 4)
+    assert [fault["fault"] for fault in verdict.faults] == ["energy", "outage"]
+    assert verdict.faults[1] == {"device": 0, "fault": "outage"}
+
+
+def test_an_algorithm_that_uploads_nothing_has_usable_devices_without_an_upload():
+    verdict = validation.judge(replace(QUESTION, formats={}), reply({}))
+    assert verdict.usable
+    assert verdict.upload is None
+
+
+def test_an_answer_may_hold_its_arrays_and_a_table_and_no_more():
+    # 3 × 4 float32 means and three int64 counts.
+    assert most_bytes(EXPECTED) == 3 * 4 * 4 + 3 * 8 + 65_536
+    assert most_bytes({}) == 65_536
+
+
+def test_limits_are_power_for_the_whole_deadline_or_twice_the_plan():
+    assert energy_limits(10.0, 1.0, 60.0, 0.1, 1e-8) == EnergyLimits(600.0, 60.0)
+    assert energy_limits(10.0, 1.0, 60.0, 1000.0, 100.0) == EnergyLimits(2000.0, 200.0)
+
+
+def test_a_refused_count_names_the_class_the_number_and_the_limit():
+    with pytest.raises(RefusedError) as refused:
+        judge(good(counts=np.array([10, 0, 21])))
+    assert refused.value.facts == {"array": "counts", "found": 21, "limit": 20, "label": 2}
+    # A device that hides its counts per class is held to all its samples.
+    hidden = Profile(0, 3, 4, 50, 40, 50, 40, (2,), 30, (), 5, 3)
+    judge(good(counts=np.array([30, 0, 30])), hidden)
+    with pytest.raises(RefusedError) as refused:
+        judge(good(counts=np.array([0, 31, 0])), hidden)
+    assert refused.value.facts == {"array": "counts", "found": 31, "limit": 30, "label": 1}
+
+
+def test_noise_on_counts_is_granted_ten_standard_deviations_and_no_sign():
+    expected = Kfl(clip_norm=1.0, noise_multiplier=1.0, noise_counts=True).upload_format(SERVER)
+    noise = expected["counts"].noise
+    assert noise > 0
+    hidden = Profile(0, 3, 4, 50, 40, 50, 40, (2,), 30, (), 5, 3)
+    judge(good(counts=np.array([30 + 9.99 * noise, 0.0, 0.0])), hidden, expected)
+    with pytest.raises(RefusedError) as refused:
+        judge(good(counts=np.array([30 + 10.01 * noise, 0.0, 0.0])), hidden, expected)
+    assert refused.value.facts == {"array": "counts", "limit": 30}
+    with pytest.raises(RefusedError, match="negative"):
+        judge(good(counts=np.array([-0.5, 0.0, 0.0])), hidden, expected)
+
+
+def test_refused_energy_says_which_part_and_how_much():
+    def reason(compute, upload):
+        return refuse_energy(compute, upload, LIMITS)
+
+    assert reason(1.0, 2.5).facts == {"part": "upload", "found": 2.5, "limit": 2.0}
+    assert reason(51.0, 0.0).facts == {"part": "compute", "found": 51.0, "limit": 50.0}
+    assert reason(0.0, -0.5).facts == {"part": "upload", "found": -0.5}
+    codes = {reason(1.0, value).code for value in (math.nan, math.inf, -math.inf)}
+    assert codes == {"energy_not_finite"}
+    assert reason(True, 0.0).code == reason("1", 0.0).code == reason(None, 0.0).code == "energy_not_number"
+
+
+def test_arrays_and_counts_of_an_answer_are_checked():
+    for arrays, code in ((good(counts=np.array([11, 0, 20])), "too_many_samples"), (good(means=NAN), "not_finite")):
+        verdict = validation.judge(QUESTION, reply(arrays))
+        assert verdict.refusal.code == code
+        assert not verdict.usable
+        assert verdict.upload is None

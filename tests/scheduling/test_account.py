@@ -7,8 +7,10 @@ from kfl.core.errors import ConfigError
 from kfl.scheduling import (
     Decision,
     EnergyAccount,
+    EnergyBound,
     Status,
     Uniform,
+    by_part,
     dominant,
     proposition2_energy,
     round_energy,
@@ -82,8 +84,53 @@ def test_at_the_papers_settings_the_slack_is_of_the_size_of_the_budget(round_j: 
     assert bound.slack_j > 0.4 * bound.budget_j
 
 
-def test_shapes_must_agree() -> None:
+@pytest.mark.parametrize(
+    ("compute", "upload", "budget"),
+    [((3, 2), (3, 2), (3,)), ((3, 2), (2, 2), (2,)), ((3, 2), (3,), (2,)), ((3,), (3,), ()), ((3, 2), (3, 2), (3, 2))],
+)
+def test_shapes_must_agree(compute, upload, budget) -> None:
     with pytest.raises(ConfigError, match="shapes"):
-        EnergyAccount(np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(3))
+        EnergyAccount(np.zeros(compute), np.zeros(upload), np.zeros(budget))
+
+
+def test_proposition_2_needs_a_gamma_for_each_round() -> None:
+    account = EnergyAccount(np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(2))
     with pytest.raises(ConfigError, match="gamma"):
-        proposition2_energy(EnergyAccount(np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(2)), np.ones(2), 0.1, np.ones(2))
+        proposition2_energy(account, np.ones(2), 0.1, np.ones(2))
+
+
+def test_two_thirds_dominate() -> None:
+    assert "uplink dominates" in dominant(1.0, 2.0)
+    assert "processor dominates" in dominant([1.0, 1.0], 1.0)
+    assert "Neither" in dominant(1.0, 1.99)
+    assert "Neither" in dominant(1.99, 1.0)
+    account = EnergyAccount(np.full((2, 2), 3.0), np.ones((2, 2)), np.ones(2))
+    assert account.dominant() == "The processor dominates: computation takes 75.00 % of the energy, the uplink 25.00 %."
+
+
+def test_parts_are_told_from_the_largest_and_a_thousandth_is_told_still() -> None:
+    parts = {"computing": [1.0, 8.0], "static": 0.0, "radiating": 0.01, "tail": 0.99, "circuits": 0.0}
+    assert by_part(parts) == "Where the energy went: computing 90.0 %, tail 9.9 %, radiating 0.1 %."
+    small = {"computing": 1.0, "tail": 1e-6, "radiating": 1e-5}
+    assert by_part(small) == "Where the energy went: computing 100.0 %; less than 0.1 % each: radiating, tail."
+    assert by_part({"computing": [0.0, 0.0]}) == "No energy was spent."
+
+
+def test_what_is_left_is_negative_where_a_device_overspent() -> None:
+    account = EnergyAccount(np.array([[1.0, 2.0], [3.0, 4.0]]), np.full((2, 2), 0.5), np.array([10.0, 5.0]))
+    assert account.left_j.tolist() == [5.0, -2.0]
+    assert account.rounds == 2
+    assert account.queue_j.tolist() == [[0.0, 0.0], [0.0, 0.0], [0.0, 2.0]]
+
+
+def test_a_bound_holds_up_to_its_limit_and_says_nothing_where_everybody_would_satisfy_it() -> None:
+    bound = EnergyBound(spent_j=5.0, budget_j=3.0, slack_j=2.0, slack_at_zero_v_j=1.0)
+    assert (bound.limit_j, bound.holds, bound.vacuous) == (5.0, True, None)
+    assert not replace(bound, spent_j=5.001).holds
+    assert replace(bound, everybody_j=5.0).vacuous is True
+    assert replace(bound, everybody_j=5.001).vacuous is False
+    stored = {"spent_j": 5, "budget_j": 3.0, "slack_j": 2.0, "slack_at_zero_v_j": 1.0, "holds": True}
+    assert EnergyBound.from_summary({"proposition2": stored}) == bound
+    for broken in ({}, {"proposition2": None}, {"proposition2": {**stored, "slack_j": "2"}}):
+        assert EnergyBound.from_summary(broken) is None
+    assert EnergyBound.from_summary({"proposition2": {"spent_j": 5.0}}) is None

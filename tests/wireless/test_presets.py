@@ -1,6 +1,7 @@
 """Presets: every figure has its source, in code and in the reference; the paper's cells are as printed."""
 
 import dataclasses
+import hashlib
 import re
 import runpy
 from pathlib import Path
@@ -53,3 +54,41 @@ def test_the_papers_work_fits_every_deadline(name: str) -> None:
     """5 steps over 600 samples of the MLP, at the slowest of the fastest clocks."""
     cell = PRESETS[name]
     assert 5 * 600 * 550_346 / cell.flops_per_cycle / min(cell.cpu_frequencies_hz) < 0.7 * cell.deadline_s
+
+
+FIGURES = {
+    "paper-mnist-modem": "73d360aa",
+    "paper-cifar10-modem": "aaa8fe53",
+    "small-cell": "98499d94",
+    "nb-iot": "2350a8e0",
+    "lte-m": "a13735e2",
+    "5g-phone": "a366f698",
+    "wifi": "a9ed9a92",
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_figures_are_those_that_results_were_published_with(name: str) -> None:
+    """Results name their preset: another figure needs another name, or the results anew and a new digest here."""
+    own, default = PRESETS[name], CellConfig()
+    fields = sorted((f.name, getattr(own, f.name)) for f in dataclasses.fields(own))
+    changed = [(field, value) for field, value in fields if value != getattr(default, field)]
+    assert hashlib.blake2b(repr(changed).encode(), digest_size=4).hexdigest() == FIGURES[name], changed
+
+
+def test_the_default_cell_is_the_papers() -> None:
+    """Its figures, and nothing that it does not have: a file that leaves a field out means this."""
+    default = CellConfig()
+    assert default.cpu_frequencies_hz == (0.85e9, 1.12e9, 1.2e9, 1.3e9)
+    assert (default.bandwidth_hz, default.noise_dbm_per_hz, default.max_power_dbm) == (5e6, -174.0, 30.0)
+    assert (default.radius_m, default.min_distance_m) == (500.0, 1.0)
+    assert (default.reference_gain_db, default.path_loss_exponent) == (-30.0, 2.0)
+    assert (default.deadline_s, default.budget_j_per_round) == (1.0, 0.1)
+    assert (default.flops_per_cycle, default.power_coefficient) == (4.0, 1e-27)
+    assert default.printed_model
+    for field in ("fading_correlation", "channel_error", "channel_margin_db", "shadowing_db"):
+        assert getattr(default, field) == 0, field
+    for field in ("downlink_power_dbm", "resource_blocks", "round_period_s", "battery_capacity_j"):
+        assert getattr(default, field) is None, field
+    assert (default.initial_charge, default.shadowing_distance_m) == (1.0, 50.0)
+    assert (default.channel.name, default.source.name, default.movement.name) == ("rayleigh", "none", "none")

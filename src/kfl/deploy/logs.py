@@ -41,6 +41,8 @@ OWN = ("time", "level", "event", "text")
 """Keys of every line, which no field may take."""
 
 EVENTS = {
+    "claim_cut": "A device claims more than is believed; it counts with less. Once per device and field.",
+    "weight_capped": "An upload weighs less in an average than its samples say. Once per device.",
     "run_submitted": "`kfl deploy run` handed the run to the SuperLink",
     "run_begins": "Enough devices are online for the first round: `devices`",
     "run_continues": "A server that was restarted takes up the run: `round`",

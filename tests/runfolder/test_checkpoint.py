@@ -1,0 +1,206 @@
+"""Checkpoints of states made by hand: what is written, what is read back, what is kept, and what is refused."""
+
+import json
+import logging
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kfl.core.errors import RunFolderError
+from kfl.runfolder import Checkpoints, RunState
+from kfl.scheduling import SchedulerState
+from kfl.wireless import Batteries, Fading
+
+
+def row(value: float, numbers: int = 1000) -> dict[str, torch.Tensor]:
+    return {"weight": torch.full((numbers,), value)}
+
+
+def state(number: int, devices: dict[int, dict[str, torch.Tensor]]) -> RunState:
+    """A state in which no two numbers are equal, so that none can take another's place unseen."""
+    return RunState(
+        round=number,
+        server={"knowledge": torch.arange(6.0).reshape(2, 3), "known": torch.tensor([True, False])},
+        devices=devices,
+        scheduler=SchedulerState(50, np.array([0.1, 0.2]), np.array([0.3, 0.4]), {"price": np.array(0.5)}),
+        compute_energy_j=np.array([1.0, 2.0]),
+        upload_energy_j=np.array([3.0, 4.0]),
+        taken=np.array([5, 6]),
+        correct=np.array([7, 8]),
+        untested=frozenset({1}),
+        fading=Fading(9, np.array([1 + 2j, 3 + 4j]), {"place": np.array([10.0, 11.0])}),
+        batteries=Batteries(12.0, np.array([1.5, 2.5]), np.array([3.5, 4.5]), np.array([5.5, 6.5]), np.array([2, 3])),
+    )
+
+
+def names(folder: Path, kind: str) -> list[str]:
+    return sorted(path.name for path in folder.glob(f"{kind}-*"))
+
+
+def test_a_state_is_read_back_as_it_was(tmp_path):
+    written = state(3, {0: row(1.0), 1: row(2.0)})
+    Checkpoints(tmp_path / "made" / "on demand").write(written)
+    back = Checkpoints(tmp_path / "made" / "on demand").read(lines=3)
+    assert (back.round, back.untested) == (3, frozenset({1}))
+    for name in ("compute_energy_j", "upload_energy_j", "taken", "correct"):
+        assert np.array_equal(getattr(back, name), getattr(written, name)), name
+    assert back.taken.dtype == back.correct.dtype == np.int64
+    assert {name: value.tolist() for name, value in back.server.items()} == {
+        "knowledge": [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]],
+        "known": [True, False],
+    }
+    assert {device: one["weight"].unique().tolist() for device, one in back.devices.items()} == {0: [1.0], 1: [2.0]}
+    assert back.scheduler.horizon == 50
+    assert back.scheduler.allowance_j.tolist() == [0.1, 0.2]
+    assert back.scheduler.queue_j.tolist() == [0.3, 0.4]
+    assert {name: value.tolist() for name, value in back.scheduler.memory.items()} == {"price": 0.5}
+    assert back.fading.round == 9
+    assert back.fading.coefficient.tolist() == [1 + 2j, 3 + 4j]
+    assert {name: value.tolist() for name, value in back.fading.memory.items()} == {"place": [10.0, 11.0]}
+    assert back.batteries.capacity_j == 12.0 and isinstance(back.batteries.capacity_j, float)
+    for name in ("charge_j", "harvested_j", "wasted_j", "empty_rounds"):
+        assert np.array_equal(getattr(back.batteries, name), getattr(written.batteries, name)), name
+
+
+def test_a_run_without_radio_and_batteries_has_none_after_it_is_read(tmp_path):
+    Checkpoints(tmp_path).write(replace(state(1, {}), fading=None, batteries=None))
+    back = Checkpoints(tmp_path).read(lines=1)
+    assert (back.fading, back.batteries, back.devices) == (None, None, {})
+
+
+def test_no_folder_is_no_checkpoint(tmp_path):
+    assert Checkpoints(tmp_path / "nothing").read(lines=9) is None
+
+
+def test_two_checkpoints_are_kept_with_the_files_they_need(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    still, devices = row(0.0), {}
+    for number in range(1, 6):
+        devices = {0: still, number: row(float(number))}
+        checkpoints.write(state(number, {**devices, **{d: devices.get(d, still) for d in range(1, number)}}))
+    assert names(tmp_path, "point") == ["point-000004.json", "point-000005.json"]
+    assert names(tmp_path, "rest") == ["rest-000004.npz", "rest-000005.npz"]
+    for point in names(tmp_path, "point"):
+        needed = json.loads(json.loads((tmp_path / point).read_text())["point"])["sums"]
+        assert all((tmp_path / name).exists() for name in needed)
+
+
+def test_only_rows_that_changed_are_written(tmp_path):
+    checkpoints, one, other = Checkpoints(tmp_path), row(1.0), row(2.0)
+    checkpoints.write(state(1, {0: one, 1: other}))
+    checkpoints.write(state(2, {0: one, 1: row(3.0)}))
+    sizes = [(tmp_path / f"rows-{number:06d}.safetensors").stat().st_size for number in (1, 2)]
+    assert sizes[0] > 8000 > sizes[1] > 4000
+    assert Checkpoints(tmp_path).read(lines=2).devices[0]["weight"][0] == 1.0
+
+
+def test_a_checkpoint_in_which_nothing_changed_writes_no_rows(tmp_path):
+    checkpoints, devices = Checkpoints(tmp_path), {0: row(1.0), 1: row(2.0)}
+    checkpoints.write(state(1, devices))
+    checkpoints.write(state(2, dict(devices)))
+    assert names(tmp_path, "rows") == ["rows-000001.safetensors"]
+    assert Checkpoints(tmp_path).read(lines=2).devices[1]["weight"][0] == 2.0
+
+
+def test_rows_are_written_afresh_when_three_times_what_is_needed_would_be_stored(tmp_path):
+    """Each round changes one device less of ten, so that every file is kept for the sake of one row of it.
+
+    Of 10, 9 and 8 rows and the next 7 no more than 30 may be stored: all ten are written instead, and once more while
+    the checkpoint before still needs the old files.
+    """
+    checkpoints, devices, written = Checkpoints(tmp_path), {device: row(0.0) for device in range(10)}, []
+    for number in range(1, 7):
+        devices = {device: row(float(number)) if device >= number - 1 else old for device, old in devices.items()}
+        checkpoints.write(state(number, devices))
+        written.append((tmp_path / f"rows-{number:06d}.safetensors").stat().st_size // 4000)
+        back = Checkpoints(tmp_path).read(lines=number)
+        assert [float(back.devices[d]["weight"][0]) for d in range(10)] == [
+            float(devices[d]["weight"][0]) for d in devices
+        ]
+    assert written == [10, 9, 8, 10, 10, 5]
+    assert names(tmp_path, "rows") == [f"rows-{number:06d}.safetensors" for number in (5, 6)]
+
+
+def test_a_resumed_run_goes_on_writing_only_what_changes(tmp_path):
+    Checkpoints(tmp_path).write(state(1, {device: row(0.0) for device in range(10)}))
+    resumed = Checkpoints(tmp_path)
+    back = resumed.read(lines=1)
+    for number in range(2, 30):
+        back = replace(back, round=number, devices={**back.devices, 0: row(float(number))})
+        resumed.write(back)
+        assert sum(path.stat().st_size for path in tmp_path.glob("rows-*")) < 32 * 4100
+        if number == 2:
+            assert (tmp_path / "rows-000002.safetensors").stat().st_size < 2 * 4100
+    again = Checkpoints(tmp_path).read(lines=29)
+    assert [float(again.devices[device]["weight"][0]) for device in (0, 1, 9)] == [29.0, 0.0, 0.0]
+
+
+def test_a_checkpoint_is_used_only_with_the_history_it_was_written_with(tmp_path, caplog):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(state(1, {0: row(1.0)}), history="a")
+    checkpoints.write(state(2, {0: row(2.0)}), history="b")
+    sums = {1: "a", 2: "b"}
+    assert Checkpoints(tmp_path).read(2, sums.get).round == 2
+    assert Checkpoints(tmp_path).read(9, sums.get).round == 2
+    assert "damaged" not in caplog.text
+    with caplog.at_level(logging.WARNING, logger="kfl"):
+        assert Checkpoints(tmp_path).read(1, sums.get).round == 1
+        assert Checkpoints(tmp_path).read(2, {1: "a", 2: "c"}.get).round == 1
+        assert Checkpoints(tmp_path).read(0, sums.get) is None
+    assert "the history holds 1 rounds, the checkpoint 2" in caplog.text
+    assert "the history is not the one it was written with" in caplog.text
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    Checkpoints(tmp_path, identity="mine").write(state(1, {}))
+    assert Checkpoints(tmp_path, identity="mine").read(1).round == 1
+    with pytest.raises(RunFolderError, match="belongs to another configuration, plan or dataset"):
+        Checkpoints(tmp_path, identity="yours").read(1)
+
+
+@pytest.mark.parametrize("damaged", ["rows-000002.safetensors", "rest-000002.npz", "point-000002.json"])
+def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path, caplog, damaged):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(state(1, {0: row(1.0, 3)}))
+    checkpoints.write(state(2, {0: row(2.0, 3)}))
+    content = bytearray((tmp_path / damaged).read_bytes())
+    for place in range(0, len(content), max(1, len(content) // 15)):
+        content[place] ^= 1
+        (tmp_path / damaged).write_bytes(content)
+        content[place] ^= 1
+        assert Checkpoints(tmp_path).read(lines=2).round == 1, place
+        assert "The checkpoint point-000002.json is damaged" in caplog.text
+
+
+def test_checkpoints_come_at_the_interval_that_was_asked_for(tmp_path):
+    now = [100.0]
+    for interval_s, waits in (
+        (0.0, [True, True, True]),
+        (10.0, [False, True, True]),
+        (math.inf, [False, False, False]),
+    ):
+        now[0] = 100.0
+        checkpoints = Checkpoints(tmp_path / str(interval_s), clock=lambda: now[0], interval_s=interval_s)
+        found = []
+        for now[0] in (100.0, 110.0, 500.0):
+            found.append(checkpoints.due(state(1, {})))
+        assert found == waits, interval_s
+
+
+def test_the_cost_of_a_checkpoint_is_measured_and_sets_the_time_to_the_next(tmp_path):
+    """One that takes 0.1 s for two rows: the next two rows are due after 5 s of work, four after 10."""
+    ticks = iter([0.0, 20.0, 20.1])  # made, a write begins, and ends
+    now = [0.0]
+    checkpoints = Checkpoints(tmp_path, clock=lambda: next(ticks, now[0]))
+    devices = {device: row(0.0) for device in range(4)}
+    checkpoints.write(state(1, {0: devices[0], 1: devices[1]}))
+    two = {0: devices[0], 1: row(1.0), 2: devices[2]}
+    for changed, seconds in ((two, 5.0), ({**two, 0: row(1.0), 3: devices[3]}, 10.0), ({0: devices[0]}, 5.0)):
+        now[0] = 20.1 + seconds - 0.01
+        assert not checkpoints.due(state(2, changed))
+        now[0] = 20.1 + seconds + 0.01
+        assert checkpoints.due(state(2, changed))

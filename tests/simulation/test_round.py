@@ -1,0 +1,207 @@
+"""One round, step by step, with a fleet whose replies are written down: what the server keeps, counts and logs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import kfl
+from kfl.algorithms import Upload
+from kfl.algorithms.sums import Sums
+from kfl.scheduling import Decision, Status
+from kfl.simulation import build_world
+from kfl.simulation.fleet import Conditions, Replies, make_observation
+from kfl.simulation.round import accuracy, aggregate, begin, evaluate, initial_state, play_round, round_log
+from kfl.simulation.simulated_fleet import SimulatedFleet
+from tests.reference.runs import data
+
+EXPERIMENT = kfl.Experiment(devices=4, rounds=7, widths=(8,), scheduler=kfl.Uniform(count=3), radio=None)
+
+
+class Scripted(SimulatedFleet):
+    """Devices that reply what they are told to; whom they were asked to test is kept."""
+
+    def __init__(self, experiment=EXPERIMENT, **replies):
+        super().__init__(build_world(experiment, dataset=data()))
+        self.replies, self.tested = replies, []
+
+    def exchange(self, state, conditions, decision, message):
+        nothing = np.zeros(self.table.size)
+        usual = {"uploads": [], "usable": 0, "compute_energy_j": nothing, "upload_energy_j": nothing}
+        return Replies(**{**usual, "time_s": 2.5, "sent": (), **self.replies})
+
+    def evaluate(self, state, devices):
+        self.tested.append((state.round, sorted(devices)))
+        return super().evaluate(state, devices)
+
+
+def decided(chosen, **more):
+    members = np.isin(np.arange(4), chosen)
+    nothing = Decision.nobody(4, Status())
+    return replace(nothing, chosen=members, share=members * np.array([0.1, 0.2, 0.3, 0.4]), **more)
+
+
+def knowledge(device, value):
+    return Upload(device, {"means": torch.full((4, 64), value), "counts": torch.tensor([1, 1, 0, 1])})
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    return Scripted()
+
+
+def replies(**given):
+    nothing = np.zeros(4)
+    usual = {"uploads": [], "usable": 0, "compute_energy_j": nothing, "upload_energy_j": nothing, "time_s": 1.0}
+    return Replies(**{**usual, "sent": (), **given})
+
+
+def test_before_round_0_everybody_is_tested_and_nothing_is_spent(fleet):
+    state = begin(fleet)
+    assert fleet.tested[-1] == (0, [0, 1, 2, 3])
+    assert (state.round, state.devices, state.untested, state.fading, state.batteries) == (0, {}, set(), None, None)
+    for name in ("compute_energy_j", "upload_energy_j", "taken"):
+        assert getattr(state, name).tolist() == [0, 0, 0, 0], name
+    assert state.taken.dtype == state.correct.dtype == np.int64
+    assert not state.server["known"].any()
+
+
+@pytest.mark.parametrize(("usable", "counts"), [(0, False), (1, False), (2, True), (3, True)])
+def test_a_round_without_its_quorum_leaves_the_server_as_it_was(fleet, usable, counts):
+    state, status = initial_state(fleet), Status.note("as decided")
+    fleet.quorum = 0.5
+    try:
+        found = replies(uploads=[knowledge(0, 2.0), knowledge(1, 4.0)], usable=usable, rejected=[{"device": 3}])
+        server, rejected, said = aggregate(fleet, state, decided([0, 1, 2], status=status), found)
+    finally:
+        fleet.quorum = 0.0
+    assert rejected == [{"device": 3}]
+    if counts:
+        assert said is status
+        assert server["known"].tolist() == [True, True, False, True]
+        assert server["knowledge"][0].tolist() == [3.0] * 64
+    else:
+        assert server is state.server
+        assert (said.code, dict(said.facts)) == ("no_quorum", {"usable": usable, "chosen": 3})
+
+
+def test_uploads_that_cannot_be_used_are_named_after_those_rejected_on_the_way(fleet):
+    bad = Upload(1, {"means": torch.zeros(2, 64), "counts": torch.tensor([1, 1])})
+    found = replies(uploads=[knowledge(0, 2.0), bad], usable=2, rejected=[{"device": 3}])
+    server, rejected, _ = aggregate(fleet, initial_state(fleet), decided([0, 1]), found)
+    assert [one["device"] for one in rejected] == [3, 1]
+    assert server["knowledge"][0].tolist() == [2.0] * 64
+
+
+def test_sums_replace_uploads_and_the_lack_of_them_leaves_the_server(fleet):
+    state = initial_state(fleet)
+    missing = Status.note("too few survived")
+    server, _, said = aggregate(fleet, state, decided([0, 1]), replies(sums=missing, usable=2))
+    assert server is state.server
+    assert said is missing
+    summation = fleet.experiment.algorithm.summation()
+    sums = [summation.terms(knowledge(d, v), {}, fleet.engine) for d, v in ((0, 2.0), (1, 4.0))]
+    total = sums[0] + sums[1]
+    assert isinstance(total, Sums)
+    server, _, said = aggregate(fleet, state, decided([0, 1]), replies(sums=total, usable=2))
+    assert said.ok
+    assert server["knowledge"][1].tolist() == pytest.approx([3.0] * 64)
+
+
+def test_evaluations_come_every_so_many_rounds_and_after_the_last_and_wait_for_nobody():
+    """Every 3 of 7 rounds: after rounds 3, 6 and 7; devices that changed in between wait until then."""
+    fleet = Scripted()
+    fleet.evaluate_every = 3
+    state = begin(fleet)
+    fleet.tested.clear()
+    for number, changed in ((1, [2]), (2, [0, 2]), (3, [1]), (4, []), (5, [3]), (6, []), (7, [0])):
+        state = evaluate(fleet, replace(state, round=number), changed)
+        tested = number in (3, 6, 7)
+        assert (accuracy(fleet, state) is not None) == tested
+        assert (state.untested == frozenset()) or not tested
+        if number == 2:
+            assert state.untested == {0, 2}
+    assert fleet.tested == [(3, [0, 1, 2]), (6, [3]), (7, [0])]
+
+
+def test_accuracy_is_over_all_test_samples_of_all_devices(fleet):
+    state, tests = begin(fleet), fleet.table.test_samples
+    state = replace(state, correct=np.array([1, 2, 3, 4]))
+    assert accuracy(fleet, state) == pytest.approx(10 / tests.sum())
+    fleet.table = replace(fleet.table, test_samples=np.array([0, 5, 5, 10]))
+    try:  # who has no test samples has no right predictions either, whatever it says
+        assert accuracy(fleet, state) == pytest.approx(9 / 20)
+        fleet.table = replace(fleet.table, test_samples=np.zeros(4, dtype=np.int64))
+        assert accuracy(fleet, state) is None
+    finally:
+        fleet.table = replace(fleet.table, test_samples=tests)
+
+
+def test_a_round_adds_up_what_was_spent_counted_and_reported():
+    compute, upload = np.array([1.0, 2.0, 0.0, 4.0]), np.array([0.5, 0.0, 0.0, 0.25])
+    fleet = Scripted(
+        replace(EXPERIMENT, evaluate_every=100),
+        compute_energy_j=compute,
+        upload_energy_j=upload,
+        usable=2,
+        uploads=[knowledge(0, 1.0)],
+        correct={1: 11, 3: 13},
+        states={0: {"weight": torch.ones(1)}},
+    )
+    fleet.evaluate_every = 100
+    state = begin(fleet)
+    start = replace(state, correct=np.array([1, 2, 3, 4]), devices={2: {}}, compute_energy_j=np.full(4, 10.0))
+    start = replace(start, upload_energy_j=np.full(4, 20.0), taken=np.full(4, 5))
+    following, log = play_round(fleet, start)
+    assert start.correct.tolist() == [1, 2, 3, 4]  # a state is a value: playing on does not change it
+    assert following.round == 1
+    assert following.correct.tolist() == [1, 11, 3, 13]
+    assert following.compute_energy_j.tolist() == [11.0, 12.0, 10.0, 14.0]
+    assert following.upload_energy_j.tolist() == [20.5, 20.0, 20.0, 20.25]
+    assert set(following.devices) == {0, 2}
+    chosen = [device in log.devices for device in range(4)]
+    assert sum(chosen) == 3
+    assert following.taken.tolist() == [5 + one for one in chosen]
+    assert (log.round, log.accuracy, log.time_s) == (0, None, 2.5)
+    assert log.compute_energy_j == tuple(compute[list(log.devices)])
+    assert log.upload_energy_j == tuple(upload[list(log.devices)])
+    assert following.untested == {0}
+    assert following.server["known"].tolist() == [True, True, False, True]
+
+
+def test_queues_follow_what_was_really_spent():
+    radio = kfl.CellConfig(budget_j_per_round=1.0)
+    fleet = Scripted(
+        replace(EXPERIMENT, radio=radio),
+        compute_energy_j=np.array([3.0, 0.0, 0.0, 1.5]),
+        upload_energy_j=np.full(4, 0.25),
+    )
+    following, _ = play_round(fleet, begin(fleet))
+    # Equation (21): q + spent − E/T, and never below 0.
+    assert following.scheduler.queue_j.tolist() == pytest.approx([2.25, 0.0, 0.0, 0.75])
+    following, log = play_round(fleet, following)
+    assert following.scheduler.queue_j.tolist() == pytest.approx([4.5, 0.0, 0.0, 1.5])
+    assert log.queue_j == tuple([2.25, 0.0, 0.0, 0.75][device] for device in log.devices)
+
+
+def test_the_log_counts_bits_that_were_sent_and_says_where_the_declared_ones_differ(fleet):
+    state, up, down = replace(begin(fleet), round=1), fleet.table.bits_up, fleet.table.bits_down
+    decision = decided([0, 2, 3], objective=4.0)
+    log = round_log(fleet, state, decision, replies(sent=[0, 3], missed=[3, 2], lost=[2, 0]), [{"device": 1}])
+    assert (log.round, log.devices, log.share) == (0, (0, 2, 3), (0.1, pytest.approx(0.3), 0.4))
+    assert log.bits_up == up[0] + up[3]
+    assert log.declared_bits_up is None
+    assert log.bits_down == down[0] + down[2] + down[3]
+    assert (log.missed, log.lost, log.rejected) == ((2, 3), (0, 2), ({"device": 1},))
+    assert (log.objective, log.lower_bound) == (4.0, None)
+    counted = round_log(fleet, state, decision, replies(sent=[0, 3], sent_bits={3: 7.0}), [])
+    assert counted.bits_up == up[0] + 7.0
+    assert counted.declared_bits_up == up[0] + up[3]
+
+
+def test_only_who_is_there_and_has_charge_is_seen(fleet):
+    observation = make_observation(fleet, begin(fleet), None)
+    assert isinstance(Conditions(observation, None), Conditions)
+    assert observation.empty is None
+    assert observation.available.all()
