@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kfl.algorithms import FedAvg, FedRep, Kfl, Local
 from kfl.deploy import validation
+from kfl.deploy.belief import Belief
 from kfl.deploy.courier import Answer, NoReply
 from kfl.deploy.frames import RawArray
 from kfl.deploy.profile import Profile
@@ -148,7 +149,8 @@ def test_a_quorum_is_a_share_of_the_chosen(usable, chosen, quorum):
 
 
 LIMITS = EnergyLimits(compute_j=50.0, upload_j=2.0)
-QUESTION = Question(round=7, device=0, profile=PROFILE, formats=EXPECTED, limits=LIMITS)
+BELIEF = Belief(PROFILE, PROFILE.samples, PROFILE.test_samples)
+QUESTION = Question(7, 0, PROFILE, BELIEF, EXPECTED, LIMITS, deadline_s=10.0)
 
 
 def reply(arrays=None, **changes):
@@ -244,15 +246,15 @@ def test_a_device_that_diverged_reports_its_count_and_no_upload():
     assert verdict.upload is None
 
 
-@pytest.mark.parametrize("gain", [0.0, -1e-9, 1e6, math.inf, math.nan, 1, True, "1e-9", None])
+@pytest.mark.parametrize("gain", [0.0, -1e-9, 1.5, 1e6, math.inf, math.nan, 1, True, "1e-9", None])
 def test_a_gain_that_cannot_be_is_not_known_and_the_answer_is_used(gain):
     verdict = validation.judge(QUESTION, reply(gain=gain))
     assert verdict.usable
     assert verdict.gain is None
 
 
-def test_gains_are_believed_from_just_above_nothing_to_a_million():
-    for gain in (5e-324, 0.5, 1.0, 1.5, 999_999.0):
+def test_gains_are_believed_from_just_above_nothing_to_one():
+    for gain in (5e-324, 0.5, 1.0):
         assert validation.judge(QUESTION, reply(gain=gain)).gain == gain
 
 
