@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import kfl
 from kfl.core.files import LockedError, only_one
 from kfl.deploy.device import make_setup
 from kfl.simulation import load_run
@@ -61,6 +62,20 @@ def test_own_scheduler_is_cheap_and_unfair():
     assert never["best-channel"] > 0 == never["lyapunov"]
     assert energy["best-channel"] < energy["lyapunov"]
     assert all(percent(words[3]) <= 100 for words in table.values())
+
+
+def test_the_own_algorithm_shares_its_head_and_declares_what_it_sends():
+    spec = importlib.util.spec_from_file_location("own_algorithm", EXAMPLES / "own_algorithm.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["own_algorithm"] = module
+    spec.loader.exec_module(module)
+    setting = kfl.Experiment(devices=6, rounds=2, samples_per_device=20, widths=(8, 16), radio="none")
+    found = kfl.compare(
+        {"mine": replace(setting, algorithm=module.SharedHead()), "local": replace(setting, algorithm="local")},
+        seeds=[0],
+    )
+    assert found.reference == "local" and found["mine"].bits_up == 2 * 6 * 32 * (64 * 10 + 10)
+    assert "declared_bits_up" not in kfl.run(replace(setting, algorithm=module.SharedHead())).summary
 
 
 def test_does_it_share_tells_methods_from_twins(tmp_path):
