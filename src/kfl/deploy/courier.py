@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def digest(self) -> str:
-        """Tells uploads apart: a checksum of the arrays, of large ones of their beginning, for the record of a round."""
+        """Tells uploads apart: a checksum of the arrays, of large ones of the beginning, for the record of a round."""
         found = blake2b(digest_size=8)
         for name in sorted(self.arrays):
             found.update(name.encode())
