@@ -9,6 +9,7 @@ A line of its own in a page becomes
     <!-- codes: module.MAPPING -->     a table of codes and what each means
     <!-- presets: names -->            a table of the ready-made cells, for a page beside `reference/`
     <!-- presets: sources -->          every ready-made cell, with the source of each figure
+    <!-- gaps -->                      what the paper's proofs leave open
 """
 
 import importlib
@@ -16,7 +17,7 @@ import inspect
 import re
 from typing import Any
 
-LINE = re.compile(r"^<!-- (every|rest|exports|problem|codes|presets)(?:: ([\w.]+))? -->$", re.MULTILINE)
+LINE = re.compile(r"^<!-- (every|rest|exports|problem|codes|presets|gaps)(?:: ([\w.]+))? -->$", re.MULTILINE)
 ENTRY = re.compile(r"^::: ([\w.]+)$(?!\n    options: {members: false)", re.MULTILINE)
 """Of a module without its members only the docstring is shown."""
 UNITS = {
@@ -48,7 +49,15 @@ def _part(kind: str, what: str) -> str:
         return _codes(*what.rsplit(".", 1))
     if kind == "problem":
         return _problem_fields(what)
+    if kind == "gaps":
+        return _gaps()
     return _preset_sources() if what == "sources" else _preset_names()
+
+
+def _gaps() -> str:
+    gaps = importlib.import_module("kfl.theory").GAPS
+    rows = [f"| {gap.about}, {gap.step} | {gap.says} | {gap.shown} |" for gap in gaps]
+    return "\n".join(["| where | what | shown in tests |", "| --- | --- | --- |", *rows])
 
 
 def _every(package: str, registry: str) -> str:

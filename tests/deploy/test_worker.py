@@ -106,6 +106,21 @@ def test_a_crash_while_writing_leaves_the_round_before(tmp_path, monkeypatch):
     assert answer["round"] == 1
 
 
+def test_a_device_that_lost_the_result_of_a_round_does_not_train_for_it_twice(tmp_path, monkeypatch):
+    """Its disk was full, or it was killed, and the server that died asks again: the energy would be spent twice."""
+    worker(tmp_path).answer(*message(0))
+    with monkeypatch.context() as patch:
+        patch.setattr("kfl.deploy.memory.as_safetensors", lambda *_: (_ for _ in ()).throw(OSError("no room")))
+        with pytest.raises(OSError, match="no room"):
+            worker(tmp_path).answer(*message(1))
+    before = kept(tmp_path).state
+    answer, arrays = worker(tmp_path).answer(*message(1))
+    assert answer["status"] == "refused" and "lost the result" in answer["reason"]
+    assert arrays == {} and "compute_energy_j" not in answer, "charged as planned, once"
+    assert all(torch.equal(kept(tmp_path).state[name], before[name]) for name in before)
+    assert worker(tmp_path).answer(*message(2))[0]["status"] == "ok"
+
+
 def test_a_killed_writer_leaves_no_rubbish_behind(tmp_path):
     device = worker(tmp_path)
     device.answer(*message(0))

@@ -1,5 +1,6 @@
 """The gaps of the proof that code can show: two losses for which the theorem as printed is false, and two factors."""
 
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -76,8 +77,11 @@ def test_every_gap_says_where_and_what():
     assert all(gap.step and gap.says.endswith(".") and (not gap.shown or gap.shown.endswith(".")) for gap in GAPS)
 
 
-def test_the_page_has_the_list_of_the_command():
-    page = (Path(__file__).parents[2] / PAGE).read_text()
+def test_the_reference_has_the_list_of_the_command():
+    root = Path(__file__).parents[2]
+    made = runpy.run_path(str(root / "docs" / "generated.py"))["on_page_markdown"]
+    page = made((root / "docs" / "reference" / "theory.md").read_text(encoding="utf-8"))
     table = page.partition("## Gaps of the proofs")[2].partition("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
     assert rows == [f"| {gap.about}, {gap.step} | {gap.says} | {gap.shown} |" for gap in GAPS]
+    assert "reference/theory.md" in (root / PAGE).read_text(encoding="utf-8")

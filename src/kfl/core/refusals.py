@@ -95,6 +95,7 @@ _SENTENCES: dict[str, str | Callable[..., str]] = {
     "unknown_run": "the name of its run is not one that kfl gives",
     "unknown_algorithm": "its algorithm is not one of this device's kfl: {text}",
     "round_done": "it has done round {round} already",
+    "round_lost": "it worked for round {round} before and lost the result; it does not spend the energy twice",
     "busy": "it is still busy with an earlier round",
     "no_sum": "the secure sum cannot go on: {text}",
     "sum_done": "its upload of round {round} is in a sum already, and a second sum of it would tell a difference",

@@ -3,8 +3,10 @@
     <state folder>/<run>/device-00003.safetensors
 
 The file is written after training and before the answer is sent. A device that dies in between answers the same round
-again from this file instead of training twice; one that dies earlier has only lost time. Every run of a server has its
-own name, so a new run starts from new models. Safetensors are plain arrays: reading one executes nothing.
+again from this file instead of training twice. One that dies earlier, or whose disk was full, has spent energy that the
+server charges once: which round it began is on its disk before it begins, and it never trains for that round again.
+Every run of a server has its own name, so a new run starts from new models. Safetensors are plain arrays: reading one
+executes nothing.
 """
 
 from __future__ import annotations
@@ -85,21 +87,32 @@ class Memory:
         write_atomic(self.path, as_safetensors(arrays, {"kfl": facts}), private=True)
 
     @property
+    def began(self) -> int:
+        """The last round that this device began to train for; −1 for none."""
+        return self._marked(".began")
+
+    def mark_began(self, round_index: int) -> None:
+        """Note it before the first joule is spent; a disk that is full lets no training begin."""
+        self._mark(".began", round_index)
+
+    @property
     def summed(self) -> int:
         """The last round whose upload went into a secure sum that was opened; −1 for none."""
-        try:
-            return int(self._mark.read_text())
-        except (OSError, ValueError):
-            return -1
+        return self._marked(".summed")
 
     def mark_summed(self, round_index: int) -> None:
         """Note it before the shares are out that open the sum."""
-        private_folder(self._mark.parent)
-        write_atomic(self._mark, str(round_index).encode(), private=True)
+        self._mark(".summed", round_index)
 
-    @property
-    def _mark(self) -> Path:
-        return self.path.with_suffix(".summed")
+    def _marked(self, kind: str) -> int:
+        try:
+            return int(self.path.with_suffix(kind).read_text())
+        except (OSError, ValueError):
+            return -1
+
+    def _mark(self, kind: str, round_index: int) -> None:
+        private_folder(self.path.parent)
+        write_atomic(self.path.with_suffix(kind), str(round_index).encode(), private=True)
 
     @contextmanager
     def locked(self, patience_s: float) -> Iterator[None]:

@@ -139,6 +139,9 @@ class Worker:
             if kept is not None and kept.round > advice.round:
                 raise RefusedError("round_done", round=kept.round)
             if kept is None or kept.round < advice.round:
+                if memory.began >= advice.round:
+                    raise RefusedError("round_lost", round=memory.began)
+                memory.mark_began(advice.round)
                 if self.setup.prepare is not None:
                     self.setup.prepare(advice)
                 kept = self._train(values, arrays, advice, algorithm, kept)
