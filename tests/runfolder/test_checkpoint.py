@@ -155,6 +155,18 @@ def test_a_checkpoint_is_used_only_with_the_history_it_was_written_with(tmp_path
     assert "the history is not the one it was written with" in caplog.text
 
 
+def test_the_lines_of_the_last_round_come_back_whole_or_not_at_all(tmp_path, caplog):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(state(1, {0: row(1.0)}), last={"rounds.jsonl": "{}\n"})
+    again = Checkpoints(tmp_path)
+    assert again.read(lines=0).round == 1
+    assert again.last == {"rounds.jsonl": "{}\n"}
+    checkpoints.write(state(2, {0: row(2.0)}), last={"rounds.jsonl": "{}\n", "devices.csv": "1,2"})
+    with caplog.at_level(logging.WARNING, logger="kfl"):
+        assert Checkpoints(tmp_path).read(lines=2).round == 1
+    assert "the lines of its last round cannot be read" in caplog.text
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     Checkpoints(tmp_path, identity="mine").write(state(1, {}))
     assert Checkpoints(tmp_path, identity="mine").read(1).round == 1
