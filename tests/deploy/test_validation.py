@@ -208,6 +208,16 @@ def test_an_answer_to_something_else_is_refused_and_nothing_of_it_used(changes, 
     assert verdict.energy_j == ((3.0, 0.5) if ours and "round" not in changes and "device" not in changes else None)
 
 
+def test_counts_beyond_what_is_believed_are_lowered_with_a_note_and_nothing_else_is():
+    cut = {"code": "more_than_registered", "field": "samples", "found": 30, "limit": 15}
+    question = replace(QUESTION, belief=replace(BELIEF, samples=15, cuts=(cut,)))
+    verdict = validation.judge(question, reply(work_s=2.5))
+    assert verdict.upload.arrays["counts"].tolist() == [5, 0, 10]
+    assert torch.equal(verdict.upload.arrays["means"], torch.ones(3, 4))
+    assert verdict.clipped == ({"device": 0, **cut},)
+    assert (verdict.usable, verdict.work_s, verdict.faults) == (True, 2.5, ())
+
+
 def test_a_refusal_says_what_was_found():
     other = validation.judge(QUESTION, reply(round=3, device=2)).refusal
     assert other.facts == {"found_round": 3, "found_device": 2}
