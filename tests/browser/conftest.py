@@ -28,7 +28,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--disable-dev-shm-usage",
 )
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def _program(*names: str) -> str | None:

@@ -136,7 +136,7 @@ def test_a_worker_that_hangs_is_ended_at_its_time_and_the_node_is_not_idle_meanw
     ask(link, setup, 0)
     pid, breaths = link.pid, []
     with pytest.raises(WorkerError) as caught:
-        link.answer(setup, question(3), time.monotonic() + 2.5, lambda: breaths.append(1))
+        link.answer(setup, question(3), time.monotonic() + 5.0, lambda: breaths.append(1))
     assert caught.value.code == "worker_hung"
     assert breaths
     assert not Path(f"/proc/{pid}").exists()
