@@ -43,9 +43,9 @@ def prepare(advice):
     if advice.round == 2:
         np.ones(2**45)
     if advice.round == 3:
-        time.sleep(600)
-    if advice.round == 4:
         raise RuntimeError("no camera at /dev/video0")
+    if advice.round == 4:  # after the others: a round that was begun is not begun again, nor an earlier one
+        time.sleep(600)
 
 def device(partition, config):
     with open(config["calls"], "a") as calls:
@@ -117,7 +117,7 @@ def test_a_warm_worker_says_what_one_in_this_process_says_and_is_set_up_once(pla
 
 @pytest.mark.parametrize(
     ("round_index", "code", "said"),
-    [(1, "worker_died", "SIGSEGV"), (2, "worker_memory", "allocate"), (4, "failed", "RuntimeError: no camera at …")],
+    [(1, "worker_died", "SIGSEGV"), (2, "worker_memory", "allocate"), (3, "failed", "RuntimeError: no camera at …")],
 )
 def test_what_a_round_breaks_is_told_with_a_code_and_the_next_question_is_answered(
     place, link, round_index, code, said
@@ -136,7 +136,7 @@ def test_a_worker_that_hangs_is_ended_at_its_time_and_the_node_is_not_idle_meanw
     ask(link, setup, 0)
     pid, breaths = link.pid, []
     with pytest.raises(WorkerError) as caught:
-        link.answer(setup, question(3), time.monotonic() + 5.0, lambda: breaths.append(1))
+        link.answer(setup, question(4), time.monotonic() + 5.0, lambda: breaths.append(1))
     assert caught.value.code == "worker_hung"
     assert breaths
     assert not Path(f"/proc/{pid}").exists()
