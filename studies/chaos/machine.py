@@ -60,13 +60,13 @@ class Clocks:
     """The clocks of several machines, each by a file that its processes map."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.library = folder, folder / "clock.so"
+        self.folder, self.preloaded = folder, folder / "clock.so"
         folder.mkdir(parents=True, exist_ok=True)
         compiler = shutil.which("cc")
         self.possible = False
         if compiler is not None:
             (folder / "clock.c").write_text(SHIM)
-            words = [compiler, "-O2", "-shared", "-fPIC", "-o", str(self.library), str(folder / "clock.c"), "-ldl"]
+            words = [compiler, "-O2", "-shared", "-fPIC", "-o", str(self.preloaded), str(folder / "clock.c"), "-ldl"]
             self.possible = subprocess.run(words, check=False, capture_output=True).returncode == 0
 
     def environment(self, machine: str) -> dict[str, str]:
@@ -75,7 +75,7 @@ class Clocks:
             return {}
         if not self._file(machine).exists():
             self.set(machine, 0.0)
-        return {"LD_PRELOAD": str(self.library), "KFL_CLOCK_FILE": str(self._file(machine))}
+        return {"LD_PRELOAD": str(self.preloaded), "KFL_CLOCK_FILE": str(self._file(machine))}
 
     def set(self, machine: str, ahead_s: float) -> None:
         """Set a machine's clock to so many seconds ahead of the right time, at once."""
