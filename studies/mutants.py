@@ -1,9 +1,11 @@
 """Do the tests notice? Change one thing in a core module, run the tests nearest to it, and see whether one fails.
 
-    python -m studies.mutants --seed 0 --count 10                       # ten mutants of each group
-    python -m studies.mutants --seed 0 --count 10 --modules algorithms
-    python -m studies.mutants --seed 0 --modules round --line 117       # every mutant of one line
-    python -m studies.mutants --table docs/results/mutants.txt          # the table of all samples played so far
+    python -m studies.mutants --seed 1 --count 100                      # a hundred mutants of each group
+    python -m studies.mutants --seed 1 --count 100 --groups algorithms
+    python -m studies.mutants --every --groups round                    # not a sample: every mutant of a group
+    python -m studies.mutants --every --groups round --only round.py:117 stem.py     # of a line, of a module
+    python -m studies.mutants --seed 1 --count 100 --again              # those that were alive, after new tests
+    python -m studies.mutants --table docs/results/mutants.txt          # the table of all that was played
 
 Mutants are drawn at random from a seed, by the operators of `studies.mutation`, and applied to a copy of the package;
 the working tree is never touched. `NEAREST` says which test files stand nearest to a group of modules. These are run
@@ -12,14 +14,14 @@ quickest first, up to `--budget` seconds of measured test time. The first failur
 mutant that no test reaches survives.
 
 Survivors that no test can kill, because the program does the same, are listed with the reason in
-`studies/equivalent_mutants.toml`, by module, function and text, so that the list outlives line numbers.
+`studies/equivalent_mutants`, by module, function and text, so that the list outlives line numbers.
 
 Why not mutmut or cosmic-ray: both are made to play every mutant of a whole project and start the tests afresh for each,
 where importing PyTorch and kfl and collecting tests would be nearly all of the time. Here one process does that once
 and is forked for each mutant, which gets its changed function by exchanging the function's code. Only what is executed
 by an import, a constant or a default, needs an import of its own. Time is processor time, so that a busy machine
-changes no verdict. Results are kept in `.cache/mutants`, as are the lines of each test, which are measured again for a
-test file or module that changes.
+changes no verdict. What was played is kept in `.cache/mutants` as it comes, as are the lines of each test, which are
+measured again for a test file or module that changes.
 """
 
 from __future__ import annotations
@@ -36,20 +38,18 @@ import shutil
 import signal
 import sys
 import time
-import tomllib
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from studies.mutant_results import Result, Sample, is_alive, key_of, summary, table
 from studies.mutant_tests import ROOT, Judge, Lines, Selection, Tracer, put_in_place, test_name
 from studies.mutation import Mutant, mutants
 
-EQUIVALENT = ROOT / "studies" / "equivalent_mutants.toml"
 GROUPS = {
     "algorithms": ["src/kfl/algorithms/*.py"],
     "scheduling": ["src/kfl/scheduling/*.py"],
@@ -61,17 +61,16 @@ GROUPS = {
 """Modules by group."""
 NEAREST = {
     "algorithms": ["tests/algorithms/*.py"],
-    "scheduling": [
-        f"tests/scheduling/test_{name}.py"
-        for name in ("account", "allocation", "baselines", "blocks", "contract", "curve", "dual", "lyapunov", "uplink")
-    ],
+    "scheduling": ["tests/scheduling/*.py", "tests/fuzz/test_problems.py", "tests/cli/test_schedule.py"],
     "wireless": ["tests/wireless/*.py"],
     "round": [
-        f"tests/simulation/test_{name}.py" for name in ("round", "run", "faults", "batteries", "sent_bits", "recompute")
+        f"tests/simulation/test_{name}.py"
+        for name in ("round", "run", "faults", "batteries", "sent_bits", "recompute", "traces", "trail")
     ]
-    + ["tests/deploy/test_validation.py"],
-    "checkpoint": ["tests/runfolder/test_checkpoint.py", "tests/simulation/test_resume.py"],
-    "validation": ["tests/deploy/test_validation.py", "tests/deploy/test_parts.py"],
+    + ["tests/deploy/test_loop.py", "tests/deploy/test_secure_fleet.py"],
+    "checkpoint": ["tests/runfolder/*.py", "tests/simulation/test_resume.py", "tests/fuzz/test_run_folders.py"],
+    "validation": [f"tests/deploy/test_{name}.py" for name in ("validation", "parts", "liars", "loop", "protocol")]
+    + ["tests/fuzz/test_uploads.py"],
 }
 """Test files nearest to a group; the doctests of its modules come on top."""
 PATIENCE_S = 30.0
@@ -84,31 +83,44 @@ BROKEN = 99
 def main() -> int:
     """Draw, play and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, nargs="+", default=[0], help="which samples (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="which sample (default 0)")
     parser.add_argument("--count", type=int, default=10, help="mutants of each group (default 10)")
-    parser.add_argument("--modules", nargs="+", choices=GROUPS, default=list(GROUPS), help="groups (default all)")
+    parser.add_argument("--every", action="store_true", help="every mutant instead of a sample")
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS), help="groups (default all)")
+    parser.add_argument("--only", nargs="+", help="of these, the modules or lines named: stem.py, round.py:117")
+    parser.add_argument(
+        "--again", action="store_true", help="of these, the ones not played yet, or alive (also before)"
+    )
+    parser.add_argument("--bodies", action="store_true", help="of these, what is executed by calls, not by imports")
     parser.add_argument("--near", nargs="+", help="test files in place of the nearest ones")
-    parser.add_argument("--line", type=int, help="instead of a sample: every mutant of this line (groups of one file)")
-    parser.add_argument("--label", default="now", help="column of the table: before, after (default now)")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of tests for each mutant (default 60)")
+    parser.add_argument("--label", default="after", help="column of the table: before, after (default after)")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests for each mutant (default 20)")
     parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "mutants", help="folder for copies and results")
-    parser.add_argument("--table", type=Path, help="only write the table of the samples kept in the work folder")
+    parser.add_argument("--table", type=Path, help="only write the table of what is kept in the work folder")
     options = parser.parse_args()
     if options.table:
-        options.table.write_text(table(options.work))
+        options.table.write_text(table(options.work, {group: _expand(GROUPS[group]) for group in GROUPS}))
         return 0
     import_once()
-    for group in options.modules:
-        study = Study(group, options.work, options.budget, options.near or _expand(NEAREST[group]))
-        seeds = {} if options.line else {seed: study.draw(seed, options.count) for seed in options.seed}
-        drawn = study.of_line(options.line) if options.line else [one for some in seeds.values() for one in some]
-        played = study.play(list(dict.fromkeys(drawn)))
-        for seed, some in seeds.items():
-            kept = options.work / "results" / f"{options.label}-{seed}" / f"{group}.json"
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps([played[mutant] for mutant in some], indent=1))
-        print(summary(group, [played[mutant] for mutant in drawn]), flush=True)
+    sample = Sample(options.work, options.label, "every" if options.every else str(options.seed))
+    for group in options.groups:
+        study = Study(group, options.work, options.budget, options.near or _expand(NEAREST[group]), sample)
+        drawn = study.every() if options.every else study.draw(options.seed, options.count)
+        drawn = [
+            mutant for mutant in drawn if _is_named(mutant, options.only) and (mutant.in_body or not options.bodies)
+        ]
+        wanted = [mutant for mutant in drawn if not options.again or study.is_open(mutant)]
+        try:
+            study.play(wanted)
+        finally:
+            study.remove()
+        print(summary(group, [sample.read(mutant.path)[key_of(mutant)] for mutant in drawn]), flush=True)
     return 0
+
+
+def _is_named(mutant: Mutant, names: list[str] | None) -> bool:
+    file = Path(mutant.path).name
+    return names is None or file in names or f"{file}:{mutant.line}" in names
 
 
 def import_once() -> None:
@@ -128,10 +140,11 @@ def import_once() -> None:
 class Study:
     """The mutants of one group of modules."""
 
-    def __init__(self, group: str, work: Path, budget_s: float, near: Iterable[str]) -> None:
-        self.group, self.work, self.budget_s = group, work, budget_s
-        self.copy = work / f"copy-{group}"
-        shutil.rmtree(self.copy, ignore_errors=True)
+    def __init__(self, group: str, work: Path, budget_s: float, near: Iterable[str], sample: Sample) -> None:
+        self.group, self.work, self.budget_s, self.sample = group, work, budget_s, sample
+        self.own = work / f"{group}-{os.getpid()}"
+        """What belongs to this process alone; others may play beside it."""
+        self.copy = self.own / "src"
         compileall.compile_dir(ROOT / "src", quiet=2)  # the copy's files have the same times, so this holds for them
         shutil.copytree(ROOT / "src", self.copy)
         (work / "lines").mkdir(parents=True, exist_ok=True)
@@ -140,20 +153,32 @@ class Study:
         """Test files, and where their lines are kept."""
         self.near: dict[str, dict[str, tuple[float, Lines]]] = {}
 
+    def remove(self) -> None:
+        """Remove what only this process needed."""
+        shutil.rmtree(self.own, ignore_errors=True)
+
+    def every(self) -> list[Mutant]:
+        """Every mutant."""
+        return [mutant for module in self.modules for mutant in mutants(module, (ROOT / module).read_bytes())]
+
     def draw(self, seed: int, count: int) -> list[Mutant]:
         """Mutants at random: each place that can be changed is as likely as any other."""
         places: dict[tuple[str, int, int], list[Mutant]] = defaultdict(list)
-        for module in self.modules:
-            for mutant in mutants(module, (ROOT / module).read_bytes()):
-                places[module, mutant.start, mutant.end].append(mutant)
+        for mutant in self.every():
+            places[mutant.path, mutant.start, mutant.end].append(mutant)
         chance = random.Random(f"{seed}/{self.group}")
         chosen = chance.sample(sorted(places), min(count, len(places)))
         return [chance.choice(places[place]) for place in chosen]
 
-    def of_line(self, line: int) -> list[Mutant]:
-        """Every mutant of one line of the group's modules."""
-        found = [mutants(module, (ROOT / module).read_bytes()) for module in self.modules]
-        return [mutant for one in found for mutant in one if mutant.line == line]
+    def is_open(self, mutant: Mutant) -> bool:
+        """Whether a mutant has not been played, or was alive.
+
+        What the tests killed before, they kill after more tests were written; it is taken over.
+        """
+        result = self.sample.read(mutant.path).get(key_of(mutant))
+        if result is None and (result := self.sample.before().read(mutant.path).get(key_of(mutant))):
+            self.sample.keep(mutant, result)
+        return result is None or is_alive(result)
 
     def map_path(self, name: str) -> Path:
         """Where the lines of a test file are kept: elsewhere when it or a module changes."""
@@ -162,21 +187,20 @@ class Study:
             digest.update(path.read_bytes())
         return self.work / "lines" / f"{self.group}-{name.replace('/', '.')}-{digest.hexdigest()}.json"
 
-    def play(self, drawn: list[Mutant]) -> dict[Mutant, dict[str, Any]]:
-        """What became of each mutant."""
-        inside = [mutant for mutant in drawn if mutant.in_body]
-        kept = self.work / f"played-{self.group}.json"
-        kept.unlink(missing_ok=True)
+    def play(self, drawn: list[Mutant]) -> None:
+        """Play each mutant, and keep what became of it."""
+        inside, done = [mutant for mutant in drawn if mutant.in_body], self.own / "done"
         # One process collects the tests and is forked for each mutant of a function; it also measures the lines.
-        code, output = self.child(lambda: self.pytest(list(self.maps), [Server(self, inside, kept)]), 3600, 36000)
-        if not kept.exists():
+        code, output = self.child(lambda: self.pytest(list(self.maps), [Server(self, inside, done)]), 36000, 36000)
+        if not done.exists():
             raise SystemExit(f"The tests cannot be run ({code}):\n{output[-2000:]}")
         self.near = {name: json.loads(path.read_text()) for name, path in self.maps.items()}
-        played = dict(zip(inside, json.loads(kept.read_text()), strict=True))
         # What an import executes needs an import of its own.
-        return played | {mutant: self.play_by_import(mutant) for mutant in drawn if mutant not in played}
+        for mutant in drawn:
+            if not mutant.in_body:
+                self.sample.keep(mutant, self.play_by_import(mutant))
 
-    def play_by_import(self, mutant: Mutant) -> dict[str, Any]:
+    def play_by_import(self, mutant: Mutant) -> Result:
         """Whether the tests that use a module notice a mutant that is executed when it is imported."""
         source, tests, code, output = (ROOT / mutant.path).read_bytes(), self.tests_of(mutant), 0, ""
         files = [name for name, all_tests in self.near.items() if tests.keys() & all_tests.keys()]
@@ -195,7 +219,7 @@ class Study:
         cpu_s = PATIENCE_S + 5 * sum(tests.values())
         return cpu_s, 30 * cpu_s
 
-    def result(self, mutant: Mutant, tests: dict[str, float], code: int, killer: str) -> dict[str, Any]:
+    def result(self, mutant: Mutant, tests: dict[str, float], code: int, killer: str) -> Result:
         """What became of a mutant, as plain values; said as it comes."""
         verdict = "not reached" if not tests else {0: "survived", 1: "killed"}.get(code, f"killed ({code})")
         before, after = mutant.diff((ROOT / mutant.path).read_bytes())
@@ -245,12 +269,12 @@ class Study:
         # Doctests are those of the copy: a module's own file would be the one without the mutant.
         paths = [str(self.copy / Path(name).relative_to("src")) if name.startswith("src") else name for name in files]
         options = f"--rootdir={ROOT} -c {ROOT}/pyproject.toml -q -p no:cacheprovider -n 0 --hypothesis-seed=0 --tb=line"
-        options += f" -W ignore::pytest.PytestAssertRewriteWarning --basetemp={self.work}/tmp-{self.group}"
+        options += f" -W ignore::pytest.PytestAssertRewriteWarning --basetemp={self.own}/tmp"
         return int(pytest.main([*options.split(), *more, *paths], plugins))
 
     def child(self, work: Callable[[], int], cpu_s: float, wall_s: float) -> tuple[int | None, str]:
         """Do something in a forked process: its exit code, None if it took too long, and what it printed."""
-        output = self.work / f"output-{self.group}-{os.getpid()}.txt"
+        output = self.own / f"output-{os.getpid()}.txt"
         sys.stdout.flush()
         process = os.fork()
         if process == 0:
@@ -286,12 +310,14 @@ class Study:
 class Server:
     """A pytest plugin that collects the tests once, and plays every mutant in a process forked from there."""
 
-    def __init__(self, study: Study, drawn: list[Mutant], kept: Path) -> None:
-        self.study, self.drawn, self.kept = study, drawn, kept
+    def __init__(self, study: Study, drawn: list[Mutant], done: Path) -> None:
+        self.study, self.drawn, self.done = study, drawn, done
         self.items: dict[str, pytest.Item] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Instead of running the tests: measure those that nobody has measured, then play."""
+        if session.testsfailed:
+            raise session.Interrupted("a test file cannot be collected")
         study = self.study
         self.items = {test_name(item, study.copy): item for item in session.items}
         for name, path in study.maps.items():
@@ -301,11 +327,12 @@ class Server:
                 study.child(partial(self.run, of_file, tracer), 3600, 36000)
                 print(f"{len(of_file)} tests of {name} measured", file=sys.__stderr__, flush=True)
             study.near[name] = json.loads(path.read_text())
-        played = [self.play(mutant) for mutant in self.drawn]
-        self.kept.write_text(json.dumps(played))
+        for mutant in self.drawn:
+            study.sample.keep(mutant, self.play(mutant))
+        self.done.touch()
         return True
 
-    def play(self, mutant: Mutant) -> dict[str, Any]:
+    def play(self, mutant: Mutant) -> Result:
         """Fork, put the mutant in place, and run its tests."""
         tests = self.study.tests_of(mutant)
 
@@ -332,47 +359,6 @@ class Server:
 def _expand(patterns: Iterable[str]) -> list[str]:
     found = (path for pattern in patterns for path in sorted(ROOT.glob(pattern)))
     return [str(path.relative_to(ROOT)) for path in found if path.name not in ("__init__.py", "conftest.py")]
-
-
-def is_equivalent(result: dict[str, Any]) -> str | None:
-    """Why a survivor is judged equivalent; None if it is not."""
-    for entry in tomllib.loads(EQUIVALENT.read_text()).get("mutant", []) if EQUIVALENT.exists() else []:
-        if all(entry[name] == result[name] for name in ("module", "function", "before", "after")):
-            return str(entry["why"])
-    return None
-
-
-def summary(group: str, played: list[dict[str, Any]]) -> str:
-    """One line on a group, and its survivors."""
-    survivors = [one for one in played if not one["verdict"].startswith("killed")]
-    judged = [(one, is_equivalent(one)) for one in survivors]
-    equivalent = sum(why is not None for _, why in judged)
-    alive, real = len(survivors) - equivalent, len(played) - equivalent
-    share = 100 * (real - alive) / real if real else 100.0
-    lines = [f"{group:12}{len(played):8}{len(played) - len(survivors):8}{equivalent:12}{alive:10}{share:8.0f} %"]
-    for one, why in judged:
-        if why is None:
-            lines += [f"    {one['verdict']}: {one['module']}:{one['line']} {one['function']}"]
-            lines += [f"      - {one['before']}", f"      + {one['after']}"]
-    return "\n".join(lines)
-
-
-def table(work: Path) -> str:
-    """All samples that were played, with what survived."""
-    text = ["Mutants of the core modules under the nearest tests: python -m studies.mutants", ""]
-    for folder in sorted((work / "results").iterdir()):
-        text += [
-            f"sample {folder.name}",
-            f"{'':12}{'mutants':>8}{'killed':>8}{'equivalent':>12}{'alive':>10}{'noticed':>10}",
-        ]
-        everything: list[dict[str, Any]] = []
-        for group in GROUPS:
-            if (folder / f"{group}.json").exists():
-                played = json.loads((folder / f"{group}.json").read_text())
-                everything += played
-                text.append(summary(group, played).partition("\n")[0])
-        text += [*summary("all", everything).splitlines(), ""]
-    return "\n".join(text)
 
 
 if __name__ == "__main__":
