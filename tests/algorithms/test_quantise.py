@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import pytest
 import torch
@@ -10,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.algorithms import Kfl, Upload
-from kfl.algorithms.quantise import encode, message_bits, pack, packed_bits, packed_format, quantise_rows, unpack
+from kfl.algorithms.quantise import (
+    Quantised,
+    encode,
+    message_bits,
+    pack,
+    packed_bits,
+    packed_format,
+    quantise_rows,
+    unpack,
+)
 from kfl.core.errors import ConfigError
 from kfl.engine import RoundKey
 
@@ -152,3 +162,97 @@ def test_no_scale_is_much_better_than_the_chosen_one(bits):
 def test_what_is_not_finite_arrives_as_such():
     assert not torch.isfinite(unpack(pack(torch.tensor([1.0, math.nan]), [2], 1), [2], 1)).any()
     assert not torch.isfinite(unpack(pack(torch.tensor([1.0, math.inf]), [2], 4), [2], 4)).any()
+
+
+@pytest.mark.parametrize(
+    ("bits", "parts", "scales", "sent"),
+    [
+        (1, [[1, -1, 1, 1, -1, -1, -1, -1, 1]], [1], [0b00001101, 0b1]),
+        (2, [[-3, -1, 1, 3, 3]], [1], [0b11_10_01_00, 0b11]),
+        (3, [[7, -7, 1], [-3.5, 1.5]], [1, 0.5], [0b00_000_111, 0b101_000_1]),
+        (8, [[255, -255, 1]], [1], [255, 0, 128]),
+        (9, [[511, 1, 3, -1]], [1], [0b11111111, 0b0000000_1, 0b000001_10, 0b11111_100, 0b0111]),
+        (12, [[4095, -4095]], [1], [255, 15, 0]),
+        (4, [[], [15, -15]], [0, 1], [0b0000_1111]),
+        (4, [[1e-60, -1e-60], [0, 0]], [0, 0], [0, 0]),
+        (1, [[0, 0]], [0], [0]),
+    ],
+)
+def test_codes_go_into_bytes_from_the_lowest_bit_on(bits, parts, scales, sent):
+    """Written down by hand: both ends of a fleet must agree on it, whichever version of the program they run."""
+    sizes = [len(part) for part in parts]
+    values = torch.tensor([value for part in parts for value in part], dtype=torch.float64)
+    found = pack(values, sizes, bits)
+    assert found["scales"].tolist() == scales and found["codes"].tolist() == sent
+    assert unpack(found, sizes, bits).tolist() == values.float().tolist()
+
+
+def test_halfway_between_two_points_of_the_grid_the_larger_is_sent():
+    values = torch.tensor([511.0, 0.0, 2.0, -2.0])
+    assert unpack(pack(values, [4], 9), [4], 9).tolist() == [511.0, 1.0, 3.0, -1.0]
+
+
+@pytest.mark.parametrize("bits", [2, 3, 5, 8])
+def test_the_scale_is_the_best_of_those_that_are_tried(bits):
+    """Beside plain Python: 24 grids, each 0.9 of the one before, and for the codes of each the scale that suits best.
+
+    Scaling all values scales the choice, so that small updates are treated like large ones.
+    """
+    draw = torch.Generator().manual_seed(bits)
+    for values in (
+        torch.randn(60, generator=draw) ** 3,
+        torch.rand(60, generator=draw),
+        torch.randn(3, generator=draw),
+    ):
+        exact, top, found = [abs(value) for value in values.double().tolist()], 2**bits - 1, []
+        for power in range(24):
+            tried = max(exact) / top * 0.9**power
+            codes = [min(2 * math.floor(value / tried / 2) + 1, top) for value in exact]
+            best = sum(map(operator.mul, codes, exact)) / sum(code**2 for code in codes)
+            lost = sum((best * code - value) ** 2 for code, value in zip(codes, exact, strict=True))
+            found.append((lost, best))
+        for factor in (1.0, 2.0**-30, 2.0**30):
+            (scale,) = pack(factor * values, [len(values)], bits)["scales"].tolist()
+            assert scale == pytest.approx(factor * min(found)[1], rel=1e-6)
+
+
+def test_above_eight_bits_the_grid_reaches_the_largest_value():
+    values = torch.tensor([1000.0, *[0.01 * place for place in range(-40, 41)]])
+    for bits in (8, 9, 31):
+        (scale,) = pack(values, [len(values)], bits)["scales"].tolist()
+        reaches = scale * (2**bits - 1)
+        assert (reaches == pytest.approx(1000.0, rel=1e-6)) == (bits > 8)
+    assert pack(values, [len(values)], 32)["values"].equal(values)
+
+
+@pytest.mark.parametrize("bits", [1, 4, 31])
+def test_equal_values_need_no_grid(bits):
+    for draw in (None, torch.Generator().manual_seed(0)):
+        sent = encode(torch.full((2, 3), 2.5), bits, draw)
+        assert sent.codes.tolist() == [[0, 0, 0]] * 2 and sent.codes.dtype == torch.int64
+        assert sent.decode().tolist() == [[2.5] * 3] * 2
+
+
+def test_a_draw_that_rounds_to_one_still_gives_a_code_that_fits():
+    """With 31 bits the largest value and a draw just below 1 add up to 2^31. Seed 286 has such a draw."""
+    values = torch.ones(100_001)
+    values[0] = 0.0
+    sent = encode(values, 31, torch.Generator().manual_seed(286))
+    assert int(sent.codes.max()) == 2**31 - 1
+
+
+def test_codes_decode_to_equal_steps_between_the_ends():
+    grid = Quantised(torch.arange(8), -1.0, 2.5, bits=3).decode()
+    assert grid.dtype == torch.float32 and grid.tolist() == [-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
+
+
+def test_with_all_bits_values_are_left_alone():
+    values, rows = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([True, True, False])
+    assert quantise_rows(values, rows, bits=32) is values
+    fine = quantise_rows(values, rows, bits=31)
+    assert fine is not values and fine[2].tolist() == [0.0] * 4
+    torch.testing.assert_close(fine[:2], values[:2])
+    some = torch.tensor([[1.0, 2.0], [1.0, math.inf]])
+    assert quantise_rows(some, torch.tensor([True, True]), bits=2) is some
+    assert quantise_rows(some, torch.tensor([True, False]), bits=2).tolist() == [[1.0, 2.0], [0.0, 0.0]]
+    assert [message_bits(10, bits) for bits in (31, 32)] == [310 + 64, 320]
