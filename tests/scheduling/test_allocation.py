@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling.allocation import AllocationProblem, allocate
+from kfl.scheduling.allocation import AllocationProblem, _residual, allocate, share_band
 from kfl.scheduling.as_printed import printed_algorithm2, printed_rule
 from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.status import Status
@@ -432,3 +432,195 @@ def test_the_printed_rule_for_empty_queues_sends_at_full_power() -> None:
     np.testing.assert_allclose(printed.power_w, 1.0, rtol=1e-9)
     assert printed.energy_j.sum() > 10 * ours.energy_j.sum()
     np.testing.assert_array_equal(printed_rule(*problem().checked()[:3]).share, allocate(problem()).share)
+
+
+# ── What the answer says ─────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "value"),
+    [
+        ("slowest_s", None, 2.0),
+        ("static_power_w", 0.0, 0.02),
+        ("circuit_power_w", 0.0, 0.1),
+        ("amplifier_efficiency", 1.0, 0.5),
+        ("min_power_w", 0.0, 1e-4),
+    ],
+)
+def test_one_word_on_the_device_asks_for_the_whole_device(name: str, printed: float | None, value: float) -> None:
+    fixed = problem(fastest_s=0.2, work_j_s2=0.01)
+    assert fixed.printed_model and allocate(fixed).compute_time_s is None
+    of_one_device = np.array([0.2 if printed is None else printed] * 2 + [value])
+    for word in (value, of_one_device):
+        stated = replace(fixed, **{name: word})
+        clock_s = allocate(stated).compute_time_s
+        assert not stated.printed_model and clock_s is not None
+        slowed = np.broadcast_to(word, 3) > 0.2 if name == "slowest_s" else np.zeros(3, bool)
+        np.testing.assert_array_equal(clock_s > 0.2, slowed)
+        np.testing.assert_allclose(clock_s[~slowed], 0.2, rtol=1e-12)
+
+
+def test_half_the_amplifier_costs_twice_the_joules_for_the_same_shares() -> None:
+    ours, poor = allocate(problem()), allocate(problem(fastest_s=0.2, amplifier_efficiency=0.5))
+    np.testing.assert_allclose(poor.share, ours.share, rtol=1e-6)
+    np.testing.assert_allclose(poor.energy_j, 2 * ours.energy_j, rtol=1e-6)
+    np.testing.assert_allclose(poor.upload_time_s, problem().upload_time_s, rtol=1e-6)
+
+
+def test_an_answer_adds_up() -> None:
+    stated = problem(weight=np.array([2.0, 0.0, 3.0]))
+    best = allocate(stated)
+    assert best.objective == pytest.approx(2 * best.energy_j[0] + 3 * best.energy_j[2], rel=1e-14)
+    np.testing.assert_allclose(best.power_w * best.upload_time_s, best.energy_j, rtol=1e-14)
+    np.testing.assert_array_equal(best.upload_time_s, stated.upload_time_s)
+    assert best.multiplier > 0 and best.compute_time_s is None
+
+
+def test_what_does_not_fit_has_no_numbers_and_a_free_band_no_price() -> None:
+    stuck = allocate(problem(gain=np.array([1e-9, 0.0, 1e-12])))
+    assert np.isnan(stuck.multiplier) and np.isnan(stuck.residual) and stuck.objective == np.inf
+    for values in (stuck.share, stuck.power_w, stuck.energy_j, stuck.upload_time_s):
+        assert values.tolist() == [0, 0, 0]
+    assert allocate(problem(payload_bits=np.zeros(3))).multiplier == 0
+
+
+def test_a_channel_so_good_that_joules_vanish_leaves_the_least_shares() -> None:
+    """a = B N₀ T / h is 0 in floating point: nobody's share saves anything, and the band has no price."""
+    superb = {"gain": np.full(3, 1e165), "noise_w_per_hz": 1e-165, "max_power_w": np.full(3, 1e-30)}
+    best = allocate(problem(**superb, share_floor=np.array([0.5, 0.1, 0.0])))
+    assert best.feasible and best.multiplier == best.residual == best.objective == 0
+    assert best.share[0] == 0.5 and best.share[1] == 0.1 and 0 < best.share[2] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("last", "feasible"), [(0.25, True), (0.25 + 0.9e-12, True), (0.25 + 1.5e-12, False), (0.26, False)]
+)
+def test_least_shares_may_exceed_the_band_by_rounding_alone(last: float, feasible: bool) -> None:
+    best = allocate(problem(share_floor=np.array([0.5, 0.25, last])))
+    assert bool(best.feasible) == feasible
+    if feasible:
+        np.testing.assert_allclose(best.share, [0.5, 0.25, 0.25], rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("floors", "code", "device"),
+    [
+        ([1.0, 0.5, 0.0], "crowded", 0),
+        ([0.5, 1.0 + 1e-12, 0.0], "crowded", 1),
+        ([0.3, 1.0 + 3e-12, 0.0], "floor_above_band", 1),
+        ([0.3, 2.0, 3.0], "floor_above_band", 1),
+        ([0.4, 0.5, 0.3], "crowded", 1),
+    ],
+)
+def test_the_first_device_to_blame_is_named(floors: list[float], code: str, device: int) -> None:
+    status = allocate(problem(payload_bits=np.full(3, 1e4), share_floor=np.array(floors))).status
+    assert isinstance(status, Status) and (status.code, dict(status.devices)) == (code, {"crowded": (device,)})
+    if code == "crowded":
+        assert status.facts == pytest.approx({"devices": 3, "total": sum(floors), "largest": max(floors)}, rel=1e-3)
+    else:
+        assert status.facts == {"share_floor": floors[device]}
+
+
+def test_of_several_late_or_deaf_devices_the_first_is_named() -> None:
+    late = allocate(problem(upload_time_s=np.array([1.0, -1.0, -2.0]))).status
+    assert late == Status("past_deadline", {"past_deadline": (1,)}, {"upload_time_s": -1.0})
+    assert allocate(problem(gain=np.array([1e-9, 0.0, 0.0]))).status.devices == {"out_of_reach": (1,)}
+
+
+def test_each_problem_of_a_batch_has_its_own_reason() -> None:
+    rows = {name: np.tile(getattr(problem(), name), (4, 1)) for name in _PER_DEVICE}
+    rows["payload_bits"][1] = [1e6, 5e5, 4e7]
+    rows["upload_time_s"][2, 0] = -0.5
+    mask = np.ones((4, 3), bool)
+    mask[3, 0] = False
+    floors = np.zeros((4, 3))
+    floors[3] = [9.0, 0.4, 0.7]
+    stated = AllocationProblem(np.array([1e6, 2e6, 3e6, 1e6]), 4e-21, **rows, included=mask, share_floor=floors)
+    best = allocate(stated)
+    assert best.feasible.tolist() == [True, False, False, False] and isinstance(best.status, tuple)
+    assert best.status[0].ok and best.status[2].facts == {"upload_time_s": -0.5}
+    reached = np.log2(1 + 1e-12 / (2e6 * 4e-21))
+    assert best.status[1].code == "out_of_reach" and best.status[1].devices == {"out_of_reach": (2,)}
+    assert best.status[1].facts == pytest.approx({"needed": 4e7 / 2e6 / 0.8, "reached": reached}, rel=1e-12)
+    assert best.status[3].devices == {"crowded": (2,)}
+    assert best.status[3].facts == pytest.approx({"devices": 2, "total": 1.1, "largest": 0.7})
+    assert np.isnan(best.multiplier).tolist() == np.isnan(best.residual).tolist() == [False, True, True, True]
+
+
+def test_without_a_mask_all_devices_are_counted() -> None:
+    uplink, weight, floor, _ = problem(share_floor=np.full(3, 0.4)).checked()
+    assert share_band(uplink, weight, floor).status.facts["devices"] == 3
+
+
+# ── The residual ─────────────────────────────────────────────────────────────
+
+
+def _residual_at(share: list[float], log_price: float, log_weight: float = 0.0, floor: float = 0.1) -> float:
+    """Of devices with E = θ (e^{1/θ} − 1)."""
+    one = np.ones((1, len(share)))
+    curves = UploadCurve.of(one, one)
+    return float(_residual(np.array([log_price]), np.array([share]), curves, log_weight * one, floor * one)[0])
+
+
+def test_the_residual_is_the_largest_violation() -> None:
+    at_half = float(np.log(np.exp(2) + 1))  # G(2) = e² + 1
+    assert _residual_at([0.5, 0.5], at_half) == pytest.approx(0, abs=1e-12)
+    # A price that is 1 % too low or too high, where shares are free.
+    assert _residual_at([0.5, 0.5], at_half - np.log(1.01)) == pytest.approx(0.01)
+    assert _residual_at([0.5, 0.5], at_half + np.log(1.01)) == pytest.approx(1 - 1 / 1.01)
+    # At its floor a device may want less, but not more.
+    assert _residual_at([0.5, 0.5], at_half + 1.0, floor=0.5) == 0
+    assert _residual_at([0.5, 0.5], at_half - np.log(1.5), floor=0.5) == pytest.approx(0.5)
+    # The whole band is used, and no more.
+    assert _residual_at([0.5, 0.25], at_half + 9, floor=0.6) == pytest.approx(0.25)
+    assert _residual_at([0.5, 0.5, 0.5], at_half) == pytest.approx(0.5)
+    # Where nobody's joules have a price, band may be left.
+    assert _residual_at([0.5, 0.25], -np.inf, log_weight=-np.inf) == 0
+    assert _residual_at([0.5, 0.75], -np.inf, log_weight=-np.inf) == pytest.approx(0.25)
+
+
+# ── More of the input ────────────────────────────────────────────────────────
+
+
+def test_limits_of_a_whole_device_may_be_met_exactly() -> None:
+    assert allocate(problem(**{**WHOLE, "slowest_s": 0.2, "amplifier_efficiency": 1.0, "min_power_w": 0.0})).feasible
+    exact = problem(**WHOLE).checked()[0]
+    assert replace(problem(**WHOLE), min_power_w=1.0).checked()[0].min_power_w.tolist() == [1.0] * 3
+    assert exact.once_j.tolist() == [0, 0, 0]  # type: ignore[attr-defined]
+
+
+def test_devices_without_a_say_are_not_looked_at() -> None:
+    """Whatever is written of a device that is not included, the others share the band as if it were not there."""
+    mask = np.array([True, False, True])
+    strange = {name: np.array([value, np.nan, value]) for name, value in WHOLE.items()}
+    whole, alone = (
+        allocate(problem(**strange, included=mask)),
+        allocate(problem(**WHOLE, **{name: np.asarray(getattr(problem(), name))[mask] for name in _PER_DEVICE})),
+    )
+    assert whole.share[1] == whole.energy_j[1] == 0
+    np.testing.assert_allclose(whole.share[mask], alone.share, rtol=1e-9)
+
+
+def test_plain_numbers_are_not_a_list_of_devices() -> None:
+    with pytest.raises(ConfigError, match=r"^gain is \[\], but must be an array with one entry for each"):
+        allocate(problem(**dict.fromkeys(_PER_DEVICE, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gain": np.array([1.0, -2.0, -3.0])}, r"^gain of device 1 is -2\.0"),
+        ({"gain": np.tile(np.array([1.0, 1.0, -1.0]), (1, 2, 1))}, r"^gain of device 2 in problem 0, 0 is -1\.0"),
+        ({"bandwidth_hz": np.array([1e6, -4.0, 0.0])}, r"^bandwidth_hz is -4\.0"),
+        ({"noise_w_per_hz": np.ones(2)}, r"^noise_w_per_hz is \(2,\), but must be .* batch shape \(\)"),
+        ({"weight": np.ones((2, 3)), "bandwidth_hz": np.ones(3)}, r"^bandwidth_hz is \(3,\).* batch shape \(2,\)"),
+        ({"included": np.ones(2, bool)}, "one common shape"),
+        ({**WHOLE, "slowest_s": np.array([2.0, 0.19, 2.0])}, r"^slowest_s of device 1 is 0\.19"),
+        ({**WHOLE, "min_power_w": np.array([0.0, 0.0, 1.01])}, r"^min_power_w of device 2 is 1\.01"),
+        ({**WHOLE, "fastest_s": -1.0}, r"^fastest_s of device 0 is -1\.0"),
+        ({**WHOLE, "static_power_w": np.inf}, r"^static_power_w of device 0 is inf"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        allocate(problem(**changes))

@@ -10,7 +10,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.scheduling import Dual, Observation, SchedulerState, Uplink, curve
+from kfl.scheduling import Dual, Observation, SchedulerState, Status, Uplink, curve
 from kfl.scheduling._band import Candidates, band_log_price
 from kfl.scheduling._relaxation import (
     critical_log_prices,
@@ -20,6 +20,7 @@ from kfl.scheduling._relaxation import (
     shares_at_price,
 )
 from kfl.scheduling._repair import repair, set_values
+from kfl.scheduling.allocation import share_band
 from kfl.scheduling.curve import UploadCurve
 
 BAND, NOISE = 1e5, 4e-21
@@ -264,3 +265,90 @@ def test_nothing_is_worth_it_when_v_is_zero() -> None:
 def test_bad_parameters_are_named(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=field):
         Dual(**{field: value})
+
+
+# ── What a decision says of itself ───────────────────────────────────────────
+
+
+def _four(**changes: object) -> Observation:
+    """Four devices without a radio, each worth 1 at V = 0.01 before its 0.1 J of computing."""
+    four = np.ones(4)
+    base = Observation(0, 0, 100 * four, four > 0, 0.5 * four, 0.1 * four, np.inf * four, False, None)
+    return replace(base, **changes)
+
+
+def _idle(queue: list[float] | None = None) -> SchedulerState:
+    return SchedulerState(200, np.full(4, 0.1), np.zeros(4) if queue is None else np.array(queue))
+
+
+def test_without_a_radio_whoever_is_worth_more_than_nothing_takes_part() -> None:
+    decision = Dual(v=0.01).decide(_idle([0.0, 5.0, 10.0, 20.0]), _four())
+    assert decision.chosen.tolist() == [True, True, False, False] and decision.status.ok
+    assert decision.objective == pytest.approx(-1.5) and decision.lower_bound == decision.objective
+    assert decision.share.tolist() == [0, 0, 0, 0]
+
+
+def test_why_nobody_takes_part() -> None:
+    link = Uplink(1e5, NOISE, np.full(4, 1e-9), np.full(4, 1e4), np.full(4, 0.5), np.full(4, 0.5))
+    radio, dear, scheduler = _four(uplink=link), _idle([1e3] * 4), Dual(v=0.01)
+    some = np.array([True, True, False, False])
+    cases = [
+        (scheduler, dear, _four(), Status("nobody_worth")),
+        (scheduler, dear, _four(available=some), Status("nobody_worth")),
+        (scheduler, dear, _four(available=~np.ones(4, bool)), Status("nobody_available")),
+        (
+            scheduler,
+            dear,
+            _four(available=~np.ones(4, bool), empty=some),
+            Status("nobody_charged", {"empty": (0, 1)}),
+        ),
+        (
+            scheduler,
+            _idle([0.0, 0.0, 0.0, 1e3]),
+            replace(radio, uplink=replace(link, gain=np.array([0.0, 0.0, 1e-9, 0.0])), available=np.arange(4) != 2),
+            Status("nobody_worth_able", {"out_of_reach": (0, 1)}),
+        ),
+        # It could pay for a share, but not within the dearest upload that it is allowed.
+        (Dual(dearest_upload=1e-9), _idle(), radio, Status("nobody_worth")),
+        # Worth its computing, but not the dearest joules of its upload.
+        (scheduler, _idle([9.99] * 4), replace(radio, uplink=replace(link, gain=np.full(4, 1e-14))), None),
+    ]
+    for who, state, seen, status in cases:
+        decision = who.decide(state, seen)
+        assert not decision.chosen.any() and decision.objective == 0 and decision.lower_bound <= 0
+        assert decision.chosen.shape == decision.share.shape == (4,)
+        assert status is None or decision.status == status
+
+
+def test_devices_that_cannot_send_leave_the_band_to_the_others() -> None:
+    link = Uplink(1e5, NOISE, np.array([1e-9, 0.0, 1e-9, 1e-9]), np.full(4, 1e4), np.full(4, 0.5), np.full(4, 0.5))
+    decision = Dual(v=0.01).decide(_idle(), _four(uplink=link))
+    assert decision.chosen.tolist() == [True, False, True, True]
+    np.testing.assert_allclose(decision.share, [1 / 3, 0, 1 / 3, 1 / 3])
+
+
+def test_the_bound_lies_below_by_some_units_in_the_last_place_of_what_it_is_made_of() -> None:
+    """Everybody fits and joules are nearly as dear as data: Σ (V γ D + q E_L) is a hundred times the objective."""
+    link = Uplink(1e5, NOISE, np.full(4, 1e-9), np.full(4, 1e2), np.full(4, 0.5), np.full(4, 0.5))
+    decision = Dual(v=0.01).decide(_idle([9.8] * 4), _four(uplink=link))
+    assert decision.chosen.all()
+    assert 1e-14 * 7.92 < decision.gap < 2e-14 * 7.92
+
+
+def test_the_band_is_shared_by_the_queues_and_a_small_price() -> None:
+    """ε, or what costs a thousandth of the least device's data at most; 1 where nobody's joules have a price."""
+    link = Uplink(1e5, NOISE, np.array([1e-9, 1e-10, 1e-11, 1e-11]), np.full(4, 5e4), np.full(4, 0.5), np.full(4, 0.5))
+    seen = _four(uplink=link, samples=np.array([100.0, 200.0, 300.0, 400.0]))
+    most = 1e-3 * 0.01 * 100 / (4 * 0.5 * 0.5)
+    for epsilon, queue, price in (
+        (1e-6, [0.0, 0.0, 1e-7, 1e-6], 1e-7),
+        (1e9, [0.0, 0.0, most, most / 2], most),
+        (0.0, [0.0, 0.0, 0.0, 0.0], 1.0),
+    ):
+        decision = Dual(v=0.01, epsilon=epsilon).decide(_idle(queue), seen)
+        wanted = share_band(link, np.array(queue) + price, seen.power_floor)
+        assert decision.chosen.all()
+        np.testing.assert_allclose(decision.share, wanted.share, rtol=1e-6)
+        np.testing.assert_allclose(decision.upload_energy_j, wanted.energy_j, rtol=1e-5)
+    silent = Dual(v=0.01, epsilon=1e9).decide(_idle(), replace(seen, uplink=replace(link, payload_bits=np.zeros(4))))
+    assert silent.chosen.all() and silent.upload_energy_j.sum() == 0

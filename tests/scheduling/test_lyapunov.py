@@ -11,11 +11,13 @@ from kfl.core.errors import ConfigError
 from kfl.scheduling import curve
 from kfl.scheduling._band import Candidates
 from kfl.scheduling._prefix import best_prefix
-from kfl.scheduling.base import Observation, SchedulerState, Uplink
+from kfl.scheduling.base import Observation, SchedulerState
 from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.lyapunov import Lyapunov, line_up
 from kfl.scheduling.objective import data_weight
 from kfl.scheduling.serve import reachable, serve, share_floor
+from kfl.scheduling.status import Status
+from kfl.scheduling.uplink import DeviceUplink, Uplink
 from tests.reference.literal_algorithm3 import literal_best_prefix
 from tests.reference.rounds import KINDS, instance, paper_round
 
@@ -372,3 +374,78 @@ def test_a_hard_budget_is_a_floor_not_a_filter() -> None:
 def test_a_hard_budget_without_a_radio_pays_for_computing() -> None:
     seen = observe(uplink=None, hard_budget=True, battery_j=np.array([1.0, 0.05, 0.2, np.inf]))
     np.testing.assert_array_equal(serve(seen, np.ones(4, bool), np.ones(4)).chosen, [True, False, True, True])
+
+
+# ── The order, and what a round says of itself ───────────────────────────────
+
+
+def test_the_printed_rule_is_not_for_whole_devices() -> None:
+    one = np.ones(4)
+    link = DeviceUplink(
+        **vars(observe().uplink),
+        fastest_s=0.5 * one,
+        slowest_s=one,
+        work_j_s2=0.01 * one,
+        static_power_w=0 * one,
+        circuit_power_w=0.1 * one,
+        amplifier_efficiency=0.5 * one,
+        min_power_w=0 * one,
+        once_j=0 * one,
+    )
+    seen = observe(uplink=link)
+    with pytest.raises(ConfigError, match=r"^scheduler\.as_printed is True, but must be false in a cell with whole"):
+        Lyapunov(v=0.01, as_printed=True).decide(state(np.zeros(4)), seen)
+    assert Lyapunov(v=0.01).decide(state(np.zeros(4)), seen).chosen.all()
+    assert Lyapunov(as_printed=True).small_price(state(np.zeros(4)), observe()) == 0
+    assert Lyapunov(v=0.01, as_printed=True).decide(state(np.zeros(4)), observe()).chosen.all()
+
+
+def test_devices_stand_in_line_by_what_they_cost_less_what_they_are_worth() -> None:
+    """Δ = −V γ D + q (E_L + E_U(1/K)), by hand; the unreachable are not in line."""
+    rng = np.random.default_rng(4)
+    seen = observe(
+        samples=rng.uniform(50, 150, 4),
+        base_energy_j=rng.uniform(0.05, 0.2, 4),
+        payload_bits=np.full(4, 5e5),
+        gain=np.array([1e-12, 3e-13, 1e-12, 3e-13]),
+        available=np.array([True, True, True, True]),
+    )
+    for seed in range(20):
+        queue = np.random.default_rng(seed).exponential(5.0, 4)
+        link = seen.uplink
+        upload = 0.25 * 1e6 * 4e-21 / link.gain * (2 ** (5e5 / (0.25 * 1e6 * 0.5)) - 1) * 0.5
+        delta = queue * (seen.base_energy_j + upload) - 0.01 * seen.samples
+        candidates, order = line_up(0.01, 0.5, queue, seen)
+        np.testing.assert_array_equal(order, np.argsort(delta))
+        np.testing.assert_array_equal(candidates.queue_j, queue[order])
+        np.testing.assert_allclose(candidates.value, 0.01 * seen.samples[order])
+        np.testing.assert_array_equal(candidates.base_energy_j, seen.base_energy_j[order])
+        np.testing.assert_array_equal(candidates.floor, share_floor(seen)[order])
+        np.testing.assert_allclose(candidates.log_weight, np.log(queue[order] + 0.5))
+    assert line_up(0.01, 0.5, queue, replace(seen, available=np.array([True, False, True, False])))[1].tolist() in (
+        [0, 2],
+        [2, 0],
+    )
+
+
+def test_ties_go_to_the_smaller_floor_and_then_to_the_first() -> None:
+    seen = observe(gain=np.array([1e-11, 1e-10, 1e-11, 1e-9]))
+    assert line_up(0.01, 0.0, np.zeros(4), seen)[1].tolist() == [3, 1, 0, 2]
+
+
+def test_the_status_of_a_round() -> None:
+    """Nobody is there; nobody who is has charge; nobody is worth it; some who are there cannot."""
+    idle, dear = state(np.zeros(4)), state(np.full(4, 1e3))
+    scheduler = Lyapunov(v=0.01)
+    away = observe(available=np.zeros(4, bool))
+    assert scheduler.decide(idle, away).status == Status("nobody_available")
+    flat = replace(away, empty=np.array([True, False, True, False]))
+    assert scheduler.decide(idle, flat).status == Status("nobody_charged", {"empty": (0, 2)})
+    assert scheduler.decide(dear, observe()).status == Status("nobody_worth")
+    some_away = observe(available=np.array([True, False, True, True]))
+    assert scheduler.decide(dear, some_away).status == Status("nobody_worth")
+    assert scheduler.decide(idle, some_away).status == Status()
+    some_flat = replace(some_away, empty=np.array([False, True, False, False]))
+    assert scheduler.decide(idle, some_flat).status == Status("unschedulable", {"empty": (1,)}, {"devices": 4})
+    late = observe(upload_time_s=np.array([0.5, 0.5, -1.0, 0.5]))
+    assert scheduler.decide(idle, late).status == Status("unschedulable", {"past_deadline": (2,)}, {"devices": 4})

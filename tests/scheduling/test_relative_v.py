@@ -170,3 +170,128 @@ def test_whole_devices_with_empty_queues_need_not_hurry(kind):
         spent_j[epsilon] = (decision.compute_energy_j + decision.upload_energy_j).reshape(2, 20).sum(axis=1)
     empty, full = spent_j[0.01] / spent_j[1e-6]
     assert empty < 0.6 and full < 1.01
+
+
+# ── The weights in numbers ───────────────────────────────────────────────────
+
+
+def few(**changes: object) -> tuple[SchedulerState, Observation]:
+    """Budgets per round of 2 J, 4 J, none and 0 J (mean 3), data of 100, 300 and nobody's (mean 200), round 4 of 10."""
+    state = SchedulerState(10, np.array([2.0, 4.0, np.inf, 0.0]), np.array([0.0, 0.5, 2.0, 0.0]))
+    seen = replace(
+        some_round(0)[1].take(np.arange(4)),
+        round=4,
+        samples=np.array([100.0, 300.0, 0.0, 0.0]),
+        base_energy_j=np.array([0.1, 0.2, 0.3, 0.6]),
+    )
+    return state, replace(seen, **changes)
+
+
+def test_v_is_a_number_of_squared_budgets_per_sample_in_the_last_round() -> None:
+    state, seen = few()
+    assert Lyapunov(relative_v=0.5).printed_v(state, seen.samples) == pytest.approx(0.5 * 3**2 / (0.1 * 200))
+    assert Lyapunov(gamma="constant").printed_v(state, seen.samples) == pytest.approx(3**2 / 200)
+    assert Lyapunov(v=0.7, relative_v=9.0).printed_v(state, seen.samples) == 0.7
+    assert Lyapunov(v=0.0).printed_v(state, seen.samples) == 0
+    # Without budgets a joule is the unit, without data a sample.
+    free = replace(state, allowance_j=np.full(4, np.inf))
+    assert Lyapunov().printed_v(free, np.zeros(4)) == pytest.approx(1 / 0.1)
+    assert Lyapunov(relative_v=1e30).printed_v(state, seen.samples / 100) == 1e30
+    # Data that weigh nothing in the last rounds: the last weight that is one counts; where none is, 1.
+    assert Lyapunov(gamma="operator:not_").printed_v(state, seen.samples) == pytest.approx(3**2 / 200)
+    assert Lyapunov(gamma=f"{__name__}:nothing").printed_v(state, seen.samples) == pytest.approx(3**2 / 200)
+    assert Lyapunov(gamma=f"{__name__}:early").printed_v(state, seen.samples) == pytest.approx(3**2 / (4 * 200))
+
+
+def nothing(round_index: int) -> float:
+    """γ: data never weigh anything."""
+    return 0.0
+
+
+def early(round_index: int) -> float:
+    """γ: 2 in round 0, 3 and 4 in the next ones, then nothing."""
+    return (2.0, 3.0, 4.0)[round_index] if round_index < 3 else 0.0
+
+
+def test_where_a_harvest_fills_batteries_v_is_half_a_battery_in_every_round() -> None:
+    state, seen = few(capacity_j=8.0)
+    mean_j = (0.1 + 0.2 + 0.3 + 0.6) / 4
+    assert Dual(relative_v=2.0).round_v(state, seen) == pytest.approx(2 * 4.0 * mean_j / (1 / 5 * 200))
+    assert Dual(gamma="operator:not_").round_v(state, seen) == pytest.approx(4.0 * mean_j / 200)  # γ_4 = 0
+    assert Dual(relative_v=1e30).round_v(state, replace(seen, capacity_j=1e6)) == 1e30
+    assert Dual(v=0.7).round_v(state, seen) == 0.7
+    assert Dual().round_v(*few()) == Dual().printed_v(state, seen.samples)
+    # What data are worth in a round does not depend on the round.
+    for t in (0, 9):
+        assert Dual().worth(state, replace(seen, round=t))[0] == pytest.approx(4.0 * mean_j * 100 / 200)
+
+
+@KINDS
+def test_worth_weights_and_gamma_of_a_round(kind) -> None:
+    state, seen = few()
+    scheduler = kind(v=0.25)
+    data = 0.25 / 5 * np.array([100.0, 300.0, 0.0, 0.0])
+    np.testing.assert_allclose(scheduler.worth(state, seen), data - np.array([0.0, 0.5 * 0.2, 2.0 * 0.3, 0.0]))
+    np.testing.assert_allclose(scheduler.energy_weight(state, seen), state.queue_j + 1e-6 * 3, rtol=1e-14)
+    assert replace(scheduler, epsilon=0.5).small_price(state, seen) == pytest.approx(1.5)
+    assert replace(scheduler, epsilon=0.5).small_price(state, replace(seen, uplink=None)) == pytest.approx(1.5)
+    v, gamma = kind(relative_v=0.5).drift_weights(10 * state.allowance_j, 10, seen.samples)
+    assert v == pytest.approx(0.5 * 3**2 / (0.1 * 200))
+    np.testing.assert_allclose(gamma, 1 / np.arange(1, 11))
+
+
+@KINDS
+def test_a_joule_of_a_whole_device_has_its_own_small_price(kind) -> None:
+    problem = cell_problem(PRESETS["paper-mnist-modem"], 4, 10, 7, flops=1.65e9, payload_bits=640 * 32, samples=600)
+    observation = next(iter(play(problem, Dual()))).observation
+    state, _ = few()
+    assert kind().small_price(state, observation) == pytest.approx(0.01 * 3)
+    assert kind(device_epsilon=0.2, epsilon=7.0).small_price(state, observation) == pytest.approx(0.6)
+
+
+def test_the_dearest_upload_is_a_limit_on_what_a_round_may_cost() -> None:
+    state, seen = few(battery_j=np.array([1.0, 100.0, np.inf, 5.0]))
+    limited = Dual(dearest_upload=3.0).limited(state, seen)
+    assert limited.hard_budget
+    np.testing.assert_allclose(limited.battery_j, [0.1 + 3 * 2, 0.2 + 3 * 4, np.inf, 0.6])
+    hard = Dual(dearest_upload=3.0).limited(state, replace(seen, hard_budget=True))
+    np.testing.assert_allclose(hard.battery_j, [1.0, 0.2 + 3 * 4, np.inf, 0.6])
+    harvest = Dual().limited(state, replace(seen, capacity_j=8.0))
+    np.testing.assert_allclose(harvest.battery_j, 11 * seen.base_energy_j)
+    for free in (Dual(v=0.1), Dual(dearest_upload=np.inf)):
+        assert free.limited(state, seen) is seen
+    quiet = replace(seen, uplink=None)
+    assert Dual().limited(state, quiet) is quiet
+
+
+@pytest.mark.parametrize("field", ["v", "relative_v", "epsilon", "device_epsilon"])
+def test_weights_are_numbers_from_0_to_1e30(field) -> None:
+    for value in (0.0, 1e30):
+        assert getattr(Dual(**{field: value}), field) == value
+    for value in (-1e-300, 1.1e30, np.inf, np.nan):
+        with pytest.raises(ConfigError, match=rf"^scheduler\.{field} is .*, but must be a number from 0 to 1e\+30"):
+            Dual(**{field: value})
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan])
+def test_the_dearest_upload_is_above_nothing(value) -> None:
+    with pytest.raises(ConfigError, match=r"^scheduler\.dearest_upload"):
+        Dual(dearest_upload=value)
+    assert Dual(dearest_upload=1e-300).dearest_upload == 1e-300
+
+
+def test_the_weight_of_a_round_is_a_finite_number_from_0() -> None:
+    assert data_weight("operator:not_", 3) == 0.0 and data_weight("math:sqrt", 9) == 3.0
+    for gamma, t in (("operator:neg", 1), ("math:exp", 1000), (f"{__name__}:no_number", 0), (f"{__name__}:endless", 0)):
+        with pytest.raises((ConfigError, OverflowError)):
+            data_weight(gamma, t)
+
+
+def no_number(round_index: int) -> float:
+    """γ: not a number."""
+    return float("nan")
+
+
+def endless(round_index: int) -> float:
+    """γ: infinite."""
+    return float("inf")
