@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 
 from kfl.core.errors import ConfigError
-from kfl.wireless import Batteries, Cell, CellConfig, ConstantHarvest, Rician, Sun
+from kfl.wireless import (
+    Batteries,
+    Cell,
+    CellConfig,
+    ConstantHarvest,
+    GainTrace,
+    HarvestTrace,
+    Rician,
+    Sun,
+    uplink_rate,
+    upload_time,
+)
 from kfl.wireless.waypoint import Waypoint
 
 INF, TINY = math.inf, 5e-324
@@ -72,8 +83,19 @@ def test_the_last_value_that_works_is_taken_and_the_next_refused(field):
         assert problem.value.field == field
 
 
-SUN, WALK, SPEED = Sun(), Waypoint(), "min_speed_m_per_s"
+SUN, WALK = Sun(), Waypoint()
+TRACE, GAINS = HarvestTrace(path="watts.csv"), GainTrace(path="gains.csv")
 PARTS = {
+    "harvest.repeat_s": (TRACE, "repeat_s", [None, TINY, 1e300], [0.0, -1.0, INF]),
+    "harvest.max_gap_s": (TRACE, "max_gap_s", [None, TINY, 1e300], [0.0, -1.0, INF]),
+    "fading.repeat_s": (GAINS, "repeat_s", [None, TINY, 1e300], [0.0, -1.0, INF]),
+    "fading.max_gap_s": (GAINS, "max_gap_s", [None, TINY, 1e300], [0.0, -1.0, INF]),
+    "fading.reference_power_dbm": (
+        GAINS,
+        "reference_power_dbm",
+        [None, -200.0, 100.0],
+        [below(-200.0), above(100.0)],
+    ),
     "harvest.watts": (ConstantHarvest(), "watts", *from_to(0.0, 1e6)),
     "harvest.peak_w": (SUN, "peak_w", *from_to(0.0, 1e6)),
     "harvest.daylight_h": (SUN, "daylight_h", [TINY, 24.0], [0.0, above(24.0)]),
@@ -192,6 +214,27 @@ def test_one_number_makes_a_cell_of_whole_devices(change):
     assert Cell.build(CellConfig(), 3, 0).link_state(0, 1e9, 1e4).device is None
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("static_power_w", 0.1),
+        ("circuit_power_w", 0.1),
+        ("min_power_w", 0.1),
+        ("tail_j", 0.1),
+        ("receive_power_w", 0.1),
+        ("amplifier_efficiency", 0.9),
+        ("min_cpu_hz", 1e8),
+    ],
+)
+def test_one_whole_device_among_printed_ones_makes_the_cell_whole(name, value):
+    printed = Cell.build(CellConfig(cpu_frequencies_hz=(1e9,)), 3, 0)
+    array = getattr(printed, name).copy()
+    array[1] = value
+    cell = replace(printed, **{name: array})
+    assert printed.printed_model and not cell.printed_model
+    assert cell.hardware(1)[name] == value
+
+
 def test_whole_devices_cost_what_their_formulas_say():
     """Work of 8 GFLOP at 4 per cycle: 2e9 cycles, κ c³ = 8 J s², 2 s at 1 GHz and 10 s at 0.2 GHz."""
     cell = Cell.build(replace(WHOLE, deadline_s=20.0), 2, 0)
@@ -202,6 +245,7 @@ def test_whole_devices_cost_what_their_formulas_say():
     assert link.device.slowest_s.tolist() == pytest.approx([10.0, 10.0])
     assert link.device.work_j_s2.tolist() == pytest.approx([8.0, 8.0])
     assert link.device.tail_j.tolist() == [8.0, 0.0]  # who sends nothing opens no connection
+    assert cell.link_state(0, 8e9, [0.5, 0.0]).device.tail_j.tolist() == [8.0, 0.0]
     assert link.device.min_power_w.tolist() == pytest.approx([1e-3, 1e-3])
     assert link.device.static_power_w.tolist() == [0.25, 0.25]
     assert link.device.circuit_power_w.tolist() == [0.5, 0.5]
@@ -234,6 +278,67 @@ def test_the_broadcast_is_missed_by_whom_it_is_too_fast_for():
         time_s, missed = silent.broadcast(weak, everybody, sent)
         assert time_s == 0
         assert missed.tolist() == [False, False, False]
+
+
+def test_a_broadcast_is_heard_up_to_a_relative_1e_9_later():
+    """A bit in a band of 1 Hz at a signal-to-noise ratio of 1 takes a second; the last true gains that carry it."""
+    last_s = 1 + 1e-9
+    gain = (2 ** (1 / last_s) - 1) * (1 + 1e-16 * np.arange(-400, 400))
+    cell = Cell.build(CellConfig(downlink_power_dbm=0.0, noise_dbm_per_hz=0.0, bandwidth_hz=1.0), len(gain), 0)
+    link = replace(cell.link_state(0, 1.0, 1.0), gain=np.ones(len(gain)), true_gain=gain)
+    time_s, missed = cell.broadcast(link, np.ones(len(gain), bool), 1.0)
+    takes_s = upload_time(1.0, uplink_rate(1.0, 1e-3, gain, 1.0, 1e-3))
+    assert time_s == 1.0 and (takes_s == last_s).any() and missed.any()
+    assert missed.tolist() == (takes_s > last_s).tolist()
+
+
+def test_one_bit_of_a_broadcast_takes_its_time():
+    """At a signal-to-noise ratio of 1 in a band of 1 Hz: a second for each bit."""
+    config = CellConfig(downlink_power_dbm=0.0, noise_dbm_per_hz=0.0, bandwidth_hz=1.0)
+    cell, gain = Cell.build(config, 2, 0), np.array([1.0, 3.0])
+    assert cell.broadcast_time(gain, np.array([True, True]), 1.0) == pytest.approx(1.0)
+    assert cell.broadcast_time(gain, np.array([False, True]), 1.0) == pytest.approx(0.5)
+    assert cell.broadcast_time(gain, np.array([False, False]), 1.0) == 0.0
+    link = replace(cell.link_state(0, 1.0, 1.0), gain=gain, true_gain=np.array([0.9, 3.0]))
+    time_s, missed = cell.broadcast(link, np.array([True, True]), 1.0)
+    assert (time_s, missed.tolist()) == (1.0, [True, False])
+
+
+def test_who_has_no_share_loses_no_upload():
+    link = Cell.build(CellConfig(), 3, 0).link_state(0, 1e9, 1e4)
+    share, power_w = np.array([0.5, 0.0, 0.5]), np.array([1.0, 1.0, 0.0])
+    assert link.outage(share, power_w, link.upload_time_s).tolist() == [False, False, True]
+    assert link.outage(share / 1e3, power_w, link.upload_time_s).tolist() == [False, False, True]
+
+
+def test_a_cell_reckons_in_floats_whatever_numbers_it_is_given():
+    """Work beyond every integer, a clock and an upload in whole numbers."""
+    cell = Cell.build(replace(WHOLE, cpu_frequencies_hz=(10**9,), min_cpu_hz=10**8), 2, 0)
+    link = cell.link_state(0, 10**20, 20480)
+    assert cell.cpu_hz.dtype == link.payload_bits.dtype == np.float64
+    assert link.device.work_j_s2.dtype == np.float64
+    assert link.device.work_j_s2.tolist() == pytest.approx([1e-27 * 2.5e19**3] * 2)
+
+
+def test_work_beyond_all_bounds_costs_every_joule():
+    link = Cell.build(WHOLE, 1, 0).link_state(0, 1e120, 1e4)
+    assert link.device.work_j_s2.tolist() == [INF]
+    assert link.upload_time_s[0] < 0
+
+
+def test_batteries_begin_with_a_charge_and_no_history():
+    batteries = Batteries.charged(8.0, 0.25, 3)
+    assert batteries.charge_j.tolist() == [2.0] * 3
+    assert batteries.harvested_j.tolist() == batteries.wasted_j.tolist() == [0.0] * 3
+    assert batteries.empty_rounds.tolist() == [0] * 3
+    assert batteries.empty_rounds.dtype == np.int64  # rounds are counted
+
+
+def test_a_plan_may_use_the_last_joule_and_a_relative_1e_9_more():
+    batteries = Batteries.charged(1e3, 1.0, 4)
+    last = 1e3 * (1 + 1e-9)
+    needed = np.array([1e3, 1e3 * (1 + 0.7e-9), last, above(last)])
+    assert batteries.running_dry(needed).tolist() == [False, False, False, True]
 
 
 def test_a_device_runs_dry_when_a_round_needs_more_than_its_charge():

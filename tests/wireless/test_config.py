@@ -86,3 +86,40 @@ def test_a_cell_is_printed_until_one_field_of_the_whole_device_is_set() -> None:
         config = dataclasses.replace(CellConfig(), **{name: value})
         config.validate()
         assert not config.printed_model
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"bandwidth_hz": -1.0}, "bandwidth_hz is -1.0, but must be a positive number of hertz."),
+        ({"radius_m": INF}, "radius_m is inf, but must be a positive number of metres."),
+        ({"flops_per_cycle": 0.0}, "flops_per_cycle is 0.0, but must be a positive number of operations."),
+        ({"deadline_s": 1e13}, "deadline_s is 10000000000000.0, but must be between 1e-12 and 1e+12 seconds."),
+        ({"power_coefficient": -1.0}, "power_coefficient is -1.0, but must be zero or a positive number."),
+        ({"power_coefficient": INF}, "power_coefficient is inf, but must be zero or a positive number."),
+        ({"channel_margin_db": 401.0}, "channel_margin_db is 401.0, but must be at most 400."),
+        ({"static_power_w": 1e5}, "static_power_w is 100000.0, but must be from 0 to 10,000 watts."),
+        ({"connect_energy_j": 2e6}, "connect_energy_j is 2000000.0, but must be from 0 to 1,000,000 joules."),
+        ({"tail_s": 2e6}, "tail_s is 2000000.0, but must be from 0 to 1,000,000 seconds."),
+        ({"min_power_dbm": 30.0}, "min_power_dbm is 30.0, but must be at least -400 and below max_power_dbm, 30."),
+        (
+            {"min_cpu_hz": 9e8},
+            "min_cpu_hz is 900000000.0, but must be above 0 and at most 8.5e+08, the smallest of cpu_frequencies_hz.",
+        ),
+    ],
+)
+def test_the_sentence_says_what_would_be_right(changes: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        dataclasses.replace(CellConfig(), **changes).validate()
+    assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "near"),
+    [("fading", "rican", "rician"), ("harvest", "sunn", "sun"), ("mobility", "waypont", "waypoint")],
+)
+def test_a_part_that_is_not_there_is_answered_with_those_that_are(field: str, value: str, near: str) -> None:
+    """A CellConfig may be made with any word; using it raises."""
+    with pytest.raises(ConfigError) as error:
+        CellConfig(**{field: value}).validate()
+    assert error.value.field == field and f"did you mean {near}?" in str(error.value)

@@ -91,3 +91,40 @@ def test_what_a_trace_cannot_be_combined_with(tmp_path, field: str, changes: dic
 def test_a_trace_needs_a_file() -> None:
     with pytest.raises(ConfigError, match=r"fading.path is '', but must be the name of a CSV file"):
         CellConfig(fading="trace").validate()
+
+
+def test_a_trace_repeats_and_refuses_gaps_as_it_is_told(tmp_path) -> None:
+    text = "time_s,device,gain\n0,*,1e-9\n20,*,1e-8\n"
+    made = cell(tmp_path, text, repeat_s=30.0, round_period_s=10.0)
+    assert [made.gains(t).true_gain[0] for t in range(6)] == [1e-9, 1e-9, 1e-8] * 2
+    assert cell(tmp_path, text, max_gap_s=20.0, round_period_s=10.0).gains(0).true_gain[0] == 1e-9
+    with pytest.raises(TraceError, match="max_gap_s"):
+        cell(tmp_path, text, max_gap_s=19.0, round_period_s=10.0).gains(0)
+
+
+def test_a_trace_is_all_there_is(tmp_path) -> None:
+    """No fading, nothing to remember, and devices stay where they were placed."""
+    made = cell(tmp_path, "round,device,gain\n0,*,1e-9\n")
+    gains = made.gains(2)
+    assert gains.fading.coefficient.tolist() == [1, 1, 1] and gains.fading.coefficient.dtype == np.complex128
+    assert gains.fading.round == 2 and not gains.fading.memory
+    assert (gains.position_m == made.position_m).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "gain"), [("gain_db\n0,*,0", 1.0), ("gain_db\n0,*,-300", 1e-30), ("gain\n0,*,1", 1.0), ("gain\n0,*,0", 0.0)]
+)
+def test_the_last_values_that_can_be_right(tmp_path, row: str, gain: float) -> None:
+    assert cell(tmp_path, f"round,device,{row}\n").gains(0).true_gain == pytest.approx([gain] * 3, rel=1e-12)
+
+
+def test_a_received_power_is_at_most_what_was_sent_and_at_most_0_dbm(tmp_path) -> None:
+    for reference, highest in ((-30.0, -30.0), (15.0, 0.0)):
+        text = "round,device,rsrp_dbm\n0,*,{}\n"
+        gains = cell(tmp_path, text.format(highest), reference_power_dbm=reference).gains(0)
+        assert gains.true_gain == pytest.approx([10 ** ((highest - reference) / 10)] * 3)
+        with pytest.raises(TraceError, match=rf"between -200 and {highest:g} dBm"):
+            cell(tmp_path, text.format(highest + 0.5), reference_power_dbm=reference).gains(0)
+    assert cell(tmp_path, text.format(-200), reference_power_dbm=0.0).gains(0).true_gain == pytest.approx([1e-20] * 3)
+    with pytest.raises(TraceError, match=r"between -200 and 0 dBm"):
+        cell(tmp_path, text.format(0.5)).gains(0)

@@ -14,7 +14,7 @@ from scipy.integrate import quad
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.experiment import Experiment
-from kfl.wireless import HARVESTS, Batteries, Cell, CellConfig, Harvest, HarvestTrace, Sun
+from kfl.wireless import HARVESTS, Batteries, Cell, CellConfig, ConstantHarvest, Harvest, HarvestTrace, Sun
 
 DAY_S = 86_400.0
 every = pytest.mark.parametrize("cls", HARVESTS.values(), ids=HARVESTS.keys())
@@ -111,6 +111,26 @@ def test_sun_is_the_integral_of_its_formula(period, t, sunrise, daylight, start)
     assert cell.source.energy_j(cell, 7, t, 3) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
+def test_the_first_half_second_of_light_is_harvested():
+    """From the sunrise on, and nothing in the half second before it or after the sunset."""
+    sun = Sun(peak_w=1e6, sunrise_h=6.0, daylight_h=2.0, start_h=6.0, worst_panel=1.0, clouds=0.0)
+    cell = cell_with(sun, deadline_s=0.5, round_period_s=0.5)
+    light_s = 7200 / np.pi * (1 - np.cos(np.pi * 0.5 / 7200))
+    sunset, next_sunrise = 2 * 7200, 2 * 86_400
+    for t in (0, sunset - 1, next_sunrise):
+        assert sun.energy_j(cell, 0, t, 1) == pytest.approx([1e6 * light_s], rel=1e-3)
+    for t in (sunset, next_sunrise - 1):
+        assert sun.energy_j(cell, 0, t, 1).tolist() == [0.0]
+
+
+def test_the_mean_of_the_sun_is_its_formula():
+    """2/π of the daylight's share of the day, half of the clouds, and the panel's place."""
+    sun = Sun(peak_w=0.3, daylight_h=8.0, worst_panel=0.2, clouds=0.5)
+    cell = cell_with(sun, round_period_s=600.0)
+    expected = 0.3 * (1 - 0.25) * (8 / 24) * (2 / np.pi) * 600.0 * sun.panels(5, 4)
+    assert sun.mean_j(cell, 5, 10, 4) == pytest.approx(expected)
+
+
 def test_panels_and_clouds_stay_within_their_ranges_and_belong_to_device_and_day():
     sun = Sun(worst_panel=0.4, clouds=0.5)
     few, many = sun.panels(1, 4), sun.panels(1, 4000)
@@ -137,6 +157,42 @@ def test_a_trace_is_integrated_as_a_sum_over_seconds_is(tmp_path_factory, data):
     assert cell.source.mean_j(cell, 0, 1200 // period, 3) * (1200 // period) == pytest.approx(
         watts[:, : 1200 // period * period].sum(axis=1)
     )
+
+
+def test_a_trace_repeats_and_refuses_gaps_as_it_is_told(csv):
+    """The file has no row between 0 s and 30,000 s."""
+    watts = HarvestTrace(str(csv), repeat_s=70_000.0)
+    again = cell_with(watts, round_period_s=35_000.0)
+    first, third = (watts.energy_j(again, 0, t, 6) for t in (0, 2))
+    assert first.tolist() == third.tolist() == [5_000 * 0.2] * 6
+    assert watts.energy_j(again, 0, 1, 6) == pytest.approx(
+        [25_000 * 0.2] * 2 + [5_000 * 0.2 + 20_000 * 0.7] + [5e3] * 3
+    )
+    HarvestTrace(str(csv), max_gap_s=30_000.0).energy_j(cell_with(HarvestTrace(str(csv))), 0, 0, 6)
+    with pytest.raises(KflError, match="max_gap_s"):
+        HarvestTrace(str(csv), max_gap_s=29_999.0).energy_j(cell_with(HarvestTrace(str(csv))), 0, 0, 6)
+
+
+@pytest.mark.parametrize("watts", [0.0, 1e6])
+def test_the_least_and_the_most_watts_of_a_trace(tmp_path, watts):
+    path = tmp_path / "watts.csv"
+    path.write_text(f"time_s,device,watts\n0,*,{watts}\n")
+    assert Cell.build(cell_with(HarvestTrace(str(path))), 1, seed=0).harvest_j(0).tolist() == [600 * watts]
+
+
+def test_nothing_is_harvested_of_nothing_and_a_constant_is_watts_times_seconds():
+    cell = cell_with("none")
+    assert cell.source.energy_j(cell, 0, 3, 2).tolist() == cell.source.mean_j(cell, 0, 3, 2).tolist() == [0.0, 0.0]
+    cell = cell_with(ConstantHarvest(watts=0.5), round_period_s=60.0)
+    assert cell.source.energy_j(cell, 0, 3, 2).tolist() == cell.source.mean_j(cell, 0, 3, 2).tolist() == [30.0, 30.0]
+
+
+def test_the_defaults_are_those_that_are_documented():
+    sun = Sun()
+    assert (sun.peak_w, sun.sunrise_h, sun.daylight_h, sun.start_h) == (0.1, 6.0, 12.0, 0.0)
+    assert (sun.worst_panel, sun.clouds, ConstantHarvest().watts) == (0.3, 0.7, 0.01)
+    assert HarvestTrace() == HarvestTrace(path="", repeat_s=None, max_gap_s=None)
+    assert [name for name, cls in HARVESTS.items() if not cls.fills] == ["none"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from scipy import stats
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.wireless import Cell, CellConfig, NoMobility, Rayleigh, Rician, Waypoint, path_gain
+from kfl.wireless import MOBILITIES, Cell, CellConfig, NoMobility, Rayleigh, Rician, Waypoint, path_gain
 from kfl.wireless.mobility import Motion
 from kfl.wireless.shadowing import surroundings
 
@@ -84,6 +84,14 @@ def test_a_shadow_is_normal_in_decibels_and_stays_with_a_device_that_stays() -> 
     shadow_db = 10 * np.log10(first.true_gain / path_gain(cell, np.array([100.0])))
     assert stats.kstest(shadow_db / 8.0, "norm").pvalue > 1e-3
     assert not first.fading.memory, "nothing to remember"
+
+
+def test_half_a_decibel_of_shadowing_is_shadowing() -> None:
+    cell = CellConfig(shadowing_db=0.5, fading="none")
+    start_m = np.tile([100.0, 0.0], (50, 1))
+    gain_db = 10 * np.log10(cell.channel.gains(cell, 5, 0, start_m).true_gain)
+    assert gain_db == pytest.approx(-70.0 + surroundings(cell, 5, 0, start_m).shadow_db)
+    assert 0.3 < gain_db.std() < 0.7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +173,55 @@ def test_a_walk_is_the_one_a_plain_loop_walks(pause_s: float) -> None:
             expected = walked_by_hand(6, device, places[0, device], model, cell, 35.0 * t)
             if np.hypot(*expected) > 1.5:  # else it walks around the mast
                 np.testing.assert_allclose(places[t, device], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("start", "place"),
+    [
+        ((0.0, 0.0), (2.0, 0.0)),  # at the mast itself there is no direction: any will do, and it is always this one
+        ((0.3, 0.4), (1.2, 1.6)),
+        ((0.0, -1.5e-12), (0.0, -2.0)),
+        ((-2.0, 0.0), (-2.0, 0.0)),
+        ((30.0, -40.0), (30.0, -40.0)),
+    ],
+)
+def test_who_is_too_near_stands_beside_the_mast(start, place) -> None:
+    cell = CellConfig(mobility=Waypoint(), min_distance_m=2.0)
+    for others in ([], [[50.0, 0.0]], [[0.1, 0.0]]):
+        found = cell.movement.move(cell, 0, 0, np.array([start, *others])).position_m
+        np.testing.assert_allclose(found[0], place, rtol=1e-12, atol=1e-12)
+
+
+def test_a_fleet_of_another_size_walks_from_the_start() -> None:
+    """The legs of a fleet of four are no use for one of three."""
+    cell = CellConfig(mobility=Waypoint(), round_period_s=100.0)
+    start_m = Cell.build(cell, 4, 0).position_m
+    four = cell.movement.move(cell, 0, 5, start_m)
+    three = cell.movement.move(cell, 0, 9, start_m[:3], four).position_m
+    assert (three == cell.movement.move(cell, 0, 9, start_m[:3]).position_m).all()
+
+
+def test_a_walk_goes_on_from_the_leg_that_it_is_given() -> None:
+    """One that lacks a part is walked from the start."""
+    cell = CellConfig(mobility=Waypoint(min_speed_m_per_s=1.0, max_speed_m_per_s=1.0), round_period_s=1.0)
+    start_m = Cell.build(cell, 2, 0).position_m
+    motion = cell.movement.move(cell, 0, 3, start_m)
+    legs = {**motion.memory, "from_m": np.zeros((2, 2)), "to_m": np.array([[100.0, 0.0], [0.0, 100.0]])}
+    legs |= {"begin_s": np.zeros(2), "walk_s": np.full(2, 100.0), "end_s": np.full(2, 100.0)}
+    for t in (3, 4, 50):
+        found = cell.movement.move(cell, 0, t, start_m, Motion(3, motion.position_m, legs)).position_m
+        assert found == pytest.approx(np.array([[t, 0.0], [0.0, t]]))
+    for gone in legs:
+        left = {name: array for name, array in legs.items() if name != gone}
+        found = cell.movement.move(cell, 0, 4, start_m, Motion(3, motion.position_m, left)).position_m
+        assert (found == cell.movement.move(cell, 0, 4, start_m).position_m).all()
+
+
+def test_the_defaults_are_a_walk_without_pauses() -> None:
+    walk = Waypoint()
+    assert (walk.min_speed_m_per_s, walk.max_speed_m_per_s, walk.pause_s) == (0.5, 1.5, 0.0)
+    assert Rician().k_factor_db == 9.0
+    assert [name for name, cls in MOBILITIES.items() if cls.stays] == ["none"]
 
 
 def test_the_mean_leg_of_a_disc_and_where_walkers_are_in_the_long_run() -> None:
