@@ -1,0 +1,153 @@
+"""What KFL, its ablations and the classic methods do when nobody sets anything, and what all algorithms have in common.
+
+Run files leave most settings out and results are published under the names of methods, so a value that changes here
+changes what a name means. The other methods are in test_method_settings.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import pytest
+import torch
+
+from kfl.algorithms import (
+    Algorithm,
+    Apfl,
+    FedAvg,
+    FedProto,
+    FedRep,
+    FixedKnowledge,
+    Kfl,
+    Local,
+    PlotStyle,
+    SelfKnowledge,
+    plot_style,
+)
+from kfl.algorithms.base import automatic_style, held_bits
+from kfl.engine import DeviceProfile, RoundKey, Sgd
+from kfl.models import ModelProfile
+
+COMMON = {"local_steps": 5, "learning_rate": 0.05, "head_learning_rate": None, "momentum": 0.9, "batch_size": None}
+LAMBDAS = ("knowledge_weight", (0.01, 1 / 32, 0.1))
+METHODS = {
+    Kfl: (
+        {
+            "knowledge_weight": 1 / 32,
+            "memory": True,
+            "bits_per_value": 32,
+            "clip_norm": None,
+            "noise_multiplier": 0.0,
+            "noise_counts": False,
+            "aggregation": "mean",
+            "trim": 0.25,
+            "charge": "printed",
+        },
+        LAMBDAS,
+        PlotStyle("#0b3d91", (), 2.4),
+    ),
+    Local: ({}, None, PlotStyle("#333333", (5, 2), 1.7)),
+    SelfKnowledge: ({"knowledge_weight": 1 / 32}, LAMBDAS, PlotStyle("#6b7f94", (1, 1.2), 1.8)),
+    FixedKnowledge: (
+        {"knowledge_weight": 1 / 32, "scale": 3.0, "targets": "random"},
+        LAMBDAS,
+        PlotStyle("#957a52", (6, 1.5, 1, 1.5), 1.6),
+    ),
+    FedAvg: ({}, None, PlotStyle("#d55e00", (), 1.6)),
+    FedProto: ({"prototype_weight": 1.0}, ("prototype_weight", (0.32, 1.0, 3.2)), PlotStyle("#3a9bd9", (), 1.7)),
+    FedRep: (
+        {"head_steps": None, "body_steps": None},
+        ("head_steps", (1, 5, 10)),
+        PlotStyle("#00805a", (8, 2), 1.7),
+    ),
+    Apfl: (
+        {"mixing": 0.9, "mixing_rate": 0.001},
+        ("mixing", (0.5, 0.75, 0.9)),
+        PlotStyle("#b2478c", (4, 1, 1, 1, 1, 1), 1.7),
+    ),
+}
+"""Settings, what `kfl tune` tries beside learning rates, and the line of the published figures."""
+
+
+@pytest.mark.parametrize("cls", METHODS, ids=lambda cls: cls.name)
+def test_a_name_alone_means_the_published_settings(cls):
+    settings, tried, line = METHODS[cls]
+    assert dataclasses.asdict(cls()) == {**COMMON, **settings}
+    assert cls.main_parameter == tried
+    assert cls.style == plot_style(cls.name) == line
+
+
+@dataclasses.dataclass(frozen=True)
+class Silent(Algorithm):
+    """An algorithm of one's own that writes what must be written and nothing else."""
+
+    name: ClassVar[str] = "silent"
+
+    def local_update(self, message, devices, states, engine, key):
+        return list(states), []
+
+
+def test_an_algorithm_that_says_nothing_shares_nothing(toy):
+    algorithm, profile = Silent(), toy.engine.profile(1)
+    algorithm.validate()
+    assert dataclasses.asdict(algorithm) == COMMON
+    assert (Silent.needs_equal_models, Silent.server_needs_models, Silent.predicts_alone) == (False, False, True)
+    assert Silent.main_parameter is None and Silent.style is None and not Silent.sends()
+    assert algorithm.device_models(toy.models) is toy.models
+    assert algorithm.proxy_per_class == algorithm.added_parameters(profile) == 0
+    server = algorithm.server_init(toy.engine, 7)
+    assert server == algorithm.broadcast(server) == algorithm.upload_format(server) == {}
+    assert algorithm.summation() is None and algorithm.class_vectors(server) is None
+    state = algorithm.device_init(toy.engine, 1, 7)
+    own = toy.engine.initial(1, 7)
+    assert state.keys() == own.keys() and all(torch.equal(state[name], own[name]) for name in own)
+    assert algorithm.predictor({"x": torch.ones(1)}, state) is state
+    after, rejected = algorithm.aggregate(server, [], engine=toy.engine, key=RoundKey(7, 0))
+    assert after is server and rejected == []
+    cost = algorithm.cost(profile, real_work=True)
+    assert (cost.flops, cost.bits_up, cost.bits_down) == (15 * profile.samples * profile.model.flops, 0, 0)
+
+
+def test_mixed_models_are_fine_where_nothing_is_averaged_and_compared_by_their_arrays_where_it_is(toy, mixed_toy):
+    Silent().check_models(mixed_toy.models)
+    # Two architectures of one shape can be averaged.
+    alike = dataclasses.replace(
+        toy.models,
+        builders=toy.models.builders * 2,
+        profiles=toy.models.profiles * 2,
+        starts=toy.models.starts * 2,
+        names=("a", "b"),
+        architecture=mixed_toy.models.architecture % 2,
+    )
+    FedAvg().check_models(alike)
+
+
+@pytest.mark.parametrize(("settings", "head"), [({}, 0.05), ({"head_learning_rate": 0.3}, 0.3)])
+def test_the_head_has_the_rate_of_the_body_unless_it_has_its_own(settings, head):
+    assert Silent(**settings).sgd() == Sgd(5, 0.05, head, 0.9, None)
+    other = Silent(local_steps=2, learning_rate=0.1, momentum=0.5, batch_size=8, head_learning_rate=0.2)
+    assert other.sgd() == Sgd(2, 0.1, 0.2, 0.5, 8)
+
+
+def test_bits_of_held_classes():
+    """Values of the classes that are held, and a bit for each class; all classes where that is not known."""
+    model = ModelProfile(
+        features=6, classes=10, parameters=9, body_parameters=5, flops=9, body_flops=5, input_shape=(4,)
+    )
+    assert held_bits(DeviceProfile(model, 5, held_classes=3), 6) == 3 * 6 * 32 + 10
+    assert held_bits(DeviceProfile(model, 5, held_classes=0), 6) == 10
+    assert held_bits(DeviceProfile(model, 5, held_classes=3), 6, bits=4) == 3 * 6 * 4 + 10
+    assert held_bits(DeviceProfile(model, 5), 6) == 10 * 6 * 32 + 10
+
+
+def test_the_line_of_a_new_algorithm_follows_from_its_name_and_eight_colours_meet_four_dashes():
+    found = [automatic_style(f"method-{number}") for number in range(400)]
+    assert len({style.colour for style in found}) == 8
+    assert {style.dash for style in found} == {(), (7, 2), (2, 1.5), (6, 1.5, 1.5, 1.5)}
+    assert len(set(found)) == 32 and {style.width for style in found} == {1.7}
+    # CRC-32 of "123456789" is 0xCBF43926 by definition: colour 6 of 8, and 0xCBF43926 // 8 is 0 modulo 4.
+    assert automatic_style("123456789") == PlotStyle("#4b4b8f", ())
+    assert plot_style("123456789") == automatic_style("123456789")
+    # What a file system may call an algorithm need not be text that can be encoded.
+    assert automatic_style("\udcff").colour

@@ -1,0 +1,221 @@
+"""What devices send: which arrays a server takes, what it says of the others, and how many bits they take."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+
+import pytest
+import torch
+
+from kfl.algorithms import ArrayFormat, Rejection, Upload, usable
+from kfl.algorithms.sent import sent_bits
+from kfl.algorithms.uploads import MOST_SAMPLES, array_problem, find_problem, is_plain, plain_arrays, separate
+
+FORMATS = {
+    "means": ArrayFormat((2, 3)),
+    "steps": ArrayFormat((), "int64"),
+    "counts": ArrayFormat((2,), "int64", "counts"),
+    "samples": ArrayFormat((), "float64", "samples"),
+}
+
+
+def arrays(**other):
+    """A sound upload with some arrays exchanged; those that are None are not there."""
+    sound = {
+        "means": torch.arange(6.0).reshape(2, 3),
+        "steps": torch.tensor(4),
+        "counts": torch.tensor([0, 5]),
+        "samples": torch.tensor(5.0, dtype=torch.float64),
+    }
+    return {name: value for name, value in {**sound, **other}.items() if value is not None}
+
+
+def means(value, dtype=torch.float32):
+    return torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, value]], dtype=dtype)
+
+
+BAD = {
+    "missing values": ({"means": None}, "missing_array", {"array": "means"}),
+    "missing counts": ({"counts": None}, "missing_array", {"array": "counts"}),
+    "text": ({"means": "weights"}, "missing_array", {"array": "means"}),
+    "list": ({"samples": [5.0]}, "missing_array", {"array": "samples"}),
+    "sparse": ({"means": means(5.0).to_sparse()}, "missing_array", {"array": "means"}),
+    "shape": ({"means": torch.zeros(3, 2)}, "shape", {"array": "means", "found": [3, 2], "expected": [2, 3]}),
+    "counts of a class more": (
+        {"counts": torch.zeros(3, dtype=torch.int64)},
+        "shape",
+        {"array": "counts", "found": [3], "expected": [2]},
+    ),
+    "nan": ({"means": means(math.nan)}, "not_finite", {"array": "means"}),
+    "infinite": ({"means": means(math.inf)}, "not_finite", {"array": "means"}),
+    "infinite below": ({"means": means(-math.inf)}, "not_finite", {"array": "means"}),
+    "infinite when stored": ({"means": means(1e300, torch.float64)}, "not_finite", {"array": "means"}),
+    "complex": ({"means": means(5.0).to(torch.complex64)}, "not_finite", {"array": "means"}),
+    "complex counter": ({"steps": torch.tensor(4 + 0j)}, "not_finite", {"array": "steps"}),
+    "a counter that is no number": ({"steps": torch.tensor(math.nan)}, "not_finite", {"array": "steps"}),
+    "negative": ({"counts": torch.tensor([0, -1])}, "negative_count", {"array": "counts"}),
+    "negative samples": ({"samples": torch.tensor(-0.1)}, "negative_count", {"array": "samples"}),
+    "too many": ({"counts": torch.tensor([0, MOST_SAMPLES + 1])}, "too_many_samples", {"array": "counts"}),
+    "too many samples": ({"samples": torch.tensor(2.0**54)}, "too_many_samples", {"array": "samples"}),
+    "samples that are no number": ({"samples": torch.tensor(math.nan)}, "not_finite", {"array": "samples"}),
+}
+GOOD = {
+    "sound": {},
+    "no samples": {"counts": torch.tensor([0, 0]), "samples": torch.tensor(0.0, dtype=torch.float64)},
+    "as many samples as can be": {"counts": torch.tensor([0, MOST_SAMPLES])},
+    "values below 0": {"means": -means(1e38), "steps": torch.tensor(-3)},
+    "values above any number of samples": {"means": means(3e38), "steps": torch.tensor(2**60)},
+    "another type that fits": {"means": means(1e30, torch.float64)},
+    "a counter as a fraction": {"steps": torch.tensor(4.5)},
+    "whole numbers for values": {"means": means(5.0).long()},
+    "more than was asked for": {"more": torch.tensor(math.nan)},
+    "noisy counts": {"counts": torch.tensor([0.5, 2.5])},
+}
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+@pytest.mark.parametrize("kind", BAD)
+def test_what_cannot_be_used_is_refused_with_a_code_and_its_facts(kind, others):
+    spoilt, code, facts = BAD[kind]
+    bad = Upload(9, arrays(**spoilt))
+    uploads = [Upload(k, arrays()) for k in range(others)]
+    for place in range(others + 1):
+        good, rejected = usable([*uploads[:place], bad, *uploads[place:]], FORMATS)
+        assert good == uploads
+        assert rejected == [Rejection(9, code, facts)]
+    assert find_problem(bad, FORMATS) == (code, facts)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_what_can_be_used_is_taken_as_it_is(kind):
+    uploads = [Upload(3, arrays()), Upload(4, arrays(**GOOD[kind]))]
+    for some in (uploads, uploads[::-1], uploads[1:]):
+        good, rejected = usable(some, FORMATS)
+        assert rejected == [] and len(good) == len(some) and all(a is b for a, b in zip(good, some, strict=True))
+    assert find_problem(uploads[1], FORMATS) is None
+
+
+def test_no_uploads_no_arrays_and_empty_arrays_are_fine():
+    assert usable([], FORMATS) == ([], [])
+    anything = [Upload(0, {}), Upload(1, {"x": torch.tensor(math.nan)})]
+    assert usable(anything, {}) == (anything, [])
+    empty = [Upload(0, {"means": torch.zeros(0, 3)})]
+    assert usable(empty, {"means": ArrayFormat((0, 3))}) == (empty, [])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_values_of_several_types_are_each_looked_at(bad):
+    """Half and full precision in one upload: a value that is not finite is found in either."""
+    formats = {"half": ArrayFormat((2,), "float16"), "full": ArrayFormat((2,))}
+    sound = {"half": torch.ones(2, dtype=torch.float16), "full": torch.ones(2)}
+    assert usable([Upload(0, sound)], formats)[1] == []
+    for name, value in sound.items():
+        spoilt = Upload(1, {**sound, name: torch.stack([value[0], torch.tensor(bad).to(value)])})
+        assert usable([Upload(0, sound), spoilt], formats)[1] == [Rejection(1, "not_finite", {"array": name})]
+    # 1e30 is a float32 and infinite as a half; 65,504 is the largest half.
+    assert array_problem("half", torch.tensor([1.0, 65_504.0]), formats["half"]) is None
+    assert array_problem("half", torch.tensor([1.0, 1e30]), formats["half"]) == ("not_finite", {"array": "half"})
+
+
+def test_problems_separate_uploads_in_their_order():
+    uploads = [Upload(k, {}) for k in (5, 2, 8, 1)]
+    good, rejected = separate(uploads, lambda one: ("odd", {"n": one.device}) if one.device % 2 else None)
+    assert good == [uploads[1], uploads[2]]
+    assert rejected == [Rejection(5, "odd", {"n": 5}), Rejection(1, "odd", {"n": 1})]
+    assert rejected[0].to_dict() == {"device": 5, "code": "odd", "n": 5}
+    assert Rejection.from_dict({"device": 4, "reason": "it was late"}).describe() == "it was late"
+
+
+def quantised():
+    with warnings.catch_warnings():  # PyTorch is about to drop them
+        warnings.simplefilter("ignore")
+        return torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8)
+
+
+@pytest.mark.parametrize(
+    ("found", "plain"),
+    [
+        *((torch.ones(2).to(kind), True) for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64)),
+        *((torch.ones(2).to(kind), True) for kind in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int64)),
+        (torch.ones(2).to(torch.complex64), True),
+        *((torch.ones(2).to(kind), False) for kind in (torch.uint16, torch.uint32, torch.uint64)),
+        *((torch.ones(2).to(kind), False) for kind in (torch.float8_e4m3fn, torch.float8_e5m2)),
+        (torch.ones(2).to_sparse(), False),
+        (torch.ones(2, device="meta"), False),
+        (quantised(), False),
+        (None, False),
+        ([1.0, 1.0], False),
+        (1.0, False),
+    ],
+    ids=str,
+)
+def test_plain_is_what_pytorch_computes_with_and_has_a_value_in_every_place(found, plain):
+    assert is_plain(found) is plain
+    two = plain_arrays([Upload(0, {"a": torch.ones(1), "b": found})], ("a", "b"))
+    if plain:
+        assert two[0][1] is found and len(two) == 1 and len(two[0]) == 2
+    else:
+        assert two is None
+
+
+def test_plain_arrays_come_by_upload_and_in_the_order_of_the_names():
+    uploads = [Upload(k, {"a": torch.tensor(k), "b": torch.tensor(-k), "c": None}) for k in (1, 2)]
+    assert [[int(x) for x in row] for row in plain_arrays(uploads, ("b", "a"))] == [[-1, 1], [-2, 2]]
+    assert plain_arrays(uploads, ("a", "c")) is None
+    assert plain_arrays([*uploads, Upload(3, {"a": torch.tensor(3)})], ("a", "b")) is None
+    assert plain_arrays([], ("a",)) == []
+
+
+def test_a_format_like_an_array_has_its_shape_and_the_plain_name_of_its_type():
+    assert ArrayFormat.like(torch.zeros(3, 1, dtype=torch.bfloat16)) == ArrayFormat((3, 1), "bfloat16")
+    form = ArrayFormat((2,))
+    assert (form.dtype, form.holds, form.noise, form.bits, form.rows) == ("float32", "values", 0.0, None, "")
+
+
+HELD = torch.tensor([5, 0, 3, 0])
+
+
+@pytest.mark.parametrize(
+    ("array", "form", "bits"),
+    [
+        # As many bits as the type has, 32 at most; a truth value is one.
+        *((torch.zeros(4, 3).to(kind), ArrayFormat((4, 3)), 12 * bits)
+          for kind, bits in (
+              (torch.float32, 32), (torch.float64, 32), (torch.float16, 16), (torch.int64, 32), (torch.int16, 16),
+              (torch.uint8, 8), (torch.bool, 1),
+          )),
+        # Not declared, but sent.
+        (torch.zeros(4, 3), None, 384),
+        (torch.zeros(4, 3, dtype=torch.uint8), None, 96),
+        ("text", None, 0),
+        ("text", ArrayFormat((4, 3)), 0),
+        # Grids of few bits come with the least and the largest value, grids of 32 bits do not.
+        (torch.zeros(4, 3), ArrayFormat((4, 3), bits=5), 12 * 5 + 64),
+        (torch.zeros(4, 3), ArrayFormat((4, 3), bits=1), 12 + 64),
+        (torch.zeros(4, 3), ArrayFormat((4, 3), bits=32), 384),
+        # Rows of two of four classes, and one bit per class that says which.
+        (torch.zeros(4, 3), ArrayFormat((4, 3), rows="held"), 6 * 32 + 4),
+        (torch.zeros(4, 3), ArrayFormat((4, 3), bits=5, rows="held"), 6 * 5 + 64 + 4),
+        (torch.zeros(4, 3, 2), ArrayFormat((4, 3, 2), rows="held"), 12 * 32 + 4),
+        (torch.zeros(4), ArrayFormat((4,), rows="held"), 2 * 32 + 4),
+        (torch.zeros(0, 3), ArrayFormat((0, 3), rows="held"), 0),
+        (torch.tensor(1.0), ArrayFormat((), rows="held"), 32),
+        (torch.zeros(4, 3), ArrayFormat((4, 3), rows="elsewhere"), 384),
+        # Counts are sent once and never change, unless they have noise.
+        (torch.zeros(4), ArrayFormat((4,), "float64", "counts"), 0),
+        (torch.zeros(()), ArrayFormat((), "float64", "samples"), 0),
+        (torch.zeros(4, dtype=torch.float64), ArrayFormat((4,), "float64", "counts", noise=0.5), 128),
+        (torch.zeros(4), ArrayFormat((4,), noise=0.5), 128),
+    ],
+)  # fmt: skip
+def test_bits_of_an_array(array, form, bits):
+    formats = {"held": ArrayFormat((4,), "int64", "counts"), **({} if form is None else {"x": form})}
+    assert sent_bits(Upload(0, {"x": array, "held": HELD}), formats) == bits
+
+
+def test_bits_of_all_arrays_add_up():
+    formats = {name: ArrayFormat((4, 3)) for name in "ab"}
+    for names in itertools.chain.from_iterable(itertools.combinations("abc", n) for n in range(4)):
+        assert sent_bits(Upload(0, {name: torch.zeros(4, 3) for name in names}), formats) == 384 * len(names)
