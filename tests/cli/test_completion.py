@@ -77,6 +77,8 @@ def test_names(place):
     assert bash("data", "show", "--dataset", "read") == ["readings.npz"]
     assert bash("data", "show", "--dataset", "./r") == ["./readings.npz", "./runs"]
     assert set(PRESETS) < set(bash("run", "--radio", ""))
+    offered = bash("demo", "--radio", "")
+    assert set(PRESETS) < set(offered) and not {"auto", "none"} & set(offered)  # which the demo refuses
     assert bash("run", "--radio", "=", "nb") == ["nb-iot"]  # bash makes three words of --radio=nb
     assert bash("compare", "--algorithms", "kfl,fedr") == ["kfl,fedrep"]
     assert bash("run", "--track", "mlflow,") == ["mlflow,tensorboard", "mlflow,mlflow", "mlflow,wandb"]

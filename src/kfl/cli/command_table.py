@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
 
+from kfl.cli.demo import SENSORS_NAME
 from kfl.cli.main import COMMANDS, serve
 from kfl.cli.options import ALGORITHM_NAMES, MODELS, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
 from kfl.core.errors import KflError
@@ -72,6 +73,8 @@ _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "--track": ("list", tuple(TRACKERS)),
 }
 """Options whose values have names that their parser does not know."""
+_OF_METAVAR: dict[str, tuple[Kind, tuple[str, ...]]] = {"CELL": ("words", (SENSORS_NAME, *RADIO_NAMES[2:]))}
+"""The same where one option means different things in different commands: by its metavar."""
 
 
 def commands() -> list[Command]:
@@ -138,12 +141,14 @@ def _values(name: str, action: argparse.Action) -> tuple[Kind, tuple[str, ...]]:
     """What can stand after an option, from its name, its choices or its metavar."""
     if action.option_strings and action.nargs == 0:
         return "none", ()
+    metavar = str(action.metavar or "").upper()
+    if metavar in _OF_METAVAR:
+        return _OF_METAVAR[metavar]
     if name in _WORDS:
         return _WORDS[name]
     if action.choices:
         words = [str(choice) for choice in action.choices if str(choice) != "None"]  # None: the option is left out
         return "words", tuple(sorted(words) if isinstance(action.choices, set | frozenset) else words)
-    metavar = str(action.metavar or "").upper()
     kinds: dict[str, Kind] = {"RUN": "run", "FOLDER": "folder", "FILE": "file"}
     return next((kind for word, kind in kinds.items() if word in metavar), "text"), ()
 

@@ -105,7 +105,7 @@ class DemoOptions:
 
     seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = "0"
     """Seeds: 0..4, 0,3,7 or 5."""
-    radio: Annotated[str, tyro.conf.arg(metavar="NAME")] = SENSORS_NAME
+    radio: Annotated[str, tyro.conf.arg(metavar="CELL")] = SENSORS_NAME
     """The cell: that of the demo, or one of the ready-made ones."""
     battery_j: Annotated[float | None, tyro.conf.arg(metavar="JOULES", help_behavior_hint="")] = None
     """What each device may spend in the whole run. Default: the cell's budget for all rounds."""

@@ -27,7 +27,8 @@ from kfl.simulation.tuning import LEARNING_RATES
 
 DESCRIPTION = f"""Does it share? Put methods that upload something beside twins that upload nothing.
 
-  kfl sharing                                       the embedded digits, a minute or two
+  kfl sharing                                       the embedded digits, 30 devices with 20 samples each and 30 rounds,
+                                                    whatever the defaults below are; a minute or two
   kfl sharing --dataset my-data.npz --model cnn     your own data: every option of kfl run applies to all methods alike
   kfl sharing --published                           the conditions of the documentation; a GPU, or days
   kfl sharing --from FOLDER                         show the results of a folder again, without running anything
