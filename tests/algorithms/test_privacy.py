@@ -146,6 +146,35 @@ def test_noise_has_the_stated_size(noise_counts):
         assert torch.equal(found[0], counts.double())
 
 
+def test_without_noise_what_leaves_is_what_was_there():
+    """A count of 1 is reported, one below is not; a class that is not reported has mean 0, whatever was in its row."""
+    means = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+    draw = torch.Generator().manual_seed(0)
+    for counts, noise_counts in ((torch.tensor([0, 1, 2, 30]), True), (torch.tensor([0, 1, 2, 30]), False)):
+        found, weights = add_noise(means, counts, 1.0, 0.0, draw, noise_counts=noise_counts)
+        assert found.tolist() == [[0.0, 0.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]] and found.dtype == means.dtype
+        assert weights.tolist() == [0, 1, 2, 30]
+        assert weights.dtype == (torch.float64 if noise_counts else torch.int64)
+    below = torch.tensor([0.0, 1.0, 0.75, 30.0], dtype=torch.float64)
+    found, weights = add_noise(means, below, 1.0, 0.0, draw, noise_counts=True)
+    assert weights.tolist() == [0.0, 1.0, 0.0, 30.0] and found[2].tolist() == [0.0, 0.0]
+
+
+def test_noise_is_on_the_sums_and_is_drawn_in_float64():
+    """One draw of all sums, then one of the counts, from the device's own generator."""
+    means, counts, clip, z = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([4, 20]), 1.5, 0.2
+    draw = torch.Generator().manual_seed(5)
+    of_sums = torch.randn(2, 2, generator=draw, dtype=torch.float64)
+    of_counts = torch.randn(2, generator=draw, dtype=torch.float64)
+    sums = counts[:, None] * means + 2 * clip * z * of_sums
+    found, weights = add_noise(means, counts, clip, z, torch.Generator().manual_seed(5), noise_counts=False)
+    assert weights is counts
+    torch.testing.assert_close(found, (sums / counts[:, None]).float())
+    found, weights = add_noise(means, counts, clip, z, torch.Generator().manual_seed(5), noise_counts=True)
+    torch.testing.assert_close(weights, counts + 2 * z * of_counts)
+    torch.testing.assert_close(found, (sums / weights[:, None]).float())
+
+
 def test_class_means_clip_each_sample(toy):
     device, state = 0, toy.engine.initial(0, toy.seed)
     x, y = toy.train(device)
@@ -217,6 +246,43 @@ def test_words_and_edges():
         privacy_cost(private(), 1, COUNTS, delta=0.0)
     with pytest.raises(ConfigError, match="rounds_taken"):
         privacy_cost(private(), -1, COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("labels", "sensitivity"),
+    [(False, math.sqrt(9 + 49)), (True, math.sqrt(0.25 + 3.5**2 + 7.5**2 + 0.25 + 0.5))],
+)
+def test_with_training_every_class_sum_may_move_across_its_ball(labels, sensitivity):
+    """Classes of 0, 3, 7 and 0 samples: sums move by D in units of 2 S, and with labels by D + ½, two counts by ½."""
+    z, rounds = 40.0, 9
+    cost = privacy_cost(private(z, noise_counts=labels), rounds, COUNTS)
+    assert cost.epsilon_with_training == pytest.approx(analytic_epsilon(z / 3 / sensitivity, 1e-5), rel=1e-6)
+    assert cost.epsilon == pytest.approx(analytic_epsilon(z / 3, 1e-5), rel=1e-6)
+
+
+def test_a_guarantee_above_100_is_called_vacuous():
+    """One sample of one class: the sensitivity is 1, and both ε are the same."""
+
+    def noise_for(epsilon):
+        return float(brentq(lambda z: analytic_epsilon(z, 1e-5) - epsilon, 0.0625, 1.0))
+
+    for epsilon, vacuous in ((95.0, False), (105.0, True), (190.0, True)):
+        cost = privacy_cost(private(noise_for(epsilon)), 1, [1])
+        assert cost.epsilon_with_training == pytest.approx(epsilon, rel=1e-4)
+        assert ("vacuous" in cost.sentence) == vacuous
+
+
+def test_the_promise_of_nothing_is_infinite_and_that_of_no_upload_is_0():
+    nothing = privacy_cost(Kfl(), 3, COUNTS, delta=1e-6)
+    assert (nothing.epsilon, nothing.epsilon_with_training, nothing.delta) == (math.inf, math.inf, 1e-6)
+    for algorithm in (Kfl(), private(), SharedStem(clip_norm=1.0, noise_multiplier=1.0)):
+        unused = privacy_cost(algorithm, 0, COUNTS)
+        assert (unused.epsilon, unused.epsilon_with_training, unused.delta) == (0.0, 0.0, 1e-5)
+        assert "uploaded nothing" in unused.sentence
+    for delta in (0.0, 1.0, -0.1, 1.5, math.nan):
+        with pytest.raises(ConfigError, match="delta"):
+            privacy_cost(private(), 1, COUNTS, delta)
+    assert privacy_cost(private(), 1, COUNTS, 0.999).epsilon == pytest.approx(0.0, abs=1e-9)
 
 
 def test_combinations_that_protect_nothing_are_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.algorithms import Kfl, Upload
-from kfl.algorithms.robust import clipped_mean, coordinate_median, trimmed_mean
+from kfl.algorithms.robust import clipped_mean, combine, coordinate_median, trimmed_mean
 from kfl.core.errors import ConfigError
 
 RULES = ("mean", "clip", "median", "trimmed")
@@ -90,6 +91,65 @@ def test_an_even_number_of_reports_takes_the_middle_two():
     assert trimmed_mean(reports, 0.25).item() == 3.0
     assert trimmed_mean(reports, 0.0).item() == 26.75
     assert trimmed_mean(reports[:2], 0.49).item() == 1.5
+
+
+def by_hand(rule, reports, weights, centre, trim):
+    """The four rules as plain loops over numbers."""
+    n, columns = len(reports), list(zip(*reports, strict=True))
+    if rule == "mean":
+        return [sum(w * x for w, x in zip(weights, column, strict=True)) / sum(weights) for column in columns]
+    if rule == "median":
+        return [statistics.median(column) for column in columns]
+    if rule == "trimmed":
+        cut = min(math.ceil(trim * n), (n - 1) // 2)
+        return [statistics.fmean(sorted(column)[cut : n - cut]) for column in columns]
+    middle = [statistics.median(column) for column in columns] if centre is None else centre
+    distances = [math.dist(row, middle) for row in reports]
+    radius = statistics.median_low(distances)
+    if centre is not None and math.hypot(*centre) > 0:
+        radius = min(radius, math.hypot(*centre))
+    shares = [min(w, statistics.median_low(weights)) for w in weights]
+    drawn = [1.0 if d <= radius else radius / d for d in distances]
+    return [
+        m + sum(w * f * (x - m) for w, f, x in zip(shares, drawn, column, strict=True)) / sum(shares)
+        for m, column in zip(middle, columns, strict=True)
+    ]
+
+
+CENTRES = {"none": None, "near": [1.0, 2.0], "far": [-40.0, 30.0], "short": [0.0, 0.25], "zero": [0.0, 0.0]}
+
+
+@pytest.mark.parametrize("centre", CENTRES.values(), ids=CENTRES)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_is_its_plain_loop(rule, count, centre):
+    """The first report lies on a centre, where nothing is drawn anywhere."""
+    reports = [[1.0, 2.0], [3.0, -1.0], [90.0, 7.0], [-2.0, -2.5], [0.5, 0.0], [4.0, 4.0], [-60.0, 1.0], [2.5, 2.0]]
+    weights = [5.0, 1.0, 1000.0, 2.0, 7.0, 3.0, 4.0, 2.0]
+    for trim in (0.0, 0.2, 0.25, 0.4):
+        kinds = [torch.tensor(values, dtype=torch.float64) for values in (reports[:count], weights[:count])]
+        known = None if centre is None else torch.tensor(centre, dtype=torch.float64)
+        found = combine(rule, *kinds, known, trim)
+        assert found.tolist() == pytest.approx(by_hand(rule, reports[:count], weights[:count], centre, trim))
+
+
+def test_a_clipped_round_measures_from_what_is_known_and_else_from_the_median():
+    """Class 0 is known and short, class 1 is unknown, class 2 known but nobody holds it."""
+    before = server([[0.0, 1.0], [9.0, 9.0], [7.0, 7.0]], [True, False, True])
+    means = [
+        [[0.0, 3.0], [1.0, 1.0], [0.0, 0.0]],
+        [[0.0, 9.0], [2.0, 5.0], [0.0, 0.0]],
+        [[4.0, 1.0], [9.0, 0.0], [0.0, 0.0]],
+    ]
+    uploads = [report(k, mean, [k + 1, 4, 0]) for k, mean in enumerate(means)]
+    after, rejected = aggregate(Kfl(aggregation="clip"), before, uploads)
+    assert rejected == [] and after["known"].tolist() == [True, True, True]
+    # Everybody is drawn to distance 1 of (0, 1); samples 1, 2, 3 count as 1, 2, 2.
+    assert after["knowledge"][0].tolist() == pytest.approx([2 / 5, 1 + 3 / 5])
+    # Median (2, 1), distances 1, 4, √50: the radius is 4, and all weigh the same.
+    wide = 4 / math.sqrt(50)
+    assert after["knowledge"][1].tolist() == pytest.approx([2 + (-1 + 7 * wide) / 3, 1 + (4 - wide) / 3])
+    assert after["knowledge"][2].tolist() == [7.0, 7.0]
 
 
 @pytest.mark.parametrize("rule", RULES)
