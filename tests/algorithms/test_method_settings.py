@@ -7,10 +7,14 @@ changes what a name means.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
 from kfl.algorithms import ALGORITHMS, Algorithm, Fd, FedGh, FedKd, FedMrl, FedTgp, LgFedAvg, PlotStyle, SharedStem
+from kfl.data import Partition
+from kfl.engine import LocalData
+from kfl.engine.sequential import SequentialEngine
 
 SETTINGS = {
     SharedStem: {
@@ -78,3 +82,18 @@ def test_a_server_that_declares_no_need_of_networks_starts_alike_beside_any(cls,
         one, other = (algorithm.server_init(world.engine, toy.seed) for world in worlds)
         differs |= {n: v.shape for n, v in one.items()} != {n: v.shape for n, v in other.items()}
     assert differs == (cls.needs_equal_models or cls.server_needs_models)
+
+
+@pytest.mark.parametrize("cls", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_a_fleet_of_one_device_plays_a_round(cls, toy, play):
+    algorithm = cls()
+    own = toy.of(algorithm)
+    first = Partition(
+        *(values[:1] for values in (own.partition.train, own.partition.test)),
+        *(counts[:1] for counts in (own.partition.train_counts, own.partition.test_counts)),
+    )
+    models = replace(own.models, architecture=own.models.architecture[:1])
+    engine = SequentialEngine(LocalData(own.dataset, first, own.proxy), models)
+    alone = replace(own, partition=first, models=models, engine=engine)
+    algorithm.check_models(models)
+    assert play(algorithm, alone, [[0], [0]]).rejections == [[], []]
