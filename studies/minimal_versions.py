@@ -3,26 +3,26 @@
     python -m studies.minimal_versions --out docs/results/minimal-versions.txt
     python -m studies.minimal_versions --extras data plot --tests tests/data tests/plots
 
-Each `>=` of the dependencies and of the extras becomes `==`; what those depend on is as new as they admit. Whatever
-comes with a range that does not start at a version (`==`, or nothing) stays as it is. `--newer torch==2.13.0` replaces
-a minimum, for a version that cannot be installed here. The tests are those that use each package most.
+uv finds the oldest versions of the dependencies and extras that agree with each other (`--resolution lowest-direct`);
+what those depend on is as new as they admit. The tests are those that use each package most.
 """
 
 from __future__ import annotations
 
 import argparse
+import platform
 import re
 import subprocess
 import sys
 import tomllib
 import venv
+from datetime import date
 from pathlib import Path
-
-from benchmarks.machine import machine
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ["data", "plot", "pandas", "fast", "privacy", "flower", "ray", "tensorboard", "mlflow", "wandb", "test"]
 """What is tried: everything that people install, and the tests' own libraries."""
+UV = str(Path(sys.executable).with_name("uv"))
 TESTS = [
     "tests/core",
     "tests/data",
@@ -47,47 +47,35 @@ TESTS = [
 ]
 
 
-def minimum(requirement: str) -> str | None:
-    """The oldest version that a requirement admits, as one that admits nothing else; None if it names none.
-
-    >>> minimum("numpy>=1.26"), minimum("mkdocstrings[python]>=0.26"), minimum("kfl[data]")
-    ('numpy==1.26', 'mkdocstrings==0.26', None)
-    """
-    found = re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?>=([0-9.]+)", requirement)
-    return f"{found.group(1)}=={found.group(2)}" if found else None
-
-
-def minima(extras: list[str], newer: list[str]) -> list[str]:
-    """The oldest versions of the dependencies and of some extras; where two differ, what both admit."""
+def oldest(extras: list[str], path: Path) -> list[str]:
+    """The oldest versions that agree, written to a file; those that pyproject.toml asks for itself are returned."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
-    found: dict[str, str] = {}
-    for one in [*filter(None, map(minimum, wanted)), *newer]:
-        name, _, version = one.partition("==")
-        found[name] = version
-    return [f"{name}=={version}" for name, version in found.items()]
+    asked = [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
+    names = {re.split(r"[^A-Za-z0-9._-]", one)[0].lower() for one in asked}
+    options = ["--quiet", "--no-header", "--no-annotate", "--resolution", "lowest-direct", "--output-file", str(path)]
+    options += [word for extra in extras for word in ("--extra", extra)]
+    subprocess.run([UV, "pip", "compile", *options, str(ROOT / "pyproject.toml")], check=True)
+    return [line for line in path.read_text().splitlines() if line.partition("==")[0] in names]
 
 
 def main() -> int:
     """Install, check, test, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--extras", nargs="+", default=EXTRAS)
-    parser.add_argument("--newer", nargs="+", default=[], help="versions in place of the oldest")
     parser.add_argument("--tests", nargs="+", default=[one for one in TESTS if (ROOT / one).exists()])
     parser.add_argument("--environment", type=Path, default=ROOT / "build" / "minimal", help="folder to make")
     parser.add_argument("--workers", default="2", help="test processes (default 2)")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    python, oldest = options.environment / "bin" / "python", minima(options.extras, options.newer)
+    options.environment.mkdir(parents=True, exist_ok=True)
+    python, versions = options.environment / "bin" / "python", options.environment / "versions.txt"
+    asked = oldest(options.extras, versions)
     if not python.exists():
         venv.create(options.environment, with_pip=True)
-    constraints = options.environment / "minimal.txt"
-    constraints.write_text("\n".join(oldest) + "\n")
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "install", "--quiet", "-c", str(constraints), "-e", f"{ROOT}[{','.join(options.extras)}]"], check=True
-    )
-    agrees = subprocess.run([*pip, "check"], capture_output=True, text=True, check=False)
+    install = [UV, "pip", "install", "--quiet", "--python", str(python)]
+    subprocess.run([*install, "--requirement", str(versions)], check=True)
+    subprocess.run([*install, "--no-deps", "--editable", str(ROOT)], check=True)
+    agrees = subprocess.run([UV, "pip", "check", "--python", str(python)], capture_output=True, text=True, check=False)
     # A warning is an error only with the tested versions: old libraries warn of newer ones.
     arguments = ["-q", "-n", options.workers, "-W", "default", "--tb=short", *options.tests]
     tests = subprocess.run(
@@ -96,10 +84,10 @@ def main() -> int:
     print(tests.stdout[-20000:], file=sys.stderr)
     failed = [line for line in tests.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     text = [
-        f"python -m studies.minimal_versions; {machine()}",
+        f"python -m studies.minimal_versions; Python {platform.python_version()}, {date.today()}",
         "",
-        "The oldest versions that pyproject.toml admits: " + ", ".join(oldest),
-        f"pip check: {agrees.stdout.strip()}",
+        "The oldest versions that pyproject.toml admits: " + ", ".join(asked),
+        f"uv pip check: {(agrees.stdout + agrees.stderr).strip().splitlines()[-1]}",
         f"tests: {tests.stdout.strip().splitlines()[-1]}",
         *failed,
     ]
