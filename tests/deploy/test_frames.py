@@ -95,6 +95,7 @@ GOOD = {"values": {}, "arrays": [["x", "float32", [2]]]}
         (frame(content({**GOOD, "arrays": [["x", "float32", [2**30] * 9]]}, bytes(8))), "do not add up"),
         (frame(content({**GOOD, "values": []}, bytes(8))), "header"),
         (frame(content(b"[" * 100_000)), "nested too deeply"),
+        (frame(content(b'{"values": {"joule": -' + b"9" * 400 + b'}, "arrays": []}')), "more than 64 bits"),
         (frame(b"\xff\xff\xff\xff"), "header"),
         (b"KF", "too short"),
         (b"PK" + bytes(30), "not one of kfl's"),

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfl.algorithms import FedAvg, FedRep, Kfl, Local
+from kfl.algorithms import ArrayFormat, FedAvg, FedRep, Kfl, Local
 from kfl.deploy import validation
 from kfl.deploy.belief import Belief
 from kfl.deploy.courier import Answer, NoReply
@@ -21,6 +21,7 @@ from kfl.deploy.validation import (
     Question,
     check_counts,
     energy_limits,
+    lower_counts,
     most_bytes,
     read_arrays,
     refuse_energy,
@@ -331,9 +332,10 @@ def test_refused_energy_says_which_part_and_how_much():
     assert reason(1.0, 2.5).facts == {"part": "upload", "found": 2.5, "limit": 2.0}
     assert reason(51.0, 0.0).facts == {"part": "compute", "found": 51.0, "limit": 50.0}
     assert reason(0.0, -0.5).facts == {"part": "upload", "found": -0.5}
-    codes = {reason(1.0, value).code for value in (math.nan, math.inf, -math.inf)}
-    assert codes == {"energy_not_finite"}
-    assert reason(True, 0.0).code == reason("1", 0.0).code == reason(None, 0.0).code == "energy_not_number"
+    for value in (math.nan, math.inf, -math.inf):
+        assert (reason(1.0, value).code, reason(1.0, value).facts) == ("energy_not_finite", {"part": "upload"})
+    for value in (True, "1", None):
+        assert (reason(value, 0.0).code, reason(value, 0.0).facts) == ("energy_not_number", {"part": "compute"})
 
 
 def test_arrays_and_counts_of_an_answer_are_checked():
@@ -342,3 +344,130 @@ def test_arrays_and_counts_of_an_answer_are_checked():
         assert verdict.refusal.code == code
         assert not verdict.usable
         assert verdict.upload is None
+
+
+@pytest.mark.parametrize(
+    ("work_s", "seconds", "known"),
+    [
+        (0.0, 1.0, True),
+        (10.0, 1.0, True),  # the deadline: an answer that is asked for again comes at once
+        (10.5, 1.0, False),
+        (12.0, 12.0, True),  # who answers late may have worked as long
+        (12.5, 12.0, False),
+        (-0.5, 1.0, False),
+        (True, 1.0, False),
+        (5, 1.0, False),
+        ("5", 1.0, False),
+        (math.inf, 1.0, False),
+        (math.nan, 1.0, False),
+    ],
+)
+def test_work_takes_no_longer_than_there_was(work_s, seconds, known):
+    verdict = validation.judge(QUESTION, replace(reply(work_s=work_s), seconds=seconds))
+    assert verdict.usable
+    assert verdict.work_s == (work_s if known else None)
+    number = float(work_s) if isinstance(work_s, int | float) and math.isfinite(work_s) else 0.0
+    fault = {"device": 0, "fault": "time", "code": "time_impossible", "found": number, "limit": max(10.0, seconds)}
+    assert verdict.faults == (() if known else (fault,))
+
+
+def test_everything_impossible_in_an_answer_is_noted():
+    faults = validation.judge(QUESTION, reply(compute_energy_j=-1.0, work_s=11.0, gain=1.5)).faults
+    assert [fault["fault"] for fault in faults] == ["energy", "time", "gain"]
+    assert faults[2] == {"device": 0, "fault": "gain", "code": "gain_impossible", "found": 1.5, "limit": 1.0}
+    assert validation.judge(QUESTION, reply(gain=None, work_s=None)).faults == ()
+
+
+def test_less_energy_than_the_work_takes_is_not_believed_beyond_rounding():
+    limits = EnergyLimits(50.0, 2.0, least_compute_j=1.0, least_upload_j=0.1)
+    for part in (1.0, 1 - 5e-7, 1 - 1e-6):
+        assert refuse_energy(part, 0.1 * part, limits) is None
+    reason = refuse_energy(1 - 1.5e-6, 0.1, limits)
+    assert (reason.code, reason.facts) == ("energy_too_low", {"part": "compute", "found": 1 - 1.5e-6, "limit": 1.0})
+    reason = refuse_energy(1.0, 0.05, limits)
+    assert (reason.code, reason.facts) == ("energy_too_low", {"part": "upload", "found": 0.05, "limit": 0.1})
+    # Who diverged sent nothing, and computed all the same.
+    question = replace(QUESTION, limits=limits)
+    assert validation.judge(question, reply({}, status="diverged", upload_energy_j=0.0)).energy_j == (3.0, 0.0)
+    assert validation.judge(question, reply({}, status="diverged", compute_energy_j=0.5)).energy_j is None
+    assert validation.judge(question, reply(upload_energy_j=0.0)).energy_j is None
+
+
+def test_the_least_is_never_more_than_the_plan():
+    found = energy_limits(10.0, 1.0, 60.0, 0.5, 0.25, least_compute_j=0.125, radiated_j=0.0625)
+    assert (found.least_compute_j, found.least_upload_j) == (0.125, 0.0625)
+    found = energy_limits(10.0, 1.0, 60.0, 0.5, 0.25, least_compute_j=2.0, radiated_j=1.0)
+    assert (found.least_compute_j, found.least_upload_j) == (0.5, 0.25)
+
+
+def test_the_first_name_in_alphabetical_order_is_the_one_that_is_said():
+    some = {letter: ArrayFormat((1,)) for letter in "qwertyuiopasdfghjklzxcvbnm"}
+    for arrays, formats in (({}, some), (dict.fromkeys(some, raw(np.ones(1))), {})):
+        with pytest.raises(RefusedError) as refused:
+            read_arrays(arrays, formats)
+        assert refused.value.facts == {"array": "a"}
+
+
+def test_long_words_of_a_stranger_are_said_in_40_characters():
+    found = validation.judge(QUESTION, reply(status="x" * 500)).refusal.facts["found"]
+    array = validation.judge(QUESTION, reply({**good(), "z" * 500: raw(np.ones(1))})).refusal.facts["array"]
+    assert found == "x" * 39 + "…"
+    assert array == "z" * 39 + "…"
+
+
+NOISY = ArrayFormat((2,), "float64", holds="counts", noise=0.5)
+WHOLE = ArrayFormat((2,), "float64", holds="counts")
+HIDDEN = replace(PROFILE, samples_per_class=())
+
+
+def test_counts_of_an_upload_are_checked_array_by_array():
+    def check(noisy, whole=(0.0, 0.0)):
+        arrays = {"noisy": np.array(noisy), "values": np.full(2, -1.5), "whole": np.array(whole)}
+        check_counts(arrays, {"noisy": NOISY, "values": ArrayFormat((2,), "float64"), "whole": WHOLE}, HIDDEN)
+
+    check([35.0, 0.0], [30.0, 0.0])  # 30 samples and ten times the noise
+    for noisy, whole, code in (
+        ([35.01, 0.0], [0.0, 0.0], "too_many_samples"),
+        ([0.0, -0.01], [0.0, 0.0], "negative_count"),
+        ([35.0, 0.0], [31.0, 0.0], "too_many_samples"),
+        ([35.0, 0.0], [2.0, 1.5], "not_whole"),
+        ([35.0, 0.0], [0.0, -1.0], "negative_count"),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            check(noisy, whole)
+        assert refused.value.code == code, (noisy, whole)
+
+
+CUT = {"code": "more_than_registered", "field": "samples", "found": 30, "limit": 10}
+THIRD = replace(BELIEF, samples=10, cuts=({"code": "claim_cut", "field": "gain"}, CUT))
+
+
+def test_lowered_counts_are_a_part_rounded_down_and_what_is_held_stays_held():
+    formats = {"values": ArrayFormat((3,), "float64"), "noisy": NOISY, "whole": WHOLE}
+    formats |= {"samples": ArrayFormat((), "float64", holds="samples"), "int": ArrayFormat((4,), "int64", "counts")}
+    said = {
+        "values": np.array([9.0, -9.0, 0.5]),
+        "noisy": np.array([4.5, 0.75]),
+        "whole": np.array([20.0, 1.0]),
+        "samples": np.array(29.0),
+        "int": np.array([0, 2, 3, 20]),
+    }
+    lowered, cut = lower_counts(said, formats, THIRD)
+    assert cut is CUT
+    found = {name: (array.dtype, array.tolist()) for name, array in lowered.items()}
+    assert found["values"] == (np.float64, [9.0, -9.0, 0.5])
+    assert found["noisy"] == (np.float64, pytest.approx([1.5, 0.25]))
+    assert found["whole"] == (np.float64, [6.0, 1.0])
+    assert found["samples"] == (np.float64, 9.0)
+    assert found["int"] == (np.int64, [0, 1, 1, 6])
+    assert said["int"].tolist() == [0, 2, 3, 20]
+
+
+def test_counts_that_are_believed_or_not_sent_are_not_lowered():
+    believed = replace(BELIEF, cuts=({"code": "claim_cut", "field": "gain"},))
+    formats = {"int": ArrayFormat((1,), "int64", "counts")}
+    exact = {"int": np.array([2**53 + 1])}  # more than a float can tell from its neighbour
+    assert lower_counts(exact, formats, believed)[0]["int"].tolist() == [2**53 + 1]
+    assert lower_counts(exact, formats, believed)[1] is None
+    nothing = validation.judge(replace(QUESTION, formats={}, belief=THIRD), reply({}))
+    assert (nothing.usable, nothing.clipped) == (True, ())

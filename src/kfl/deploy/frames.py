@@ -42,6 +42,8 @@ MOST_BYTES = 1 << 30
 """No frame holds more, squeezed or not."""
 MOST_HEADER = 1 << 20
 MOST_ARRAYS = 10_000
+MOST_DIGITS = 20
+"""Of an integer in a table, with its sign: 64 bits. A longer one may be too large for a float."""
 INLINE_BYTES = 1 << 16
 """Arrays up to this size travel with the table; larger ones apart, so that a server stores them once for all."""
 PROBE_BYTES = 1 << 14
@@ -133,7 +135,7 @@ def _read(frame: bytes, most_bytes: int) -> tuple[Values, dict[str, RawArray]]:
         (length,) = LENGTH.unpack_from(content)
         if length > MOST_HEADER:
             raise ValueError("its header is too long")
-        header = parse_json(content[LENGTH.size : LENGTH.size + length])
+        header = parse_json(content[LENGTH.size : LENGTH.size + length], whole=_whole)
         values, entries = header["values"], header["arrays"]
         if not isinstance(values, dict) or len(entries) > MOST_ARRAYS:
             raise ValueError("its header is not one")
@@ -168,6 +170,12 @@ def _content(frame: bytes, most_bytes: int) -> bytes:
     if len(content) != size:
         raise RefusedError("unreadable_frame", text="it is not as large as it says")
     return content
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError("it holds an integer of more than 64 bits")
+    return int(digits)
 
 
 def _size(dtype: Any, shape: Any) -> int:
