@@ -12,6 +12,7 @@ from torch import nn
 import kfl
 from kfl.algorithms import LgFedAvg, SharedStem, Upload
 from kfl.algorithms.quantise import pack, unpack
+from kfl.algorithms.sums import Sums
 from kfl.core.errors import ConfigError, ModelError, StoppedError
 from kfl.engine import RoundKey
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name, shared_layers
@@ -204,3 +205,128 @@ def test_it_runs_resumes_and_is_charged_in_a_simulation(tmp_path):
         kfl.run(small, tmp_path / "half", should_stop=lambda: next(asked))
     resumed = kfl.resume(tmp_path / "half")  # error feedback is part of what a checkpoint keeps
     assert [log.accuracy for log in resumed.rounds] == [log.accuracy for log in whole.rounds]
+
+
+def test_a_broadcast_says_how_many_layers_the_stem_has_and_knowledge_only_where_there_is_some(toy):
+    layers = {"body.0.weight": torch.ones(2, 3), "body.0.bias": torch.ones(2), "body.2.0.weight": torch.ones(2, 2)}
+    message = SharedStem(bits_down=32).broadcast(layers)
+    assert set(message) == {"depth", "values"} and int(message["depth"]) == 2
+    assert message["values"].tolist() == [1.0] * 12
+    pulled = SharedStem(pull="knowledge", budget_bits=10**6)
+    server = pulled.server_init(toy.engine, toy.seed)  # equal networks: both layers of the body
+    assert int(pulled.broadcast(server)["depth"]) == 2
+    assert {"knowledge", "known"} <= set(pulled.broadcast(server))
+    assert not server["known"].any() and server["knowledge"].shape == (4, 5)
+    rows, known = pulled.class_vectors(server)
+    assert rows is server["knowledge"] and known is server["known"]
+    assert SharedStem().class_vectors(SharedStem().server_init(toy.engine, toy.seed)) is None
+
+
+@pytest.mark.parametrize("spoil", ["codes", "scales", "fewer codes", "more scales"])
+def test_every_array_of_a_message_must_fit(spoil, mixed_toy):
+    algorithm, engine, seed = SharedStem(budget_bits=2000), mixed_toy.engine, mixed_toy.seed
+    message = dict(algorithm.broadcast(algorithm.server_init(engine, seed)))
+    if spoil in message:
+        del message[spoil]
+    elif spoil == "fewer codes":
+        message["codes"] = message["codes"][:-1]
+    else:
+        message["scales"] = torch.cat([message["scales"], torch.ones(1)])
+    with pytest.raises(ModelError, match="The stem of 49 values that this network begins with is not the one"):
+        algorithm.local_update(message, [0], [algorithm.device_init(engine, 0, seed)], engine, RoundKey(seed, 0))
+
+
+@pytest.mark.parametrize(
+    ("clip", "update", "leaves"),
+    [
+        (None, [30.0, -40.0], [30.0, -40.0]),
+        (5.0, [30.0, -40.0], [3.0, -4.0]),
+        (0.05, [0.3, -0.4], [0.03, -0.04]),
+        (0.5, [0.3, -0.4], [0.3, -0.4]),
+        (2.0, [0.3, -0.4], [0.3, -0.4]),
+        (2.0, [0.0, 0.0], [0.0, 0.0]),
+    ],
+)
+def test_an_update_is_shortened_to_the_norm_that_is_allowed_and_never_made_longer(clip, update, leaves):
+    exact, key = torch.tensor(update, dtype=torch.float64), RoundKey(3, 1)
+    found = SharedStem(clip_norm=clip)._guarded(exact, 2, key)
+    torch.testing.assert_close(found, torch.tensor(leaves, dtype=torch.float64), rtol=1e-12, atol=0)
+    if clip is not None:
+        for multiplier in (0.3, 1.0):
+            noisy = SharedStem(clip_norm=clip, noise_multiplier=multiplier)._guarded(exact, 2, key)
+            # Only the address of the draw is shared with the algorithm.
+            draw = torch.Generator().manual_seed(key.secret_seed("privacy noise", 2))
+            noise = torch.randn(2, generator=draw, dtype=torch.float64)
+            torch.testing.assert_close(noisy, found + 2 * clip * multiplier * noise, rtol=1e-12, atol=0)
+
+
+LAYER = {"body.0.weight": torch.tensor([10.0, 20.0])}
+"""A stem of two values."""
+
+
+def sent(rows, samples, knowledge=None):
+    """Updates of that stem as they are, with so many samples behind them; class means beside them where given."""
+    uploads = []
+    for device, (row, count) in enumerate(zip(rows, samples, strict=True)):
+        arrays = {"values": torch.tensor(row), "samples": torch.tensor(count, dtype=torch.float64)}
+        if knowledge is not None:
+            arrays |= {"means": torch.tensor(knowledge[device][0]), "counts": torch.tensor(knowledge[device][1])}
+        uploads.append(Upload(device, arrays))
+    return uploads
+
+
+@pytest.mark.parametrize(
+    ("rule", "rows", "samples", "moved"),
+    [
+        ("mean", [[1.0, 0.0], [4.0, 8.0]], [3, 1], [1.75, 2.0]),
+        ("mean", [[1.0, 0.0]], [1], [1.0, 0.0]),
+        ("mean", [[1.0, 0.0], [4.0, 8.0]], [1, 0], [1.0, 0.0]),
+        ("mean", [[1.0, 0.0], [4.0, 8.0]], [0, 0], [0.0, 0.0]),
+        ("mean", [], [], [0.0, 0.0]),
+        ("median", [[1.0, 0.0], [2.0, 5.0], [9.0, 1.0], [99.0, 99.0]], [1, 1, 7, 0], [2.0, 1.0]),
+        ("trimmed", [[1.0, 0.0], [2.0, 5.0], [9.0, 1.0], [99.0, 99.0]], [1, 1, 7, 0], [2.0, 1.0]),
+        ("clip", [[3.0, 4.0], [0.0, 2.0], [0.0, 900.0]], [1, 1, 1], [1.0, 11 / 3]),
+    ],
+)
+def test_the_stem_moves_by_what_the_rule_makes_of_updates(rule, rows, samples, moved):
+    """By hand. An update with no samples behind it has no say in any rule; `clip` measures from zero, radius 5."""
+    algorithm = SharedStem(bits_per_value=32, aggregation=rule)
+    after, rejected = algorithm.aggregate(LAYER, sent(rows, samples), engine=None, key=None)
+    assert rejected == [] and set(after) == set(LAYER)
+    torch.testing.assert_close(after["body.0.weight"], LAYER["body.0.weight"] + torch.tensor(moved))
+
+
+@pytest.mark.parametrize(
+    ("rule", "trim", "mean"),
+    [("mean", 0.25, 15.0), ("median", 0.25, 3.0), ("trimmed", 0.2, 4.0), ("trimmed", 0.3, 3.0)],
+)
+def test_knowledge_beside_the_stem_goes_by_the_same_rule_and_is_kept_where_nobody_reports(rule, trim, mean):
+    server = {**LAYER, "knowledge": torch.tensor([[7.0], [8.0]]), "known": torch.tensor([True, True])}
+    reported = [([[value], [0.0]], [1, 0]) for value in (1.0, 2.0, 3.0, 7.0, 62.0)]
+    algorithm = SharedStem(bits_per_value=32, pull="knowledge", aggregation=rule, trim=trim)
+    uploads = sent([[1.0, 2.0]] * 5, [4] * 5, reported)
+    after, rejected = algorithm.aggregate(server, uploads, engine=None, key=None)
+    assert rejected == [] and after["body.0.weight"].tolist() == [11.0, 22.0]
+    assert after["knowledge"].tolist() == [[mean], [8.0]] and after["known"].tolist() == [True, True]
+    summed = algorithm.summation()
+    assert (summed is not None) == (rule == "mean")
+
+
+@pytest.mark.parametrize(
+    ("scale", "codes"), [(3e38, 0), (3e38, 255), (3e38, 0b11110000)], ids=["far down", "far up", "both"]
+)
+def test_a_scale_that_overflows_either_way_is_refused(scale, codes):
+    algorithm = SharedStem(bits_per_value=4)
+    bad = {"scales": torch.tensor([scale]), "codes": torch.tensor([codes], dtype=torch.uint8)}
+    upload = Upload(1, {**bad, "samples": torch.tensor(3.0).double()})
+    after, rejected = algorithm.aggregate(LAYER, [upload], engine=None, key=None)
+    assert [(one.device, one.code, one.facts) for one in rejected] == [(1, "not_finite", {"array": "scales"})]
+    assert after["body.0.weight"].equal(LAYER["body.0.weight"])
+
+
+@pytest.mark.parametrize(("samples", "moved"), [(0.0, 0.0), (0.5, 6.0), (1.0, 3.0), (6.0, 0.5)])
+def test_sums_move_the_stem_by_the_mean_or_not_at_all(samples, moved):
+    sums = Sums({"update": torch.tensor([3.0, -3.0]).double()}, {"samples": torch.tensor(samples).double()})
+    summation = SharedStem().summation()
+    assert summation.shapes(LAYER) == ({"update": (2,)}, {"samples": ()})
+    assert summation.apply(LAYER, sums)["body.0.weight"].tolist() == [10.0 + moved, 20.0 - moved]
