@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from kfl.algorithms import (
     Apfl,
+    ArrayFormat,
     Fd,
     FedAvg,
     FedGh,
@@ -23,9 +26,12 @@ from kfl.algorithms import (
     SelfKnowledge,
     Upload,
 )
+from kfl.algorithms.averaging import Reports, part_of
+from kfl.algorithms.local import pull_to
 from kfl.algorithms.targets import fixed_targets
+from kfl.algorithms.uploads import MOST_SAMPLES
 from kfl.core.errors import ConfigError, DataError, ModelError
-from kfl.engine import DeviceProfile, LocalData
+from kfl.engine import DeviceProfile, LocalData, RoundKey, Sgd, Supervised
 from kfl.engine.sequential import SequentialEngine
 from kfl.models import ModelProfile, SplitModel, cnn, fleet_from_modules, inspect_model, mlp
 
@@ -249,3 +255,228 @@ def test_kfl_may_be_charged_for_what_it_sends():
     secret = Kfl(charge="held", noise_counts=True, noise_multiplier=1.0, clip_norm=1.0)
     assert secret.bits(profile)[0] == 20_480 + 320  # noisy counts report every class, so nobody needs a mask
     assert Kfl(charge="held").bits(DeviceProfile(MLP, 600))[0] == 20_480 + 10
+
+
+# Knowledge
+
+ONE = {"knowledge": torch.tensor([[9.0, -9.0], [8.0, 8.0]], dtype=torch.float64), "known": torch.tensor([True, True])}
+
+
+def fine(device, means, counts):
+    return Upload(device, {"means": torch.tensor(means, dtype=torch.float64), "counts": torch.tensor(counts)})
+
+
+RULES = ("mean", "clip", "median", "trimmed")
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("bad", [False, True], ids=["all sound", "one refused"])
+def test_a_class_of_a_single_sample_is_knowledge_and_no_digit_is_lost(rule, bad):
+    """The server's own type decides how exactly: here float64, where 1 + 1e-12 is not 1."""
+    odd = [fine(7, [[math.inf, 0.0], [0.0, 0.0]], [1, 0])] if bad else []
+    # A class without samples may hold anything, and does not make the rest of an upload useless.
+    sound = [fine(0, [[1 + 1e-12, -2.0], [math.nan, 0.0]], [1, 0]), fine(1, [[50.0, 50.0], [50.0, 50.0]], [0, 0])]
+    after, rejected = aggregate(Kfl(aggregation=rule, memory=False), ONE, [*sound, *odd])
+    assert [(one.device, one.code) for one in rejected] == [(one.device, "not_finite") for one in odd]
+    assert after["knowledge"].dtype == torch.float64
+    assert after["knowledge"][0].tolist() == pytest.approx([1 + 1e-12, -2.0], rel=1e-14)
+    assert not after["knowledge"][1].any() and after["known"].tolist() == [True, False]
+    assert ONE["knowledge"].tolist() == [[9.0, -9.0], [8.0, 8.0]]
+
+
+SOUND = {"means": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "counts": torch.tensor([2, 3])}
+KNOWN = {"knowledge": torch.zeros(2, 2), "known": torch.zeros(2, dtype=torch.bool)}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "code"),
+    [
+        ({"counts": torch.tensor([-1, 3])}, "negative_count"),
+        ({"counts": torch.tensor([2.0, -0.5])}, "negative_count"),
+        ({"counts": torch.tensor([2, MOST_SAMPLES + 2])}, "too_many_samples"),
+        ({"counts": torch.tensor([2.0, math.nan])}, "not_finite"),
+        ({"counts": torch.tensor([2.0, math.inf])}, "not_finite"),
+        ({"counts": torch.tensor([2 + 0j, 3])}, "not_finite"),
+        ({"counts": torch.tensor([2, 3, 4])}, "shape"),
+        ({"counts": torch.tensor([[2, 3]])}, "shape"),
+        ({"counts": None}, "missing_array"),
+        ({"means": None}, "missing_array"),
+        ({"means": torch.ones(3, 2)}, "shape"),
+        ({"means": torch.ones(2, 3)}, "shape"),
+        ({"means": torch.ones(2)}, "shape"),
+        ({"means": torch.tensor([[1.0, 2.0], [math.nan, 4.0]])}, "not_finite"),
+        ({"means": torch.tensor([[1.0, 2.0], [3.0, -math.inf]])}, "not_finite"),
+        ({"means": torch.tensor([[1.0, 2.0], [3.0, 1e300]], dtype=torch.float64)}, "not_finite"),
+        ({"means": torch.ones(2, 2, dtype=torch.complex64)}, "not_finite"),
+    ],
+)
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_knowledge_that_cannot_be_is_refused_and_the_rest_is_used(arrays, code, rule):
+    bad = Upload(5, {name: value for name, value in {**SOUND, **arrays}.items() if value is not None})
+    for others in ([], [Upload(1, SOUND)]):
+        after, rejected = aggregate(Kfl(aggregation=rule), KNOWN, [bad, *others])
+        assert [(one.device, one.code) for one in rejected] == [(5, code)]
+        assert after["knowledge"].tolist() == (SOUND["means"].tolist() if others else [[0.0, 0.0]] * 2)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"counts": torch.tensor([2, MOST_SAMPLES])},
+        {"counts": torch.tensor([0.25, 0.5])},
+        {"means": torch.tensor([[1.0, 2.0], [3.0, 1e30]], dtype=torch.float64)},
+        {"means": torch.tensor([[1, 2], [3, 4]])},
+        {"means": torch.tensor([[3e38, -3e38], [3e38, 3e38]])},
+        {"counts": torch.tensor([0, 2]), "means": torch.tensor([[math.nan, math.inf], [3.0, 4.0]])},
+        {"counts": torch.tensor([0.0, 2.0]), "means": torch.tensor([[1e300, math.inf], [3.0, 4.0]]).double()},
+        {"more": torch.tensor(math.nan)},
+    ],
+)
+def test_knowledge_that_can_be_is_used(arrays):
+    """Also counts that are not whole or of another type, and anything in the row of a class that is not held."""
+    upload = Upload(5, {**SOUND, **arrays})
+    counts = upload.arrays["counts"]
+    after, rejected = aggregate(Kfl(), KNOWN, [upload])
+    assert rejected == [] and after["known"].tolist() == (counts > 0).tolist()
+    for c in range(2):
+        wanted = upload.arrays["means"][c].float() if counts[c] > 0 else torch.zeros(2)
+        torch.testing.assert_close(after["knowledge"][c], wanted)
+
+
+def test_knowledge_of_no_features_at_all_is_no_error():
+    empty = {"knowledge": torch.zeros(2, 0), "known": torch.zeros(2, dtype=torch.bool)}
+    after, rejected = aggregate(Kfl(), empty, [Upload(0, {"means": torch.zeros(2, 0), "counts": torch.tensor([1, 0])})])
+    assert rejected == [] and after["known"].tolist() == [True, False]
+
+
+def test_a_server_starts_with_no_knowledge_which_is_zero(toy):
+    for algorithm in (Kfl(), FedProto()):
+        start = algorithm.server_init(toy.engine, toy.seed)
+        assert torch.equal(start["knowledge"], torch.zeros(4, 5)) and start["known"].tolist() == [False] * 4
+        assert start["known"].dtype == torch.bool
+        vectors, known = algorithm.class_vectors(start)
+        assert vectors is start["knowledge"] and known is start["known"]
+
+
+def test_reports_are_samples_with_labels_for_a_server_that_trains():
+    reports = Reports(torch.arange(12.0).reshape(2, 3, 2), torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.5, 0.0]]))
+    vectors, labels = reports.labelled()
+    assert vectors.tolist() == [[0.0, 1.0], [4.0, 5.0], [8.0, 9.0]] and labels.tolist() == [0, 2, 1]
+    # Without a limit 1 and 2, with one of 0.5 alike.
+    means, known = Reports(reports.means, torch.tensor([[1.0, 0.0, 2.0], [2.0, 0.0, 0.5]])).average()
+    assert means[0].tolist() == pytest.approx([(0 + 2 * 6) / 3, (1 + 2 * 7) / 3]) and known.tolist() == [
+        True,
+        False,
+        True,
+    ]
+    means, _ = Reports(reports.means, torch.tensor([[1.0, 0.0, 2.0], [2.0, 0.0, 0.5]])).average(0.5)
+    assert means[0].tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "means", "counts"),
+    [
+        ({}, ArrayFormat((2, 2)), ArrayFormat((2,), "int64", "counts")),
+        ({"bits_per_value": 8}, ArrayFormat((2, 2), bits=8), ArrayFormat((2,), "int64", "counts")),
+        ({"charge": "held"}, ArrayFormat((2, 2), rows="counts"), ArrayFormat((2,), "int64", "counts")),
+        ({"clip_norm": 1.0, "noise_multiplier": 0.7}, ArrayFormat((2, 2)), ArrayFormat((2,), "int64", "counts")),
+        (
+            {"clip_norm": 1.0, "noise_multiplier": 0.7, "noise_counts": True, "charge": "held", "bits_per_value": 31},
+            ArrayFormat((2, 2), bits=31),
+            ArrayFormat((2,), "float64", "counts", 1.4),
+        ),
+    ],
+)
+def test_kfl_declares_what_it_sends(settings, means, counts):
+    """Noisy counts are declared with their noise, 2 z, and then every row is sent, since they hide which are held."""
+    assert Kfl(**settings).upload_format(KNOWN) == {"means": means, "counts": counts}
+    assert FedProto().upload_format(KNOWN) == {
+        "means": ArrayFormat((2, 2)),
+        "counts": ArrayFormat((2,), "int64", "counts"),
+    }
+
+
+# Worlds of other sizes
+
+
+def lone_sample(toy):
+    """The world in which device 0 has one sample of class 0 beside its others, all that it has."""
+    labels = toy.dataset.labels("train", toy.partition.train[0]).numpy()
+    own = np.concatenate([toy.partition.train[0][labels == 0][:1], toy.partition.train[0][labels != 0]])
+    counts = toy.partition.train_counts.copy()
+    counts[0, 0] = 1
+    train = (np.sort(own), *toy.partition.train[1:])
+    partition = dataclasses.replace(toy.partition, train=train, train_counts=counts)
+    data = LocalData(toy.dataset, partition, toy.proxy)
+    return dataclasses.replace(toy, partition=partition, engine=SequentialEngine(data, toy.models))
+
+
+def test_a_single_sample_of_a_class_is_sent_and_remembered(toy, play):
+    world = lone_sample(toy)
+    exact = play(Kfl(), world, [[0]]).uploads[0][0].arrays
+    assert exact["counts"].tolist() == [1, 7, 0, 0]
+    state = play(SelfKnowledge(), world, [[0]]).devices[0]
+    assert state["own/known"].tolist() == [True, True, False, False]
+    assert play(FedProto(), world, [[0]]).uploads[0][0].arrays["counts"].tolist() == [1, 1, 0, 0]
+
+
+def test_a_single_bit_carries_the_least_and_the_largest_value_of_the_classes_that_are_held():
+    """One sample is enough to hold a class, and a class that is not held has no say in the range."""
+    means = torch.tensor([[2.0, 3.0], [0.0, 0.0], [5.0, 2.5]])
+    rough = [Kfl(bits_per_value=1)._upload(k, means, torch.tensor([1, 0, 3]), RoundKey(7, 0)) for k in range(20)]
+    found = torch.stack([upload.arrays["means"] for upload in rough])
+    assert not found[:, 1].any()
+    assert set(found[:, [0, 2]].flatten().tolist()) == {2.0, 5.0}
+    assert set(found[:, 0, 0].tolist()) == {2.0} and set(found[:, 2, 0].tolist()) == {5.0}
+    assert set(found[:, 0, 1].tolist()) == {2.0, 5.0}  # at random, and every device draws for itself
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedRep(), Apfl()], ids=lambda a: a.name)
+def test_a_fleet_may_be_one_device(algorithm, toy):
+    models = dataclasses.replace(toy.models, architecture=toy.models.architecture[:1])
+    partition = dataclasses.replace(
+        toy.partition,
+        train=toy.partition.train[:1],
+        test=toy.partition.test[:1],
+        train_counts=toy.partition.train_counts[:1],
+        test_counts=toy.partition.test_counts[:1],
+    )
+    engine = SequentialEngine(LocalData(toy.dataset, partition), models)
+    server, state = algorithm.server_init(engine, 3), algorithm.device_init(engine, 0, 3)
+    start = engine.initial(0, 3, common=True)
+    torch.testing.assert_close(algorithm.predictor(server, state), start)
+
+
+def test_what_a_device_remembers_lies_beside_its_model_and_has_its_type(toy):
+    """PyTorch's device "meta" stands for a GPU: what is on another one cannot be computed with."""
+    engine = SequentialEngine(LocalData(toy.dataset, toy.partition), toy.models, device="meta", number="float64")
+    apfl = Apfl().device_init(engine, 0, toy.seed)
+    assert {(value.device.type, value.dtype) for value in apfl.values()} == {("meta", torch.float64)}
+    own = SelfKnowledge().device_init(engine, 0, toy.seed)
+    assert {value.device.type for value in own.values()} == {"meta"}
+    pull = pull_to(torch.ones(4, 5), 0.5, own)
+    assert (pull.targets.device.type, pull.known.device.type) == ("meta", "meta")
+
+
+def test_the_pull_to_fixed_targets_holds_for_every_class(toy):
+    pull = pull_to(torch.ones(4, 5), 0.5, toy.engine.initial(0, 0))
+    assert pull.known.tolist() == [True] * 4 and pull.known.dtype == torch.bool
+    assert (pull.weight, pull.targets.shape) == (0.5, (4, 5))
+
+
+def test_fedrep_draws_other_batches_for_the_body_than_for_the_head(toy):
+    """The second training of a device in a round is phase 1 of its draws."""
+    algorithm, key = FedRep(batch_size=4, head_steps=2, body_steps=3), RoundKey(toy.seed, 6)
+    server, state = algorithm.server_init(toy.engine, toy.seed), algorithm.device_init(toy.engine, 1, toy.seed)
+    (after,), (upload,) = algorithm.local_update(server, [1], [state], toy.engine, key)
+    model, expected = {**server, **state}, Supervised()
+    (model,) = toy.engine.train([1], [model], expected, Sgd(2, 0.0, 0.05, 0.9, 4), RoundKey(toy.seed, 6))
+    (model,) = toy.engine.train([1], [model], expected, Sgd(3, 0.05, 0.0, 0.9, 4), RoundKey(toy.seed, 6, phase=1))
+    for name, value in model.items():
+        assert torch.equal({**after, **upload.arrays}[name], value)
+
+
+def test_parts_of_a_model_are_told_by_their_prefix():
+    state = {"body.0.weight": torch.ones(1), "head.weight": torch.zeros(1), "bodyguard": torch.ones(2)}
+    assert part_of(state, "body.") == {"body.0.weight": state["body.0.weight"]}
+    assert part_of(state, "head.") == {"head.weight": state["head.weight"]}

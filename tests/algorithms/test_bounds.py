@@ -84,8 +84,10 @@ def test_the_last_value_that_works_is_taken_and_the_next_refused(cls):
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(algorithm, field):
-    with pytest.raises(ConfigError, match=field):
+    with pytest.raises(ConfigError, match=field) as problem:
         algorithm.validate()
+    # A sentence about the value that is there, not about another one.
+    assert str(problem.value).startswith(f"algorithm.{field} is {getattr(algorithm, field)!r}, but must be ")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from kfl.algorithms import ALGORITHMS, Algorithm, FedAvg, Kfl, SharedStem
-from kfl.algorithms.sums import summation_of, why_not_summed
+from kfl.algorithms import ALGORITHMS, Algorithm, FedAvg, FedProto, Kfl, Local, SharedStem, Upload
+from kfl.algorithms.averaging import KnowledgeSums, WeightSums
+from kfl.algorithms.sums import Sums, summation_of, why_not_summed
 from kfl.engine import RoundKey
 
 SUMMED = [
@@ -74,3 +75,68 @@ def test_a_rule_of_ones_own_is_not_taken_for_the_inherited_sum() -> None:
 
     assert summation_of(Loudest()) is None
     assert "'loudest' looks at what single devices send" in str(why_not_summed(Loudest()))
+
+    @dataclass(frozen=True)
+    class Own(Loudest):
+        name: ClassVar[str] = "own"
+
+        def summation(self) -> Any:
+            return KnowledgeSums()
+
+    assert summation_of(Own()) == KnowledgeSums() and why_not_summed(Own()) is None
+    assert why_not_summed(Local()) == "devices send nothing in 'local'"
+
+
+def test_terms_are_added_name_by_name() -> None:
+    one = Sums({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(3.0)}, {"n": torch.tensor(4.0)})
+    both = one + Sums({"b": torch.tensor(30.0), "a": torch.tensor([10.0, 20.0])}, {"n": torch.tensor(40.0)})
+    assert {name: value.tolist() for name, value in both.values.items()} == {"a": [11.0, 22.0], "b": 33.0}
+    assert {name: value.tolist() for name, value in both.weights.items()} == {"n": 44.0}
+
+
+@pytest.mark.parametrize("samples", [0.0, 0.5, 1.0, 4.0])
+def test_sums_of_weights_are_divided_by_the_samples_and_counters_rounded(samples: float) -> None:
+    """Where nobody has samples there is nothing to divide by, and the server keeps what it has."""
+    server = {"body.weight": torch.tensor([9.0, 9.0]), "body.n": torch.tensor(7)}
+    values = {
+        "body.weight": samples * torch.tensor([1.0, 3.0]).double(),
+        "body.n": samples * torch.tensor(2.6).double(),
+    }
+    after = WeightSums().apply(server, Sums(values, {"samples": torch.tensor(samples, dtype=torch.float64)}))
+    if samples == 0:
+        assert after is server
+    else:
+        assert after["body.weight"].tolist() == [1.0, 3.0] and after["body.n"].item() == 3
+        assert after["body.weight"].dtype == torch.float32 and after["body.n"].dtype == torch.int64
+
+
+KNOWN = {"knowledge": torch.full((3, 2), 9.0), "known": torch.tensor([True, True, False])}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "weights"),
+    [(Kfl(), [1.0, 0.0, 6.0]), (Kfl(memory=False), [1.0, 0.0, 6.0]), (FedProto(), [1.0, 0.0, 1.0])],
+)
+def test_sums_of_knowledge_weigh_by_samples_or_not_and_leave_out_what_is_not_held(
+    algorithm: Algorithm, weights: list[float]
+) -> None:
+    """A single sample counts, and a row of a class without samples may hold anything."""
+    means = torch.tensor([[1.0, 2.0], [float("nan"), 5.0], [3.0, 4.0]])
+    summation: Any = summation_of(algorithm)
+    terms = summation.terms(Upload(0, {"means": means, "counts": torch.tensor([1, 0, 6])}), {}, None)
+    assert terms.weights["counts"].tolist() == weights
+    heavy = weights[2]
+    assert terms.values["means"].tolist() == [[1.0, 2.0], [0.0, 0.0], [3 * heavy, 4 * heavy]]
+    assert terms.values["means"].dtype == terms.weights["counts"].dtype == torch.float64
+    after = summation.apply(KNOWN, terms)
+    keeps = getattr(algorithm, "memory", True)
+    assert after["knowledge"].tolist() == [[1.0, 2.0], [9.0, 9.0] if keeps else [0.0, 0.0], [3.0, 4.0]]
+    assert after["known"].tolist() == [True, keeps, True]
+    assert summation.shapes(KNOWN) == ({"means": (3, 2)}, {"counts": (3,)})
+
+
+def test_weight_terms_are_the_samples_times_the_weights() -> None:
+    arrays = {"body.weight": torch.tensor([1.0, 3.0]), "samples": torch.tensor(4.0, dtype=torch.float64)}
+    terms = WeightSums().terms(Upload(0, arrays), {}, None)  # type: ignore[arg-type]
+    assert {name: value.tolist() for name, value in terms.values.items()} == {"body.weight": [4.0, 12.0]}
+    assert {name: value.tolist() for name, value in terms.weights.items()} == {"samples": 4.0}
