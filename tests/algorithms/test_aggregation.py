@@ -299,6 +299,8 @@ KNOWN = {"knowledge": torch.zeros(2, 2), "known": torch.zeros(2, dtype=torch.boo
         ({"counts": torch.tensor([2 + 0j, 3])}, "not_finite"),
         ({"counts": torch.tensor([2, 3, 4])}, "shape"),
         ({"counts": torch.tensor([[2, 3]])}, "shape"),
+        ({"counts": torch.tensor([[2, 3], [1, 1]])}, "shape"),
+        ({"counts": torch.tensor(2)}, "shape"),
         ({"counts": None}, "missing_array"),
         ({"means": None}, "missing_array"),
         ({"means": torch.ones(3, 2)}, "shape"),
@@ -343,10 +345,12 @@ def test_knowledge_that_can_be_is_used(arrays):
         torch.testing.assert_close(after["knowledge"][c], wanted)
 
 
-def test_knowledge_of_no_features_at_all_is_no_error():
-    empty = {"knowledge": torch.zeros(2, 0), "known": torch.zeros(2, dtype=torch.bool)}
-    after, rejected = aggregate(Kfl(), empty, [Upload(0, {"means": torch.zeros(2, 0), "counts": torch.tensor([1, 0])})])
-    assert rejected == [] and after["known"].tolist() == [True, False]
+@pytest.mark.parametrize("shape", [(2, 0), (0, 2)], ids=["features", "classes"])
+def test_knowledge_of_nothing_at_all_is_no_error(shape):
+    empty = {"knowledge": torch.zeros(shape), "known": torch.zeros(shape[0], dtype=torch.bool)}
+    upload = Upload(0, {"means": torch.zeros(shape), "counts": torch.tensor([1, 0])[: shape[0]]})
+    after, rejected = aggregate(Kfl(), empty, [upload])
+    assert rejected == [] and after["known"].tolist() == [True, False][: shape[0]]
 
 
 def test_a_server_starts_with_no_knowledge_which_is_zero(toy):
