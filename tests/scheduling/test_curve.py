@@ -43,7 +43,7 @@ def test_it_agrees_with_the_papers_lambert_form_where_that_works() -> None:
     np.testing.assert_allclose(curve.inverse_marginal_saving(np.log(y)), lambert, rtol=1e-13)
 
 
-@pytest.mark.parametrize("x", [1e-150, 1e-8, 1e-3, 0.5, 0.999999, 1.0, 1.000001, 3.0, 50.0, 700.0])
+@pytest.mark.parametrize("x", [1e-150, 1e-8, 1e-3, 0.5, 0.999999, 1.0, 1.000001, 1.5, 1.99, 3.0, 50.0, 700.0])
 def test_marginal_saving_and_its_logarithm(x: float) -> None:
     with mpmath.workdps(400):
         exact = (mpmath.mpf(x) - 1) * mpmath.exp(mpmath.mpf(x)) + 1
@@ -100,6 +100,17 @@ def test_min_share_solves_its_equation(theta: float, snr: float) -> None:
         assert relative_error(b, back) < 20 * EPS
     if snr > 1e3 * theta:
         assert found == pytest.approx(theta, rel=1e-13)
+
+
+@pytest.mark.parametrize("x", [1e-12, 1e-6, 1e-3, 0.3, 0.9, 0.9999, 1.0, 1.001, 1.3, 1.6, 1.95, 2.5, 7.0, 60.0, 700.0])
+def test_the_inverse_of_the_growth_is_accurate_to_rounding(x: float) -> None:
+    """(eˣ − 1)/x = s/b. Where x is small it is 2 (s − b)/b, of which s and b keep only a part."""
+    b = 0.37
+    with mpmath.workdps(60):
+        s = float(b * mpmath.expm1(x) / x)
+        ratio = mpmath.mpf(s) / mpmath.mpf(b)
+        exact = mpmath.findroot(lambda u: mpmath.log(mpmath.expm1(u) / u) - mpmath.log(ratio), x)
+        assert relative_error(float(curve.inverse_growth(np.array([s]), np.array([b]))[0]), exact) < 8 * EPS
 
 
 def test_min_share_has_the_closed_form_on_the_other_lambert_branch() -> None:

@@ -1,0 +1,267 @@
+"""Where whole devices operate best, against plain searches: golden sections over the time, and over the share."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from kfl.core.randomness import stream
+from kfl.scheduling._device import CORNER, FREE, FULL, LEAST, PINNED
+from kfl.scheduling._operating_points import at_break_even, at_price, at_share
+from kfl.scheduling.device_curve import DeviceCurve
+from tests.reference.whole_device import Devices, golden, random_devices
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+SEEDS = range(12)
+COUNT = 40
+
+
+def some_devices(seed: int) -> Devices:
+    """Devices of every kind that can send; every other seed with a least power near what they would choose."""
+    draw = stream(seed, "every-kind")
+    found = random_devices(draw, COUNT)
+    if seed % 2:
+        band_w = found.bandwidth_hz * found.noise_w_per_hz / found.gain
+        lazy = band_w * np.expm1(found.nats / (found.time_s - found.fastest_s)) * 10 ** draw.uniform(-1, 4, COUNT)
+        found = replace(found, min_power_w=np.minimum(lazy, 0.99 * found.max_power_w))
+    return found.take(np.isfinite(found.least_share()))
+
+
+def curve_of(devices: Devices) -> DeviceCurve:
+    return DeviceCurve.of(**{field.name: getattr(devices, field.name) for field in fields(devices)})
+
+
+def some_shares(devices: Devices, seed: int) -> np.ndarray:
+    """Between the least share and the whole band, evenly over the logarithm, and some far above."""
+    draw = stream(seed, "shares")
+    share = devices.least_share() ** draw.uniform(0.0, 1 - 1e-6, len(devices))
+    return np.where(draw.random(len(devices)) < 0.1, 30.0 * share, share)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_time_of_least_energy(seed: int) -> None:
+    devices = some_devices(seed)
+    curve, share = curve_of(devices), some_shares(devices, seed)
+    exact = devices.least_energy_j(share)
+    np.testing.assert_allclose(curve.energy_j(share), exact, rtol=1e-9)
+    assert (curve.energy_j(share) <= exact * (1 + 1e-11)).all()
+    compute_s, upload_s, power_w = curve.operation(share)
+    np.testing.assert_allclose(devices.energy_j(share, upload_s), exact, rtol=1e-9)
+    np.testing.assert_allclose(compute_s, np.minimum(devices.cheapest_s, devices.time_s - upload_s), rtol=1e-9)
+    radiated_w = devices.radiating_j(share, upload_s) / upload_s * devices.amplifier_efficiency
+    np.testing.assert_allclose(power_w, radiated_w, rtol=1e-9)
+    np.testing.assert_allclose(curve.log_energy_j(share), np.log(exact), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_decides_the_time(seed: int) -> None:
+    """The end, the slowest clock, a power, or the balance of the costs: seen from the time that the search finds."""
+    devices = some_devices(seed)
+    curve, share = curve_of(devices), some_shares(devices, seed)
+    shortest, longest = devices.durations(share)
+    at = point_at(at_share, curve, share)
+    ends = {
+        FULL: shortest,
+        LEAST: longest,
+        PINNED: np.where(at.upload_s < 0.999999 * longest, devices.time_s - devices.cheapest_s, longest),
+    }
+    for kind, seconds in ends.items():
+        np.testing.assert_allclose(at.upload_s[at.kind == kind], seconds[at.kind == kind], rtol=1e-9)
+    inside = at.kind == FREE
+    step = 1e-4
+    here, before, after = (devices.energy_j(share, at.upload_s * f) for f in (1.0, 1 - step, 1 + step))
+    assert ((before >= here * (1 - 1e-13)) & (after >= here * (1 - 1e-13)))[inside].all()
+    assert ((at.upload_s > shortest) & (at.upload_s < longest))[inside].all()
+    np.testing.assert_allclose(at.exponent * share * at.upload_s, devices.nats, rtol=1e-12)
+
+
+def point_at(find, curve: DeviceCurve, given: np.ndarray):
+    with np.errstate(all="ignore"):
+        return find(curve.devices, given)
+
+
+def best_share(curve: DeviceCurve, log_ratio: np.ndarray, floor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The share of least E(θ) + μ θ that the power allows, and what it costs, by golden sections."""
+
+    def cost(log_share: np.ndarray) -> np.ndarray:
+        share = np.exp(log_share)
+        return np.log(curve.energy_j(share) + np.exp(log_ratio) * share)
+
+    share = np.exp(golden(cost, np.log(floor), np.full(log_ratio.shape, 10.0)))
+    return share, cost(np.log(share))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_best_share_at_a_price(seed: int) -> None:
+    """Prices that fit shares near and far, and in the jumps between: the cheapest share, time and power at once."""
+    devices = some_devices(seed)
+    curve, zero = curve_of(devices), np.zeros(len(devices))
+    draw = stream(seed, "prices")
+    share = some_shares(devices, seed)
+    log_ratio = curve.log_saving(share, zero) + draw.choice([0.0, 0.5, -0.5, 3.0, -3.0], len(devices))
+    found, floor = curve.share_at_price(log_ratio, zero), devices.least_share()
+    reference, log_cost = best_share(curve, log_ratio, floor)
+    near = reference < 2e4
+    assert near.mean() > 0.9
+    able = np.maximum(found, floor)
+    own = np.log(curve.energy_j(able) + np.exp(log_ratio) * able)
+    assert (own <= log_cost + 1e-11)[near].all()
+    np.testing.assert_allclose(able[near], reference[near], rtol=1e-4)
+    at = point_at(at_price, curve, log_ratio)
+    same = point_at(at_share, curve, found)
+    np.testing.assert_allclose(at.upload_s, same.upload_s, rtol=1e-8)
+    np.testing.assert_allclose(at.exponent * at.share * at.upload_s, devices.nats, rtol=1e-9)
+    bought, energy = curve.purchase(log_ratio, zero)
+    np.testing.assert_array_equal(bought, found)
+    np.testing.assert_allclose(energy, curve.energy_j(found), rtol=1e-9)
+    wanted, elasticity = curve.demand(log_ratio, zero)
+    np.testing.assert_array_equal(wanted, found)
+    less, more = (curve.share_at_price(log_ratio + step, zero) for step in (1e-5, -1e-5))
+    smooth = np.abs(np.log(more / found) - np.log(found / less)) < 1e-8
+    assert smooth.mean() > 0.9
+    np.testing.assert_allclose(elasticity[smooth], np.log(more / less)[smooth] / 2e-5, rtol=1e-3, atol=1e-7)
+    weight = draw.uniform(-3, 3, len(devices))
+    np.testing.assert_allclose(curve.share_at_price(log_ratio + weight, weight), found, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_share_at_which_taking_part_just_pays(seed: int) -> None:
+    """The least of E(θ) + μ θ over θ, found by a search, is the value; that μ is the break-even price."""
+    devices = some_devices(seed)
+    curve, draw = curve_of(devices), stream(seed, "values")
+    share = some_shares(devices, seed)
+    weight = draw.uniform(-3, 3, len(devices))
+    price = curve.log_saving(share, weight) + draw.choice([0.0, 0.5, -0.5, 3.0, -3.0], len(devices))
+    best = curve.share_at_price(price, weight)
+    value = np.log(np.exp(weight) * curve.energy_j(best) + np.exp(price) * best)
+    found, at = curve.break_even(value, weight)
+    # Where E is the whole value the price is in the last digits of it.
+    clear = (np.exp(price) * best > 1e-6 * np.exp(value)) & (best > devices.least_share() * (1 + 1e-9))
+    clear &= np.abs(curve.mismatch(best, price, weight)) < 1e-6  # HELD
+    assert clear.mean() > 0.6
+    np.testing.assert_allclose(at[clear], price[clear], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found[clear], best[clear], rtol=1e-8)
+
+
+# ── Kinks and ends ───────────────────────────────────────────────────────────
+
+LIMITED = {
+    "bandwidth_hz": 4.0,
+    "noise_w_per_hz": 0.25,
+    "gain": np.array([2.0, 1.0, 0.5]),
+    "payload_bits": np.array([8.0, 5.0, 6.0]),
+    "max_power_w": np.array([40.0, 70.0, 90.0]),
+    "min_power_w": np.array([3.0, 7.0, 20.0]),
+    "time_s": np.array([2.0, 1.5, 3.0]) + 0.5,
+    "fastest_s": 0.5,
+}
+
+
+def test_the_kink_where_least_power_and_time_both_bind() -> None:
+    """Every price between the two slopes buys the same share, and breaks even at its own value."""
+    curve = DeviceCurve.of(**LIMITED)
+    devices = curve.devices
+    with np.errstate(all="ignore"):
+        corner = devices.corner_share(devices.least_w)
+    zero, seconds = np.zeros(3), np.array([2.0, 1.5, 3.0])
+    rate = corner * 4.0 * np.log2(1 + LIMITED["min_power_w"] * LIMITED["gain"] / corner)
+    np.testing.assert_allclose(rate * seconds, LIMITED["payload_bits"], rtol=1e-12)
+    steep, flat = curve.log_saving(corner * (1 - 1e-7), zero), curve.log_saving(corner * (1 + 1e-7), zero)
+    assert (steep > flat + 0.1).all()
+    energy = curve.energy_j(corner)
+    np.testing.assert_allclose(energy, LIMITED["min_power_w"] * seconds, rtol=1e-9)
+    for part in (0.01, 0.3, 0.5, 0.99):
+        price = flat + part * (steep - flat)
+        share, elasticity = curve.demand(price, zero)
+        np.testing.assert_allclose(share, corner, rtol=1e-12)
+        np.testing.assert_array_equal(elasticity, zero)
+        np.testing.assert_allclose(curve.purchase(price, zero)[1], energy, rtol=1e-12)
+        np.testing.assert_allclose(curve.mismatch(share, price, zero), zero, atol=1e-9)
+        found, log_price = curve.break_even(np.log(energy + corner * np.exp(price)), zero)
+        np.testing.assert_allclose(found, corner, rtol=1e-9)
+        np.testing.assert_allclose(log_price, price, rtol=1e-9, atol=1e-9)
+        assert (point_at(at_price, curve, price).kind == CORNER).all()
+        assert (point_at(at_break_even, curve, np.log(energy + corner * np.exp(price))).kind == CORNER).all()
+    np.testing.assert_allclose(curve.mismatch(corner, steep + 1.0, zero), np.full(3, -1.0), rtol=1e-5)
+    np.testing.assert_allclose(curve.mismatch(corner, flat - 1.0, zero), np.full(3, 1.0), rtol=1e-5)
+    beside = corner * (1 + 1e-6)
+    np.testing.assert_allclose(curve.mismatch(beside, 0.3, 0.2 + zero), curve.log_saving(beside, zero) - 0.1)
+    assert (curve.share_at_price(steep + 0.1, zero) < corner).all()
+    assert (curve.share_at_price(flat - 0.1, zero) > corner).all()
+
+
+def test_the_least_share_for_an_energy() -> None:
+    """The least that the power allows where that is paid, none where the whole band is too dear, else exactly paid."""
+    curve = DeviceCurve.of(**LIMITED | {"min_power_w": 0.0, "circuit_power_w": np.array([0.0, 0.5, 2.0])})
+    with np.errstate(all="ignore"):
+        floor = curve.devices.corner_share(curve.devices.full_w)
+    dear, cheap = curve.energy_j(floor), curve.energy_j(np.ones(3))
+    np.testing.assert_allclose(curve.share_for_energy(dear * (1 + 1e-9)), floor, rtol=1e-12)
+    np.testing.assert_allclose(curve.share_for_energy(10 * dear), floor, rtol=1e-12)
+    np.testing.assert_array_equal(curve.share_for_energy(cheap * (1 - 1e-9)), [np.inf] * 3)
+    np.testing.assert_allclose(curve.share_for_energy(cheap * (1 + 1e-12)), np.ones(3), rtol=1e-7)
+    for part in (0.001, 0.2, 0.6, 0.999):
+        joules = cheap + part * (dear - cheap)
+        share = curve.share_for_energy(joules)
+        assert ((share > floor) & (share < 1)).all()
+        np.testing.assert_allclose(curve.energy_j(share), joules, rtol=1e-12)
+        assert (curve.energy_j(share) <= joules * (1 + 1e-14)).all()
+    one_each = curve.share_for_energy(np.array([2 * dear[0], 0.5 * cheap[1], 0.5 * (cheap + dear)[2]]))
+    assert one_each[0] == pytest.approx(floor[0]) and one_each[1] == np.inf and floor[2] < one_each[2] < 1
+    weak = DeviceCurve.of(**LIMITED | {"max_power_w": 1e-3, "min_power_w": 0.0})
+    np.testing.assert_array_equal(weak.share_for_energy(np.full(3, 1e-6)), [np.inf] * 3)
+
+
+def test_values_below_the_cheapest_upload_break_even_nowhere() -> None:
+    for more in ({"min_power_w": 0.0}, {}, {"min_power_w": 0.0, "circuit_power_w": 0.3}):
+        curve = DeviceCurve.of(**LIMITED | more)
+        least = np.log(curve.energy_j(np.full(3, 1e12)))
+        for below in (least - 1e-3, least - 5.0):
+            share, log_price = curve.break_even(below, np.zeros(3))
+            np.testing.assert_array_equal(share, [np.inf] * 3)
+            np.testing.assert_array_equal(log_price, [-np.inf] * 3)
+        share, _ = curve.break_even(least + 1e-3, np.zeros(3))
+        assert (share < np.inf).all() and (share > 1).all()
+
+
+def test_free_joules_and_free_band() -> None:
+    """At a price without bounds nobody wants anything; at none everything."""
+    curve = DeviceCurve.of(**LIMITED | {"min_power_w": 0.0, "circuit_power_w": np.array([0.0, 0.5, 2.0])})
+    np.testing.assert_array_equal(curve.share_at_price(0.0, np.full(3, -np.inf)), np.zeros(3))
+    np.testing.assert_array_equal(curve.share_at_price(-np.inf, np.zeros(3)), np.full(3, np.inf))
+    np.testing.assert_array_equal(curve.energy_j(np.array([0.0, 0.0, 0.0])), np.full(3, np.inf))
+    compute_s, upload_s, power_w = curve.operation(np.zeros(3))
+    np.testing.assert_array_equal([upload_s, power_w], np.zeros((2, 3)))
+    np.testing.assert_array_equal(compute_s, np.full(3, 0.5))
+    assert curve.priced(np.array([0.0, -np.inf, 1.0])).tolist() == [True, False, True]
+
+
+# ── Shapes ───────────────────────────────────────────────────────────────────
+
+
+def test_fleets_of_many_pieces_and_batches_are_what_their_devices_are() -> None:
+    """Beyond 8192 devices in pieces; a batch, a column of prices, and one number for everybody."""
+    devices = some_devices(3)
+    one, count = curve_of(devices), len(devices)
+    repeats = 2 * 8192 // count + 2
+    index = np.tile(np.arange(count), repeats)
+    many = one.take(index)
+    share = some_shares(devices, 3)
+    zero = np.zeros(count)
+    price = one.log_saving(share, zero)
+    np.testing.assert_array_equal(many.energy_j(share[index]), one.energy_j(share)[index])
+    for found, expected in zip(many.operation(share[index]), one.operation(share), strict=True):
+        np.testing.assert_array_equal(found, expected[index])
+    np.testing.assert_allclose(many.share_at_price(price[index], zero[index]), one.share_at_price(price, zero)[index])
+    levels = np.array([[-2.0], [0.0], [3.0]])
+    table = one.share_at_price(levels, zero)
+    assert table.shape == (3, count)
+    for row, level in zip(table, levels[:, 0], strict=True):
+        np.testing.assert_allclose(row, one.share_at_price(level, zero), rtol=1e-12)
+    first = one.take(np.array([0]))
+    np.testing.assert_allclose(first.energy_j(share), [first.energy_j(share[[k]])[0] for k in range(count)], rtol=1e-12)
+    grid = np.stack([share, 0.9 * share]).reshape(2, 1, count)
+    np.testing.assert_array_equal(one.energy_j(grid)[1, 0], one.energy_j(0.9 * share))
