@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kfl.wireless import Cell, CellConfig, Fading, path_gain, place_devices, transmit_power
+from kfl.core.errors import ConfigError
+from kfl.wireless import Cell, CellConfig, Fading, Rayleigh, Rician, path_gain, place_devices, transmit_power
 
 
 def gains_at(radio, seed, round_index, distance, previous=None):
@@ -69,6 +70,33 @@ def test_without_fading_the_gain_is_the_path() -> None:
     gains = gains_at(CellConfig(fading="none"), 0, 3, distance)
     assert (gains.true_gain == path_gain(CellConfig(), distance)).all()
     assert (gains.known_gain == gains.true_gain).all()
+
+
+def test_a_channel_without_fading_has_nothing_to_correlate_and_nothing_to_estimate() -> None:
+    CellConfig(fading="none").validate()
+    for name in ("fading_correlation", "channel_error"):
+        with pytest.raises(ConfigError, match=f"{name} is 0.25, but must be 0 when fading is 'none'"):
+            CellConfig(fading="none", **{name: 0.25}).validate()
+    coefficient = CellConfig(fading="none").channel.fading(CellConfig(), 0, 3, 2).coefficient
+    assert coefficient.dtype == np.complex128 and coefficient.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("model", [Rayleigh(), Rician(k_factor_db=0.0)])
+def test_a_step_goes_on_from_the_state_that_it_is_given(model) -> None:
+    """g_t = ρ g_(t−1) + …: with another state, the difference is carried on; a state is kept only where it counts."""
+    cell = CellConfig(fading=model, fading_correlation=0.5)
+    state = model.fading(cell, 3, 4, 6)
+    assert set(state.memory) == ({"scattered"} if isinstance(model, Rician) else set())
+    moved = dataclasses.replace(
+        state,
+        coefficient=state.coefficient + 1j,
+        memory={name: array + 1j for name, array in state.memory.items()},
+    )
+    share = np.sqrt(0.5) if isinstance(model, Rician) else 1.0
+    for later in (4, 5, 7):
+        shift = model.fading(cell, 3, later, 6, moved).coefficient - model.fading(cell, 3, later, 6).coefficient
+        np.testing.assert_allclose(shift, 1j * share * 0.5 ** (later - 4), rtol=1e-9)
+    assert not model.fading(CellConfig(fading=model), 3, 4, 6).memory
 
 
 def test_the_servers_estimate() -> None:

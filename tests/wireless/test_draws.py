@@ -80,6 +80,7 @@ def test_a_channel_carries_places_and_shadows_into_the_next_round():
     assert kept.motion.round == 3
     assert kept.motion.memory.keys() == asked.motion.memory.keys() != set()
     moved = {**fading.memory, "shadowing_db": kept.shadow_db + 20.0}
+    assert (surroundings(cell, 1, 3, start_m, Surroundings.read(3, moved)).shadow_db == kept.shadow_db + 20.0).all()
     other = surroundings(cell, 1, 4, start_m, Surroundings.read(3, moved))
     plain = surroundings(cell, 1, 4, start_m)
     walked_m = np.hypot(*(plain.motion.position_m - kept.motion.position_m).T)

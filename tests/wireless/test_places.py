@@ -69,6 +69,9 @@ def test_a_server_that_knows_the_line_of_sight_alone() -> None:
     cell = CellConfig(fading=Rician(k_factor_db=10 * np.log10(k)), channel_error=1 / (k + 1) - 1e-12)
     known = cell.channel.known_power(cell, 0, 0, cell.channel.fading(cell, 0, 0, 5).coefficient)
     np.testing.assert_allclose(known, 1.0, atol=1e-4)
+    half = CellConfig(fading=Rician(k_factor_db=0.0), channel_error=0.5)  # exactly all that is scattered
+    known = half.channel.known_power(half, 0, 0, half.channel.fading(half, 0, 0, 5).coefficient)
+    np.testing.assert_allclose(known, 1.0, rtol=1e-12)
     with pytest.raises(ConfigError, match=r"channel_error is 0.3, but must be at most 0.2, the variance of the scatt"):
         dataclasses.replace(cell, channel_error=0.3).validate()
 
@@ -115,6 +118,16 @@ def test_shadowing_is_correlated_along_the_way_as_gudmundson_says(distance_m: fl
         assert seen[t].std() == pytest.approx(6.0, rel=0.02)
         correlation = np.corrcoef(seen[0], seen[t])[0, 1]
         assert correlation == pytest.approx(np.exp(-10.0 * t / distance_m), abs=0.025)
+
+
+def test_whether_devices_move_or_stay_they_start_with_the_same_shadows() -> None:
+    start_m = np.zeros((20, 2))
+    moving = CellConfig(shadowing_db=1.0, mobility=_Straight())
+    staying = dataclasses.replace(moving, mobility="none")
+    first = surroundings(moving, 2, 0, start_m).shadow_db
+    assert (first == surroundings(staying, 2, 0, start_m).shadow_db).all()
+    assert (first == surroundings(staying, 2, 9, start_m).shadow_db).all()
+    assert (first != surroundings(moving, 2, 1, start_m).shadow_db).all()
 
 
 def test_devices_have_shadows_of_their_own() -> None:
@@ -215,6 +228,14 @@ def test_a_walk_goes_on_from_the_leg_that_it_is_given() -> None:
         left = {name: array for name, array in legs.items() if name != gone}
         found = cell.movement.move(cell, 0, 4, start_m, Motion(3, motion.position_m, left)).position_m
         assert (found == cell.movement.move(cell, 0, 4, start_m).position_m).all()
+
+
+def test_no_leg_is_shorter_than_a_nanosecond() -> None:
+    """One of no length would last no time, for ever."""
+    cell = CellConfig(mobility=Waypoint(), radius_m=1e-12, min_distance_m=1e-12, deadline_s=1e-12)
+    cell.validate()
+    legs = cell.movement.move(cell, 0, 1, np.full((5, 2), 1e-12)).memory
+    assert legs["walk_s"].tolist() == legs["end_s"].tolist() == [1e-9] * 5
 
 
 def test_the_defaults_are_a_walk_without_pauses() -> None:
