@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling.allocation import AllocationProblem, _residual, allocate, share_band
+from kfl.scheduling.allocation import AllocationProblem, _residual, _shares, allocate, share_band
 from kfl.scheduling.as_printed import printed_algorithm2, printed_rule
 from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.status import Status
@@ -240,7 +240,7 @@ def test_weight_zero_beside_others_gets_the_least_share_and_all_zero_minimises_e
     assert np.isfinite(mixed.objective) and mixed.residual < 1e-12
     free, ones = allocate(problem(weight=np.zeros(3))), allocate(problem(weight=np.ones(3)))
     np.testing.assert_array_equal(free.share, ones.share)
-    assert free.objective == 0
+    assert free.objective == 0 and free.multiplier == ones.multiplier
 
 
 def test_nothing_to_send_takes_nothing() -> None:
@@ -334,6 +334,8 @@ def test_a_bad_band_is_named(name: str, value: float) -> None:
 def test_an_empty_list_of_devices_and_unequal_lengths_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least one device"):
         allocate(problem(**{name: np.zeros(0) for name in _PER_DEVICE}))
+    with pytest.raises(ConfigError, match="at least one device"):
+        allocate(problem(**{name: np.zeros((2, 0)) for name in _PER_DEVICE}))
     with pytest.raises(ConfigError, match=r"gain \(2,\).*one common shape"):
         allocate(problem(gain=np.array([1e-9, 1e-9])))
     with pytest.raises(ConfigError, match=r"gain of device 2 in problem 1 is -1\.0"):
@@ -547,6 +549,20 @@ def test_each_problem_of_a_batch_has_its_own_reason() -> None:
     assert np.isnan(best.multiplier).tolist() == np.isnan(best.residual).tolist() == [False, True, True, True]
 
 
+def test_least_shares_that_somebody_else_worked_out_do_not_make_a_late_device_able() -> None:
+    uplink, weight, _, _ = problem(upload_time_s=np.array([1.0, 0.0, 0.8])).checked()
+    late = share_band(uplink, weight, np.full(3, 0.1))
+    assert not late.feasible and late.status.code == "past_deadline" and late.share.sum() == 0
+
+
+def test_where_every_least_share_binds_nothing_is_spread() -> None:
+    alone = {name: np.asarray(getattr(problem(), name))[:1] for name in _PER_DEVICE}
+    assert allocate(problem(**alone, share_floor=1.0 + 1e-12)).feasible
+    uplink, _, floor, _ = problem(share_floor=np.full(3, 0.3)).checked()
+    share = _shares(np.array([60.0]), uplink.rows().curve, np.zeros((1, 3)), np.maximum(floor, 0.3)[None])
+    assert share.tolist() == [[0.3, 0.3, 0.3]]
+
+
 def test_without_a_mask_all_devices_are_counted() -> None:
     uplink, weight, floor, _ = problem(share_floor=np.full(3, 0.4)).checked()
     assert share_band(uplink, weight, floor).status.facts["devices"] == 3
@@ -555,11 +571,15 @@ def test_without_a_mask_all_devices_are_counted() -> None:
 # ── The residual ─────────────────────────────────────────────────────────────
 
 
-def _residual_at(share: list[float], log_price: float, log_weight: float = 0.0, floor: float = 0.1) -> float:
+def _residual_at(
+    share: list[float], log_price: float, log_weight: float | list[float] = 0.0, floor: float = 0.1
+) -> float:
     """Of devices with E = θ (e^{1/θ} − 1)."""
     one = np.ones((1, len(share)))
     curves = UploadCurve.of(one, one)
-    return float(_residual(np.array([log_price]), np.array([share]), curves, log_weight * one, floor * one)[0])
+    return float(
+        _residual(np.array([log_price]), np.array([share]), curves, np.asarray(log_weight) + 0 * one, floor * one)[0]
+    )
 
 
 def test_the_residual_is_the_largest_violation() -> None:
@@ -571,9 +591,11 @@ def test_the_residual_is_the_largest_violation() -> None:
     # At its floor a device may want less, but not more.
     assert _residual_at([0.5, 0.5], at_half + 1.0, floor=0.5) == 0
     assert _residual_at([0.5, 0.5], at_half - np.log(1.5), floor=0.5) == pytest.approx(0.5)
+    assert _residual_at([0.5, 0.5], -800.0) == np.inf
     # The whole band is used, and no more.
     assert _residual_at([0.5, 0.25], at_half + 9, floor=0.6) == pytest.approx(0.25)
     assert _residual_at([0.5, 0.5, 0.5], at_half) == pytest.approx(0.5)
+    assert _residual_at([0.5, 0.25], at_half, log_weight=[0.0, -np.inf], floor=0.25) == pytest.approx(0.25)
     # Where nobody's joules have a price, band may be left.
     assert _residual_at([0.5, 0.25], -np.inf, log_weight=-np.inf) == 0
     assert _residual_at([0.5, 0.75], -np.inf, log_weight=-np.inf) == pytest.approx(0.25)
