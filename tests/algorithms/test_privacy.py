@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from kfl.algorithms import FedAvg, Kfl, Local, SharedStem, privacy_cost
-from kfl.algorithms.privacy import add_noise
+from kfl.algorithms.privacy import VACUOUS_EPSILON, _sentence, add_noise
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.engine import RoundKey
 
@@ -270,6 +270,7 @@ def test_a_guarantee_above_100_is_called_vacuous():
         cost = privacy_cost(private(noise_for(epsilon)), 1, [1])
         assert cost.epsilon_with_training == pytest.approx(epsilon, rel=1e-4)
         assert ("vacuous" in cost.sentence) == vacuous
+    assert "vacuous" not in _sentence(1.0, 1e-5, VACUOUS_EPSILON, 1, labels=False)
 
 
 def test_the_promise_of_nothing_is_infinite_and_that_of_no_upload_is_0():

@@ -174,7 +174,7 @@ def test_a_format_like_an_array_has_its_shape_and_the_plain_name_of_its_type():
     assert (form.dtype, form.holds, form.noise, form.bits, form.rows) == ("float32", "values", 0.0, None, "")
 
 
-HELD = torch.tensor([5, 0, 3, 0])
+HELD = torch.tensor([5, 0, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -213,6 +213,13 @@ HELD = torch.tensor([5, 0, 3, 0])
 def test_bits_of_an_array(array, form, bits):
     formats = {"held": ArrayFormat((4,), "int64", "counts"), **({} if form is None else {"x": form})}
     assert sent_bits(Upload(0, {"x": array, "held": HELD}), formats) == bits
+
+
+def test_bits_of_a_single_class():
+    formats = {"x": ArrayFormat((1, 3), rows="held")}
+    for held, values in ((1, 3), (0, 0)):
+        upload = Upload(0, {"x": torch.zeros(1, 3), "held": torch.tensor([held], dtype=torch.bool)})
+        assert sent_bits(upload, {**formats, "held": ArrayFormat((1,), "bool", "counts")}) == 32 * values + 1
 
 
 def test_bits_of_all_arrays_add_up():
