@@ -48,6 +48,8 @@ def test_the_broadcast_does_not_wait_for_a_device_that_is_not_heard(tmp_path) ->
     ("text", "sentence"),
     [
         ("round,device,gain_db\n0,*,30\n", "gain_db is '30', but must be a gain in dB between -300 and 0"),
+        ("round,device,gain_db\n0,*,0.5\n", "gain_db is '0.5', but must be a gain in dB between -300 and 0"),
+        ("round,device,gain_db\n0,*,-300.5\n", "gain_db is '-300.5', but must be a gain in dB between -300 and 0"),
         ("round,device,gain\n0,*,-90\n", "gain is '-90', but must be a linear gain between 0 and 1; decibels belong"),
         ("round,device,gain\n0,*,1.5\n", "gain is '1.5', but must be a linear gain between 0 and 1"),
         ("round,device,rsrp_dbm\n0,*,5\n", "rsrp_dbm is '5', but must be a received power between -200 and 0 dBm"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kfl.wireless import PRESET_SOURCES, PRESETS, CellConfig
+from kfl.wireless.device import LARGEST_POWER_W
 
 DOCS = Path(__file__).parents[2] / "docs"
 generate = runpy.run_path(str(DOCS / "generated.py"))["on_page_markdown"]
@@ -92,3 +93,8 @@ def test_the_default_cell_is_the_papers() -> None:
         assert getattr(default, field) is None, field
     assert (default.initial_charge, default.shadowing_distance_m) == (1.0, 50.0)
     assert (default.channel.name, default.source.name, default.movement.name) == ("rayleigh", "none", "none")
+
+
+def test_no_preset_has_a_power_that_is_questioned() -> None:
+    """A phone has 0.2 W; more than 10 W in a file is probably another unit."""
+    assert max(cell.max_power_w for cell in PRESETS.values()) <= 1.0 + 1e-9 < LARGEST_POWER_W == 10.0
