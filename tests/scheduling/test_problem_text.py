@@ -8,7 +8,7 @@ import pytest
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.scheduling import read_problem
-from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, ProblemError
+from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS
 
 INF = math.inf
 
