@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -9,7 +11,7 @@ from scipy.optimize import brentq
 from kfl.core.randomness import stream
 from kfl.scheduling import _band
 from kfl.scheduling._band import Candidates
-from kfl.scheduling.curve import UploadCurve
+from kfl.scheduling.curve import CostCurve, UploadCurve
 from kfl.scheduling.device_curve import DeviceCurve
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -39,6 +41,43 @@ def whole(count: int, seed: int) -> Candidates:
         amplifier_efficiency=0.4,
     )
     return Candidates.of(curve, np.full(count, 0.2 / count), draw.uniform(0.1, 5, count), np.ones(count))
+
+
+@dataclass(frozen=True, eq=False)
+class Cliff(CostCurve):
+    """Demand that falls by e⁶ near one price, ln θ = ln c − 2 arctan(k (ln μ − 3)): Newton's method diverges."""
+
+    c: np.ndarray
+    k: float = 50.0
+
+    @property
+    def need(self) -> np.ndarray:
+        return self.c
+
+    def priced(self, log_weight: np.ndarray) -> np.ndarray:
+        return (self.c > 0) & (log_weight > -np.inf)
+
+    def share_at_price(self, log_price, log_weight):
+        share = self.c * np.exp(-2 * np.arctan(self.k * (log_price - log_weight - 3)))
+        return np.where(log_weight > -np.inf, share, 0.0)
+
+    def elasticity(self, share):
+        with np.errstate(divide="ignore"):
+            return 2 * self.k / (1 + np.tan(0.5 * np.clip(np.log(self.c / share), -3.1, 3.1)) ** 2)
+
+    def log_saving(self, share, log_weight):
+        return log_weight + 3 + np.tan(0.5 * np.clip(np.log(self.c / share), -3.1, 3.1)) / self.k
+
+    def copies(self, count):
+        return replace(self, c=count * self.c)
+
+    def take(self, index):
+        return replace(self, c=self.c[index])
+
+    def only(self, members):
+        return replace(self, c=np.where(members, self.c, 0.0))
+
+    energy_j = log_energy_j = share_for_energy = break_even = copies  # nobody asks
 
 
 def demand(some: Candidates, log_price: float) -> float:
@@ -115,6 +154,34 @@ def test_a_fleet_whose_sample_is_not_like_it() -> None:
     assert demand(held, _band.band_log_price(held)) == pytest.approx(1.0, abs=1.1e-10)
 
 
+def test_a_fleet_in_which_everybody_starts_at_the_floor() -> None:
+    """Only the sampled pay, and hold nearly all of the band: there is no slope to follow at first."""
+    count = 33_000
+    like, sampled = candidates(count, 7), np.arange(count) % 16 == 8
+    some = Candidates.of(
+        like.curve, np.where(sampled, 0.95 / sampled.sum(), 0.0), np.where(sampled, like.queue_j, 0.0), like.value
+    )
+    assert demand(some, _band.band_log_price(some)) == pytest.approx(1.0, abs=1.1e-10)
+
+
+@pytest.mark.parametrize("factor", [0.06, 0.12, 8.0, 16.0])
+def test_a_price_at_which_everybody_gives_way_is_found_by_bisection(factor: float) -> None:
+    for count in (5, 33_000):
+        sampled = np.arange(count) % 16 == 8
+        curve = Cliff(np.where(sampled, factor, 1.0) * stream(0, "cliff").uniform(0.8, 1.2, count) / count)
+        some = Candidates.of(curve, np.zeros(count), np.ones(count), np.ones(count))
+        found = _band.band_log_price(some)
+        assert found == pytest.approx(bisected(some), rel=1e-9 if count > 5 else 1e-13)
+    # The third of each row pays nothing, and has no part in the bracket.
+    rows = Cliff(np.array([[0.06, 0.1, 1.0], [3.0, 2.0, 1.0], [0.2, 4.0, 1.0], [0.5, 0.5, 1.0]]))
+    weight = np.tile([1.0, 1.0, 0.0], (4, 1))
+    with np.errstate(divide="ignore"):
+        prices = _band.log_prices(rows, np.log(weight), np.zeros((4, 3)))
+    for row, price in enumerate(prices):
+        one = Candidates.of(rows.take(row), np.zeros(3), weight[row], np.ones(3))
+        assert price == pytest.approx(bisected(one), rel=1e-14)
+
+
 def test_the_price_among_whole_devices() -> None:
     some = whole(50, 1)
     assert _band.band_log_price(some) == pytest.approx(bisected(some), abs=1e-9)
@@ -152,6 +219,14 @@ def test_a_row_whose_floors_fill_the_band_has_the_highest_price_of_its_floors() 
         pytest.approx(1.0, abs=1e-12)
     )
     assert found[0] <= np.max(some.curve.log_saving(floor[0], some.log_weight)) * (1 + 1e-12)
+
+
+def test_equal_devices_whose_floors_fill_the_band_to_the_last_digit() -> None:
+    """The price is what a little more is worth to each, whether or not the floors add up to 1 exactly."""
+    for count in range(1, 31):
+        curve, zero = UploadCurve.of(np.full((1, count), 2.0), np.full((1, count), 0.3 / count)), np.zeros((1, count))
+        found = _band.log_prices(curve, zero, np.full((1, count), 1 / count))
+        assert found[0] == pytest.approx(curve.log_saving(1 / count, zero)[0, 0], rel=1e-12)
 
 
 # ── Candidates ───────────────────────────────────────────────────────────────
