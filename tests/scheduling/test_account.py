@@ -8,12 +8,16 @@ from kfl.scheduling import (
     Decision,
     EnergyAccount,
     EnergyBound,
+    Observation,
     Status,
     Uniform,
+    Uplink,
     by_part,
     dominant,
+    energy_parts,
     proposition2_energy,
     round_energy,
+    why_not_covered,
 )
 
 
@@ -134,3 +138,68 @@ def test_a_bound_holds_up_to_its_limit_and_says_nothing_where_everybody_would_sa
     for broken in ({}, {"proposition2": None}, {"proposition2": {**stored, "slack_j": "2"}}):
         assert EnergyBound.from_summary(broken) is None
     assert EnergyBound.from_summary({"proposition2": {"spent_j": 5.0}}) is None
+
+
+def test_the_printed_model_knows_computing_and_radiating_alone() -> None:
+    three = np.ones(3)
+    link = Uplink(1e6, 4e-21, 1e-9 * three, 1e5 * three, 0.5 * three, three)
+    for uplink in (link, None):
+        seen = Observation(0, 0, three, three > 0, three, three, three, False, uplink)
+        spent = {"compute_energy_j": np.array([1.0, 2, 3]), "upload_energy_j": np.array([0.1, 0.2, 0.3])}
+        decision = replace(Decision.nobody(3, Status()), chosen=np.array([True, False, True]), **spent)
+        parts = {name: energy_j.tolist() for name, energy_j in energy_parts(seen, decision).items()}
+        nothing = {name: [0, 0, 0] for name in ("static", "circuits", "tail", "receiving")}
+        assert parts == {"computing": [1, 0, 3], "radiating": [0.1, 0, 0.3], **nothing}
+
+
+def test_a_run_of_no_rounds_has_spent_nothing() -> None:
+    account = EnergyAccount(np.zeros((0, 2)), np.zeros((0, 2)), np.array([3.0, 4.0]))
+    assert account.rounds == 0 and account.left_j.tolist() == [3.0, 4.0] and account.queue_j.tolist() == [[0.0, 0.0]]
+    bound = proposition2_energy(account, np.ones(2), v=2.0, gamma=np.zeros(0))
+    assert (bound.spent_j, bound.budget_j, bound.slack_j, bound.slack_at_zero_v_j) == (0, 7, 0, 0)
+    assert account.dominant() == by_part({"computing": 0.0, "tail": [0.0]}) == "No energy was spent."
+
+
+def test_proposition_2_for_devices_of_which_some_have_no_budget() -> None:
+    """ζ is the largest step a queue can make: without a budget there is none."""
+    account = EnergyAccount(np.full((4, 2), 0.3), np.full((4, 2), 0.2), np.array([2.0, np.inf]))
+    bound = proposition2_energy(account, np.ones(2), v=0.1, gamma=np.ones(4))
+    assert bound.slack_j == bound.slack_at_zero_v_j == bound.budget_j == np.inf
+    assert bound.spent_j == pytest.approx(4.0) and bound.holds and bound.vacuous
+
+
+@pytest.mark.parametrize(
+    ("bound", "end"),
+    [
+        (EnergyBound(5.0, 4.0, 2.0, 1.0), "(50 % of the budget; 1 J even at V = 0): holds."),
+        (EnergyBound(7.0, 4.0, 2.0, 1.0), "V = 0): violated."),
+        (EnergyBound(7.0, 4.0, 2.0, 1.0, 9.0), "violated. Everybody in every round: 9 J."),
+        (EnergyBound(5.0, 4.0, 2.0, 1.0, 6.5), "holds. Everybody in every round: 6.5 J."),
+        (EnergyBound(5.0, 4.0, 2.0, 1.0, 5.5), "vacuous. Even everybody in every round would satisfy it, with 5.5 J."),
+        (EnergyBound(5.0, np.inf, 2.0, 1.0), "vacuous."),
+    ],
+)
+def test_a_bound_in_words(bound: EnergyBound, end: str) -> None:
+    assert str(bound).startswith(
+        f"Proposition 2, energy: {bound.spent_j:.4g} J spent ≤ {bound.budget_j:.4g} J budget + 2 J"
+    )
+    assert str(bound).endswith(end)
+
+
+def test_why_proposition_2_does_not_apply() -> None:
+    assert why_not_covered("dual", minimises_drift=True, hard_budget=False) is None
+    both = why_not_covered("dual", minimises_drift=True, hard_budget=True, batteries=True)
+    assert both is not None and "batteries" in both
+    hard = why_not_covered("dual", minimises_drift=True, hard_budget=True)
+    assert hard is not None and "hard" in hard
+    other = why_not_covered("uniform", minimises_drift=False, hard_budget=True, batteries=True)
+    assert other is not None and other.endswith("and uniform does not")
+
+
+def test_a_part_below_a_thousandth_is_named_without_its_number() -> None:
+    """In the order of their sizes; "each" where there is more than one."""
+    parts = {"static": 0.0, "tail": 0.0009, "computing": 0.9991, "radiating": 0.0}
+    assert by_part(parts) == "Where the energy went: computing 99.9 %; less than 0.1 %: tail."
+    with pytest.raises(ConfigError, match="shapes"):
+        EnergyAccount(np.zeros((2, 3)), np.zeros((2, 3)), np.zeros(2))
+    assert round_energy(Decision.nobody(2, Status()))[1].tolist() == [0.0, 0.0]

@@ -241,6 +241,10 @@ def test_weight_zero_beside_others_gets_the_least_share_and_all_zero_minimises_e
     free, ones = allocate(problem(weight=np.zeros(3))), allocate(problem(weight=np.ones(3)))
     np.testing.assert_array_equal(free.share, ones.share)
     assert free.objective == 0 and free.multiplier == ones.multiplier
+    # The price of joules that nobody spends is no price.
+    silent = {"payload_bits": np.array([0.0, 5e5, 1e6])}
+    unused = allocate(problem(**silent, weight=np.array([1.0, 0.0, 0.0])))
+    np.testing.assert_array_equal(unused.share, allocate(problem(**silent, weight=np.ones(3))).share)
 
 
 def test_nothing_to_send_takes_nothing() -> None:

@@ -271,3 +271,140 @@ def test_a_fixed_set_as_large_as_the_fleet_is_everybody() -> None:
     state, seen = _state(FixedSet()), _observation()
     fixed, everybody = FixedSet(count=20).decide(state, seen), AllDevices().decide(state, seen)
     assert fixed.chosen.all() and fixed.share == pytest.approx(everybody.share)
+
+
+# ── At the edges ─────────────────────────────────────────────────────────────
+
+
+def test_patterns_stay_at_their_ends_beyond_the_horizon() -> None:
+    """A run may go on for longer than was planned."""
+    for t in (9, 10, 25):
+        assert (Ascend(count=3).size(t, 10), Descend(count=3).size(t, 10), Uniform(count=3).size(t, 10)) == (5, 1, 3)
+    assert (Ascend(count=3).size(0, 1), Descend(count=3).size(0, 1)) == (3, 3)
+    assert [rising_size(t, 4, 1) for t in range(4)] == [1, 1, 1, 1]
+    assert [rising_size(t, 4, 2) for t in range(4)] == [1, 2, 2, 3]
+    assert [rising_size(t, 6, 4) for t in range(6)] == [1, 2, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize("scheduler", [Uniform, Ascend, Descend, RoundRobin, GreedyEnergy, FixedSet])
+def test_one_device_per_round_is_a_count(scheduler: type[Uniform]) -> None:
+    one = scheduler(count=1)
+    assert one.decide(_state(one), _observation()).chosen.sum() == 1
+
+
+def test_how_many_take_part_unless_told_otherwise() -> None:
+    counts = {kind.name: kind().decide(_state(kind()), _observation()).chosen.sum() for kind in (Uniform, FixedSet)}
+    assert counts == {"uniform": 10, "fixed-set": 10}
+    assert RoundRobin().decide(_state(RoundRobin()), _observation()).chosen.sum() == 5
+    assert [Ascend().size(t, 3) for t in range(3)] == [1, 10, 19] == [Descend().size(2 - t, 3) for t in range(3)]
+
+
+def _link(observation: Observation) -> Uplink:
+    assert observation.uplink is not None
+    return observation.uplink
+
+
+@pytest.mark.parametrize("kind", [AllDevices, Uniform, RoundRobin, Myopic, GreedyEnergy])
+def test_where_nobody_is_able_everybody_is_named_with_the_reason(kind: type[Scheduler]) -> None:
+    scheduler, seen = kind(), _observation(devices=4, battery_j=100.0)
+    late = replace(_link(seen), upload_time_s=np.array([-1.0, 0.4, -1.0, 0.4]), gain=np.array([1.0, 0.0, 1.0, 1.0]))
+    nobody = replace(seen, uplink=late, available=np.array([True, True, True, False]))
+    decision = scheduler.decide(scheduler.init(np.full(4, 20.0), 200), nobody)
+    reasons = {"unavailable": (3,), "past_deadline": (0, 2), "out_of_reach": (1,)}
+    assert (decision.status.code, dict(decision.status.devices)) == ("nobody_able", reasons)
+
+
+def _with_floor(link: Uplink, floor: float) -> Uplink:
+    """Payloads with which this is the least share: θ B T log₂(1 + s/θ) bits."""
+    bits = floor * link.bandwidth_hz * link.upload_time_s * np.log2(1 + link.snr / floor)
+    heavy = replace(link, payload_bits=bits)
+    np.testing.assert_allclose(heavy.power_floor(), floor, rtol=1e-9)
+    return heavy
+
+
+def test_a_reason_why_devices_are_left_out_is_not_hidden_by_their_number() -> None:
+    """Three can take part, ten are asked for, and one of the three does not fit the band."""
+    scheduler, seen = Uniform(count=10), replace(_observation(), available=np.arange(20) < 3)
+    decision = scheduler.decide(_state(scheduler), replace(seen, uplink=_with_floor(_link(seen), 0.4)))
+    assert decision.chosen.sum() == 2 and decision.status.code == "left_out"
+
+
+@pytest.mark.parametrize("floor", [0.1, 0.3])
+def test_whose_turn_it_is_depends_on_what_an_equal_share_would_cost(floor: float) -> None:
+    """Batteries that just cover the estimate or just do not, at a share of 1/4 or at a least share above it."""
+    scheduler, seen = RoundRobin(count=4), _observation(devices=8)
+    link = _with_floor(_link(seen), floor)
+    cost = seen.base_energy_j + link.curve.energy_j(np.maximum(link.power_floor(), 0.25))
+    battery = cost * np.where(np.arange(8) % 2, 1 - 1e-6, 1.0)  # exactly enough is enough
+    first = scheduler.decide(scheduler.init(np.full(8, 20.0), 200), replace(seen, uplink=link, battery_j=battery))
+    named = set(np.flatnonzero(first.chosen).tolist()) | set(first.status.devices.get("crowded", ()))
+    assert named == {0, 2, 4, 6}
+
+
+def test_the_turn_goes_on_behind_the_last_of_a_round_that_wraps_around() -> None:
+    scheduler = RoundRobin(count=3)
+    state = replace(scheduler.init(np.full(5, 20.0), 200), memory={"next": np.array([3.0])})
+    decision = scheduler.decide(state, _observation(devices=5))
+    assert np.flatnonzero(decision.chosen).tolist() == [0, 3, 4]
+    after = scheduler.update(state, decision, np.array([1.0, 0, 0, 0, 0]))
+    assert after.memory["next"].tolist() == [1.0] and after.queue_j[0] == pytest.approx(0.9)
+    last = replace(decision, chosen=np.arange(5) == 4)
+    assert scheduler.update(state, last, np.zeros(5)).memory["next"].tolist() == [0.0]
+
+
+def test_myopic_in_and_beyond_the_last_round_may_spend_all_that_is_left() -> None:
+    scheduler, seen = Myopic(), _observation(0, devices=6)
+    need = seen.base_energy_j + 0.01
+    for t, rounds_left in ((198, 2), (199, 1), (200, 1), (250, 1)):
+        for share, taken in ((1.01, True), (0.9, False)):
+            decision = scheduler.decide(
+                _state(scheduler, devices=6), replace(seen, round=t, battery_j=share * need * rounds_left)
+            )
+            assert decision.chosen.all() == taken and decision.chosen.any() == taken
+    some_away = replace(seen, battery_j=np.zeros(6), available=np.arange(6) < 3)
+    assert scheduler.decide(_state(scheduler, devices=6), some_away).status.code == "nobody_affords"
+
+
+def test_greedy_spends_exactly_what_the_fleet_may() -> None:
+    """Without a radio, costs by hand: 1, 2, 3 and 4 J; the limit is the sum of the budgets per round."""
+    quiet = replace(_observation(devices=4), uplink=None, base_energy_j=np.array([3.0, 1.0, 4.0, 2.0]))
+    scheduler = GreedyEnergy()
+    for limit_j, cheapest in ((0.5, []), (1.0, [1]), (2.9, [1]), (3.0, [1, 3]), (6.0, [0, 1, 3]), (10.0, [0, 1, 2, 3])):
+        decision = scheduler.decide(scheduler.init(np.full(4, limit_j / 4 * 200), 200), quiet)
+        assert np.flatnonzero(decision.chosen).tolist() == cheapest
+        assert decision.status.code == ("ok" if cheapest else "nobody_affords")
+    unlimited = scheduler.decide(scheduler.init(np.full(4, np.inf), 200), quiet)
+    assert unlimited.chosen.all()
+    # Nobody spends more than is left of its budget, though budgets are soft.
+    poor = replace(quiet, battery_j=np.array([np.inf, 0.5, np.inf, np.inf]))
+    assert np.flatnonzero(GreedyEnergy(count=2).decide(_state(scheduler, 4), poor).chosen).tolist() == [0, 3]
+    assert scheduler.limited(_state(scheduler, 4), poor).hard_budget
+
+
+def test_greedy_compares_at_an_equal_part_of_the_band() -> None:
+    """One sends little from afar, the other much from nearby: which is cheaper depends on the share."""
+    seen = _observation(devices=2)
+    link = replace(
+        _link(seen),
+        bandwidth_hz=1e6,
+        payload_bits=np.array([1e6, 1e5]),
+        upload_time_s=np.ones(2),
+        gain=np.array([1e-9, 1e-11]),
+        max_power_w=np.full(2, 100.0),
+    )
+    wide, narrow = (link.curve.energy_j(np.full(2, share)) for share in (1.0, 0.1))
+    assert wide[0] < wide[1] and narrow[0] > narrow[1]
+    alike = replace(seen, uplink=link, base_energy_j=np.zeros(2))
+    assert GreedyEnergy(count=1)._cheapest_first(alike).tolist() == [0, 1]
+    assert GreedyEnergy(count=10)._cheapest_first(alike).tolist() == [1, 0]
+    # Where the estimate overflows, its logarithm decides.
+    huge = replace(link, payload_bits=np.array([1e9, 6e8]), max_power_w=np.full(2, 1e308))
+    far = replace(alike, uplink=huge)
+    assert np.isinf(huge.curve.energy_j(np.full(2, 0.1))).all()
+    assert GreedyEnergy(count=10)._cheapest_first(far).tolist() == [1, 0]
+
+
+def test_a_fixed_set_is_the_lowest_tickets_of_its_own_draw() -> None:
+    drawn = np.argsort(stream(0, "fixed-set").random(20))[:4]
+    chosen = FixedSet(count=4).decide(_state(FixedSet()), _observation()).chosen
+    assert np.flatnonzero(chosen).tolist() == sorted(drawn.tolist())

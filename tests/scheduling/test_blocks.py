@@ -1,12 +1,23 @@
 """Whole resource blocks against trying every split."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kfl.core.randomness import stream
-from kfl.scheduling import SCHEDULERS, Dual, Lyapunov, Observation, SchedulerState, Uplink, in_blocks, round_to_blocks
+from kfl.scheduling import (
+    SCHEDULERS,
+    Dual,
+    Lyapunov,
+    Observation,
+    SchedulerState,
+    Status,
+    Uplink,
+    in_blocks,
+    round_to_blocks,
+)
 from kfl.wireless import transmit_power
 
 B, N0 = 1e6, 1e-20
@@ -169,3 +180,102 @@ def test_a_deep_fade_stays_waited_out_in_blocks() -> None:
         state, seen = _round(seed, devices=10)
         after = in_blocks(scheduler.decide(state, seen), scheduler, state, seen, 7)
         assert (after.upload_energy_j <= 0.05 * (1 + 2e-9)).all()
+
+
+# ── By hand ──────────────────────────────────────────────────────────────────
+
+
+def _even(devices: int, gain: float = 1e-10, bits: float = 1e5) -> Uplink:
+    one = np.ones(devices)
+    return Uplink(B, N0, gain * one, bits * one, one, 0.5 * one)
+
+
+def test_without_a_radio_there_are_no_blocks() -> None:
+    state, seen = _round(0)
+    quiet = replace(seen, uplink=None)
+    decision = Dual().decide(state, quiet)
+    assert in_blocks(decision, Dual(), state, quiet, 4) is decision
+
+
+def test_who_does_not_fit_is_named_and_who_does_keeps_the_word_on_the_round() -> None:
+    scheduler = SCHEDULERS["all"]()
+    _, seen = _round(5)
+    seen = replace(seen, uplink=_even(6))
+    state = scheduler.init(np.full(6, 10.0), 100)
+    noted = replace(scheduler.decide(state, seen), status=Status("too_few", facts={"able": 6, "wanted": 9}))
+    assert in_blocks(noted, scheduler, state, seen, 6).status == noted.status
+    crowded = in_blocks(noted, scheduler, state, seen, 4)
+    out = np.flatnonzero(~crowded.chosen)
+    assert len(out) == 2 and crowded.status == Status("too_few_blocks", {"crowded": tuple(out.tolist())}, {"blocks": 4})
+    assert crowded.share.tolist() == [0.25 * on for on in crowded.chosen]
+
+
+def test_a_hard_budget_holds_in_blocks_too() -> None:
+    """With half of the band it could pay, with the quarter that is left it could not."""
+    scheduler, link = SCHEDULERS["all"](), _even(2, gain=1e-13)
+    _, seen = _round(5, devices=2)
+    cost = link.curve.energy_j(np.full(2, 0.5))
+    battery = seen.base_energy_j + cost * np.array([1.0 + 1e-6, 0.9])
+    hard = replace(seen, uplink=link, battery_j=battery, hard_budget=True)
+    state = scheduler.init(np.full(2, 10.0), 100)
+    share = replace(scheduler.decide(state, replace(hard, hard_budget=False)), share=np.full(2, 0.5))
+    assert in_blocks(share, scheduler, state, hard, 4).share.tolist() in ([0.5, 0.0], [1.0, 0.0])
+    assert in_blocks(share, scheduler, state, replace(hard, hard_budget=False), 4).share.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(("beyond", "blocks"), [(0.5e-9, 2), (1.5e-9, 3)])
+def test_an_energy_limit_may_be_met_up_to_rounding(beyond: float, blocks: int) -> None:
+    link = _even(1, gain=1e-13)
+    cost = link.energy_within_limits(np.array([2 / 8]))
+    rest = Uplink(B, N0, np.array([1e-13, 1e-10]), np.full(2, 1e5), np.ones(2), np.full(2, 0.5))
+    split = round_to_blocks(
+        np.array([0.5, 0.5]),
+        8,
+        rest,
+        weight=np.array([0.0, 1.0]),
+        energy_limit_j=np.array([float(cost[0]) / (1 + beyond), np.inf]),
+    )
+    assert split.share.tolist() == [blocks / 8, 1 - blocks / 8]
+
+
+def test_blocks_that_save_nothing_stay_unused_and_go_to_whom_they_save_most() -> None:
+    free = round_to_blocks(np.array([0.5, 0.0, 0.5]), 8, _even(3), weight=np.array([0.0, 1.0, 0.0]))
+    assert free.share.tolist() == [1 / 8, 0, 1 / 8] and not free.dropped.any()
+    even = round_to_blocks(np.full(3, 0.1), 9, _even(3))
+    assert even.share.tolist() == [3 / 9] * 3
+    one = round_to_blocks(np.array([0.0, 0.3, 0.0]), 5, _even(3))
+    assert one.share.tolist() == [0, 1, 0]
+
+
+def test_a_device_that_is_worth_exactly_its_joules_stays_and_one_that_is_not_goes() -> None:
+    link = _even(2)
+    whole = float(link.curve.energy_j(np.array([0.5]))[0])
+    for worth, kept in (([0.0, 0.0], [True, True]), ([-1e-9, 0.0], [False, True])):
+        split = round_to_blocks(np.full(2, 0.5), 2, link, weight=np.zeros(2), worth=np.array(worth))
+        assert (split.share > 0).tolist() == kept and split.dropped.tolist() == [not one for one in kept]
+    split = round_to_blocks(np.full(2, 0.5), 2, link, worth=np.array([whole * 0.2, whole * 1.1]))
+    assert (split.share > 0).tolist() == [False, True]  # and the other then has both blocks
+    assert split.share[1] == 1.0
+
+
+def test_of_devices_that_need_as_many_blocks_the_first_stay() -> None:
+    split = round_to_blocks(np.full(4, 0.25), 2, _even(4))
+    assert split.share.tolist() == [0.5, 0.5, 0, 0] and split.dropped.tolist() == [False, False, True, True]
+    valued = round_to_blocks(np.full(4, 0.25), 2, _even(4), worth=np.array([1.0, 3.0, 2.0, 3.0]))
+    assert valued.share.tolist() == [0, 0.5, 0, 0.5]
+
+
+def test_the_fewest_blocks_by_counting() -> None:
+    """Devices alone: whoever cannot send with all blocks is dropped, the others with the first number that works."""
+    for seed in range(6):
+        case = _case(seed, 12)
+        case["payload_bits"] = case["payload_bits"] * 10
+        link = Uplink(B, N0, **case)
+        need = []
+        for k in range(12):
+            one = {name: values[k : k + 1] for name, values in case.items()}
+            need.append(next((m for m in range(1, 9) if np.isfinite(_energy(one, np.array([m / 8])))[0]), 9))
+            alone = np.where(np.arange(12) == k, 0.5, 0.0)
+            split = round_to_blocks(alone, 8, link, weight=np.zeros(12))
+            assert split.share[k] == (need[k] / 8 if need[k] <= 8 else 0) and split.dropped[k] == (need[k] > 8)
+        assert len(set(need)) > 2

@@ -431,6 +431,14 @@ def test_devices_stand_in_line_by_what_they_cost_less_what_they_are_worth() -> N
 def test_ties_go_to_the_smaller_floor_and_then_to_the_first() -> None:
     seen = observe(gain=np.array([1e-11, 1e-10, 1e-11, 1e-9]))
     assert line_up(0.01, 0.0, np.zeros(4), seen)[1].tolist() == [3, 1, 0, 2]
+    alike = observe(gain=np.full(4, 1e-10))
+    assert line_up(0.01, 0.0, np.array([0.5, 0.0, 0.2, 0.0]), alike)[1].tolist() == [1, 3, 2, 0]  # free joules first
+
+
+def test_a_device_that_is_all_but_inaudible_stays_out_quietly() -> None:
+    """Its energy is beyond floating point and its queue is empty: 0 · ∞ is nobody's concern."""
+    seen = observe(gain=np.array([1e-9, 1e-10, 1e-11, 1e-320]))
+    assert Lyapunov(v=0.01).decide(state(np.zeros(4)), seen).chosen.tolist() == [True, True, True, False]
 
 
 def test_the_status_of_a_round() -> None:

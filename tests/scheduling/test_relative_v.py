@@ -193,6 +193,7 @@ def test_v_is_a_number_of_squared_budgets_per_sample_in_the_last_round() -> None
     assert Lyapunov(gamma="constant").printed_v(state, seen.samples) == pytest.approx(3**2 / 200)
     assert Lyapunov(v=0.7, relative_v=9.0).printed_v(state, seen.samples) == 0.7
     assert Lyapunov(v=0.0).printed_v(state, seen.samples) == 0
+    assert Lyapunov().printed_v(state, np.array([0.5, 1.0, 0.0, 0.0])) == pytest.approx(3**2 / (0.1 * 0.75))
     # Without budgets a joule is the unit, without data a sample.
     free = replace(state, allowance_j=np.full(4, np.inf))
     assert Lyapunov().printed_v(free, np.zeros(4)) == pytest.approx(1 / 0.1)
@@ -285,6 +286,16 @@ def test_the_weight_of_a_round_is_a_finite_number_from_0() -> None:
     for gamma, t in (("operator:neg", 1), ("math:exp", 1000), (f"{__name__}:no_number", 0), (f"{__name__}:endless", 0)):
         with pytest.raises((ConfigError, OverflowError)):
             data_weight(gamma, t)
+
+
+def test_a_weight_that_cannot_be_is_found_before_a_run_starts() -> None:
+    with pytest.raises(ConfigError, match=rf"^{__name__}:late_start\(0\) is -1\.0"):
+        Dual(gamma=f"{__name__}:late_start")
+
+
+def late_start(round_index: int) -> float:
+    """γ: wrong in round 0 alone."""
+    return 1.0 if round_index else -1.0
 
 
 def no_number(round_index: int) -> float:
