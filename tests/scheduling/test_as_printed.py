@@ -23,13 +23,18 @@ HIGH = A * ((2 * B - 1) * np.exp(2 * B) + 1)
 """Equation (29): the price of equal shares, here the right one."""
 
 
+def _first_step(weight: float) -> float:
+    return float(printed_algorithm2(problem(weight=np.full(2, weight)), precision=10.0).multiplier)
+
+
 @pytest.mark.parametrize(("parts", "halvings"), [(10, 4), (8, 4), (7.9, 3), (1.5, 1), (1000, 10)])
 def test_alike_devices_halve_the_way_to_the_price_of_equal_shares(parts: float, halvings: int) -> None:
     """Each step is too low, so the last one is H (1 − 2⁻ᵏ), k the first with H 2⁻ᵏ below the precision."""
-    high = 2 * float(printed_algorithm2(problem(), precision=1.0).multiplier)
-    assert high == pytest.approx(HIGH, rel=1e-12, abs=0)
-    printed = printed_algorithm2(problem(), precision=high / parts)
-    assert printed.multiplier == high * (1 - 2.0**-halvings)
+    assert 2 * _first_step(1.0) == pytest.approx(HIGH, rel=1e-12, abs=0)
+    # A weight at which H is 1 to the last digit, so that a precision can be met exactly.
+    weight = next(w for step in range(-20, 21) if _first_step(w := (1 + step * 2.0**-53) / HIGH) == 0.5)
+    printed = printed_algorithm2(problem(weight=np.full(2, weight)), precision=1 / parts)
+    assert printed.multiplier == 1 - 2.0**-halvings
     assert printed.share[0] == printed.share[1] > 0.5
     assert not printed.feasible and printed.status == Status("band_exceeded", facts={"total": printed.share.sum()})
     assert printed.residual == pytest.approx(printed.share.sum() - 1)
