@@ -17,7 +17,7 @@ from kfl.cli.options import parse
 from kfl.core.errors import KflError
 from kfl.core.files import jsonable
 from kfl.core.terminal import tell, tell_json
-from kfl.core.text import DASH, bit_count, percent, quantity
+from kfl.core.text import DASH, bit_count, percent, quantity, shortened
 
 if TYPE_CHECKING:
     from kfl.deploy.starter import Project
@@ -242,7 +242,7 @@ def show_status(status: FleetStatus) -> None:
         f"down {bit_count(status.bits_down)}{speed}.",
         *privacy_notes(status.devices),
         *(f"Device {one.device} says too much: {cut}." for one in status.devices for cut in one.cuts),
-        *(f"Node {node} cannot join: {reason}." for node, reason in status.refused.items()),
+        *(f"Node {shortened(node)} cannot join: {reason}." for node, reason in status.refused.items()),
         *status.problems,
     ]
     if status.state == "stopped":

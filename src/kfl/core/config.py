@@ -142,11 +142,20 @@ def dump_toml(table: Mapping[str, Any]) -> str:
 
 
 def _lines(table: Mapping[str, Any], prefix: str) -> list[str]:
-    lines = [f"{_key(key)} = {_toml(value)}" for key, value in table.items() if not isinstance(value, Mapping)]
+    lines = [_line(prefix, key, value) for key, value in table.items() if not isinstance(value, Mapping)]
     for key, value in table.items():
         if isinstance(value, Mapping):
             lines += ["", f"[{prefix}{_key(key)}]", *_lines(value, f"{prefix}{_key(key)}.")]
     return lines
+
+
+def _line(prefix: str, key: str, value: Any) -> str:
+    line = f"{_key(key)} = {_toml(value)}"
+    try:
+        line.encode()
+    except UnicodeEncodeError as problem:  # the name of a file may be any bytes, a TOML file is UTF-8
+        raise ConfigError(f"{prefix}{key}", value, "text that UTF-8 can write") from problem
+    return line
 
 
 def _key(name: str) -> str:
@@ -169,7 +178,15 @@ def _toml(value: Any) -> str:
     escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
     for raw, code in (("\n", "\\n"), ("\t", "\\t"), ("\r", "\\r")):
         escaped = escaped.replace(raw, code)
-    return f'"{escaped}"'
+    return f'"{"".join(map(_shown, escaped))}"'
+
+
+def _shown(letter: str) -> str:
+    """A letter of a text; an escape for one that cannot be shown, most of which TOML does not allow as they are."""
+    code = ord(letter)
+    if letter.isprintable() or 0xD800 <= code < 0xE000:  # for half a surrogate pair TOML has no escape
+        return letter
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> Table:

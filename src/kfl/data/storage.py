@@ -104,7 +104,7 @@ def _entry(name: str, sources: Sequence[Path], cache_dir: Path) -> Path:
     digest = hashlib.blake2b(f"version {CACHE_VERSION}".encode(), digest_size=8)
     for source in sources:
         status = source.stat()
-        digest.update(f"\n{source.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
+        digest.update(os.fsencode(f"\n{source.resolve()} {status.st_size} {status.st_mtime_ns}"))
     return cache_dir / f"{name}-{digest.hexdigest()}"
 
 

@@ -52,7 +52,7 @@ class Answer:
         """Tells uploads apart in a round's record: a checksum of the arrays, of large ones of their beginning."""
         found = blake2b(digest_size=8)
         for name in sorted(self.arrays):
-            found.update(name.encode())
+            found.update(name.encode("utf-8", "surrogatepass"))
             found.update(memoryview(self.arrays[name].data)[:MOST_DIGESTED])
         return found.hexdigest()
 

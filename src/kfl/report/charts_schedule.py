@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.text import several
+from kfl.core.text import several, shortened
 from kfl.report.chart import (
     SCALE,
     Chart,
@@ -23,7 +23,7 @@ from kfl.report.chart import (
     table,
     thinned,
 )
-from kfl.report.words import percent, text
+from kfl.report.words import chart_label, percent
 from kfl.runfolder import RunData
 from kfl.scheduling import describe
 
@@ -207,7 +207,7 @@ def faults_chart(run: RunData, prefix: str) -> Chart | None:
     for kind in kinds:
         index = list(WORDS).index(kind) if kind in WORDS else 0
         at = np.array([incident.round for incident in incidents if incident.kind == kind]) * bars // run.played
-        name = text(WORDS.get(kind, kind))
+        name = chart_label(WORDS.get(kind, kind))
         traces.append(
             {
                 "type": "bar",
@@ -223,7 +223,7 @@ def faults_chart(run: RunData, prefix: str) -> Chart | None:
         )
     each = "" if bars == run.played else f", {run.played / bars:.1f} rounds to a bar"
     stacked = {"barmode": "stack", "bargap": 0.1, "hovermode": "x unified"}
-    told = [f"{WORDS.get(kind, kind)} {counted[kind]:,}" for kind in kinds]
+    told = [f"{shortened(WORDS.get(kind, kind))} {counted[kind]:,}" for kind in kinds]
     share = len(incidents) / max(len(run.rounds.device), 1)
     chosen = f"{len(run.rounds.device):,} times a device was chosen"
     summary = f"{several(len(incidents), 'fault')} in {chosen} ({percent(share)}): "
@@ -245,7 +245,7 @@ def _table(run: RunData) -> Table:
     ranked = sorted(groups.items(), key=lambda item: -len(item[1]))
     rows = [
         (
-            WORDS.get(kind, kind),
+            shortened(WORDS.get(kind, kind)),
             reason or "–",
             f"{len(found):,}",
             f"{len({device for _, device in found}):,}",

@@ -27,7 +27,7 @@ from kfl.core.parse import read_json
 from kfl.core.text import several, shortened
 from kfl.experiment import identity_fields
 from kfl.report.chart import FloatArray, band, ink, line, numbers, stroke
-from kfl.report.words import text
+from kfl.report.words import chart_label
 from kfl.runfolder import RunData, find_runs, is_run_folder, read_run
 from kfl.simulation.statistics import Difference, paired_difference
 
@@ -91,7 +91,7 @@ class Group:
     @property
     def label(self) -> str:
         """Its name in a chart."""
-        return text(shortened(self.name))
+        return chart_label(self.name)
 
     @property
     def seeds(self) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kfl.core import text as plain
+from kfl.core.names import LONGEST_NAME, for_terminal
 from kfl.core.names import for_html as text
 
-__all__ = ["SPACE", "about", "between", "duration", "percent", "quantity", "text"]
+__all__ = ["SPACE", "about", "between", "chart_label", "duration", "percent", "quantity", "text"]
 
 SPACE = "\N{NO-BREAK SPACE}"
 
@@ -33,6 +34,15 @@ def quantity(value: float | None, unit: str) -> str:
 def duration(seconds: float) -> str:
     """A time that is not broken over two lines."""
     return plain.duration(seconds).replace(" ", SPACE)
+
+
+def chart_label(name: str) -> str:
+    """A name in a chart, whose labels are HTML: one short line.
+
+    >>> chart_label("a<b>")
+    'a&lt;b&gt;'
+    """
+    return text(for_terminal(name, LONGEST_NAME))
 
 
 def about(told: Sequence[tuple[str, str]], otherwise: str) -> str:

@@ -279,6 +279,9 @@ class RunFolder:
     def receive(self, contents: Mapping[str, bytes]) -> None:
         """Write a finished run that was played on another machine, as `RunReader.contents` read it there."""
         order = {files.CONFIG: 0, files.SUMMARY: 2}
+        for name in contents:
+            if not (self.path / name).resolve().is_relative_to(self.path.resolve()):
+                raise RunFolderError(f"The file {name!r} of a run from another machine leads out of its folder.")
         with self.locked():
             try:
                 for name in sorted(contents, key=lambda name: order.get(name, 1)):
