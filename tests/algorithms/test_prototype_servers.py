@@ -60,6 +60,9 @@ def test_a_class_keeps_what_was_said_of_it_and_one_of_which_nothing_was_said_has
     assert once["known"].tolist() == [True, True, True, False] and not once["knowledge"][3].any()
     twice, _ = algorithm.aggregate(once, reports(algorithm)[2:], engine=toy.engine, key=RoundKey(7, 2))
     assert twice["known"].tolist() == [True, True, True, False] and not twice["knowledge"][3].any()
+    if cls is not Fd:  # which has no vectors of features to show
+        rows, known = algorithm.class_vectors(twice)
+        assert rows is twice["knowledge"] and known is twice["known"]
     if cls is not FedTgp:  # whose server trains all prototypes at once
         assert twice["knowledge"][[0, 2]].equal(once["knowledge"][[0, 2]])
         assert not twice["knowledge"][1].equal(once["knowledge"][1])

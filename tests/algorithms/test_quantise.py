@@ -241,6 +241,27 @@ def test_a_draw_that_rounds_to_one_still_gives_a_code_that_fits():
     assert int(sent.codes.max()) == 2**31 - 1
 
 
+def test_rounding_at_random_takes_one_draw_of_float64_for_each_value_in_turn():
+    """Draws are named, so that a run can be repeated: other numbers from the same name would be another run."""
+    values = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
+    draws = torch.rand(3, 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    low, high = float(values.min()), float(values.max())
+    places = (values.double() - low) / (high - low) * 31
+    wanted = places.floor() + (places - places.floor() + draws >= 1)
+    assert encode(values, 5, torch.Generator().manual_seed(2)).codes.tolist() == wanted.tolist()
+
+
+def test_what_is_sent_is_float32_whatever_type_a_script_prefers():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        sent = pack(torch.tensor([0.1, -0.3, 0.2]), [2, 1], bits=4)
+        whole = pack(torch.tensor([0.1, -0.3, 0.2]), [2, 1], bits=32)
+    finally:
+        torch.set_default_dtype(before)
+    assert sent["scales"].dtype == whole["values"].dtype == torch.float32 and sent["codes"].dtype == torch.uint8
+
+
 def test_codes_decode_to_equal_steps_between_the_ends():
     grid = Quantised(torch.arange(8), -1.0, 2.5, bits=3).decode()
     assert grid.dtype == torch.float32 and grid.tolist() == [-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
