@@ -10,7 +10,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.scheduling import Dual, Observation, SchedulerState, Status, Uplink, curve
+from kfl.scheduling import DeviceUplink, Dual, Observation, SchedulerState, Status, Uplink, curve
 from kfl.scheduling._band import Candidates, band_log_price
 from kfl.scheduling._relaxation import (
     critical_log_prices,
@@ -217,6 +217,7 @@ def test_identical_devices() -> None:
             decision = Dual().decide(replace(state, queue_j=np.full(devices, queue)), observation)
             assert 0 < decision.chosen.sum() < devices
             assert decision.gap <= 6.0
+            assert decision.chosen[: decision.chosen.sum()].all()  # of equals, the first
 
 
 def test_set_values_agree_with_a_direct_minimisation() -> None:
@@ -304,20 +305,25 @@ def test_why_nobody_takes_part() -> None:
         ),
         (
             scheduler,
-            _idle([0.0, 0.0, 0.0, 1e3]),
+            _idle([0.0, 0.0, 0.0, 10.0]),
             replace(radio, uplink=replace(link, gain=np.array([0.0, 0.0, 1e-9, 0.0])), available=np.arange(4) != 2),
             Status("nobody_worth_able", {"out_of_reach": (0, 1)}),
         ),
         # It could pay for a share, but not within the dearest upload that it is allowed.
         (Dual(dearest_upload=1e-9), _idle(), radio, Status("nobody_worth")),
         # Worth its computing, but not the dearest joules of its upload.
-        (scheduler, _idle([9.99] * 4), replace(radio, uplink=replace(link, gain=np.full(4, 1e-14))), None),
+        (
+            scheduler,
+            _idle([9.99] * 4),
+            replace(radio, uplink=replace(link, gain=np.full(4, 1e-14))),
+            Status("nobody_worth"),
+        ),
     ]
     for who, state, seen, status in cases:
         decision = who.decide(state, seen)
-        assert not decision.chosen.any() and decision.objective == 0 and decision.lower_bound <= 0
+        assert not decision.chosen.any() and decision.objective == decision.lower_bound == 0
         assert decision.chosen.shape == decision.share.shape == (4,)
-        assert status is None or decision.status == status
+        assert decision.status == status
 
 
 def test_devices_that_cannot_send_leave_the_band_to_the_others() -> None:
@@ -328,27 +334,58 @@ def test_devices_that_cannot_send_leave_the_band_to_the_others() -> None:
 
 
 def test_the_bound_lies_below_by_some_units_in_the_last_place_of_what_it_is_made_of() -> None:
-    """Everybody fits and joules are nearly as dear as data: Σ (V γ D + q E_L) is a hundred times the objective."""
-    link = Uplink(1e5, NOISE, np.full(4, 1e-9), np.full(4, 1e2), np.full(4, 0.5), np.full(4, 0.5))
-    decision = Dual(v=0.01).decide(_idle([9.8] * 4), _four(uplink=link))
-    assert decision.chosen.all()
+    """Everybody who is heard fits and joules are nearly as dear as data: Σ (V γ D + q E_L) is 7.92, the objective 0.08.
+
+    A device that is not heard is no part of it, whatever its data.
+    """
+    five, gain = np.ones(5), np.array([1e-9, 1e-9, 1e-9, 1e-9, 0.0])
+    seen = Observation(
+        round=3,
+        seed=0,
+        samples=np.array([100.0, 100.0, 100.0, 100.0, 1e6]),
+        available=five > 0,
+        compute_time_s=0.5 * five,
+        base_energy_j=0.1 * five,
+        battery_j=np.inf * five,
+        hard_budget=False,
+        uplink=Uplink(1e5, NOISE, gain, 1e2 * five, 0.5 * five, 0.5 * five),
+    )
+    decision = Dual(v=0.04).decide(SchedulerState(200, 0.1 * five, 9.8 * five), seen)
+    assert decision.chosen.tolist() == [True] * 4 + [False]
     assert 1e-14 * 7.92 < decision.gap < 2e-14 * 7.92
 
 
 def test_the_band_is_shared_by_the_queues_and_a_small_price() -> None:
     """ε, or what costs a thousandth of the least device's data at most; 1 where nobody's joules have a price."""
-    link = Uplink(1e5, NOISE, np.array([1e-9, 1e-10, 1e-11, 1e-11]), np.full(4, 5e4), np.full(4, 0.5), np.full(4, 0.5))
-    seen = _four(uplink=link, samples=np.array([100.0, 200.0, 300.0, 400.0]))
-    most = 1e-3 * 0.01 * 100 / (4 * 0.5 * 0.5)
+    link = Uplink(1e5, NOISE, np.array([1e-9, 1e-10, 1e-11, 1e-11]), np.full(4, 5e4), np.full(4, 0.5), np.full(4, 0.2))
+    seen = _four(uplink=link, samples=np.array([100.0, 200.0, 300.0, 400.0]), round=3)
+    most = 1e-3 * 0.01 * 100 / (4 * 0.5 * 0.2)
     for epsilon, queue, price in (
         (1e-6, [0.0, 0.0, 1e-7, 1e-6], 1e-7),
         (1e9, [0.0, 0.0, most, most / 2], most),
         (0.0, [0.0, 0.0, 0.0, 0.0], 1.0),
+        (0.0, [0.0, 0.0, 1e-6, 2e-6], 0.0),
     ):
-        decision = Dual(v=0.01, epsilon=epsilon).decide(_idle(queue), seen)
+        decision = Dual(v=0.04, epsilon=epsilon).decide(_idle(queue), seen)
         wanted = share_band(link, np.array(queue) + price, seen.power_floor)
         assert decision.chosen.all()
         np.testing.assert_allclose(decision.share, wanted.share, rtol=1e-6)
         np.testing.assert_allclose(decision.upload_energy_j, wanted.energy_j, rtol=1e-5)
+    # Whole devices: ε, however large.
+    ones = np.ones(4)
+    whole = DeviceUplink(
+        **vars(replace(link)),
+        fastest_s=0.5 * ones,
+        slowest_s=0.5 * ones,
+        work_j_s2=0.01 * ones,
+        static_power_w=0 * ones,
+        circuit_power_w=0.01 * ones,
+        amplifier_efficiency=0.5 * ones,
+        min_power_w=0 * ones,
+        once_j=0 * ones,
+    )
+    decision = Dual(v=0.04, device_epsilon=1e3).decide(_idle([0.0, 0.0, 0.5, 1.0]), replace(seen, uplink=whole))
+    wanted = share_band(whole, np.array([0.0, 0.0, 0.5, 1.0]) + 1e3 * 0.1, seen.power_floor)
+    np.testing.assert_allclose(decision.share, wanted.share, rtol=1e-6)
     silent = Dual(v=0.01, epsilon=1e9).decide(_idle(), replace(seen, uplink=replace(link, payload_bits=np.zeros(4))))
     assert silent.chosen.all() and silent.upload_energy_j.sum() == 0

@@ -84,13 +84,13 @@ def test_critical_prices_by_hand() -> None:
     """Between floor and 1, at the floor, at 1, too dear, worth nothing, free joules, nothing to send."""
     e2 = math.e**2
     devices = alike(
-        [0.1, 0.6, 0.1, 0.1, 0.1, 0.25, 0.0, 0.0, 0.1],
-        [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0],
-        [e2, e2, 2.0, 1.7, 0.0, 3.0, 5.0, -1.0, -1.0],
-        [1.0] * 6 + [0.0, 0.0, 1.0],
+        [0.1, 0.6, 0.1, 0.1, 0.1, 0.25, 0.0, 0.0, 0.1, 0.0],
+        [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0],
+        [e2, e2, 2.0, 1.7, 0.0, 3.0, 5.0, -1.0, -1.0, 0.0],
+        [1.0] * 6 + [0.0, 0.0, 1.0, 0.0],
     )
     at_floor = (e2 - 0.6 * math.expm1(1 / 0.6)) / 0.6
-    expected = [e2 + 1, at_floor, 2 - math.expm1(1), 0, 0, 3 / 0.25, math.inf, 0, 0]
+    expected = [e2 + 1, at_floor, 2 - math.expm1(1), 0, 0, 3 / 0.25, math.inf, 0, 0, 0]
     np.testing.assert_allclose(np.exp(critical_log_prices(devices)), expected, rtol=1e-12)
 
 
