@@ -103,9 +103,9 @@ def test_min_share_solves_its_equation(theta: float, snr: float) -> None:
 
 
 @pytest.mark.parametrize("x", [1e-12, 1e-6, 1e-3, 0.3, 0.9, 0.9999, 1.0, 1.001, 1.3, 1.6, 1.95, 2.5, 7.0, 60.0, 700.0])
-def test_the_inverse_of_the_growth_is_accurate_to_rounding(x: float) -> None:
+@pytest.mark.parametrize("b", [0.37, 11.0])
+def test_the_inverse_of_the_growth_is_accurate_to_rounding(x: float, b: float) -> None:
     """(eˣ − 1)/x = s/b. Where x is small it is 2 (s − b)/b, of which s and b keep only a part."""
-    b = 0.37
     with mpmath.workdps(60):
         s = float(b * mpmath.expm1(x) / x)
         ratio = mpmath.mpf(s) / mpmath.mpf(b)
@@ -128,6 +128,8 @@ def test_min_share_exists_exactly_when_the_whole_band_is_enough() -> None:
     np.testing.assert_allclose(curve.min_share(s, edge * (1 - 1e-12)), 1.0, rtol=1e-9)
     np.testing.assert_array_equal(curve.min_share([0.0, 5.0, 0.0], [1.0, 0.0, 0.0]), [np.inf, 0.0, 0.0])
     assert curve.min_share(np.inf, np.inf) == np.inf
+    s = np.geomspace(1e-12, 1e6, 300)
+    assert (curve.min_share(s, np.log1p(s)) <= 1).all(), "no more than the whole band, by no rounding error"
 
 
 @given(st.floats(-12, 2), st.floats(-6, 1), st.floats(0.001, 30))

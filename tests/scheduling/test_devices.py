@@ -108,7 +108,7 @@ def test_devices_that_are_not_heard_or_too_late_have_numbers_all_the_same() -> N
         odd = devices(gain=np.array([0.0, 1.0, -1.0, 1.0]), fastest_s=np.array([5.0, 4.0, 9.0, 2.0]))
         base_j, need = odd.base_j, odd.need
         zero = devices(work_j_s2=np.zeros(4), fastest_s=np.zeros(4), slowest_s=np.zeros(4))
-        zero_j = zero.base_j
+        zero_j, endless_j = zero.base_j, replace(zero, work_j_s2=np.asarray(1.0)).base_j
         Devices.of(**GIVEN | {"work_j_s2": 1e308, "static_power_w": 1e-10, "noise_w_per_hz": 0.0})
     np.testing.assert_array_equal(odd.noise_w, [2.0, 4.0, 1.25, 1.0])
     np.testing.assert_array_equal(odd.end_s, [0.0, 0.0, 0.0, 1.0])
@@ -116,6 +116,8 @@ def test_devices_that_are_not_heard_or_too_late_have_numbers_all_the_same() -> N
     np.testing.assert_allclose(base_j, computing_j(odd.slow_s), rtol=1e-14)
     np.testing.assert_array_equal(need, [np.inf, 0.0, np.inf, 1.0])
     np.testing.assert_array_equal(zero_j, np.zeros(4))
+    np.testing.assert_array_equal(endless_j, np.full(4, np.inf))
+    np.testing.assert_array_equal(zero.penalty(0.5 * zero.end_s), np.zeros(4))
 
 
 def test_what_all_share_is_kept_as_a_number() -> None:
@@ -200,7 +202,7 @@ def test_the_energy_of_a_point_and_its_logarithm() -> None:
     np.testing.assert_allclose(endless, np.where(some.airtime_s > 0, least, 0.0), rtol=1e-14)
 
 
-@pytest.mark.parametrize("x", [599.0, 601.0, 690.0, 5000.0])
+@pytest.mark.parametrize("x", [599.0, 601.0, 690.0, 900.0, 5000.0])
 def test_the_logarithm_of_an_energy_that_overflows(x: float) -> None:
     some = devices()
     share = 0.01
@@ -266,6 +268,10 @@ def test_slope_and_elasticity_where_the_time_is_pinned_or_free() -> None:
 
         found = np.array([brentq(excess, 0.05, 50.0 if k else some.end_s[0], args=(k,), xtol=1e-14) for k in range(3)])
         return Point(share, some.airtime_s / (share * found), found, np.full(3, FREE, np.int8))
+
+    # Where a second costs nothing, nothing gives way.
+    costless = replace(some, circuit_power_w=np.zeros(3)).elasticity(replace(pinned, kind=np.full(3, FREE, np.int8)))
+    np.testing.assert_array_equal(costless[1:], some.elasticity(pinned)[1:])
 
     at, before, after = free(share), free(share * 0.999), free(share * 1.001)
     assert some.calm_s[0] < at.upload_s[0] < some.end_s[0]

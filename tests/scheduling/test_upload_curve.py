@@ -210,6 +210,7 @@ def test_no_cell_makes_the_constants_fail() -> None:
     with np.errstate(all="raise", under="ignore"):
         found = curve.required_exponent([0.0, 1e300, 1.0, 1.0], [1e6, 1e-300, 0.0, 1e6], [1.0, 1.0, 1.0, np.inf])
         np.testing.assert_array_equal(found, [0.0, np.inf, np.inf, 0.0])
+        assert curve.required_exponent(0.0, 1e6, 0.0) == np.inf, "without time nothing can be sent"
         assert np.isnan(curve.required_exponent(0.0, 0.0, 1.0))
         scale = curve.energy_scale([1.0, 1e300, 1.0, 0.0], [1.0, 1e300, 1.0, 1.0], 2.0, [4.0, 1.0, 0.0, 1.0])
         np.testing.assert_array_equal(scale, [0.5, np.inf, np.inf, 0.0])
@@ -225,6 +226,12 @@ def test_no_share_and_no_price_makes_the_curve_fail() -> None:
     with np.errstate(all="raise"):
         for log_price in (-np.inf, -2000.0, 0.0, 2000.0, np.inf):
             CURVE.demand(log_price, ZERO), CURVE.purchase(log_price, ZERO)
+        UploadCurve.of(np.array([1e-300]), np.array([1e-10])).purchase(-700.0, np.zeros(1))
+        UploadCurve.of(np.array([1.0]), np.array([1e-300])).demand(1e200, np.zeros(1))
+        assert curve.share_at_price(-np.inf, 0.0, 0.1) == np.inf, "a band that is free"
+    with np.errstate(invalid="ignore"):
+        assert curve.share_at_price(-np.inf, 0.0, 0.0) == 0
+        np.testing.assert_array_equal(UploadCurve.silent(3).demand(-np.inf, ZERO)[0], ZERO)
 
 
 @pytest.mark.parametrize("x", [0.0, 1e-9, 1e-3, 0.0499, 0.05, 0.0501, 0.075, 0.0999, 0.2, 1.0, 5.0, 200.0])
@@ -233,6 +240,14 @@ def test_the_elasticity_is_good_to_nine_digits(x: float) -> None:
     terms = np.cumprod(np.concatenate([[0.5], -x / np.arange(3.0, 40.0)]))
     exact = terms.sum() if x <= 1 else (x - 1 + np.exp(-x)) / x**2
     assert float(curve.saving_elasticity(x)) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("x", [1e-12, 0.3, 0.999, 1.0, 1.2, 1.9, 2.1, 30.0])
+def test_the_logarithm_of_an_energy(x: float) -> None:
+    a, share = 3e-7, 0.2
+    assert float(curve.log_upload_energy(a, share * x, share)) == pytest.approx(
+        np.log(a * share * np.expm1(x)), rel=1e-14
+    )
 
 
 def test_mixed_arrays_are_what_their_elements_are() -> None:
