@@ -1,8 +1,10 @@
 """Checkpoints of states made by hand: what is written, what is read back, what is kept, and what is refused."""
 
+import hashlib
 import json
 import logging
 import math
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -216,3 +218,183 @@ def test_the_cost_of_a_checkpoint_is_measured_and_sets_the_time_to_the_next(tmp_
         assert not checkpoints.due(state(2, changed))
         now[0] = 20.1 + seconds + 0.01
         assert checkpoints.due(state(2, changed))
+
+
+def forge(folder: Path, number: int, arrays: dict[str, np.ndarray] | None = None, **changes: object) -> None:
+    """Change a checkpoint and make its checksums right: they are no secret."""
+    path = folder / f"point-{number:06d}.json"
+    point = json.loads(json.loads(path.read_text())["point"]) | changes
+    if arrays is not None:
+        np.savez(folder / point["rest"], **arrays)
+        data = (folder / point["rest"]).read_bytes()
+        point["sums"] |= {point["rest"]: hashlib.blake2b(data, digest_size=16).hexdigest()}
+    body = json.dumps(point)
+    path.write_text(json.dumps({"sum": hashlib.blake2b(body.encode(), digest_size=16).hexdigest(), "point": body}))
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A folder with two checkpoints, after round 1 and after round 2."""
+    checkpoints = Checkpoints(tmp_path / "state")
+    checkpoints.write(state(1, {0: row(1.0, 3)}))
+    checkpoints.write(state(2, {0: row(2.0, 3), 1: row(3.0, 3)}))
+    return tmp_path / "state"
+
+
+def test_the_format_is_version_1_and_no_other_is_read(two):
+    assert json.loads(json.loads((two / "point-000002.json").read_text())["point"])["format_version"] == 1
+    forge(two, 2)
+    assert Checkpoints(two).read(lines=2).round == 2
+    for version in (0, 2, None):
+        forge(two, 2, format_version=version)
+        with pytest.raises(RunFolderError, match=f"has format version {version}, but this kfl reads version 1"):
+            Checkpoints(two).read(lines=2)
+
+
+GARBAGE = {"rows-9": "crc32 " + f"{zlib.crc32(b'garbage'):08x}"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rows": {"0": "rows-9"}, "sums": GARBAGE}, "rows cannot be read"),
+        ({"rows": {"7": "rows-000002.safetensors"}}, "7"),
+        ({"rows": {"x": "rows-000002.safetensors"}}, "invalid literal"),
+        ({"rows": {"0": "rows-9"}}, "rows-9"),
+        ({"rows": {"0": ["rows-9"]}}, "unhashable"),
+        ({"rest": "rest-000009.npz"}, "rest-000009.npz"),
+        ({"round": "two"}, "a field of it is missing"),
+        ({"history": None}, "a field of it is missing"),
+        ({"sums": ["rest-000002.npz"]}, "a field of it is missing"),
+        ({"rest": "rows-000002.safetensors"}, ""),
+        ({"sums": {"../secret": GARBAGE["rows-9"]}}, "the name '../secret' leads out of the folder"),
+        ({"sums": {"rows-8": ""}}, "rows-8 cannot be read, No such file or directory"),
+        ({"sums": {"rows-9": "crc32 00000000"}}, "the checksum of rows-9 is wrong"),
+        ({"last": ["rounds.jsonl"]}, "the lines of its last round cannot be read"),
+        ({"last": {"rounds.jsonl": 5}}, "the lines of its last round cannot be read"),
+        ({"last": {"rounds.jsonl": "{}"}}, "the lines of its last round cannot be read"),
+        ({"last": {"rounds.jsonl": ""}}, "the lines of its last round cannot be read"),
+    ],
+)
+def test_what_a_checkpoint_says_is_not_believed_even_with_a_right_checksum(two, caplog, changes, said):
+    for name in ("rows-9", "../secret"):
+        (two / name).write_bytes(b"garbage")
+    forge(two, 2, **changes)
+    with caplog.at_level(logging.WARNING, logger="kfl"):
+        assert Checkpoints(two).read(lines=2).round == 1
+    (line,) = caplog.messages
+    assert line.startswith("The checkpoint point-000002.json is damaged (")
+    assert said in line
+
+
+def test_a_checkpoint_without_an_array_is_damaged_and_one_of_before_tests_everybody(two):
+    with np.load(two / "rest-000002.npz") as found:
+        arrays = dict(found)
+    del arrays["untested"]
+    forge(two, 2, arrays=arrays)
+    assert Checkpoints(two).read(lines=2).untested == {0, 1}
+    del arrays["taken"]
+    forge(two, 2, arrays=arrays)
+    assert Checkpoints(two).read(lines=2).round == 1
+
+
+def test_the_same_state_is_the_same_bytes_whatever_the_order_of_its_sets_and_tables(tmp_path):
+    """Devices 0 and 8 meet in a set's table of eight places, so that a set of both keeps the order they came in."""
+    for name, order in (("a", (0, 8, 12)), ("b", (12, 8, 0))):
+        averaged = replace(state(1, {device: {} for device in order}), untested=frozenset(order))
+        Checkpoints(tmp_path / name).write(averaged)
+    for path in sorted((tmp_path / "a").iterdir()):
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+    assert Checkpoints(tmp_path / "b").read(lines=1).devices == {0: {}, 8: {}, 12: {}}
+
+
+def test_a_checkpoint_that_is_no_table_is_damaged(two):
+    body = "[1]"
+    whole = {"sum": hashlib.blake2b(body.encode(), digest_size=16).hexdigest(), "point": body}
+    (two / "point-000002.json").write_text(json.dumps(whole))
+    assert Checkpoints(two).read(lines=2).round == 1
+
+
+def test_devices_that_wait_for_a_test_are_whole_numbers_even_if_there_are_none(tmp_path):
+    Checkpoints(tmp_path).write(replace(state(1, {}), untested=frozenset()))
+    with np.load(tmp_path / "rest-000001.npz") as found:
+        assert (found["untested"].dtype, found["untested"].shape) == (np.int64, (0,))
+
+
+def test_a_damaged_predecessor_costs_the_newest_none_of_its_files(two):
+    resumed = Checkpoints(two)
+    back = resumed.read(lines=2)
+    (two / "point-000002.json").write_text("damaged")
+    resumed.write(replace(back, round=3, devices={**back.devices, 0: row(4.0, 3)}))
+    again = Checkpoints(two).read(lines=3)
+    assert again.round == 3
+    assert [float(again.devices[device]["weight"][0]) for device in (0, 1)] == [4.0, 3.0]
+
+
+class Shared(type(Path())):
+    """A folder in which somebody else has just removed the oldest files that a listing still shows."""
+
+    def glob(self, pattern):
+        return [self / pattern.replace("*", "000000"), *Path(self).glob(pattern)]
+
+
+def test_files_that_somebody_else_removes_first_are_no_error(tmp_path):
+    checkpoints = Checkpoints(Shared(tmp_path))
+    for number in range(1, 4):
+        checkpoints.write(state(number, {0: row(float(number), 3)}))
+    assert names(tmp_path, "rest") == ["rest-000002.npz", "rest-000003.npz"]
+
+
+def test_the_newest_of_many_is_read_in_whatever_order_a_disk_lists_them(tmp_path):
+    for number in (7, 12, 3, 100, 41, 8, 60, 23, 5, 77):
+        Checkpoints(tmp_path / str(number)).write(state(number, {}))
+        for path in (tmp_path / str(number)).iterdir():
+            path.rename(tmp_path / path.name)
+    assert Checkpoints(tmp_path).read(lines=100).round == 100
+
+
+def test_rows_are_written_afresh_only_beyond_three_times_what_is_needed(tmp_path):
+    """Ten rows of 80 bytes, and a header as long as 15: with five that change, 30 are stored; with six, 31."""
+    for changed, most in ((5, 1200), (6, 2000)):
+        folder = tmp_path / str(changed)
+        checkpoints = Checkpoints(folder)
+        devices = {device: {"a": torch.zeros(8), "b": torch.zeros(12)} for device in range(10)}
+        checkpoints.write(state(1, devices))
+        assert (folder / "rows-000001.safetensors").stat().st_size == 25 * 80
+        fresh = {device: {"a": torch.ones(8), "b": torch.ones(12)} for device in range(changed)}
+        checkpoints.write(state(2, devices | fresh))
+        rows = Checkpoints(folder).read(lines=2).devices
+        assert [float(rows[device]["b"].sum()) for device in range(10)] == [12.0] * changed + [0.0] * (10 - changed)
+        assert most - 400 < (folder / "rows-000002.safetensors").stat().st_size <= most
+
+
+def test_the_first_checkpoint_is_due_at_once(tmp_path):
+    now = [5.0]
+    checkpoints = Checkpoints(tmp_path, clock=lambda: now[0])
+    assert checkpoints.due(state(1, {0: row(0.0)}))
+
+
+@pytest.mark.parametrize(
+    ("took_s", "written", "changed", "wait_s"),
+    [
+        (0.125, 1, 1, 6.25),
+        (0.125, 1, 2, 12.5),
+        (0.125, 0, 1, 6.25),  # nothing was written: one row is expected to take as long
+        (0.125, 2, 1, 6.25),
+        (0.125, 2, 5, 15.625),
+        (0.5, 1, 1, 25.0),
+        (1.0, 1, 1, 30.0),
+        (100.0, 1, 3, 30.0),  # no crash costs more than half a minute
+    ],
+)
+def test_a_checkpoint_is_due_after_fifty_times_its_cost_and_no_later_than_half_a_minute(
+    tmp_path, took_s, written, changed, wait_s
+):
+    ticks, now = iter([0.0, 16.0, 16.0 + took_s]), [0.0]  # made, a write begins, and ends
+    checkpoints = Checkpoints(tmp_path, clock=lambda: next(ticks, now[0]))
+    devices = {device: row(0.0, 1) for device in range(8)}
+    checkpoints.write(state(1, {device: devices[device] for device in range(written)}))
+    kept = {device: devices[device] for device in range(written)}
+    following = state(2, kept | {100 + device: row(1.0, 1) for device in range(changed)})
+    for now[0], due in ((16 + took_s + wait_s - 0.001, False), (16 + took_s + wait_s, True)):
+        assert checkpoints.due(following) == due

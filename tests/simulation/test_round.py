@@ -9,11 +9,22 @@ import torch
 import kfl
 from kfl.algorithms import Upload
 from kfl.algorithms.sums import Sums
-from kfl.scheduling import Decision, Status
+from kfl.scheduling import Decision, Status, energy_parts
 from kfl.simulation import build_world
 from kfl.simulation.fleet import Conditions, Replies, make_observation
-from kfl.simulation.round import accuracy, aggregate, begin, evaluate, initial_state, play_round, round_log
+from kfl.simulation.round import (
+    accuracy,
+    aggregate,
+    begin,
+    evaluate,
+    has_quorum,
+    initial_state,
+    play_round,
+    radio_facts,
+    round_log,
+)
 from kfl.simulation.simulated_fleet import SimulatedFleet
+from kfl.wireless import PRESETS, ConstantHarvest
 from tests.reference.runs import data
 
 EXPERIMENT = kfl.Experiment(devices=4, rounds=7, widths=(8,), scheduler=kfl.Uniform(count=3), radio=None)
@@ -205,3 +216,197 @@ def test_only_who_is_there_and_has_charge_is_seen(fleet):
     assert isinstance(Conditions(observation, None), Conditions)
     assert observation.empty is None
     assert observation.available.all()
+
+
+@pytest.mark.parametrize(
+    ("usable", "chosen", "quorum", "counts"),
+    [
+        (2, 4, 0.5, True),
+        (1, 4, 0.5, False),
+        (0, 0, 1.0, True),
+        (7, 10, 0.7, True),
+        (21, 30, 0.7, True),  # 0.7 × 30 is a little more than 21 in binary
+        (0, 1, 1e-9, True),
+        (0, 1, 1.5e-9, False),
+    ],
+)
+def test_a_quorum_may_be_missed_by_rounding_alone(usable, chosen, quorum, counts):
+    assert has_quorum(usable, chosen, quorum) == counts
+
+
+def test_a_device_with_one_test_sample_counts_with_it(fleet):
+    state, tests = replace(begin(fleet), correct=np.array([1, 0, 1, 2])), fleet.table.test_samples
+    fleet.table = replace(fleet.table, test_samples=np.array([1, 1, 2, 4]))
+    try:
+        assert accuracy(fleet, state) == 0.5
+    finally:
+        fleet.table = replace(fleet.table, test_samples=tests)
+
+
+def test_before_anybody_is_tested_nobody_is_right(fleet):
+    state = initial_state(fleet)
+    assert state.correct.tolist() == [0, 0, 0, 0]
+    assert state.correct.dtype == state.taken.dtype == np.int64
+
+
+def test_the_log_of_a_round_has_all_that_came_back(fleet):
+    state = replace(begin(fleet), round=3)
+    found = replies(
+        broadcast_s=0.25,
+        faults=[{"device": 1, "fault": "late"}],
+        diverged=[2],
+        clipped=[{"device": 0, "code": "weight_capped"}],
+        compute_energy_j=np.array([1.0, 2.0, 3.0, 4.0]),
+        upload_energy_j=np.array([5.0, 6.0, 7.0, 8.0]),
+    )
+    decision = decided([1, 2], objective=4.0, lower_bound=3.0, power_w=np.array([0.1, 0.2, 0.3, 0.4]))
+    log = round_log(fleet, state, replace(decision, status=Status.note("few")), found, [])
+    assert (log.round, log.broadcast_s, log.diverged) == (2, 0.25, (2,))
+    assert log.faults == ({"device": 1, "fault": "late"},)
+    assert log.clipped == ({"device": 0, "code": "weight_capped"},)
+    assert (log.power_w, log.compute_energy_j, log.upload_energy_j) == ((0.2, 0.3), (2.0, 3.0), (6.0, 7.0))
+    assert (log.objective, log.lower_bound, str(log.status)) == (4.0, 3.0, "few")
+
+
+def test_whoever_needs_the_server_to_predict_is_tested_after_every_round():
+    for algorithm, untested in ((kfl.algorithms.Kfl(), {0}), (kfl.algorithms.FedAvg(), {0, 1, 2, 3})):
+        fleet = Scripted(replace(EXPERIMENT, algorithm=algorithm), states={0: {"weight": torch.ones(1)}})
+        fleet.evaluate_every = 100
+        assert play_round(fleet, begin(fleet))[0].untested == untested
+
+
+def test_the_status_of_a_round_is_what_became_of_it():
+    fleet = Scripted(usable=0)
+    fleet.quorum = 1.0
+    _, log = play_round(fleet, begin(fleet))
+    assert (log.status.code, dict(log.status.facts)) == ("no_quorum", {"usable": 0, "chosen": 3})
+
+
+RADIO = kfl.CellConfig(budget_j_per_round=1.0)
+COSTS = {"compute_energy_j": np.array([0.3, 0.0, 0.1, 0.2]), "upload_energy_j": np.full(4, 0.05)}
+
+
+def test_the_log_of_a_round_has_what_its_costs_follow_from():
+    fleet = Scripted(replace(EXPERIMENT, radio=replace(RADIO, channel_error=0.5)))
+    state = begin(fleet)
+    following, log = play_round(fleet, state)
+    conditions = fleet.observe(state)
+    decision = fleet.experiment.scheduler.decide(state.scheduler, conditions.observation)
+    chosen = np.flatnonzero(decision.chosen)
+    assert log.devices == tuple(chosen)
+    assert (log.gain, log.true_gain) == (tuple(conditions.link.gain[chosen]), tuple(conditions.link.true_gain[chosen]))
+    assert log.gain != log.true_gain
+    assert log.compute_time_s == tuple(decision.compute_time_s[chosen])
+    assert log.upload_time_s == tuple(decision.upload_time_s[chosen])
+    assert (log.reserved_s, log.clock_hz, log.static_j) == (conditions.link.reserved_s, (), ())
+    assert following.fading.round == conditions.link.fading.round
+    assert np.array_equal(following.fading.coefficient, conditions.link.fading.coefficient)
+    known = replace(conditions, link=replace(conditions.link, true_gain=conditions.link.gain))
+    assert radio_facts(state, known, decision, replies())["true_gain"] == ()
+    assert radio_facts(state, replace(conditions, link=None), decision, replies()) == {}
+
+
+def test_without_a_radio_a_round_has_no_channel_no_queue_and_no_charge(fleet):
+    following, log = play_round(fleet, begin(fleet))
+    assert (following.fading, following.batteries) == (None, None)
+    assert (log.gain, log.queue_j, log.reserved_s, log.charge_j, log.harvest_j) == ((), (), None, (), ())
+
+
+def test_blocks_of_the_band_are_what_shares_are_made_of():
+    for blocks in (None, 5):
+        fleet = Scripted(replace(EXPERIMENT, radio=replace(RADIO, resource_blocks=blocks)))
+        _, log = play_round(fleet, begin(fleet))
+        whole = all(abs(5 * share - round(5 * share)) < 1e-9 for share in log.share)
+        assert whole == (blocks is not None)
+        assert sum(log.share) == pytest.approx(1.0)
+
+
+def whole_devices(**changes):
+    cell = replace(PRESETS["wifi"], downlink_power_dbm=20.0, **changes)
+    fleet = Scripted(replace(EXPERIMENT, radio=cell))
+    state = begin(fleet)
+    conditions = fleet.observe(state)
+    return state, conditions, fleet.experiment.scheduler.decide(state.scheduler, conditions.observation)
+
+
+def test_what_a_whole_device_spent_is_split_as_it_was_planned():
+    """A device that spent twice what was planned on computing and half of it on the radio, and one that did nothing."""
+    state, conditions, decision = whole_devices()
+    planned = energy_parts(conditions.observation, decision)
+    chosen = np.flatnonzero(decision.chosen)
+    assert all((planned[name][chosen] > 0).all() for name in ("static", "circuits", "tail", "receiving"))
+    compute_j, upload_j = 2 * decision.compute_energy_j, 0.5 * decision.upload_energy_j
+    compute_j[chosen[1]] = upload_j[chosen[1]] = 0.0
+    found = replies(compute_energy_j=compute_j, upload_energy_j=upload_j)
+    facts = radio_facts(state, conditions, decision, found)
+    worked = np.array([1.0, 0.0, 1.0])
+    assert facts["clock_hz"] == tuple(decision.clock_hz[chosen])
+    assert facts["static_j"] == pytest.approx(2 * worked * planned["static"][chosen])
+    for name in ("circuits", "tail", "receiving"):
+        assert facts[f"{name}_j"] == pytest.approx(0.5 * worked * planned[name][chosen]), name
+
+
+def test_a_radio_that_was_to_spend_nothing_spent_nothing_on_any_part():
+    state, conditions, decision = whole_devices()
+    silent = replace(decision, upload_energy_j=np.zeros(4))
+    facts = radio_facts(state, conditions, silent, replies(compute_energy_j=decision.compute_energy_j))
+    assert facts["circuits_j"] == facts["tail_j"] == facts["receiving_j"] == (0.0, 0.0, 0.0)
+    assert all(joule > 0 for joule in facts["static_j"])
+
+
+def test_a_model_without_a_choice_of_clock_splits_nothing():
+    state, conditions, decision = whole_devices()
+    assert "clock_hz" not in radio_facts(state, conditions, replace(decision, clock_hz=None), replies())
+    fleet = Scripted(replace(EXPERIMENT, radio=RADIO))
+    printed = fleet.observe(begin(fleet))
+    facts = radio_facts(begin(fleet), printed, decided([0, 1], clock_hz=np.full(4, 1e9)), replies())
+    assert set(facts) == {"gain", "true_gain", "compute_time_s", "upload_time_s", "queue_j", "reserved_s"}
+
+
+BATTERY = replace(RADIO, battery_capacity_j=2.0, initial_charge=0.5)
+SUNNY = replace(BATTERY, round_period_s=10.0, harvest=ConstantHarvest(0.01))
+
+
+def test_a_battery_that_nothing_fills_pays_for_the_round_beside_the_budget():
+    fleet = Scripted(replace(EXPERIMENT, radio=BATTERY), **COSTS)
+    state = begin(fleet)
+    assert state.batteries.charge_j.tolist() == [1.0] * 4
+    assert state.scheduler.queue_j.tolist() == [0.0] * 4  # of the budget, not of the battery
+    following, log = play_round(fleet, state)
+    assert following.batteries.charge_j.tolist() == pytest.approx([0.65, 0.95, 0.85, 0.75])
+    assert following.batteries.harvested_j.tolist() == [0.0] * 4
+    assert following.batteries.empty_rounds.tolist() == [0] * 4
+    assert following.scheduler.queue_j.tolist() == [0.0] * 4
+    assert (log.charge_j, log.empty, log.harvest_j) == ((1.0, 1.0, 1.0), (), ())
+
+
+def test_a_battery_that_fills_up_has_a_queue_of_what_it_lacks():
+    fleet = Scripted(replace(EXPERIMENT, radio=SUNNY), **COSTS)
+    state = begin(fleet)
+    assert state.scheduler.queue_j.tolist() == [1.0] * 4
+    following, log = play_round(fleet, state)
+    assert following.batteries.charge_j.tolist() == pytest.approx([0.75, 1.05, 0.95, 0.85])
+    assert following.scheduler.queue_j.tolist() == pytest.approx([1.25, 0.95, 1.05, 1.15])
+    assert following.batteries.harvested_j.tolist() == pytest.approx([0.1] * 4)
+    assert log.harvest_j == pytest.approx((0.1,) * 4)
+
+
+class Unasked(Scripted):
+    """A fleet that does not say who is without charge."""
+
+    def observe(self, state):
+        found = super().observe(state)
+        return replace(found, observation=replace(found.observation, empty=None))
+
+
+def test_who_is_without_charge_is_counted_where_anybody_knows():
+    drained = np.array([1.0, 0.0, 1.0, 0.0])
+    for kind, empty in ((Scripted, (1, 3)), (Unasked, ())):
+        fleet = kind(replace(EXPERIMENT, radio=BATTERY))
+        state = begin(fleet)
+        state = replace(state, batteries=replace(state.batteries, charge_j=drained))
+        following, log = play_round(fleet, state)
+        assert log.empty == empty
+        assert following.batteries.empty_rounds.tolist() == [device in empty for device in range(4)]
+        assert following.batteries.charge_j.tolist() == drained.tolist()
+        assert log.charge_j == tuple(drained[list(log.devices)])

@@ -51,6 +51,8 @@ COST_SHARE = 0.02
 """Share of the time between two checkpoints that one may take."""
 KEPT = 2
 """Checkpoints that are kept."""
+FIELDS = {"round": int, "rest": str, "rows": dict, "sums": dict, "identity": str, "history": str}
+"""What a checkpoint must hold."""
 
 log = logging.getLogger("kfl")
 
@@ -97,7 +99,7 @@ class Checkpoints:
     """The state objects that are on disk, to find the rows that changed since."""
     _sums: dict[str, str] = field(default_factory=dict)
     _sizes: dict[str, int] = field(default_factory=dict)
-    _last: float = 0.0
+    _last: float = field(init=False)
     _took: float = 0.0
     _rows_written: int = 1
     """By the last checkpoint, at least 1."""
@@ -136,8 +138,8 @@ class Checkpoints:
             "format_version": FORMAT_VERSION,
             "round": state.round,
             "rest": f"rest-{number}.npz",
-            "rows": {str(device): name for device, name in sorted(self._rows.items())},
-            "sums": {name: self._sums[name] for name in sorted({*self._rows.values(), f"rest-{number}.npz"})},
+            "rows": {str(device): name for device, name in self._rows.items()},
+            "sums": {name: self._sums[name] for name in {*self._rows.values(), f"rest-{number}.npz"}},
             "identity": self.identity,
             "history": history,
             **({"last": dict(last)} if last else {}),
@@ -185,22 +187,15 @@ class Checkpoints:
         return None
 
     def _load(self, point: dict[str, Any]) -> RunState:
-        content = {}
-        for name, expected in point["sums"].items():
-            content[name] = _read_checked(self.folder, name, expected)
-        rows: dict[str, dict[int, State]] = {}
-        for name in set(point["rows"].values()):
-            try:
-                rows[name] = read_rows(content[name])
-            except ValueError as problem:
-                raise _DamagedError(f"{problem}") from problem
+        content = {name: _read_checked(self.folder, name, expected) for name, expected in point["sums"].items()}
         try:
+            rows = {name: read_rows(content[name]) for name in set(point["rows"].values())}
             # A file without rows is complete by its checksum: its devices hold nothing, as in FedAvg.
             devices = {
                 int(device): rows[name][int(device)] if rows[name] else {} for device, name in point["rows"].items()
             }
             return _unpack_rest(content[point["rest"]], point["round"], devices)
-        except (KeyError, ValueError) as problem:
+        except (KeyError, ValueError, TypeError) as problem:
             raise _DamagedError(f"{problem}") from problem
 
     def _put(self, name: str, data: bytes) -> None:
@@ -211,9 +206,7 @@ class Checkpoints:
     def _wasteful(self, changed: dict[int, State]) -> bool:
         """Whether more than half of the rows on disk would be superseded after these changes."""
         rows = sum(size for name, size in self._sizes.items() if name.startswith("rows-"))
-        if not self._written or not rows:
-            return False
-        one = sum(value.nbytes for value in next(iter(self._written.values())).values())
+        one = sum(value.nbytes for value in next(iter(self._written.values()), {}).values())
         return rows + one * len(changed) > 3 * one * len({*self._rows, *changed})
 
     def _points(self) -> list[Path]:
@@ -252,13 +245,16 @@ def _read_point(path: Path) -> dict[str, Any]:
         if _sum(body.encode()) != outer["sum"]:
             raise _DamagedError("its checksum is wrong")
         point: dict[str, Any] = parse_json(body)
+        version = point.get("format_version")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise _DamagedError(f"it cannot be read, {problem}") from problem
-    if point.get("format_version") != FORMAT_VERSION:
+    if version != FORMAT_VERSION:
         raise RunFolderError(
-            f"The checkpoint {path} has format version {point.get('format_version')}, but this kfl reads version "
-            f"{FORMAT_VERSION}; use the kfl that wrote it."
+            f"The checkpoint {path} has format version {version}, but this kfl reads version {FORMAT_VERSION}; use the "
+            "kfl that wrote it."
         )
+    if not all(isinstance(point.get(name), kind) for name, kind in FIELDS.items()):
+        raise _DamagedError("a field of it is missing, or not what it should be")
     return point
 
 
