@@ -162,6 +162,8 @@ def test_no_scale_is_much_better_than_the_chosen_one(bits):
 def test_what_is_not_finite_arrives_as_such():
     assert not torch.isfinite(unpack(pack(torch.tensor([1.0, math.nan]), [2], 1), [2], 1)).any()
     assert not torch.isfinite(unpack(pack(torch.tensor([1.0, math.inf]), [2], 4), [2], 4)).any()
+    for bits in (1, 4, 8, 9, 31):  # and its scale says what is wrong
+        assert pack(torch.tensor([1.0, -math.inf]), [2], bits)["scales"].tolist() == [math.inf]
 
 
 @pytest.mark.parametrize(
