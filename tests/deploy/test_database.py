@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kfl.deploy._database import COLUMNS, EVERY_S, Janitor, prune
+from kfl.deploy._database import COLUMNS, EVERY_S, LOG_LINES, LOGS, Janitor, prune
 from kfl.deploy.flower import RecordDict
 
 pytestmark = pytest.mark.filterwarnings("ignore:No path_separator:DeprecationWarning")  # of Flower's own migrations
@@ -32,7 +32,7 @@ def database(tmp_path):
 
 def counts(path):
     with closing(sqlite3.connect(path)) as found:
-        return [found.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in COLUMNS]
+        return [found.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in COLUMNS if table != LOGS]
 
 
 def test_sessions_that_have_long_been_over_are_deleted_with_all_that_belongs_to_them(database):
@@ -57,6 +57,17 @@ def test_a_database_that_is_busy_or_unknown_or_missing_is_left_alone(database, t
     assert not (tmp_path / "none.db").exists()
     (tmp_path / "text.db").write_text("not a database")
     assert prune(tmp_path / "text.db", later) == 0
+
+
+def test_the_newest_lines_of_the_server_app_are_kept(database):
+    with closing(sqlite3.connect(database)) as found:
+        lines = [(float(n), 1, f"round {n}\n") for n in range(LOG_LINES + 3)]
+        found.executemany(f"INSERT INTO {LOGS} (timestamp, task_id, log) VALUES (?, ?, ?)", lines)
+        found.commit()
+    prune(database, datetime.now(UTC))
+    with closing(sqlite3.connect(database)) as found:
+        kept = found.execute(f"SELECT log FROM {LOGS} ORDER BY timestamp").fetchall()
+    assert [kept[0], kept[-1], len(kept)] == [("round 3\n",), (f"round {LOG_LINES + 2}\n",), LOG_LINES]
 
 
 def test_a_janitor_looks_now_and_then(database):

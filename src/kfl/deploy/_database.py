@@ -3,7 +3,8 @@
 For the objects of every message and answer, Flower 1.41 notes a session of three minutes, and deletes the note once all
 of them have come. kfl sends only objects that somebody reads (`kfl.deploy._mailbox`), so the notes stay until the run
 ends: 11 kB per round of five devices. A session that is over accepts no object any more, so that nobody needs its note;
-Flower has no option that deletes it. Room in the file that becomes free is used again.
+Flower has no option that deletes it. It also keeps every line that the server app prints, for `flwr log`; of these the
+newest stay. Room in the file that becomes free is used again.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ SPARE = timedelta(minutes=1)
 """A session is kept for so long after it is over: nothing is urgent, and a clock may be set by seconds."""
 BUSY_S = 1.0
 """How long to wait while the SuperLink writes; then another time will do."""
-SESSIONS = "object_push_sessions"
+LOG_LINES = 10_000
+"""So many lines of the server app are kept, about a megabyte: at least a line a round."""
+SESSIONS, LOGS = "object_push_sessions", "task_logs"
 COLUMNS = {
     SESSIONS: {"session_id", "run_id", "expires_at", "pending_count"},
     "object_push_session_pending": {"session_id", "object_id"},
     "object_push_session_roots": {"session_id", "root_object_id"},
+    LOGS: {"timestamp", "task_id", "log"},
 }
 """The tables as this module knows them. In a database where one is different nothing is touched."""
 
@@ -44,7 +48,10 @@ class Janitor:
 
 
 def prune(path: Path, now: datetime) -> int:
-    """Delete the sessions of a database that have long been over; how many. What cannot be written stays as it is."""
+    """Delete the sessions of a database that have long been over, and old log lines; how many sessions.
+
+    What cannot be written stays as it is.
+    """
     before = (now - SPARE).isoformat(" ")
     if not path.is_file():
         return 0
@@ -54,7 +61,8 @@ def prune(path: Path, now: datetime) -> int:
                 return 0
             over = f"SELECT session_id FROM {SESSIONS} WHERE expires_at < ?"
             database.execute("BEGIN IMMEDIATE")
-            for table in reversed(COLUMNS):
+            database.execute(f"DELETE FROM {LOGS} WHERE rowid <= (SELECT max(rowid) FROM {LOGS}) - ?", (LOG_LINES,))
+            for table in reversed([table for table in COLUMNS if table != LOGS]):
                 deleted = database.execute(f"DELETE FROM {table} WHERE session_id IN ({over})", (before,))
             database.execute("COMMIT")
             return deleted.rowcount
