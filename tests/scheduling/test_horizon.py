@@ -71,7 +71,8 @@ def test_a_computation_that_takes_until_the_deadline_is_too_slow():
 
 
 def test_the_problem_that_follows_has_the_last_gains_and_what_was_left():
-    seen = problem({"gain": None, "gains": [1e-9, 2e-9], "available": [True, False]}, round=3, rounds=9, budget_j=1.0)
+    seen = problem({"gain": None, "gains": [1e-9, 2e-9], "available": [True, False]}, round=3, rounds=9, max_power_w=23)
+    assert seen.notes  # a power that no battery device has
     horizon = schedule(seen, RoundRobin(count=1))
     after = horizon.following
     assert (after.round, after.rounds, after.described, after.notes) == (5, 9, 1, ())
@@ -331,7 +332,9 @@ def test_the_table_of_a_horizon_says_what_its_rounds_say():
         assert device["battery_j"] == pytest.approx(2.0 - device["energy_j"])
         assert device["queue_j"] == horizon.following.queue_j[k]
         assert device["outcome"] == ("scheduled" if k < 2 else "unavailable")
-    rows = list(csv.DictReader(io.StringIO(horizon_csv(horizon))))
+    text = horizon_csv(horizon)
+    assert "\r" not in text
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert [(line["round"], line["id"]) for line in rows] == [("0", "d0"), ("0", "d1")]
     assert [float(line["clock_hz"]) for line in rows] == one.clock_hz.tolist()
 

@@ -86,6 +86,7 @@ BAD_CSV = {
     f"# seed = 1\n# seed = 1\n{HEAD}a,1,1\n": "'seed' is given twice at the top of the CSV.",
     "# sede = 1\nid\na\n": "'sede' at the top is not a field of a problem; did you mean seed?",
     "# zzzzzzz = 1\nid\na\n": "'zzzzzzz' at the top is not a field of a problem; kfl schedule --fields lists them all.",
+    "# sede = 1\nid;gain\na;1\n": "'sede' at the top is not a field of a problem; did you mean seed?",
     "id;gain\na;1\n": "The columns of the CSV must be separated by commas (and decimals written with a point).",
     "id\tgain\na\t1\n": "The columns of the CSV must be separated by commas (and decimals written with a point).",
     "id,gain;x\na,1\n": "'gain;x' in the header of the CSV is not a field of a problem; did you mean gain?",
@@ -106,6 +107,11 @@ BAD_CSV = {
     "id,round,gain,payload_bits\na,7,1,1\nb,7,1,1\na,8,1,1\nb,8,1,1\nb,8,1,1\n": "Two rows have the id 'b' in round 8.",
     "id,round,gain,payload_bits\na,7,1,1\nb,7,1,5\na,8,1,\nb,8,1,6\n": "payload_bits of device 'b' is 5 and in round 8 "
     "6; only gain, gain_db, available may change from round to round.",
+    "id,round,gain,payload_bits\na,7,1,1\nb,7,1,1\nc,7,1,1\nb,8,1,1\nb,8,1,1\n": "Two rows have the id 'b' in round 8.",
+    "id,round,gain,payload_bits\na,7,1,5\na,8,1,nan\n": "payload_bits of device 'a' is 5 and in round 8 nan; only "
+    "gain, gain_db, available may change from round to round.",
+    "id,round,gain,payload_bits\na,7,1,nan\na,8,1,5\n": "payload_bits of device 'a' is nan and in round 8 5; only "
+    "gain, gain_db, available may change from round to round.",
     "id,round,gain,payload_bits\na,7,1,nan\na,8,1,nan\n": "payload_bits of device 'a' is nan, but must be a finite "
     "number, 0 or more.",
     "id,round,gain,payload_bits\na,7,1,1\na,8,2,1\n": "gain of device 'a' in round 8 is 2.0, but must be a number from "
@@ -141,6 +147,18 @@ def test_a_trace_without_gaps_has_no_note_and_what_the_top_says_of_availability_
     assert gap.available.tolist() == [[False, True], [True, False]] and len(gap.notes) == 1
     alone = read_problem("# available = false\n# payload_bits = 1\nround,id,gain\n0,a,1\n1,a,1\n1,b,1\n")
     assert alone.available.tolist() == [[False, False], [False, False]]
+
+
+def test_a_trace_of_more_devices_than_rounds_with_gaps():
+    """What a device does not say, and what no row says, is what the top says, or the default."""
+    text = "# gain = 0.25\n# payload_bits = 1\nround,id,gain,gain_db,samples\n"
+    text += "0,a,0.5,,3\n0,b,,-10,\n0,c,,,\n1,a,,,3\n"
+    problem = read_problem(text)
+    assert problem.ids == ("a", "b", "c")
+    assert problem.gain == pytest.approx(np.array([[0.5, 0.1, 0.25], [0.25, 0.25, 0.25]]))
+    assert problem.available.tolist() == [[True, True, True], [True, False, False]]
+    assert problem.samples.tolist() == [3, 1, 1]
+    assert problem.notes == ("A device without a row in a round is not available in it: 2 times here.",)
 
 
 def test_the_round_at_the_top_of_a_trace_may_be_said_twice():
