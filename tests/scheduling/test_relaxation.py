@@ -174,3 +174,27 @@ def test_many_equal_prices_have_one_first_prefix() -> None:
     prices = critical_log_prices(devices)
     assert _first_overfull(devices, prices, 1.0 + 1e-9, count) == 3000
     assert _first_overfull(devices, prices, 2.0, count) == count
+
+
+def test_the_first_prefix_is_found_from_a_guess_that_is_a_little_off() -> None:
+    """Shares of 2⁻¹² at any price, so that sums are exact: n + 1 of them are more than c 2⁻¹² from n = ⌊c⌋ on."""
+    count = 5000
+    value = np.exp(-0.01 * np.arange(count)) * 1e9
+    devices = alike([2.0**-12] * count, [0.0] * count, value.tolist())
+    prices = critical_log_prices(devices)
+    for capacity in (
+        *np.arange(3180.5, 3230, 4),
+        3200.0,
+        3201.0,
+        3202.0,
+        31.5,
+        1.0,
+        0.5,
+        4990.5,
+        4999.0,
+        4999.5,
+        5000.0,
+    ):
+        assert _first_overfull(devices, prices, capacity * 2.0**-12, count) == math.floor(capacity)
+    for stop in (2049, 2050, 3199, 3201):
+        assert _first_overfull(devices, prices, 3200.5 * 2.0**-12, stop) == min(3200, stop)
