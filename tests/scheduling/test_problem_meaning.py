@@ -155,6 +155,11 @@ def test_what_is_said_in_two_ways_is_refused(sentence):
     assert said(TWICE[sentence]) == sentence
 
 
+def test_what_is_said_in_two_ways_in_one_round_of_several_is_refused():
+    text = "# payload_bits = 1\nround,id,gain,gain_db,available\n0,a,0.5,-3,yes\n1,a,,,no\n"
+    assert said(text) == "Device 'a' gives both gain and gain_db; give one of them."
+
+
 # ── What is missing ──────────────────────────────────────────────────────────
 
 PLACE = "or compute_time_s and compute_energy_j in place of both."
@@ -178,11 +183,19 @@ MISSING = [
         "Device 'b' has compute_time_s but no compute_energy_j; give both (0 is allowed).",
     ),
     (
+        of(device(), device(id="b", compute_time_s=1, cpu_hz=1)),
+        "Device 'b' has compute_time_s but no compute_energy_j; give both (0 is allowed).",
+    ),
+    (
+        of(device(), device(id="b", compute_energy_j=1, cpu_hz=1)),
+        "Device 'b' has compute_energy_j but no compute_time_s; give both (0 is allowed).",
+    ),
+    (
         of(device(), device(id="b", compute_energy_j=1)),
         "Device 'b' has compute_energy_j but no compute_time_s; give both (0 is allowed).",
     ),
     (
-        of(device(cpu_hz=1, flops=1), device(id="b", min_cpu_hz=1)),
+        of(device(cpu_hz=1, flops=1, min_cpu_hz=1), device(id="b", min_cpu_hz=1)),
         "Device 'b' has min_cpu_hz but no cpu_hz, the fastest clock; give both.",
     ),
     (
@@ -370,7 +383,9 @@ def test_whole_devices_are_written_with_clocks_where_they_have_one():
 
 def test_csv_of_one_round_and_of_several():
     once = read_problem(of(device(budget_j=1), device(id="b,c", available=False), rounds=3, round=2))
-    lines = csv_text(*problem_table(once), once.round).splitlines()
+    text = csv_text(*problem_table(once), once.round)
+    lines = text.splitlines()
+    assert "\r" not in text
     assert lines[:6] == [
         "# bandwidth_hz = 5000000.0",
         "# noise_dbm_per_hz = -174.0",
@@ -401,6 +416,8 @@ def test_csv_of_one_round_and_of_several():
         ["3", "a", "0.25", "false", ""],
         ["3", "b", "1.0", "true", ""],
     ]
+    alone = read_problem(of({"id": "a", "gains": [0.5, 0.25], "payload_bits": 8}))
+    assert read_problem(csv_text(*problem_table(alone), 0)).gain.tolist() == [[0.5], [0.25]]
 
 
 def test_json_is_laid_out_for_people():
@@ -411,6 +428,12 @@ def test_json_is_laid_out_for_people():
         '      {"k": 1}\n    ],\n    "n": 2\n  },\n  "none": {},\n  "no": []\n}\n'
     )
     assert json_text({"a": [{"b": "ä"}]}, depth=1) == '{\n    "a": [\n      {"b": "ä"}\n    ]\n  }'
+    rows = {"rounds": [{"n": 1, "devices": [{"k": 1}, {"k": 2}]}, {"n": 2, "devices": []}]}
+    assert json_text(rows) == (
+        '{\n  "rounds": [\n    {\n      "n": 1,\n      "devices": [\n        {"k": 1},\n        {"k": 2}\n      ]\n    },\n'
+        '    {"n": 2, "devices": []}\n  ]\n}\n'
+    )
+    assert json_text([{"a": 1}]) == '[\n  {"a": 1}\n]\n'
     assert json_text([1, 2]) == "[1, 2]\n" and json_text({}) == "{}\n"
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_text({"a": math.nan})

@@ -332,7 +332,7 @@ def test_the_last_value_that_works_is_taken_and_the_next_refused(field):
         ({"memory": {"next": 1}}, "memory.next is 1, but must be a list of finite numbers."),
         ({"memory": {"next": [1, True]}}, "memory.next is [1, True], but must be a list of finite numbers."),
         ({"memory": {"next": [1, "x"]}}, "memory.next is [1, 'x'], but must be a list of finite numbers."),
-        ({"memory": {"next": [10**400]}}, None),
+        ({"memory": {"next": [10**400, 1]}}, None),
         ({"id": "a"}, "'id' at the top is not a field of a problem; kfl schedule --fields lists them all."),
     ],
 )
