@@ -160,6 +160,13 @@ def test_a_run_of_no_rounds_has_spent_nothing() -> None:
     assert account.dominant() == by_part({"computing": 0.0, "tail": [0.0]}) == "No energy was spent."
 
 
+def test_a_run_of_one_round_may_spend_the_whole_budget_in_it() -> None:
+    account = EnergyAccount(np.array([[3.0, 1.0]]), np.array([[0.5, 0.0]]), np.array([2.0, 2.0]))
+    assert account.queue_j.tolist() == [[0.0, 0.0], [1.5, 0.0]]
+    bound = proposition2_energy(account, np.ones(2), v=0.0, gamma=np.ones(1))
+    assert bound.slack_j == pytest.approx(np.sqrt(4 * 0.5 * (1.5**2 + 1.0**2)))
+
+
 def test_proposition_2_for_devices_of_which_some_have_no_budget() -> None:
     """ζ is the largest step a queue can make: without a budget there is none."""
     account = EnergyAccount(np.full((4, 2), 0.3), np.full((4, 2), 0.2), np.array([2.0, np.inf]))
@@ -200,6 +207,8 @@ def test_a_part_below_a_thousandth_is_named_without_its_number() -> None:
     """In the order of their sizes; "each" where there is more than one."""
     parts = {"static": 0.0, "tail": 0.0009, "computing": 0.9991, "radiating": 0.0}
     assert by_part(parts) == "Where the energy went: computing 99.9 %; less than 0.1 %: tail."
+    parts = {"computing": 9.995, "tail": 0.005}
+    assert by_part(parts) == "Where the energy went: computing 100.0 %; less than 0.1 %: tail."
     with pytest.raises(ConfigError, match="shapes"):
         EnergyAccount(np.zeros((2, 3)), np.zeros((2, 3)), np.zeros(2))
     assert round_energy(Decision.nobody(2, Status()))[1].tolist() == [0.0, 0.0]
