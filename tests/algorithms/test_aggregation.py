@@ -26,7 +26,7 @@ from kfl.algorithms import (
     SelfKnowledge,
     Upload,
 )
-from kfl.algorithms.averaging import Reports, part_of
+from kfl.algorithms.averaging import Reports, equal_uploads, part_of
 from kfl.algorithms.local import pull_to
 from kfl.algorithms.targets import fixed_targets
 from kfl.algorithms.uploads import MOST_SAMPLES
@@ -351,6 +351,16 @@ def test_knowledge_of_nothing_at_all_is_no_error(shape):
     upload = Upload(0, {"means": torch.zeros(shape), "counts": torch.tensor([1, 0])[: shape[0]]})
     after, rejected = aggregate(Kfl(), empty, [upload])
     assert rejected == [] and after["known"].tolist() == [True, False][: shape[0]]
+
+
+def test_equal_uploads_say_whether_a_class_is_held_and_need_a_mean_for_every_device():
+    means, counts = torch.arange(8.0).reshape(2, 2, 2), torch.tensor([[5, 0], [1, 2]])
+    first, second = equal_uploads([4, 9], means, counts)
+    assert (first.device, second.device) == (4, 9)
+    assert first.arrays["counts"].tolist() == [1, 0] and second.arrays["counts"].tolist() == [1, 1]
+    assert torch.equal(first.arrays["means"], means[0]) and torch.equal(second.arrays["means"], means[1])
+    with pytest.raises(ValueError, match="argument"):
+        equal_uploads([4, 9, 11], means, counts)
 
 
 def test_a_server_starts_with_no_knowledge_which_is_zero(toy):

@@ -6,7 +6,7 @@ import typing
 
 import pytest
 
-from kfl.algorithms import ALGORITHMS, Kfl, SharedStem
+from kfl.algorithms import ALGORITHMS, FixedKnowledge, Kfl, SharedStem
 from kfl.core.errors import ConfigError
 
 TINY = 5e-324
@@ -81,6 +81,7 @@ def test_the_last_value_that_works_is_taken_and_the_next_refused(cls):
         (SharedStem(bits_per_value=1, aggregation="trimmed"), "aggregation"),
         (SharedStem(aggregation="majority"), "aggregation"),
         (SharedStem(pull="push"), "pull"),
+        (FixedKnowledge(targets="corners"), "targets"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(algorithm, field):

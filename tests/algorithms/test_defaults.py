@@ -26,6 +26,7 @@ from kfl.algorithms import (
     plot_style,
 )
 from kfl.algorithms.base import automatic_style, held_bits
+from kfl.core.errors import ModelError
 from kfl.engine import DeviceProfile, RoundKey, Sgd
 from kfl.models import ModelProfile
 
@@ -121,6 +122,10 @@ def test_mixed_models_are_fine_where_nothing_is_averaged_and_compared_by_their_a
         architecture=mixed_toy.models.architecture % 2,
     )
     FedAvg().check_models(alike)
+    two = dataclasses.replace(mixed_toy.models, architecture=mixed_toy.models.architecture % 2)
+    Silent().check_models(two)
+    with pytest.raises(ModelError, match=r"fedavg averages weights.*there are 2"):
+        FedAvg().check_models(two)
 
 
 @pytest.mark.parametrize(("settings", "head"), [({}, 0.05), ({"head_learning_rate": 0.3}, 0.3)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import dp_accounting
 import numpy as np
@@ -171,7 +173,7 @@ def test_noise_is_on_the_sums_and_is_drawn_in_float64():
     assert weights is counts
     torch.testing.assert_close(found, (sums / counts[:, None]).float())
     found, weights = add_noise(means, counts, clip, z, torch.Generator().manual_seed(5), noise_counts=True)
-    torch.testing.assert_close(weights, counts + 2 * z * of_counts)
+    assert torch.equal(weights, counts + 2 * z * of_counts)
     torch.testing.assert_close(found, (sums / weights[:, None]).float())
 
 
@@ -271,6 +273,17 @@ def test_a_guarantee_above_100_is_called_vacuous():
         assert cost.epsilon_with_training == pytest.approx(epsilon, rel=1e-4)
         assert ("vacuous" in cost.sentence) == vacuous
     assert "vacuous" not in _sentence(1.0, 1e-5, VACUOUS_EPSILON, 1, labels=False)
+
+
+def test_noise_of_an_algorithm_of_ones_own_is_judged_without_noise_on_counts():
+    @dataclass(frozen=True)
+    class Noisy(Local):
+        name: ClassVar[str] = "noisy"
+        noise_multiplier: float = 40.0
+
+    cost = privacy_cost(Noisy(), 1, COUNTS)
+    assert cost == privacy_cost(private(40.0), 1, COUNTS)
+    assert "counts per class are sent as they are" in cost.sentence
 
 
 def test_the_promise_of_nothing_is_infinite_and_that_of_no_upload_is_0():

@@ -97,6 +97,12 @@ def test_what_can_be_used_is_taken_as_it_is(kind):
     assert find_problem(uploads[1], FORMATS) is None
 
 
+@pytest.mark.parametrize("name", ["counts", "samples"])
+def test_a_wrong_number_of_samples_is_found_where_nothing_else_is_sent(name):
+    bad = Upload(9, {name: torch.full(FORMATS[name].shape, -1.0)})
+    assert usable([bad], {name: FORMATS[name]}) == ([], [Rejection(9, "negative_count", {"array": name})])
+
+
 def test_no_uploads_no_arrays_and_empty_arrays_are_fine():
     assert usable([], FORMATS) == ([], [])
     anything = [Upload(0, {}), Upload(1, {"x": torch.tensor(math.nan)})]
