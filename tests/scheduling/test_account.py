@@ -207,7 +207,7 @@ def test_a_part_below_a_thousandth_is_named_without_its_number() -> None:
     """In the order of their sizes; "each" where there is more than one."""
     parts = {"static": 0.0, "tail": 0.0009, "computing": 0.9991, "radiating": 0.0}
     assert by_part(parts) == "Where the energy went: computing 99.9 %; less than 0.1 %: tail."
-    parts = {"computing": 9.995, "tail": 0.005}
+    parts = {"computing": 9.996, "tail": 0.004}
     assert by_part(parts) == "Where the energy went: computing 100.0 %; less than 0.1 %: tail."
     with pytest.raises(ConfigError, match="shapes"):
         EnergyAccount(np.zeros((2, 3)), np.zeros((2, 3)), np.zeros(2))
