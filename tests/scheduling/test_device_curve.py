@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+import mpmath
 import numpy as np
 import pytest
 
 from kfl.core.randomness import stream
 from kfl.scheduling._device import CORNER, FREE, FULL, LEAST, PINNED
 from kfl.scheduling._operating_points import at_break_even, at_price, at_share
+from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.device_curve import DeviceCurve
 from tests.reference.whole_device import Devices, golden, random_devices
 
@@ -146,6 +148,62 @@ def test_the_share_at_which_taking_part_just_pays(seed: int) -> None:
     np.testing.assert_allclose(found[clear], best[clear], rtol=1e-8)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_equation_is_solved_to_rounding(seed: int) -> None:
+    """π(t) = a θ G(x); there and back from a share to its price; E + μ θ at the break-even; the energy of a share."""
+    devices = some_devices(seed)
+    devices, draws = (
+        devices.take(np.tile(np.arange(len(devices)), 3)),
+        stream(seed, "rounding").uniform(0.001, 0.999, 3 * len(devices)),
+    )
+    share, zero = devices.least_share() ** draws, np.zeros(len(devices))
+    curve = curve_of(devices)
+    at = point_at(at_share, curve, share)
+    free = at.kind == FREE
+    x = at.exponent
+    saving = np.array([float(mpmath.log((one - 1) * mpmath.exp(one) + 1)) for one in map(mpmath.mpf, x[free])])
+    price_w = curve.devices.spread(share.shape).time_price(at.upload_s)[0]
+    excess = np.log(price_w[free]) - (curve.devices.log_noise + np.log(share))[free] - saving
+    np.testing.assert_allclose(excess, 0.0, atol=2e-11)
+    log_ratio = curve.log_saving(share, zero)
+    bought = point_at(at_price, curve, log_ratio)
+    np.testing.assert_allclose(bought.share, share, rtol=2e-13)
+    np.testing.assert_allclose(bought.upload_s, at.upload_s, rtol=2e-13)
+    assert (bought.kind == at.kind).all()
+    worth = curve.energy_j(share) + share * np.exp(log_ratio)
+    even = point_at(at_break_even, curve, np.log(worth))
+    clear = share * np.exp(log_ratio) > 1e-6 * worth
+    np.testing.assert_allclose(even.upload_s[clear], at.upload_s[clear], rtol=1e-8)
+    assert (even.kind == at.kind)[clear].all()
+    found, log_price = curve.break_even(np.log(worth), zero)
+    np.testing.assert_allclose(curve.energy_j(found) + found * np.exp(log_price), worth, rtol=5e-13)
+    within = share < 1
+    spent = curve.energy_j(share)
+    np.testing.assert_allclose(curve.energy_j(curve.share_for_energy(spent))[within], spent[within], rtol=2e-11)
+
+
+def test_devices_with_nothing_to_send_among_others() -> None:
+    """They want no share, and nothing is worth anything to them."""
+    devices = some_devices(4)
+    silent = np.arange(len(devices)) % 3 == 0
+    curve = curve_of(replace(devices, payload_bits=np.where(silent, 0.0, devices.payload_bits)))
+    zero, share = np.zeros(len(devices)), some_shares(devices, 4)
+    for log_price in (-np.inf, -30.0, 0.0, 30.0, np.inf):
+        assert not curve.share_at_price(log_price, zero)[silent].any()
+        assert not curve.purchase(log_price, zero)[1][silent].any()
+    assert (curve.log_saving(share, zero)[silent] == -np.inf).all() and (
+        curve.log_saving(share, zero)[~silent] > -300
+    ).all()
+    assert (curve.energy_j(share)[silent] == 0).all() and (curve.share_for_energy(zero)[silent] == 0).all()
+    compute_s, upload_s, power_w = curve.operation(share)
+    assert not upload_s[silent].any() and not power_w[silent].any() and (power_w[~silent] > 0).all()
+    np.testing.assert_allclose(compute_s[silent], devices.cheapest_s[silent], rtol=1e-12)
+    others = curve_of(devices).take(~silent)
+    np.testing.assert_allclose(
+        curve.demand(-1.0, zero)[0][~silent], others.share_at_price(-1.0, zero[~silent]), rtol=1e-12
+    )
+
+
 # ── Kinks and ends ───────────────────────────────────────────────────────────
 
 LIMITED = {
@@ -237,6 +295,27 @@ def test_free_joules_and_free_band() -> None:
     np.testing.assert_array_equal([upload_s, power_w], np.zeros((2, 3)))
     np.testing.assert_array_equal(compute_s, np.full(3, 0.5))
     assert curve.priced(np.array([0.0, -np.inf, 1.0])).tolist() == [True, False, True]
+
+
+def test_ends_of_the_break_even_and_shares_below_the_least() -> None:
+    """Values without bounds or beyond what a float holds, no value at all, and shares below the least."""
+    bare = DeviceCurve.of(**LIMITED | {"min_power_w": 0.0})
+    seconds = LIMITED["time_s"] - 0.5
+    exponent = LIMITED["payload_bits"] * np.log(2) / (4.0 * seconds)
+    printed = UploadCurve.of(seconds / LIMITED["gain"], exponent)
+    zero = np.zeros(3)
+    for log_value in (5.0, 30.0, 705.0, 800.0, 3000.0):
+        for found, expected in zip(
+            bare.break_even(zero + log_value, zero), printed.break_even(zero + log_value, zero), strict=True
+        ):
+            np.testing.assert_allclose(found, expected, rtol=1e-11)
+    share, log_price = bare.break_even(np.full(3, -np.inf), zero)
+    assert (share == np.inf).all() and (log_price == -np.inf).all()
+    assert not bare.break_even(np.full(3, np.inf), zero)[0].any()
+    # Below the least share, where no power is enough, the curve goes on with all the time left.
+    below = np.array([1e-3, 1e-2, 0.02])
+    np.testing.assert_allclose(bare.energy_j(below), printed.energy_j(below), rtol=1e-12)
+    np.testing.assert_allclose(bare.share_at_price(bare.log_saving(below, zero), zero), below, rtol=1e-12)
 
 
 # ── Shapes ───────────────────────────────────────────────────────────────────

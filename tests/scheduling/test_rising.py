@@ -71,6 +71,9 @@ def test_one_end_may_be_a_number_and_the_other_an_array(low: float, high: float)
     for shape in SHAPES:
         found = _rising.solve(np.array([3.0, 0.26, 1.0]), Rising(shape, roots), low, high)
         np.testing.assert_allclose(found, roots, rtol=1e-12, err_msg=shape)
+        beyond = np.array([7.0, 1.0, 0.01])
+        found = _rising.solve(np.array([3.0, 0.9, 1.0]), Rising(shape, beyond), low, high)
+        np.testing.assert_allclose(found, np.clip(beyond, low, high), rtol=1e-12, err_msg=shape)
 
 
 def test_those_who_have_arrived_are_not_asked_again() -> None:

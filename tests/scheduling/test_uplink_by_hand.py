@@ -77,7 +77,11 @@ def test_a_share_at_the_limit_passes_and_one_below_does_not() -> None:
     for excess, able in ((0.9e-9, True), (1.5e-9, False)):
         tight = replace(link, max_power_w=link.power_w(np.full(3, 0.5)) / (1 + excess))
         assert np.isfinite(tight.energy_within_limits(np.full(3, 0.5))).tolist() == [able] * 3
-    endless = replace(link, max_power_w=np.full(3, np.inf))
+    power_w = link.power_w(np.full(3, 0.5))
+    exact = replace(link, max_power_w=power_w / (1 + 1e-9))
+    at = exact.max_power_w * (1 + 1e-9) == power_w
+    assert at.any() and np.isfinite(exact.energy_within_limits(np.full(3, 0.5)))[at].all()
+    endless = replace(link, max_power_w=np.full(3, np.inf), upload_time_s=np.array([2.0, -1.0, 3.0]))
     np.testing.assert_array_equal(endless.energy_within_limits(np.zeros(3)), [np.inf] * 3)
 
 
@@ -204,10 +208,25 @@ def test_a_whole_device_below_its_least_share_cannot_send() -> None:
     floor = link.power_floor()
     np.testing.assert_allclose(floor, printed().power_floor(), rtol=1e-12)
     at_floor = link.curve.energy_j(floor)
-    for factor, able in ((1.0, True), (1 - 0.9e-9, True), (1 - 1.5e-9, False)):
+    for factor, able in ((1.0, True), (1 - 0.9e-9, True), (1 - 1e-9, True), (1 - 1.5e-9, False)):
         energy_j = link.energy_within_limits(floor * factor)
         np.testing.assert_array_equal(energy_j, at_floor if able else np.full(3, np.inf))
     np.testing.assert_array_equal(link.energy_within_limits(1.01 * floor), link.curve.energy_j(1.01 * floor))
+
+
+def test_the_limits_of_a_whole_device_reach_its_curve() -> None:
+    """A clock that is half as slow at most; an upload at the least power, which is more than the share needs."""
+    link = whole(fastest_s=np.full(3, 0.2), slowest_s=np.full(3, 0.4), static_power_w=np.zeros(3))
+    run = link.operation(np.full(3, 1.0))
+    assert run.compute_time_s is not None and run.clock_hz is not None
+    assert ((run.compute_time_s >= 0.2) & (run.compute_time_s <= 0.4)).all() and (run.compute_time_s > 0.3).any()
+    np.testing.assert_allclose(run.clock_hz * run.compute_time_s, 0.2 * link.cpu_hz, rtol=1e-12)
+    np.testing.assert_allclose(link.curve.devices.end_s, link.upload_time_s, rtol=1e-12)
+    loud = whole(min_power_w=np.array([2.9, 6.9, 19.0])).operation(np.full(3, 1.0))
+    np.testing.assert_allclose(loud.power_w[[0, 2]], [2.9, 19.0], rtol=1e-12)
+    with np.errstate(all="raise"):
+        parts = link.parts_j(np.zeros(3), np.zeros(3), np.zeros(3))
+    np.testing.assert_array_equal(parts["computing"], [np.inf] * 3)
 
 
 def test_a_device_that_does_not_compute_runs_at_its_fastest_clock() -> None:
