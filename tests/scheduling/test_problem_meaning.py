@@ -430,8 +430,8 @@ def test_json_is_laid_out_for_people():
     assert json_text({"a": [{"b": "ä"}]}, depth=1) == '{\n    "a": [\n      {"b": "ä"}\n    ]\n  }'
     rows = {"rounds": [{"n": 1, "devices": [{"k": 1}, {"k": 2}]}, {"n": 2, "devices": []}]}
     assert json_text(rows) == (
-        '{\n  "rounds": [\n    {\n      "n": 1,\n      "devices": [\n        {"k": 1},\n        {"k": 2}\n      ]\n    },\n'
-        '    {"n": 2, "devices": []}\n  ]\n}\n'
+        '{\n  "rounds": [\n    {\n      "n": 1,\n      "devices": [\n'
+        '        {"k": 1},\n        {"k": 2}\n      ]\n    },\n    {"n": 2, "devices": []}\n  ]\n}\n'
     )
     assert json_text([{"a": 1}]) == '[\n  {"a": 1}\n]\n'
     assert json_text([1, 2]) == "[1, 2]\n" and json_text({}) == "{}\n"

@@ -141,9 +141,31 @@ def test_floors_fit_up_to_half_of_the_tolerance():
         assert fitting.tolist() == [False, False, True, both] if excess >= 0 else fitting[[2, 3]].all()
 
 
+def test_floors_that_add_up_to_the_last_sum_that_fits():
+    last = 1.0 + 0.5 * SHARE_TOLERANCE
+    for total, both in ((last, True), (np.nextafter(last, 2.0), False)):
+        assert _fitting(np.ones(2, bool), np.array([0.5, total - 0.5])).tolist() == [True, both]
+
+
 def test_of_equal_floors_the_first_stay():
-    fitting = _fitting(np.ones(100, bool), np.full(100, 0.125))
-    assert np.flatnonzero(fitting).tolist() == list(range(8))
+    """Among others that are smaller: of 134 with an eighth each, the first seven."""
+    floor = np.where(np.arange(200) % 3 == 0, 1e-4, 0.125)
+    kept = np.flatnonzero(_fitting(np.ones(200, bool), floor) & (floor == 0.125))
+    assert kept.tolist() == np.flatnonzero(floor == 0.125)[:7].tolist()
+
+
+def test_a_hard_budget_keeps_a_margin_of_its_joules_that_rounding_cannot_spend():
+    """A relative 1e-12 of the battery and one of what is left for the upload."""
+    n = 50
+    battery_j = observe(n).curve.energy_j(np.linspace(0.02, 0.9, n))
+    seen = observe(n, base_energy_j=np.zeros(n), battery_j=battery_j, hard_budget=True)
+    margin = 1 - seen.curve.energy_j(share_floor(seen)) / battery_j
+    assert margin == pytest.approx(2e-12, rel=0.1)
+
+
+def test_who_has_nothing_and_needs_nothing_can_take_part():
+    seen = observe(1, base_energy_j=np.zeros(1), battery_j=np.zeros(1), payload_bits=[0.0], hard_budget=True)
+    assert share_floor(seen).tolist() == [0.0]
 
 
 def test_the_allocator_gets_the_members_alone_with_their_weights_and_floors():
