@@ -218,6 +218,15 @@ def test_the_scale_is_the_best_of_those_that_are_tried(bits):
             assert scale == pytest.approx(factor * min(found)[1], rel=1e-6)
 
 
+@pytest.mark.parametrize(("power", "told_apart"), [(21.5, True), (22.5, True), (23.5, False)])
+def test_the_smallest_grid_that_is_tried_is_that_after_23_steps(power, told_apart):
+    """Beside one value of 1, values a and 3a are told apart by two bits only on a grid below 1.5 a."""
+    a = 0.9**power / 3 / 1.5
+    values = torch.tensor([1.0, *[a, 3 * a] * 1000])
+    small = unpack(pack(values, [2001], 2), [2001], 2)[1:3]
+    assert (float(small[0]) != float(small[1])) == told_apart
+
+
 def test_above_eight_bits_the_grid_reaches_the_largest_value():
     values = torch.tensor([1000.0, *[0.01 * place for place in range(-40, 41)]])
     for bits in (8, 9, 31):
