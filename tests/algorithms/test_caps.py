@@ -22,7 +22,7 @@ def exact_limit(weights: list[int], largest: float) -> float:
 
     The right side minus the left is linear between two weights and 0 at 0, so its last root is between two of them.
     """
-    share = max(Fraction(largest), Fraction(1, max(sum(w > 0 for w in weights), 1)))
+    share = max(Fraction(largest).limit_denominator(1000), Fraction(1, max(sum(w > 0 for w in weights), 1)))
 
     def gap(t: Fraction) -> Fraction:
         return share * sum(min(Fraction(w), t) for w in weights) - min(Fraction(max(weights)), t)
@@ -43,6 +43,7 @@ def exact_limit(weights: list[int], largest: float) -> float:
 @example([90, 5, 5], 0.5)
 @example([10, 5, 5], 0.5)  # exactly the share that is allowed
 @example([9, 9, 9], 1 / 3)
+@example([1, 26, 27, 27], 1 / 3)
 @example([0, 7, 0], 0.1)
 @example([0, 0], 0.5)
 @settings(max_examples=80, deadline=None)
@@ -62,6 +63,12 @@ def test_no_limit_where_the_largest_weight_has_just_the_share_that_is_allowed():
     assert weight_limits(np.array([[10.0], [5.0], [5.0]]), 0.5).tolist() == [math.inf]
     assert weight_limits(np.array([[4.0], [4.0], [4.0]]), 0.1).tolist() == [math.inf]
     assert weight_limits(np.array([[4.0, 0.0], [0.0, 0.0], [0.0, 0.0]]), 0.5).tolist() == [math.inf, math.inf]
+
+
+def test_a_billionth_too_much_is_a_rounding_error_and_a_little_more_is_not():
+    """Of 10 (1 + x), 5 and 5 the first has half a share and x/4 of it too much, x/2 more than its limit."""
+    assert weight_limits(np.array([[10 * (1 + 1e-9)], [5.0], [5.0]]), 0.5).tolist() == [math.inf]
+    assert weight_limits(np.array([[10 * (1 + 3e-9)], [5.0], [5.0]]), 0.5).tolist() == [10.0]
 
 
 def capped_samples(samples, largest):

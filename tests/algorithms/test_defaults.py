@@ -71,12 +71,25 @@ METHODS = {
 """Settings, what `kfl tune` tries beside learning rates, and the line of the published figures."""
 
 
-@pytest.mark.parametrize("cls", METHODS, ids=lambda cls: cls.name)
-def test_a_name_alone_means_the_published_settings(cls):
-    settings, tried, line = METHODS[cls]
-    assert dataclasses.asdict(cls()) == {**COMMON, **settings}
-    assert cls.main_parameter == tried
-    assert cls.style == plot_style(cls.name) == line
+def test_a_name_alone_means_the_published_settings():
+    for cls, (settings, tried, line) in METHODS.items():
+        cls().validate()
+        assert dataclasses.asdict(cls()) == {**COMMON, **settings}
+        assert cls.main_parameter == tried, cls.name
+        assert cls.style == plot_style(cls.name) == line
+        if tried is not None:
+            for value in tried[1]:
+                cls(**{tried[0]: value}).validate()
+
+
+def test_who_averages_whole_models_needs_one_architecture_and_predicts_with_what_others_did(toy):
+    for cls in METHODS:
+        averages = cls in (FedAvg, FedRep, Apfl)
+        assert (cls.needs_equal_models, cls.predicts_alone, cls.server_needs_models) == (averages, not averages, False)
+        server = cls().server_init(toy.engine, 7)
+        assert any(name.startswith("body.") for name in cls().broadcast(server)) == averages
+    # A device of federated averaging keeps nothing. Its line is the one of the published figures.
+    assert FedAvg().device_init(toy.engine, 0, 7) == {} and FedAvg.style == METHODS[FedAvg][2]
 
 
 @dataclasses.dataclass(frozen=True)

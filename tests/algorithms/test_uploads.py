@@ -131,6 +131,7 @@ def test_problems_separate_uploads_in_their_order():
     assert good == [uploads[1], uploads[2]]
     assert rejected == [Rejection(5, "odd", {"n": 5}), Rejection(1, "odd", {"n": 1})]
     assert rejected[0].to_dict() == {"device": 5, "code": "odd", "n": 5}
+    assert Rejection(4, "busy").to_dict() == {"device": 4, "code": "busy"} and "busy" in Rejection(4, "busy").describe()
     assert Rejection.from_dict({"device": 4, "reason": "it was late"}).describe() == "it was late"
 
 
