@@ -87,7 +87,7 @@ def test_shares_are_lifted_to_the_least_ones_after_the_search() -> None:
 
 
 def test_the_rule_for_empty_queues_is_about_those_who_send_alone() -> None:
-    uplink, _, floor, _ = problem(weight=np.zeros(2)).checked()
+    uplink, _, floor, _ = problem(weight=np.zeros(2), gain=np.array([1e-9, 3e-11])).checked()
     printed = printed_rule(uplink, np.zeros(2), floor)
     assert printed.feasible and printed.multiplier == printed.residual == 0
     np.testing.assert_array_equal(printed.share, floor)
@@ -104,3 +104,38 @@ def test_the_rule_for_empty_queues_is_about_those_who_send_alone() -> None:
     late, _, never, _ = problem(upload_time_s=np.array([0.5, -1.0])).checked()
     stuck = printed_rule(late, np.zeros(2), never)
     assert not stuck.feasible and stuck.share.tolist() == [0, 0] and stuck.status.code == "past_deadline"
+
+
+def test_shares_that_fill_the_band_up_to_rounding_fit() -> None:
+    """Floors of 1 together, above what the search finds at a coarse precision."""
+    stated = problem(weight=np.array([1e9, 4e10]), gain=np.array([1e-9, 1e-10]))
+    found = printed_algorithm2(stated, precision=0.3).share
+    assert found.sum() < 1 - 1e-3
+    first = float(found[0]) + (1 - float(found.sum())) / 2
+    for more, fits in ((0.0, True), (0.9e-12, True), (1.5e-12, False)):
+        floors = np.array([first, 1 - first + more])
+        lifted = printed_algorithm2(replace(stated, share_floor=floors), precision=0.3)
+        np.testing.assert_array_equal(lifted.share, floors)
+        assert bool(lifted.feasible) == fits and lifted.status.ok == fits
+
+
+def test_a_price_beyond_floating_point_leaves_the_least_shares() -> None:
+    """e^{2 b} overflows in equation (29): the search ends at once, without a warning."""
+    heavy = problem(payload_bits=np.full(2, 2.9e8), max_power_w=np.full(2, 1e200))
+    printed = printed_algorithm2(heavy)
+    np.testing.assert_array_equal(printed.share, heavy.checked()[2])
+    assert printed.multiplier == np.inf and not printed.feasible
+
+
+def test_where_all_joules_are_free_everybody_has_the_least_share() -> None:
+    free = problem(weight=np.zeros(2))
+    printed = printed_algorithm2(free)
+    np.testing.assert_array_equal(printed.share, free.checked()[2])
+    assert printed.feasible and printed.objective == printed.multiplier == 0
+
+
+def test_a_small_price_of_the_joule_scales_the_price_of_the_band() -> None:
+    half = printed_algorithm2(problem(weight=np.array([0.5, 0.25])), precision=1e-15)
+    whole = printed_algorithm2(problem(weight=np.array([2.0, 1.0])), precision=4e-15)
+    np.testing.assert_allclose(half.share, whole.share, rtol=1e-6)
+    assert half.multiplier == pytest.approx(whole.multiplier / 4, rel=1e-6)

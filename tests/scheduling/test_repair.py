@@ -162,6 +162,44 @@ def test_many_devices_make_room_for_the_critical_one_or_exchange_whichever_leave
     assert (squeezed if steep > 2 else exchanged) >= 3, (squeezed, exchanged)
 
 
+def _elastic(floor: float, critical_floor: float) -> tuple[Candidates, Relaxation]:
+    """One that wants 0.8 of the band at the price (its share gives way by 0.4 per ln μ), and one with free joules."""
+    price = -0.9 * math.exp(0.1) + 1  # G(0.1), at b/θ = 0.08/0.8
+    curve = UploadCurve.of(np.ones(2), np.array([0.08, critical_floor]))
+    floors = np.array([floor, critical_floor])
+    devices = Candidates.of(curve, floors, np.array([1.0, 0.0]), np.array([9.0, price * critical_floor]))
+    return devices, Relaxation(1, math.log(price), 0.0, tight=False)
+
+
+@pytest.mark.parametrize(
+    ("floor", "critical", "both"),
+    [
+        (0.79, 0.205, True),
+        (0.75, 0.25, True),  # least shares that just fill the band
+        (0.79, 0.215, False),  # that do not fit
+        (0.7, 0.35, False),
+        (0.5, 0.38, True),  # a shortage of 0.18, below half the slope
+        (0.5, 0.45, False),  # of 0.25, above it: too far for the estimate
+    ],
+)
+def test_room_is_made_where_floors_fit_and_the_others_give_only_a_little(
+    floor: float, critical: float, both: bool
+) -> None:
+    assert _fill_or_squeeze(*_elastic(floor, critical)).tolist() == ([0, 1] if both else [0])
+
+
+def test_even_the_first_device_may_be_exchanged() -> None:
+    devices = knapsack([0.125, 0.5, 0.5], [2.0, 7.0, 5.0])
+    assert _fill_or_squeeze(devices, Relaxation(2, math.log(10.0), 0.0, tight=False)).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(("better", "exchanged"), [(4e-12, False), (12e-12, True)])
+def test_an_exchange_must_gain_more_than_rounding(better: float, exchanged: bool) -> None:
+    """A part in 10¹² of the price."""
+    two = knapsack([0.25, 0.25], [1.0, 1.0 + better])
+    assert _exchange(two, np.array([True, False]), math.log(8.0), 0.0)[0].tolist() == [not exchanged, exchanged]
+
+
 # ── Few devices ──────────────────────────────────────────────────────────────
 
 
@@ -173,7 +211,7 @@ def test_a_prefix_that_is_optimal_is_left_alone() -> None:
 
 def test_the_pool_is_who_stays_who_comes_next_and_the_most_valuable_of_the_rest() -> None:
     draw = stream(0, "pool")
-    for count, staying in ((30, 10), (74, 10), (90, 10), (91, 10), (200, 10), (400, 256)):
+    for count, staying in ((30, 10), (74, 10), (90, 10), (91, 10), *([(200, 10)] * 12), (400, 256)):
         devices = knapsack([1 / count] * count, draw.permutation(count).astype(float).tolist())
         near = min(staying + 64, count)
         rest = sorted(range(near, count), key=lambda k: -devices.value[k])[:16]
@@ -238,6 +276,34 @@ def test_no_flip_that_helps_is_overlooked_and_none_is_tried_that_cannot_help() -
             order = [by_flip[tuple(row)] for row in found.tolist()]
             assert all(b >= a - 1e-9 for a, b in pairwise(order))
     assert pruned > 100 and helpful > 20
+
+
+def test_a_flip_may_fill_the_band_exactly() -> None:
+    halves, flips = knapsack([0.5, 0.5], [2.0, 1.0]), _flips(np.arange(2))
+    relaxation = Relaxation(1, 0.0, -3.0, tight=False)
+    chosen = np.array([True, False])
+    found = _hopeful(halves, chosen, -2.0, reduced_values(halves, 0.0), relaxation, flips)
+    assert [1, -1, -1] in found.tolist()
+
+
+def test_of_more_than_a_few_devices_the_best_start_is_improved() -> None:
+    improved = 0
+    for seed in range(8):
+        devices, relaxation = some(seed, 30 if seed < 2 else 60, load=2.0)
+        if relaxation.tight:
+            continue
+        starts = _starts(devices, relaxation)
+        values = set_values(devices, starts)
+        found = np.isin(np.arange(len(devices)), _improve(devices, relaxation))
+        value = float(set_values(devices, found[None])[0])
+        assert relaxation.lower_bound <= value <= values.min() + 1e-12
+        at_dual = reduced_values(devices, relaxation.log_price)
+        flips = _flips(np.argsort(np.abs(at_dual), kind="stable"))
+        start = int(values.argmin())
+        climbed, _ = _climb(devices, starts[start], float(values[start]), at_dual, relaxation, flips)
+        np.testing.assert_array_equal(found, climbed)
+        improved += value < values.min() - 1e-9
+    assert improved >= 2
 
 
 def test_climbing_ends_where_no_flip_helps() -> None:
