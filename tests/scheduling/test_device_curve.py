@@ -127,6 +127,8 @@ def test_the_best_share_at_a_price(seed: int) -> None:
     np.testing.assert_allclose(elasticity[smooth], np.log(more / less)[smooth] / 2e-5, rtol=1e-3, atol=1e-7)
     weight = draw.uniform(-3, 3, len(devices))
     np.testing.assert_allclose(curve.share_at_price(log_ratio + weight, weight), found, rtol=1e-9)
+    np.testing.assert_allclose(curve.purchase(log_ratio + weight, weight)[1], energy, rtol=1e-9)
+    np.testing.assert_allclose(curve.demand(log_ratio + weight, weight)[0], found, rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -198,6 +200,7 @@ def test_devices_with_nothing_to_send_among_others() -> None:
     compute_s, upload_s, power_w = curve.operation(share)
     assert not upload_s[silent].any() and not power_w[silent].any() and (power_w[~silent] > 0).all()
     np.testing.assert_allclose(compute_s[silent], devices.cheapest_s[silent], rtol=1e-12)
+    np.testing.assert_array_equal(curve.priced(zero), ~silent)
     others = curve_of(devices).take(~silent)
     np.testing.assert_allclose(
         curve.demand(-1.0, zero)[0][~silent], others.share_at_price(-1.0, zero[~silent]), rtol=1e-12
@@ -269,8 +272,10 @@ def test_the_least_share_for_an_energy() -> None:
         assert (curve.energy_j(share) <= joules * (1 + 1e-14)).all()
     one_each = curve.share_for_energy(np.array([2 * dear[0], 0.5 * cheap[1], 0.5 * (cheap + dear)[2]]))
     assert one_each[0] == pytest.approx(floor[0]) and one_each[1] == np.inf and floor[2] < one_each[2] < 1
+    np.testing.assert_allclose(curve.share_for_energy(cheap), np.ones(3), rtol=1e-7)
     weak = DeviceCurve.of(**LIMITED | {"max_power_w": 1e-3, "min_power_w": 0.0})
     np.testing.assert_array_equal(weak.share_for_energy(np.full(3, 1e-6)), [np.inf] * 3)
+    np.testing.assert_array_equal(weak.share_for_energy(np.full(3, 1e9)), np.ones(3))
 
 
 def test_values_below_the_cheapest_upload_break_even_nowhere() -> None:
@@ -312,10 +317,23 @@ def test_ends_of_the_break_even_and_shares_below_the_least() -> None:
     share, log_price = bare.break_even(np.full(3, -np.inf), zero)
     assert (share == np.inf).all() and (log_price == -np.inf).all()
     assert not bare.break_even(np.full(3, np.inf), zero)[0].any()
+    bare.break_even(np.full(3, -np.inf), np.full(3, -np.inf))  # nobody asks, but nobody is warned
     # Below the least share, where no power is enough, the curve goes on with all the time left.
     below = np.array([1e-3, 1e-2, 0.02])
     np.testing.assert_allclose(bare.energy_j(below), printed.energy_j(below), rtol=1e-12)
     np.testing.assert_allclose(bare.share_at_price(bare.log_saving(below, zero), zero), below, rtol=1e-12)
+
+
+def test_no_share_and_no_price_makes_whole_devices_fail() -> None:
+    """Even a caller that lets NumPy raise on an underflow or overflow sees nothing but numbers."""
+    curve = curve_of(some_devices(5))
+    zero = np.zeros(len(curve.need))
+    with np.errstate(all="raise"):
+        for share in (1e-300, 1e-12, 1.0, 1e9):
+            assert not np.isnan(curve.energy_j(zero + share)).any()
+            assert not np.isnan(curve.log_energy_j(zero + share)).any()
+        for log_price in (-300.0, 0.0, 700.0):
+            assert not np.isnan(curve.share_at_price(log_price, zero)).any()
 
 
 # ── Shapes ───────────────────────────────────────────────────────────────────
@@ -342,5 +360,9 @@ def test_fleets_of_many_pieces_and_batches_are_what_their_devices_are() -> None:
         np.testing.assert_allclose(row, one.share_at_price(level, zero), rtol=1e-12)
     first = one.take(np.array([0]))
     np.testing.assert_allclose(first.energy_j(share), [first.energy_j(share[[k]])[0] for k in range(count)], rtol=1e-12)
+    for k in range(count):
+        lone = one.take(np.array([k]))
+        each = [lone.share_at_price(price[k] + step, np.zeros(1))[0] for step in (-4.0, 0.0, 4.0)]
+        np.testing.assert_allclose(lone.share_at_price(price[k] + [-4.0, 0.0, 4.0], np.zeros(1)), each, rtol=1e-12)
     grid = np.stack([share, 0.9 * share]).reshape(2, 1, count)
     np.testing.assert_array_equal(one.energy_j(grid)[1, 0], one.energy_j(0.9 * share))
