@@ -24,7 +24,7 @@ from kfl.simulation.round import (
     round_log,
 )
 from kfl.simulation.simulated_fleet import SimulatedFleet
-from kfl.wireless import PRESETS, ConstantHarvest
+from kfl.wireless import PRESETS, ConstantHarvest, Sun
 from tests.reference.runs import data
 
 EXPERIMENT = kfl.Experiment(devices=4, rounds=7, widths=(8,), scheduler=kfl.Uniform(count=3), radio=None)
@@ -389,6 +389,15 @@ def test_a_battery_that_fills_up_has_a_queue_of_what_it_lacks():
     assert following.scheduler.queue_j.tolist() == pytest.approx([1.25, 0.95, 1.05, 1.15])
     assert following.batteries.harvested_j.tolist() == pytest.approx([0.1] * 4)
     assert log.harvest_j == pytest.approx((0.1,) * 4)
+
+
+def test_a_queue_follows_the_battery_by_night_too():
+    """The sun gives joules on average, and none at midnight."""
+    fleet = Scripted(replace(EXPERIMENT, radio=replace(SUNNY, harvest=Sun(peak_w=0.01, start_h=0.0))), **COSTS)
+    following, log = play_round(fleet, begin(fleet))
+    assert log.harvest_j == (0.0,) * 4
+    assert following.batteries.charge_j.tolist() == pytest.approx([0.65, 0.95, 0.85, 0.75])
+    assert following.scheduler.queue_j.tolist() == pytest.approx([1.35, 1.05, 1.15, 1.25])
 
 
 class Unasked(Scripted):
