@@ -6,8 +6,14 @@ Distributions are tested elsewhere; here a few draws are kept as they were when 
 import numpy as np
 import pytest
 
-from kfl.wireless import Cell, CellConfig, Rayleigh, Rician, Sun, Waypoint
+from kfl.wireless import Cell, CellConfig, Rayleigh, Rician, Sun, Waypoint, circular_normal
 from kfl.wireless.shadowing import Surroundings, surroundings
+
+
+def test_a_complex_draw():
+    drawn = circular_normal(7, "fading", 2, devices=2)
+    expected = [-0.903732939524117 + 0.14486131580384776j, 0.8246825443276617 - 0.07856985156122195j]
+    assert drawn == pytest.approx(np.array(expected), rel=1e-9)
 
 
 @pytest.mark.parametrize(
