@@ -32,7 +32,10 @@ def reports(toy):
     held = ([1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 0])
 
     def made(columns):
-        return [report(k, torch.randn(4, columns, generator=draw).tolist(), counts) for k, counts in enumerate(held)]
+        # Classes lie one behind the other, so that FedTGP's margin follows from the mean of the middle one.
+        apart = 6 * torch.arange(4.0)[:, None]
+        means = [torch.randn(4, columns, generator=draw) + apart for _ in held]
+        return [report(k, mean.tolist(), counts) for k, (mean, counts) in enumerate(zip(means, held, strict=True))]
 
     return lambda algorithm: made(toy.engine.classes if isinstance(algorithm, Fd) else toy.engine.features)
 

@@ -194,28 +194,41 @@ def test_halfway_between_two_points_of_the_grid_the_larger_is_sent():
     assert unpack(pack(values, [4], 9), [4], 9).tolist() == [511.0, 1.0, 3.0, -1.0]
 
 
+def best_of_those_tried(values, bits):
+    """In plain Python: 24 grids, each 0.9 of the one before, and for the codes of each the scale that suits best."""
+    exact, top, found = [abs(value) for value in values.double().tolist()], 2**bits - 1, []
+    for power in range(24):
+        tried = max(exact) / top * 0.9**power
+        codes = [min(2 * math.floor(value / tried / 2) + 1, top) for value in exact]
+        best = sum(map(operator.mul, codes, exact)) / sum(code**2 for code in codes)
+        lost = sum((best * code - value) ** 2 for code, value in zip(codes, exact, strict=True))
+        found.append((lost, best))
+    return min(found)[1]
+
+
 @pytest.mark.parametrize("bits", [2, 3, 5, 8])
 def test_the_scale_is_the_best_of_those_that_are_tried(bits):
-    """Beside plain Python: 24 grids, each 0.9 of the one before, and for the codes of each the scale that suits best.
-
-    Scaling all values scales the choice, so that small updates are treated like large ones.
-    """
+    """Scaling all values scales the choice, so that small updates are treated like large ones."""
     draw = torch.Generator().manual_seed(bits)
     for values in (
         torch.randn(60, generator=draw) ** 3,
         torch.rand(60, generator=draw),
         torch.randn(3, generator=draw),
     ):
-        exact, top, found = [abs(value) for value in values.double().tolist()], 2**bits - 1, []
-        for power in range(24):
-            tried = max(exact) / top * 0.9**power
-            codes = [min(2 * math.floor(value / tried / 2) + 1, top) for value in exact]
-            best = sum(map(operator.mul, codes, exact)) / sum(code**2 for code in codes)
-            lost = sum((best * code - value) ** 2 for code, value in zip(codes, exact, strict=True))
-            found.append((lost, best))
         for factor in (1.0, 2.0**-30, 2.0**30):
             (scale,) = pack(factor * values, [len(values)], bits)["scales"].tolist()
-            assert scale == pytest.approx(factor * min(found)[1], rel=1e-6)
+            assert scale == pytest.approx(factor * best_of_those_tried(values, bits), rel=1e-6)
+
+
+def test_grids_are_tried_in_float64():
+    """A value 1e-8 below halfway between two points of the second grid, 0.9 and 2.7, counts as nearer to the lower."""
+    values = 7 * torch.rand(12, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    values[:2] = torch.tensor([7.0, 1.8 * (1 - 1e-8)])
+    (scale,) = pack(values, [12], 3)["scales"].tolist()
+    assert scale == pytest.approx(best_of_those_tried(values, 3), rel=1e-6)
+    above = values.clone()
+    above[1] = 1.8 * (1 + 1e-8)
+    assert pack(above, [12], 3)["scales"].item() != pytest.approx(scale, rel=1e-3)
 
 
 @pytest.mark.parametrize(("power", "told_apart"), [(21.5, True), (22.5, True), (23.5, False)])

@@ -313,7 +313,7 @@ def test_knowledge_beside_the_stem_goes_by_the_same_rule_and_is_kept_where_nobod
 
 
 @pytest.mark.parametrize(
-    ("scale", "codes"), [(3e38, 0), (3e38, 255), (3e38, 0b11110000)], ids=["far down", "far up", "both"]
+    ("scale", "codes"), [(3e38, 0b0000_0111), (3e38, 0b1111_1000), (3e38, 0b1111_0000)], ids=["down", "up", "both"]
 )
 def test_a_scale_that_overflows_either_way_is_refused(scale, codes):
     algorithm = SharedStem(bits_per_value=4)
