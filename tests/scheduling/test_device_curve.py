@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import mpmath
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from kfl.core.randomness import stream
 from kfl.scheduling._device import CORNER, FREE, FULL, LEAST, PINNED
@@ -144,7 +145,7 @@ def test_the_share_at_which_taking_part_just_pays(seed: int) -> None:
     found, at = curve.break_even(value, weight)
     # Where E is the whole value the price is in the last digits of it.
     clear = (np.exp(price) * best > 1e-6 * np.exp(value)) & (best > devices.least_share() * (1 + 1e-9))
-    clear &= np.abs(curve.mismatch(best, price, weight)) < 1e-6  # HELD
+    np.testing.assert_allclose(curve.mismatch(best, price, weight)[clear], 0.0, atol=1e-8)
     assert clear.mean() > 0.6
     np.testing.assert_allclose(at[clear], price[clear], rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(found[clear], best[clear], rtol=1e-8)
@@ -221,37 +222,69 @@ LIMITED = {
 }
 
 
-def test_the_kink_where_least_power_and_time_both_bind() -> None:
+@pytest.mark.parametrize("computing", [0.0, 0.5])
+def test_the_kink_where_least_power_and_time_both_bind(computing: float) -> None:
     """Every price between the two slopes buys the same share, and breaks even at its own value."""
-    curve = DeviceCurve.of(**LIMITED)
+    seconds = LIMITED["time_s"] - 0.5
+    curve = DeviceCurve.of(**LIMITED | {"time_s": seconds + computing, "fastest_s": computing})
     devices = curve.devices
     with np.errstate(all="ignore"):
         corner = devices.corner_share(devices.least_w)
-    zero, seconds = np.zeros(3), np.array([2.0, 1.5, 3.0])
+    zero = np.zeros(3)
     rate = corner * 4.0 * np.log2(1 + LIMITED["min_power_w"] * LIMITED["gain"] / corner)
     np.testing.assert_allclose(rate * seconds, LIMITED["payload_bits"], rtol=1e-12)
-    steep, flat = curve.log_saving(corner * (1 - 1e-7), zero), curve.log_saving(corner * (1 + 1e-7), zero)
-    assert (steep > flat + 0.1).all()
-    energy = curve.energy_j(corner)
-    np.testing.assert_allclose(energy, LIMITED["min_power_w"] * seconds, rtol=1e-9)
+    np.testing.assert_allclose(curve.energy_j(corner), LIMITED["min_power_w"] * seconds, rtol=1e-9)
+    check_kink(curve, corner)
+    steep = curve.log_saving(corner * (1 - 1e-7), zero)
+    price = steep - 0.1
+    assert (point_at(at_price, curve, price).kind == CORNER).all()
+    np.testing.assert_array_equal(curve.demand(price, zero)[1], zero)
+    # The same where the exponent is small: a share that carries half a nat per symbol.
+    wide = 2.0 * LIMITED["payload_bits"] * np.log(2) / (4.0 * seconds)
+    gentle = DeviceCurve.of(
+        **LIMITED
+        | {"time_s": seconds + computing, "fastest_s": computing}
+        | {"min_power_w": wide / LIMITED["gain"] * np.expm1(0.5)}
+    )
+    check_kink(gentle, wide)
+    price = gentle.log_saving(wide * (1 + 1e-7), zero) + 0.05
+    assert (point_at(at_price, gentle, price).kind == CORNER).all()
+
+
+def test_the_kink_where_full_power_ends_just_with_the_cheapest_computation() -> None:
+    """Below this share the clock must hurry, which costs something from the first second on."""
+    more = {"min_power_w": 0.0, "slowest_s": 1.5, "work_j_s2": np.array([2e4, 1e4, 3e4])}
+    calm_s = LIMITED["time_s"] - 1.5
+    s = LIMITED["max_power_w"] * LIMITED["gain"]
+    c = LIMITED["payload_bits"] * np.log(2) / 4.0
+    share = np.array(
+        [brentq(lambda t, k=k: t * np.log1p(s[k] / t) * calm_s[k] - c[k], 1e-9, 10, xtol=1e-16) for k in range(3)]
+    )
+    for circuit_w in (0.0, 1e4):  # the upload ends with the cheapest computation, or as soon as it can
+        check_kink(DeviceCurve.of(**LIMITED | more | {"circuit_power_w": circuit_w}), share)
+
+
+def check_kink(curve: DeviceCurve, kink: np.ndarray) -> None:
+    """Every price between the slopes on both sides buys this share, and breaks even at its own value."""
+    zero = np.zeros(3)
+    steep, flat = curve.log_saving(kink * (1 - 1e-7), zero), curve.log_saving(kink * (1 + 1e-7), zero)
+    assert (steep > flat + 1e-3).all()
+    energy = curve.energy_j(kink)
     for part in (0.01, 0.3, 0.5, 0.99):
         price = flat + part * (steep - flat)
-        share, elasticity = curve.demand(price, zero)
-        np.testing.assert_allclose(share, corner, rtol=1e-12)
-        np.testing.assert_array_equal(elasticity, zero)
-        np.testing.assert_allclose(curve.purchase(price, zero)[1], energy, rtol=1e-12)
+        share = curve.share_at_price(price, zero)
+        np.testing.assert_allclose(share, kink, rtol=1e-12)
+        np.testing.assert_allclose(curve.purchase(price, zero)[1], energy, rtol=1e-9)
         np.testing.assert_allclose(curve.mismatch(share, price, zero), zero, atol=1e-9)
-        found, log_price = curve.break_even(np.log(energy + corner * np.exp(price)), zero)
-        np.testing.assert_allclose(found, corner, rtol=1e-9)
-        np.testing.assert_allclose(log_price, price, rtol=1e-9, atol=1e-9)
-        assert (point_at(at_price, curve, price).kind == CORNER).all()
-        assert (point_at(at_break_even, curve, np.log(energy + corner * np.exp(price))).kind == CORNER).all()
-    np.testing.assert_allclose(curve.mismatch(corner, steep + 1.0, zero), np.full(3, -1.0), rtol=1e-5)
-    np.testing.assert_allclose(curve.mismatch(corner, flat - 1.0, zero), np.full(3, 1.0), rtol=1e-5)
-    beside = corner * (1 + 1e-6)
+        found, log_price = curve.break_even(np.log(energy + kink * np.exp(price)), zero)
+        np.testing.assert_allclose(found, kink, rtol=1e-9)
+        np.testing.assert_allclose(log_price, price, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(curve.mismatch(kink, steep + 1.0, zero), np.full(3, -1.0), rtol=1e-5)
+    np.testing.assert_allclose(curve.mismatch(kink, flat - 1.0, zero), np.full(3, 1.0), rtol=1e-5)
+    beside = kink * (1 + 1e-6)
     np.testing.assert_allclose(curve.mismatch(beside, 0.3, 0.2 + zero), curve.log_saving(beside, zero) - 0.1)
-    assert (curve.share_at_price(steep + 0.1, zero) < corner).all()
-    assert (curve.share_at_price(flat - 0.1, zero) > corner).all()
+    assert (curve.share_at_price(steep + 0.1, zero) < kink).all()
+    assert (curve.share_at_price(flat - 0.1, zero) > kink).all()
 
 
 def test_the_least_share_for_an_energy() -> None:

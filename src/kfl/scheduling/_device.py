@@ -166,7 +166,7 @@ class Devices:
 
     def penalty(self, upload_s: FloatArray) -> FloatArray:
         """D(t), without the difference of two nearly equal energies."""
-        late = np.maximum(upload_s - self.calm_s, 0.0)
+        late = np.maximum(np.minimum(upload_s, self.end_s) - self.calm_s, 0.0)
         compute_s = self.slow_s - late
         slope = self.work_j_s2 * (self.slow_s + compute_s) / (self.slow_s * compute_s) ** 2 - self.static_power_w
         return np.where(late > 0, late * slope, 0.0)

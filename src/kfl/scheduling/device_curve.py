@@ -18,13 +18,13 @@ can use the time better.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kfl.scheduling._device import CORNER, LEAST, PINNED, Devices
+from kfl.scheduling._device import CORNER, FULL, LEAST, Devices
 from kfl.scheduling._operating_points import at_break_even, at_price, at_share
 from kfl.scheduling._rising import solve
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, Index
@@ -131,10 +131,12 @@ class DeviceCurve(CostCurve):
         def each(devices: Devices, log_worth: FloatArray) -> tuple[FloatArray, ...]:
             point = at_break_even(devices, log_worth)
             log_ratio = devices.log_saving(point)
-            corner = point.kind == CORNER
-            if corner.any():
+            # At a kink the slope is open, and the tangent goes through the worth.
+            limited = (point.kind == FULL) | (point.kind == LEAST)
+            kink = (point.kind == CORNER) | limited & (np.abs(point.upload_s / devices.calm_s - 1.0) < 1e-9)
+            if kink.any():
                 left = np.exp(log_worth) - devices.energy(point)
-                log_ratio = np.where(corner, np.log(left) - np.log(point.share), log_ratio)
+                log_ratio = np.where(kink, np.log(left) - np.log(point.share), log_ratio)
             return point.share, np.where(point.share == np.inf, -np.inf, log_ratio)
 
         with np.errstate(invalid="ignore"):
@@ -146,18 +148,15 @@ class DeviceCurve(CostCurve):
         return self._for_each(_share_for_energy, energy_j)[0]
 
     def mismatch(self, share: ArrayLike, log_price: ArrayLike, log_weight: FloatArray) -> FloatArray:
-        """Where time and least power both bind, the curve has a kink: any price between its slopes fits."""
+        """The curve has kinks where a power limit meets the end of the time or of the cheapest computation."""
 
         def each(devices: Devices, share: FloatArray, log_ratio: FloatArray) -> tuple[FloatArray, ...]:
-            point = at_share(devices, share)
-            off = devices.log_saving(point) - log_ratio
-            kink = np.abs(share / devices.corner_share(devices.least_w) - 1.0) < 1e-9
-            if kink.any():
-                steep, flat = (
-                    devices.log_saving(replace(point, kind=np.full_like(point.kind, kind))) - log_ratio
-                    for kind in (PINNED, LEAST)
-                )
-                off = np.where(kink, np.clip(0.0, flat, steep), off)
+            off = devices.log_saving(at_share(devices, share)) - log_ratio
+            odd = np.abs(off) > 1e-9
+            if odd.any():
+                part, own = devices.spread(share.shape).take(odd), share[odd]
+                steep, flat = (part.log_saving(at_share(part, own * side)) for side in (1 - 1e-9, 1 + 1e-9))
+                off[odd] = np.clip(0.0, flat - log_ratio[odd], steep - log_ratio[odd])
             return (off,)
 
         return self._for_each(each, share, np.asarray(log_price, float) - log_weight)[0]
