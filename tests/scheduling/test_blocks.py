@@ -279,3 +279,32 @@ def test_the_fewest_blocks_by_counting() -> None:
             split = round_to_blocks(alone, 8, link, weight=np.zeros(12))
             assert split.share[k] == (need[k] / 8 if need[k] <= 8 else 0) and split.dropped[k] == (need[k] > 8)
         assert len(set(need)) > 2
+
+
+def test_a_scheduler_keeps_the_devices_that_are_worth_most_to_it() -> None:
+    """Four alike but for their data, and two blocks."""
+    _, seen = _round(1, devices=4)
+    seen = replace(
+        seen, uplink=_even(4), samples=np.array([100.0, 400.0, 200.0, 300.0]), base_energy_j=np.full(4, 0.01)
+    )
+    state = SchedulerState(100, np.full(4, 0.1), np.full(4, 1e-3))
+    scheduler = Lyapunov(v=0.01)
+    after = in_blocks(scheduler.decide(state, seen), scheduler, state, seen, 2)
+    assert after.share.tolist() == [0, 0.5, 0, 0.5]
+
+
+def test_blocks_go_to_whom_each_is_worth_most() -> None:
+    """Needs of 4, 2, 2, 1 and 1 of 4 blocks: worth per block beats worth alone, and the fewest blocks."""
+    need, link = np.array([4, 2, 2, 1, 1]), _even(5)
+    floor = need / 4 - 0.05
+    link = replace(link, payload_bits=floor * B * np.log2(1 + link.snr / floor))
+    worth = np.array([8.0, 6.0, 5.0, 0.1, 0.1])
+    split = round_to_blocks(np.full(5, 0.2), 4, link, weight=np.zeros(5), worth=worth)
+    assert split.share.tolist() == [0, 0.5, 0.5, 0, 0]
+    plain = round_to_blocks(np.full(5, 0.2), 4, link, weight=np.zeros(5))
+    assert plain.share.tolist() == [0, 0.5, 0, 0.25, 0.25]
+
+
+def test_of_many_that_need_as_many_blocks_the_first_stay() -> None:
+    split = round_to_blocks(np.full(60, 1 / 60), 20, _even(60, bits=1e3))
+    assert np.flatnonzero(split.share).tolist() == list(range(20))

@@ -57,6 +57,7 @@ def the_loop(devices: Candidates) -> tuple[int, int]:
         ([], [], 0),
         ([1.0, 1.0, 1.0 - 1e-14], [2.0, 1.0, 1.0], 1),  # rounding decides nothing
         ([1.0, 1.0, 1.0 - 1e-9], [2.0, 1.0, 1.0], 3),
+        ([1e6, 1e6, 1e6 - 1e-7], [2e6, 1e6, 1e6], 1),  # of large numbers too
     ],
 )
 def test_the_loop_by_hand(cost: list[float], value: list[float], count: int) -> None:
@@ -70,6 +71,11 @@ def test_the_loop_ends_where_the_least_shares_fill_the_band() -> None:
         curve = UploadCurve.of(1e-6 * np.ones(len(floor)), shares)
         devices = Candidates.of(curve, shares, np.ones(len(floor)), np.ones(len(floor)))
         assert best_prefix(devices) == count
+    # Even where a device behind them would have ended the loop.
+    shares = np.array([0.5, 0.5, 0.25, 0.25])
+    curve = UploadCurve.of(1e-6 * np.ones(4), shares)
+    devices = Candidates.of(curve, shares, np.ones(4), np.ones(4), base_energy_j=np.array([0.0, 0.0, 0.0, 9.0]))
+    assert best_prefix(devices) == 2
 
 
 @pytest.mark.parametrize("stop", [5, 31, 32, 33, 255, 256, 300, 2047, 2048, 2100, 2999])
@@ -179,3 +185,59 @@ def test_prices_are_sums_over_the_prefix() -> None:
         )
         for ours, theirs in zip(sums, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+
+
+def test_in_any_order_the_loop_ends_at_the_first_device_that_is_not_worth_it() -> None:
+    """Devices that are not sorted: break tests that only their uploads decide, with better prefixes behind them."""
+    ended = later = 0
+    for seed in range(80):
+        draw = stream(seed, "any order")
+        count = int(draw.integers(3, 16))
+        exponent = draw.uniform(0.5, 3.0, count) / count
+        curve = UploadCurve.of(10 ** draw.uniform(-3, -1, count), exponent)
+        floor = exponent / draw.uniform(4.0, 9.0, count)
+        energy = curve.energy_j(np.full(count, 1 / count))
+        value = energy * 10 ** draw.uniform(-0.2, 1.5, count)
+        devices = Candidates.of(curve, floor, np.ones(count), value, 0.1 * energy.min() * np.ones(count), 1e-6)
+        best, end = the_loop(devices)
+        assert best_prefix(devices) == best, seed
+        ended += end < count
+        later += end < count and min(one[0] for one in exact_values(devices, np.arange(count))[end:]) < 0
+    assert ended > 25 and later > 15
+
+
+def test_rounding_is_allowed_for_relative_to_the_terms() -> None:
+    """Devices that only compute: the bounds are the sums, and a hundred-thousand-millionth of their terms."""
+    enclosure = Enclosure(silent([100.0, 1.0, 1.0], [200.0, 2.0, 2.0]))
+    lower, upper = enclosure._bounds()
+    np.testing.assert_allclose(upper - np.array([-100.0, -101.0, -102.0]), 1e-11 * np.array([300, 303, 306]), rtol=1e-3)
+    np.testing.assert_allclose(np.array([-100.0, -101.0, -102.0]) - lower, 1e-11 * np.array([300, 303, 306]), rtol=1e-3)
+    # A break test within rounding is left to the exact solution, whatever the size of its terms.
+    for size in (1.0, 100.0):
+        assert Enclosure(silent([1.0, size * (1 + 1e-11), 1.0], [2.0, size, 1.0])).undecided()[1] == 3
+        assert Enclosure(silent([1.0, size * (1 + 3e-11), 1.0], [2.0, size, 1.0])).undecided()[1] == 1
+
+
+def test_the_upper_bound_is_where_two_tangents_meet() -> None:
+    """On a grid between the two multipliers, for every prefix."""
+    devices = some(3, 30, extra=0.0)
+    enclosure = Enclosure(devices)
+    for _ in range(2):
+        below, above = enclosure._below, enclosure._above
+        _, upper = enclosure._bounds()
+        for j in range(int(np.argmax(devices.queue_j > 0)), 30):
+            low, high = math.exp(below.log_price[j]), math.exp(above.log_price[j])
+            mu = np.linspace(low, high, 4001)
+            lines = (
+                below.dual[j] + (below.share[j] - 1) * (mu - low),
+                above.dual[j] + (above.share[j] - 1) * (mu - high),
+            )
+            peak = enclosure._base[j] + min(above.cost[j], float(np.minimum(*lines).max()))
+            scale = abs(lines[0][-1] - lines[0][0]) / 1000 + 1e-9 * abs(peak)
+            assert upper[j] == pytest.approx(peak, abs=scale + 1e-10 * high)
+        enclosure.refine(np.arange(30))
+
+
+def test_very_many_devices_are_summed_row_by_row() -> None:
+    lower, upper = Enclosure(some(0, 33_000))._bounds()
+    assert (lower <= upper).all()
