@@ -68,6 +68,7 @@ LINES = {
 def test_a_name_alone_means_the_published_settings(cls):
     own = {field.name for field in dataclasses.fields(cls)} - {field.name for field in dataclasses.fields(Algorithm)}
     assert {name: getattr(cls(), name) for name in own} == SETTINGS[cls]
+    cls(**SETTINGS[cls]).validate()
     assert cls.main_parameter == TRIED[cls]
     assert cls.style == LINES[cls]
 
