@@ -280,6 +280,8 @@ def test_patterns_stay_at_their_ends_beyond_the_horizon() -> None:
     """A run may go on for longer than was planned."""
     for t in (9, 10, 25):
         assert (Ascend(count=3).size(t, 10), Descend(count=3).size(t, 10), Uniform(count=3).size(t, 10)) == (5, 1, 3)
+        assert (Ascend(count=10).size(t, 10), Descend(count=10).size(t, 10)) == (19, 1)
+    assert RoundRobin().init(np.ones(2), 4).memory["next"].tolist() == [0.0]
     assert (Ascend(count=3).size(0, 1), Descend(count=3).size(0, 1)) == (3, 3)
     assert [rising_size(t, 4, 1) for t in range(4)] == [1, 1, 1, 1]
     assert [rising_size(t, 4, 2) for t in range(4)] == [1, 2, 2, 3]
