@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import brentq
 
 from kfl.core.randomness import stream
-from kfl.scheduling._device import CORNER, FREE, FULL, LEAST, PINNED
+from kfl.scheduling._device import CORNER, FREE, FULL, LEAST, PINNED, Point
 from kfl.scheduling._operating_points import at_break_even, at_price, at_share
 from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.device_curve import DeviceCurve
@@ -151,6 +151,16 @@ def test_the_share_at_which_taking_part_just_pays(seed: int) -> None:
     np.testing.assert_allclose(found[clear], best[clear], rtol=1e-8)
 
 
+def check_balance(curve: DeviceCurve, at: Point) -> None:
+    """Where the costs decide, a second more costs what it saves: π(t) = a θ G(x)."""
+    free = at.kind == FREE
+    exact = map(mpmath.mpf, at.exponent[free])
+    saving = np.array([float(mpmath.log((x - 1) * mpmath.exp(x) + 1)) for x in exact])
+    price_w = curve.devices.spread(free.shape).time_price(at.upload_s)[0]
+    excess = np.log(price_w[free]) - curve.devices.log_noise[free] - np.log(at.share[free]) - saving
+    np.testing.assert_allclose(excess, 0.0, atol=5e-11)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_equation_is_solved_to_rounding(seed: int) -> None:
     """π(t) = a θ G(x); there and back from a share to its price; E + μ θ at the break-even; the energy of a share."""
@@ -162,12 +172,7 @@ def test_every_equation_is_solved_to_rounding(seed: int) -> None:
     share, zero = devices.least_share() ** draws, np.zeros(len(devices))
     curve = curve_of(devices)
     at = point_at(at_share, curve, share)
-    free = at.kind == FREE
-    x = at.exponent
-    saving = np.array([float(mpmath.log((one - 1) * mpmath.exp(one) + 1)) for one in map(mpmath.mpf, x[free])])
-    price_w = curve.devices.spread(share.shape).time_price(at.upload_s)[0]
-    excess = np.log(price_w[free]) - (curve.devices.log_noise + np.log(share))[free] - saving
-    np.testing.assert_allclose(excess, 0.0, atol=2e-11)
+    check_balance(curve, at)
     log_ratio = curve.log_saving(share, zero)
     bought = point_at(at_price, curve, log_ratio)
     np.testing.assert_allclose(bought.share, share, rtol=2e-13)
@@ -175,6 +180,7 @@ def test_every_equation_is_solved_to_rounding(seed: int) -> None:
     assert (bought.kind == at.kind).all()
     worth = curve.energy_j(share) + share * np.exp(log_ratio)
     even = point_at(at_break_even, curve, np.log(worth))
+    check_balance(curve, even)
     clear = share * np.exp(log_ratio) > 1e-6 * worth
     np.testing.assert_allclose(even.upload_s[clear], at.upload_s[clear], rtol=1e-8)
     assert (even.kind == at.kind)[clear].all()
@@ -367,6 +373,46 @@ def test_no_share_and_no_price_makes_whole_devices_fail() -> None:
             assert not np.isnan(curve.log_energy_j(zero + share)).any()
         for log_price in (-300.0, 0.0, 700.0):
             assert not np.isnan(curve.share_at_price(log_price, zero)).any()
+
+
+def test_an_upload_that_ends_just_with_the_cheapest_computation() -> None:
+    """Circuits are cheap and a faster clock is dear: many shares have the same time, and break even with it."""
+    curve = DeviceCurve.of(
+        **LIMITED
+        | {"min_power_w": 0.0, "slowest_s": 1.5, "work_j_s2": 2e4, "circuit_power_w": np.array([0.1, 0.5, 2.0])}
+    )
+    calm_s, zero = LIMITED["time_s"] - 1.5, np.zeros(3)
+    for share in (np.array([0.25, 0.7, 0.12]), np.array([0.4, 1.1, 0.3])):
+        at = point_at(at_share, curve, share)
+        price = curve.log_saving(share, zero)
+        bought = point_at(at_price, curve, price)
+        even = point_at(at_break_even, curve, np.log(curve.energy_j(share) + share * np.exp(price)))
+        for one in (at, bought, even):
+            assert one.kind.tolist() == [PINNED] * 3
+            np.testing.assert_allclose(one.upload_s, calm_s, rtol=1e-12)
+            np.testing.assert_allclose(one.share, share, rtol=1e-9)
+
+
+def test_circuits_that_outweigh_the_clock_by_far_leave_the_time_its_digits() -> None:
+    """p_c = a θ G(1), so t = c/θ = 2 s; what the clock adds to it is in the twelfth digit. The second is ordinary."""
+    both = DeviceCurve.of(
+        bandwidth_hz=4.0,
+        noise_w_per_hz=0.25,
+        gain=np.array([1e-12, 1.0]),
+        payload_bits=4.0 / np.log(2),
+        max_power_w=1e15,
+        time_s=4.0,
+        fastest_s=1.0,
+        slowest_s=3.0,
+        work_j_s2=1.0,
+        circuit_power_w=np.array([0.5e12, 0.0]),
+    )
+    first = both.take(np.array([0]))
+    for curve in (both, first):
+        share = np.full(len(curve.devices.noise_w), 0.5)
+        assert curve.operation(share)[1][0] == pytest.approx(2.0, rel=1e-11)
+        price = curve.log_saving(share, 0 * share)
+        assert point_at(at_price, curve, price).upload_s[0] == pytest.approx(2.0, rel=1e-11)
 
 
 # ── Shapes ───────────────────────────────────────────────────────────────────
