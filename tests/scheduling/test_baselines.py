@@ -383,6 +383,18 @@ def test_greedy_spends_exactly_what_the_fleet_may() -> None:
     assert scheduler.limited(_state(scheduler, 4), poor).hard_budget
 
 
+@pytest.mark.parametrize(("part", "taken"), [(0.99, False), (1.01, True)])
+def test_greedy_counts_the_upload_in_what_a_round_costs(part: float, taken: bool) -> None:
+    seen = replace(_observation(devices=1), base_energy_j=np.full(1, 1e-3))
+    link = _with_floor(_link(seen), 0.5)
+    cost = float(seen.base_energy_j[0] + link.curve.energy_j(np.ones(1))[0])
+    assert cost > 1.05 * seen.base_energy_j[0]
+    decision = GreedyEnergy().decide(
+        GreedyEnergy().init(np.full(1, 200 * part * cost), 200), replace(seen, uplink=link)
+    )
+    assert decision.chosen.tolist() == [taken]
+
+
 def test_greedy_compares_at_an_equal_part_of_the_band() -> None:
     """One sends little from afar, the other much from nearby: which is cheaper depends on the share."""
     seen = _observation(devices=2)
