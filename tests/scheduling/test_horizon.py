@@ -307,6 +307,20 @@ def test_the_default_scheduler_is_dual_and_its_gap_is_the_distance_to_its_bound(
     assert one.gap == one.objective - one.lower_bound >= 0
 
 
+@pytest.mark.parametrize("scheduler", [Lyapunov(), Dual()])
+def test_a_queue_that_makes_a_device_dearer_than_any_number_is_decided_without_a_warning(scheduler):
+    dear = {"compute_time_s": 0.0, "compute_energy_j": 1e45, "queue_j": 1e300}
+    assert schedule(problem(dear, {}), scheduler).rounds[0].devices.tolist() == [1]
+
+
+def test_sizes_at_the_end_of_what_a_file_may_hold_are_decided_without_a_warning():
+    """An upload and a clock of which no price of the band can be reckoned: nobody is worth it."""
+    vast = {"gain": 1.0, "payload_bits": 1e45, "compute_time_s": 1.0, "compute_energy_j": 1.0, "deadline_s": 1e45}
+    slow = {"cpu_hz": 1.0, "min_cpu_hz": 1e-45}
+    one = schedule(problem({**vast, **slow}, bandwidth_hz=1e45, rounds=5), Lyapunov()).rounds[0]
+    assert (len(one.devices), one.status.code) == (0, "nobody_worth")
+
+
 # ── Tables ───────────────────────────────────────────────────────────────────
 
 

@@ -278,6 +278,13 @@ def test_what_follows_of_a_device_must_be_possible_too(fields, sentence):
     assert str(refused.value) == sentence
 
 
+def test_who_says_its_times_is_not_asked_what_the_top_would_make_of_them():
+    """The top's operations would cost less than any cell has; no device computes them."""
+    row = device(compute_time_s=0.5, compute_energy_j=0.25)
+    made = read_problem(of(row, flops=1, cpu_hz=1, power_coefficient=1e-45))
+    assert (made.compute_time_s.tolist(), made.compute_energy_j.tolist()) == ([0.5], [0.25])
+
+
 def test_limits_may_meet():
     """The slowest clock may be the fastest, the battery may be full; a power range needs a least power to be one."""
     made = read_problem(of(device(flops=1, cpu_hz=1e9, min_cpu_hz=1e9, budget_j=2, battery_j=2, max_power_w=0)))

@@ -286,7 +286,8 @@ def play(problem: Problem, scheduler: Scheduler) -> Iterator[PlayedRound]:
     state, spent_j = _start(problem, scheduler), problem.spent_j
     for index in range(problem.described):
         observation, before = problem.observation(index, spent_j), state
-        with np.errstate(invalid="ignore"):  # a gain of 0 and no time left: 0/0 among devices nobody can choose
+        # 0/0 of a gain of 0 with no time left, and queues beyond all bounds: of devices that nobody can choose.
+        with np.errstate(over="ignore", invalid="ignore"):
             decision = scheduler.decide(before, observation)
         compute_j, upload_j = round_energy(decision)
         state = scheduler.update(before, decision, compute_j + upload_j)

@@ -254,12 +254,12 @@ def _computation(draft: Draft) -> tuple[FloatArray, FloatArray]:
         device = int(half.argmax())
         have, lack = times if given[0][device] else times[::-1]
         raise ProblemError(f"Device {draft.ids[device]!r} has {have} but no {lack}; give both (0 is allowed).")
-    flops, clock = _pick(draft, "flops", derived), _pick(draft, "cpu_hz", derived)
-    clock = np.where(derived, clock, 1.0)
+    # Who says its times has no operations, whatever the top says for the others.
+    flops = np.where(derived, _pick(draft, "flops", derived), 0.0)
+    clock = np.where(derived, _pick(draft, "cpu_hz", derived), 1.0)
     cycle, kappa = _pick(draft, "flops_per_cycle"), _pick(draft, "power_coefficient")
-    with np.errstate(over="ignore"):
-        time_s = compute_time(flops, clock * cycle, 1.0)
-        energy_j = compute_energy(kappa * flops / cycle, clock, 1.0, 1.0)
+    time_s = compute_time(flops, clock * cycle, 1.0)
+    energy_j = compute_energy(kappa * flops / cycle, clock, 1.0, 1.0)
     _refuse_derived(draft, time_s, "compute_time_s")
     _refuse_derived(draft, energy_j, "compute_energy_j")
     return np.where(derived, time_s, _pick(draft, times[0])), np.where(derived, energy_j, _pick(draft, times[1]))
