@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import kfl
-from kfl.algorithms import LgFedAvg, SharedStem, Upload
+from kfl.algorithms import LgFedAvg, SharedStem, Upload, privacy_cost
 from kfl.algorithms.quantise import pack, unpack
 from kfl.algorithms.sums import Sums
 from kfl.core.errors import ConfigError, ModelError, StoppedError
@@ -330,3 +330,10 @@ def test_sums_move_the_stem_by_the_mean_or_not_at_all(samples, moved):
     summation = SharedStem().summation()
     assert summation.shapes(LAYER) == ({"update": (2,)}, {"samples": ()})
     assert summation.apply(LAYER, sums)["body.0.weight"].tolist() == [10.0 + moved, 20.0 - moved]
+
+
+def test_noise_on_updates_protects_the_training_as_well_as_what_is_sent():
+    algorithm = SharedStem(clip_norm=0.5, noise_multiplier=4.0)
+    algorithm.validate()
+    cost = privacy_cost(algorithm, 3, [2] * 5)
+    assert cost.epsilon == cost.epsilon_with_training < np.inf
