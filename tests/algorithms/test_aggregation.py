@@ -293,7 +293,7 @@ KNOWN = {"knowledge": torch.zeros(2, 2), "known": torch.zeros(2, dtype=torch.boo
     [
         ({"counts": torch.tensor([-1, 3])}, "negative_count"),
         ({"counts": torch.tensor([2.0, -0.5])}, "negative_count"),
-        ({"counts": torch.tensor([2, MOST_SAMPLES + 2])}, "too_many_samples"),
+        ({"counts": torch.tensor([2, MOST_SAMPLES + 1])}, "too_many_samples"),
         ({"counts": torch.tensor([2.0, math.nan])}, "not_finite"),
         ({"counts": torch.tensor([2.0, math.inf])}, "not_finite"),
         ({"counts": torch.tensor([2 + 0j, 3])}, "not_finite"),

@@ -84,8 +84,6 @@ class Rejection:
         return Rejection(values["device"], *stored_refusal(values))
 
 
-"""How each code reads."""
-
 Problem = tuple[str, Facts]
 """A code and its facts: what is wrong with an upload."""
 
