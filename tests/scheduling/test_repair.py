@@ -163,29 +163,29 @@ def test_many_devices_make_room_for_the_critical_one_or_exchange_whichever_leave
 
 
 def _elastic(floor: float, critical_floor: float) -> tuple[Candidates, Relaxation]:
-    """One that wants 0.8 of the band at the price (its share gives way by 0.4 per ln μ), and one with free joules."""
+    """One that wants 0.8 of the band at the price (its share gives way by 0.4 per ln μ), two with free joules."""
     price = -0.9 * math.exp(0.1) + 1  # G(0.1), at b/θ = 0.08/0.8
-    curve = UploadCurve.of(np.ones(2), np.array([0.08, critical_floor]))
-    floors = np.array([floor, critical_floor])
-    devices = Candidates.of(curve, floors, np.array([1.0, 0.0]), np.array([9.0, price * critical_floor]))
-    return devices, Relaxation(1, math.log(price), 0.0, tight=False)
+    floors = np.array([floor, 0.125, critical_floor])
+    curve = UploadCurve.of(np.ones(3), np.array([0.08, 0.125, critical_floor]))
+    devices = Candidates.of(curve, floors, np.array([1.0, 0.0, 0.0]), np.array([9.0, 1.0, price * critical_floor]))
+    return devices, Relaxation(2, math.log(price), 0.0, tight=False)
 
 
 @pytest.mark.parametrize(
-    ("floor", "critical", "both"),
+    ("floor", "critical", "room"),
     [
-        (0.79, 0.205, True),
-        (0.75, 0.25, True),  # least shares that just fill the band
-        (0.79, 0.215, False),  # that do not fit
-        (0.7, 0.35, False),
-        (0.5, 0.38, True),  # a shortage of 0.18, below half the slope
-        (0.5, 0.45, False),  # of 0.25, above it: too far for the estimate
+        (0.79, 0.08, True),
+        (0.75, 0.125, True),  # least shares that just fill the band
+        (0.79, 0.09, False),  # that do not fit
+        (0.7, 0.225, False),
+        (0.5, 0.255, True),  # a shortage of 0.18, below half the slope
+        (0.5, 0.295, False),  # of 0.22, above it: too far for the estimate
     ],
 )
 def test_room_is_made_where_floors_fit_and_the_others_give_only_a_little(
-    floor: float, critical: float, both: bool
+    floor: float, critical: float, room: bool
 ) -> None:
-    assert _fill_or_squeeze(*_elastic(floor, critical)).tolist() == ([0, 1] if both else [0])
+    assert _fill_or_squeeze(*_elastic(floor, critical)).tolist() == ([0, 1, 2] if room else [0, 1])
 
 
 def test_even_the_first_device_may_be_exchanged() -> None:
