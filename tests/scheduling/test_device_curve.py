@@ -288,6 +288,8 @@ def check_kink(curve: DeviceCurve, kink: np.ndarray) -> None:
     np.testing.assert_allclose(curve.mismatch(kink, steep + 1.0, zero), np.full(3, -1.0), rtol=1e-5)
     np.testing.assert_allclose(curve.mismatch(kink, flat - 1.0, zero), np.full(3, 1.0), rtol=1e-5)
     beside = kink * (1 + 1e-6)
+    slope = curve.log_saving(beside, zero)
+    np.testing.assert_allclose(curve.mismatch(beside, -slope, zero), 2 * slope, rtol=1e-7)
     np.testing.assert_allclose(curve.mismatch(beside, 0.3, 0.2 + zero), curve.log_saving(beside, zero) - 0.1)
     assert (curve.share_at_price(steep + 0.1, zero) < kink).all()
     assert (curve.share_at_price(flat - 0.1, zero) > kink).all()
@@ -373,6 +375,8 @@ def test_no_share_and_no_price_makes_whole_devices_fail() -> None:
             assert not np.isnan(curve.log_energy_j(zero + share)).any()
         for log_price in (-300.0, 0.0, 700.0):
             assert not np.isnan(curve.share_at_price(log_price, zero)).any()
+        tiny = DeviceCurve.of(**LIMITED | {"noise_w_per_hz": 1e-305, "payload_bits": 1e-4, "min_power_w": 0.0})
+        assert (tiny.energy_j(np.ones(3)) > 0).all()
 
 
 def test_an_upload_that_ends_just_with_the_cheapest_computation() -> None:
@@ -432,6 +436,20 @@ def test_fleets_of_many_pieces_and_batches_are_what_their_devices_are() -> None:
     for found, expected in zip(many.operation(share[index]), one.operation(share), strict=True):
         np.testing.assert_array_equal(found, expected[index])
     np.testing.assert_allclose(many.share_at_price(price[index], zero[index]), one.share_at_price(price, zero)[index])
+
+
+def test_batches_columns_of_prices_and_single_devices_are_what_their_devices_are() -> None:
+    devices = some_devices(3)
+    one, count = curve_of(devices), len(devices)
+    share, zero = some_shares(devices, 3), np.zeros(count)
+    price = one.log_saving(share, zero)
+    members = stream(3, "members").random((3, count)) < 0.5
+    batch = one.only(members)
+    np.testing.assert_allclose(
+        batch.share_at_price(price, zero), np.where(members, one.share_at_price(price, zero), 0.0), rtol=1e-12
+    )
+    np.testing.assert_array_equal(batch.energy_j(share), np.where(members, one.energy_j(share), 0.0))
+    np.testing.assert_array_equal(batch.take(np.array([2])).energy_j(share)[0], batch.energy_j(share)[2])
     levels = np.array([[-2.0], [0.0], [3.0]])
     table = one.share_at_price(levels, zero)
     assert table.shape == (3, count)
