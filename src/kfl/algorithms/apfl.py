@@ -56,6 +56,7 @@ class Apfl(WeightAveraging):
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
+        super().check()
         require(0 <= self.mixing <= 1, "mixing", self.mixing, "between 0 and 1")
         require(0 <= self.mixing_rate < float("inf"), "mixing_rate", self.mixing_rate, "0 or more")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from math import inf, isfinite
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import Algorithm
+from kfl.algorithms.robust import Aggregation, check_rule, combine, coordinate_median
 from kfl.algorithms.sums import Shapes, Summation, Sums
 from kfl.algorithms.uploads import (
     MOST_SAMPLES,
@@ -41,6 +42,16 @@ class WeightAveraging(Algorithm):
     needs_equal_models: ClassVar[bool] = True
     predicts_alone: ClassVar[bool] = False
 
+    _: KW_ONLY
+    aggregation: Aggregation = "mean"
+    """How the server combines models: the mean, or against poisoned ones clip, median or trimmed."""
+    trim: float = 0.25
+    """Share of the models that trimmed leaves out at either end, value by value."""
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work."""
+        check_rule(self.aggregation, self.trim)
+
     def server_init(self, engine: Engine, seed: int) -> State:
         """The common start."""
         return engine.initial(0, seed, common=True)
@@ -56,12 +67,14 @@ class WeightAveraging(Algorithm):
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
     ) -> tuple[State, list[Rejection]]:
-        """w = Σ_k D_k w_k / Σ_k D_k."""
+        """w = Σ_k D_k w_k / Σ_k D_k, or a robust rule."""
+        if self.aggregation != "mean":
+            return robust_weights(server, uploads, self.aggregation, trim=self.trim)
         return average_weights(server, uploads)
 
     def summation(self) -> Summation | None:
-        """Σ_k D_k w_k and Σ_k D_k."""
-        return WeightSums()
+        """Σ_k D_k w_k and Σ_k D_k; none with a robust rule, which compares models."""
+        return WeightSums() if self.aggregation == "mean" else None
 
 
 def weights_format(server: Mapping[str, Tensor]) -> UploadFormat:
@@ -100,6 +113,35 @@ def average_weights(server: State, uploads: Sequence[Upload]) -> tuple[State, li
         mean = torch.tensordot(share.to(stacked.device), stacked.double(), dims=1)
         averaged[name] = (mean if like.is_floating_point() else mean.round()).to(like.dtype).to(like.device)
     return averaged, rejected
+
+
+def robust_weights(
+    server: State, uploads: Sequence[Upload], rule: Aggregation, *, trim: float
+) -> tuple[State, list[Rejection]]:
+    """w ← w + a robust rule over the updates w_k − w; counters (whole numbers) are medians.
+
+    Clipping is by the length of a whole update: one that is small in every layer but one is still too long.
+    """
+    import torch
+
+    good, rejected = usable(uploads, weights_format(server))
+    samples = torch.tensor([float(upload.arrays[SAMPLES]) for upload in good], dtype=torch.float64)
+    if not samples.any():
+        return server, rejected
+    good, samples = [upload for upload in good if upload.arrays[SAMPLES] > 0], samples[samples > 0]
+    names = [name for name, like in server.items() if like.is_floating_point()]
+    before = torch.cat([server[name].double().cpu().flatten() for name in names])
+    updates = torch.stack([torch.cat([up.arrays[name].double().cpu().flatten() for name in names]) for up in good])
+    updates -= before
+    after = before + combine(rule, updates, samples, torch.zeros_like(before), trim)
+    parts = dict(zip(names, after.split([server[name].numel() for name in names]), strict=True))
+    renewed_weights = {}
+    for name, like in server.items():
+        if name not in parts:
+            counters = torch.stack([upload.arrays[name].double().cpu().flatten() for upload in good])
+            parts[name] = coordinate_median(counters).round()
+        renewed_weights[name] = parts[name].reshape(like.shape).to(like.dtype).to(like.device)
+    return renewed_weights, rejected
 
 
 class WeightSums(Summation):
@@ -178,6 +220,26 @@ def average_knowledge(
     if reports is None:
         return server, rejected
     return renewed(server, *reports.average(heaviest), memory=memory), rejected
+
+
+def robust_knowledge(
+    server: State, uploads: Sequence[Upload], rule: Aggregation, *, trim: float, memory: bool
+) -> tuple[State, list[Rejection]]:
+    """New knowledge by a robust rule; what is not usable at all is refused as ever."""
+    import torch
+
+    reports, rejected = usable_reports(server, uploads)
+    if reports is None:
+        return server, rejected
+    before, known = server["knowledge"], server["known"]
+    means, counts = reports.means, reports.counts
+    result = torch.zeros(before.shape, dtype=torch.float64)
+    for c in range(len(before)):
+        held = counts[:, c] > 0
+        if held.any():
+            centre = before[c].double().cpu() if known[c] else None
+            result[c] = combine(rule, means[held, c], counts[held, c], centre, trim)
+    return renewed(server, result, (counts > 0).any(dim=0), memory=memory), rejected
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,6 +68,7 @@ class FedMrl(WeightAveraging):
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
+        super().check()
         require(self.small_features >= 1, "small_features", self.small_features, "1 or more")
         require(self.small_width >= 1, "small_width", self.small_width, "1 or more")
         weight = self.small_loss_weight

@@ -55,6 +55,7 @@ class FedRep(WeightAveraging):
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
+        super().check()
         for name, steps in (("head_steps", self.head_steps), ("body_steps", self.body_steps)):
             require(steps is None or steps >= 1, name, steps, "1 or more, or none for as many as local_steps")
 

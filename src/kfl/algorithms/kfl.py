@@ -26,11 +26,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from kfl.algorithms.averaging import KnowledgeSums, average_knowledge, empty_knowledge, knowledge_format
+from kfl.algorithms.averaging import (
+    KnowledgeSums,
+    average_knowledge,
+    empty_knowledge,
+    knowledge_format,
+    robust_knowledge,
+)
 from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, feature_flops, require, training_flops
 from kfl.algorithms.privacy import add_noise
 from kfl.algorithms.quantise import FULL_PRECISION_BITS, message_bits, quantise_rows
-from kfl.algorithms.robust import Aggregation, robust_knowledge
+from kfl.algorithms.robust import Aggregation, check_rule
 from kfl.algorithms.sums import Summation
 from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
 
@@ -86,9 +92,7 @@ class Kfl(Algorithm):
         require(clip is None or 0 < clip < inf, "clip_norm", clip, "a number above 0, or none")
         require(0 <= noise < inf, "noise_multiplier", noise, "0 or more")
         require(noise == 0 or clip is not None, "clip_norm", clip, "set when noise_multiplier is above 0")
-        require(0 <= self.trim < 0.5, "trim", self.trim, "at least 0 and below 0.5")
-        kinds = get_args(Aggregation)
-        require(self.aggregation in kinds, "aggregation", self.aggregation, f"one of {', '.join(kinds)}")
+        check_rule(self.aggregation, self.trim)
         charges = get_args(Charge)
         require(self.charge in charges, "charge", self.charge, f"one of {', '.join(charges)}")
         require(not self.noise_counts or noise > 0, "noise_counts", True, "off when noise_multiplier is 0")

@@ -1,8 +1,9 @@
-"""Knowledge from reports that may be poisoned: norm clipping, the coordinate median, the trimmed mean.
+"""One vector from reports that may be poisoned: norm clipping, the coordinate median, the trimmed mean.
 
 A mean follows whoever shouts loudest: one report, scaled far enough, moves it anywhere. The three rules here bound
-what a minority of the reports *of one class in one round* can do. For class c let x_1 … x_n be the means reported by
-the n devices that hold it.
+what a minority of the reports of one round can do. They are written for knowledge, *class by class*: for class c let
+x_1 … x_n be the means reported by the n devices that hold it. Algorithms that send weights use the same rules on
+whole updates, what a device's model differs from the server's, with m = 0 and no limit by its length.
 
 - `clip` (Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019; around the last aggregate
   as in Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021):
@@ -26,39 +27,22 @@ the class. One or two reports of a class have no majority: of two, `median` and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from kfl.algorithms.averaging import renewed, usable_reports
-from kfl.algorithms.uploads import Rejection, Upload
+from kfl.algorithms.base import require
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kfl.models import State
-
 Aggregation = Literal["mean", "clip", "median", "trimmed"]
-"""How reports of a class become its knowledge; `mean` is equation (9) of the paper."""
+"""How reports become one; `mean` is equation (9) of the paper, and FedAvg's Algorithm 1."""
+RULES = get_args(Aggregation)
 
 
-def robust_knowledge(
-    server: State, uploads: Sequence[Upload], rule: Literal["clip", "median", "trimmed"], *, trim: float, memory: bool
-) -> tuple[State, list[Rejection]]:
-    """New knowledge by a robust rule; what is not usable at all is refused as ever."""
-    import torch
-
-    reports, rejected = usable_reports(server, uploads)
-    if reports is None:
-        return server, rejected
-    before, known = server["knowledge"], server["known"]
-    means, counts = reports.means, reports.counts
-    result = torch.zeros(before.shape, dtype=torch.float64)
-    for c in range(len(before)):
-        held = counts[:, c] > 0
-        if held.any():
-            centre = before[c].double().cpu() if known[c] else None
-            result[c] = combine(rule, means[held, c], counts[held, c], centre, trim)
-    return renewed(server, result, (counts > 0).any(dim=0), memory=memory), rejected
+def check_rule(rule: str, trim: float) -> None:
+    """Raise ConfigError for a rule that is none, or a share that leaves nothing over."""
+    require(0 <= trim < 0.5, "trim", trim, "at least 0 and below 0.5")
+    require(rule in RULES, "aggregation", rule, f"one of {', '.join(RULES)}")
 
 
 def combine(rule: Aggregation, reports: Tensor, weights: Tensor, centre: Tensor | None, trim: float) -> Tensor:

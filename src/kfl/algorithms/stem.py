@@ -48,6 +48,7 @@ from kfl.algorithms.averaging import (
     average_knowledge,
     empty_knowledge,
     knowledge_format,
+    robust_knowledge,
     weights_upload,
 )
 from kfl.algorithms.base import (
@@ -61,7 +62,7 @@ from kfl.algorithms.base import (
 )
 from kfl.algorithms.local import pull_to
 from kfl.algorithms.quantise import pack, packed_bits, packed_format, unpack
-from kfl.algorithms.robust import Aggregation, combine, robust_knowledge
+from kfl.algorithms.robust import Aggregation, check_rule, combine
 from kfl.algorithms.sums import Shapes, Summation, Sums
 from kfl.algorithms.targets import fixed_targets
 from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
@@ -133,9 +134,7 @@ class SharedStem(Algorithm):
         require(self.pull in get_args(Pull), "pull", self.pull, f"one of {', '.join(get_args(Pull))}")
         require(0 <= self.knowledge_weight < inf, "knowledge_weight", self.knowledge_weight, "0 or more")
         require(0 < self.scale < inf, "scale", self.scale, "a number above 0")
-        kinds = get_args(Aggregation)
-        require(self.aggregation in kinds, "aggregation", self.aggregation, f"one of {', '.join(kinds)}")
-        require(0 <= self.trim < 0.5, "trim", self.trim, "at least 0 and below 0.5")
+        check_rule(self.aggregation, self.trim)
         require(
             self.bits_per_value > 1 or self.aggregation in ("mean", "clip"),
             "aggregation",

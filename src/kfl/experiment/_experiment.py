@@ -64,6 +64,10 @@ ADDED_LATER: Table = {
 """Settings that earlier versions did not have, with the value that means the same as their absence; of a table, those
 of its fields."""
 
+WEIGHT_AVERAGES = ("apfl", "fedavg", "fedmrl", "fedrep")
+RULE = ("aggregation", "trim")
+"""Algorithms to which a robust rule was added later, and its settings."""
+
 UNITLESS = ("relative_v", "dearest_upload")
 """Settings that a scheduler with the printed V does not look at."""
 
@@ -77,6 +81,8 @@ def identity_fields(table: Table) -> Table:
     ({'rounds': 3}, {'tested_devices': 5})
     >>> identity_fields({"scheduler": {"v": 0.01, "relative_v": 1.0}})
     {'scheduler': {'v': 0.01}}
+    >>> identity_fields({"algorithm": {"name": "fedavg", "local_steps": 5, "aggregation": "mean", "trim": 0.25}})
+    {'algorithm': {'name': 'fedavg', 'local_steps': 5}}
     >>> identity_fields({"radio": {"deadline_s": 2.0, "circuit_power_w": 0.0, "tail_s": 10.0}})
     {'radio': {'deadline_s': 2.0, 'tail_s': 10.0}}
     >>> identity_fields({"model": "auto", "widths": "none"})  # as written before the data could say the widths
@@ -85,10 +91,17 @@ def identity_fields(table: Table) -> Table:
     kept = _without(table, ADDED_LATER)
     if kept.get("model") == "auto" and kept.get("widths") == "none":
         kept["widths"] = list(PAPER_WIDTHS)
+    algorithm = kept.get("algorithm")
+    if isinstance(algorithm, Mapping) and _is_plain_mean(algorithm):
+        kept["algorithm"] = {name: value for name, value in algorithm.items() if name not in RULE}
     scheduler = kept.get("scheduler")
     if isinstance(scheduler, Mapping) and scheduler.get("v", "none") != "none":
         kept["scheduler"] = {name: value for name, value in scheduler.items() if name not in UNITLESS}
     return kept
+
+
+def _is_plain_mean(algorithm: Mapping[str, Any]) -> bool:
+    return algorithm.get("name") in WEIGHT_AVERAGES and algorithm.get("aggregation", "mean") == "mean"
 
 
 def _without(table: Mapping[str, Any], absent: Mapping[str, Any]) -> Table:
