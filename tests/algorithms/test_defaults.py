@@ -1,7 +1,7 @@
-"""What KFL, its ablations and the classic methods do when nobody sets anything, and what all algorithms have in common.
+"""What an algorithm does when nobody sets anything: the values of its authors, or ours where the pages say why.
 
 Run files leave most settings out and results are published under the names of methods, so a value that changes here
-changes what a name means. The other methods are in test_method_settings.py.
+changes what a name means.
 """
 
 from __future__ import annotations
@@ -13,24 +13,35 @@ import pytest
 import torch
 
 from kfl.algorithms import (
+    ALGORITHMS,
     Algorithm,
     Apfl,
+    Fd,
     FedAvg,
+    FedGh,
+    FedKd,
+    FedMrl,
     FedProto,
     FedRep,
+    FedTgp,
     FixedKnowledge,
     Kfl,
+    LgFedAvg,
     Local,
     PlotStyle,
     SelfKnowledge,
+    SharedStem,
     plot_style,
 )
 from kfl.algorithms.base import automatic_style, held_bits
 from kfl.core.errors import ModelError
-from kfl.engine import DeviceProfile, RoundKey, Sgd
+from kfl.data import Partition
+from kfl.engine import DeviceProfile, LocalData, RoundKey, Sgd
+from kfl.engine.sequential import SequentialEngine
 from kfl.models import ModelProfile
 
 COMMON = {"local_steps": 5, "learning_rate": 0.05, "head_learning_rate": None, "momentum": 0.9, "batch_size": None}
+RULE = {"aggregation": "mean", "trim": 0.25}
 LAMBDAS = ("knowledge_weight", (0.01, 1 / 32, 0.1))
 METHODS = {
     Kfl: (
@@ -41,8 +52,7 @@ METHODS = {
             "clip_norm": None,
             "noise_multiplier": 0.0,
             "noise_counts": False,
-            "aggregation": "mean",
-            "trim": 0.25,
+            **RULE,
             "charge": "printed",
         },
         LAMBDAS,
@@ -55,23 +65,67 @@ METHODS = {
         LAMBDAS,
         PlotStyle("#957a52", (6, 1.5, 1, 1.5), 1.6),
     ),
-    FedAvg: ({}, None, PlotStyle("#d55e00", (), 1.6)),
+    FedAvg: (RULE, None, PlotStyle("#d55e00", (), 1.6)),
     FedProto: ({"prototype_weight": 1.0}, ("prototype_weight", (0.32, 1.0, 3.2)), PlotStyle("#3a9bd9", (), 1.7)),
     FedRep: (
-        {"head_steps": None, "body_steps": None},
+        {**RULE, "head_steps": None, "body_steps": None},
         ("head_steps", (1, 5, 10)),
         PlotStyle("#00805a", (8, 2), 1.7),
     ),
     Apfl: (
-        {"mixing": 0.9, "mixing_rate": 0.001},
+        {**RULE, "mixing": 0.9, "mixing_rate": 0.001},
         ("mixing", (0.5, 0.75, 0.9)),
         PlotStyle("#b2478c", (4, 1, 1, 1, 1, 1), 1.7),
     ),
+    SharedStem: (
+        {
+            "bits_per_value": 4,
+            "bits_down": 7,
+            "budget_bits": None,
+            "pull": "random",
+            "knowledge_weight": 1 / 32,
+            "scale": 3.0,
+            **RULE,
+            "clip_norm": None,
+            "noise_multiplier": 0.0,
+        },
+        LAMBDAS,
+        PlotStyle("#c1272d", (), 2.4),
+    ),
+    FedTgp: (
+        {
+            "prototype_weight": 10.0,
+            "server_epochs": 100,
+            "server_learning_rate": 0.01,
+            "server_batch_size": 10,
+            "margin_limit": 100.0,
+        },
+        ("prototype_weight", (0.32, 1.0, 10.0)),
+        PlotStyle("#3a9bd9", (6, 2), 1.7),
+    ),
+    FedGh: (
+        {"head": "trained", "server_epochs": 1, "server_learning_rate": 0.01, "server_batch_size": 1},
+        ("server_learning_rate", (0.001, 0.01, 0.1)),
+        PlotStyle("#8e5bb5", (2, 1.2), 1.7),
+    ),
+    FedKd: (
+        {"proxy_per_class": 50, "distill_steps": 1, "distill_rate": 0.01, "temperature": 2.0},
+        ("distill_rate", (0.003, 0.01, 0.03)),
+        PlotStyle("#b07d00", (3, 1.2), 1.7),
+    ),
+    FedMrl: (
+        {**RULE, "small_features": 16, "small_width": 32, "small_loss_weight": 1.0},
+        ("small_features", (8, 16, 32)),
+        PlotStyle("#7b5ea7", (7, 1.5, 2, 1.5), 1.7),
+    ),
+    Fd: ({"distill_weight": 1.0}, ("distill_weight", (0.3, 1.0, 3.0)), PlotStyle("#8a5a44", (4, 1.5), 1.7)),
+    LgFedAvg: ({"share": "head"}, None, PlotStyle("#7a6bb5", (7, 1.5, 2, 1.5), 1.7)),
 }
 """Settings, what `kfl tune` tries beside learning rates, and the line of the published figures."""
 
 
 def test_a_name_alone_means_the_published_settings():
+    assert set(METHODS) == set(ALGORITHMS.values())
     for cls, (settings, tried, line) in METHODS.items():
         cls().validate()
         assert dataclasses.asdict(cls()) == {**COMMON, **settings}
@@ -83,7 +137,7 @@ def test_a_name_alone_means_the_published_settings():
 
 
 def test_who_averages_whole_models_needs_one_architecture_and_predicts_with_what_others_did(toy):
-    for cls in METHODS:
+    for cls in (Kfl, Local, SelfKnowledge, FixedKnowledge, FedAvg, FedProto, FedRep, Apfl):
         averages = cls in (FedAvg, FedRep, Apfl)
         assert (cls.needs_equal_models, cls.predicts_alone, cls.server_needs_models) == (averages, not averages, False)
         server = cls().server_init(toy.engine, 7)
@@ -169,3 +223,30 @@ def test_the_line_of_a_new_algorithm_follows_from_its_name_and_eight_colours_mee
     assert plot_style("123456789") == automatic_style("123456789")
     # What a file system may call an algorithm need not be text that can be encoded.
     assert automatic_style("\udcff").colour
+
+
+@pytest.mark.parametrize("cls", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_a_server_that_declares_no_need_of_networks_starts_alike_beside_any(cls, toy, mixed_toy):
+    """A fleet's server then has a stand-in with the right number of features, and must still hold the right arrays."""
+    settings = [{}, {"share": "stem"}] if cls is LgFedAvg else [{}]
+    differs = False
+    for algorithm in (cls(**setting) for setting in settings):
+        worlds = [world.of(algorithm) for world in (toy, mixed_toy)]
+        one, other = (algorithm.server_init(world.engine, toy.seed) for world in worlds)
+        differs |= {n: v.shape for n, v in one.items()} != {n: v.shape for n, v in other.items()}
+    assert differs == (cls.needs_equal_models or cls.server_needs_models)
+
+
+@pytest.mark.parametrize("cls", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_a_fleet_of_one_device_plays_a_round(cls, toy, play):
+    algorithm = cls()
+    own = toy.of(algorithm)
+    first = Partition(
+        *(values[:1] for values in (own.partition.train, own.partition.test)),
+        *(counts[:1] for counts in (own.partition.train_counts, own.partition.test_counts)),
+    )
+    models = dataclasses.replace(own.models, architecture=own.models.architecture[:1])
+    engine = SequentialEngine(LocalData(own.dataset, first, own.proxy), models)
+    alone = dataclasses.replace(own, partition=first, models=models, engine=engine)
+    algorithm.check_models(models)
+    assert play(algorithm, alone, [[0], [0]]).rejections == [[], []]
