@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from studies.mutant_tests import ROOT
-from studies.mutation import Mutant
+from studies.mutation import Mutant, mutants
 
 EQUIVALENT = ROOT / "studies" / "equivalent_mutants"
 """A file for each group: survivors that no test can kill, with the reason."""
@@ -102,6 +102,21 @@ def summary(title: str, results: list[Result]) -> str:
     return "\n".join([line, *survivors(results)])
 
 
+def by_text(module: str, kept: dict[str, Result]) -> list[Result]:
+    """Results for the mutants that the module has now, recognised by their text: lines above may have moved them.
+
+    Of mutants with the same text that fared differently, the one that is alive counts.
+    """
+    source = (ROOT / module).read_bytes()
+    found: dict[tuple[str, ...], Result] = {}
+    for one in kept.values():
+        text = one["function"], one["before"], one["after"]
+        if text not in found or is_alive(one):
+            found[text] = one
+    texts = [(mutant.function, *mutant.diff(source)) for mutant in mutants(module, source)]
+    return [found[text] for text in texts if text in found]
+
+
 def table(work: Path, groups: dict[str, list[str]]) -> str:
     """All samples: a row for each module and group, before and after, then what is alive."""
     names = sorted({folder.name.partition("-")[2] for folder in (work / "results").iterdir()})
@@ -117,7 +132,7 @@ def _sample(work: Path, name: str, groups: dict[str, list[str]]) -> list[str]:
         of_group: dict[str, list[Result]] = defaultdict(list)
         rows = []
         for module in modules:
-            found = {label: list(sample.read(module).values()) for label, sample in samples.items()}
+            found = {label: by_text(module, sample.read(module)) for label, sample in samples.items()}
             if any(found.values()):
                 rows.append(_row(f"  {module.removeprefix('src/kfl/')}", found))
             for label, results in found.items():

@@ -53,20 +53,31 @@ def put_in_place(mutant: Mutant, copy: Path) -> None:
     The functions are found among all objects, wherever a decorator has put them.
     """
     path = str(copy / Path(mutant.path).relative_to("src"))
-    source = (ROOT / mutant.path).read_bytes()
-    codes = {
-        (one.co_qualname, one.co_firstlineno): one for one in _functions(compile(mutant.apply(source), path, "exec"))
-    }
-    first = [key for key in codes if key[1] <= mutant.line]
-    key = max(first, key=lambda one: one[1])
-    changed = 0
+    code, changed = _code_of(mutant, mutant.apply((ROOT / mutant.path).read_bytes()), path), 0
     for thing in gc.get_objects():
         if type(thing) is not FunctionType or thing.__code__.co_filename != path:
             continue
-        if (thing.__code__.co_qualname, thing.__code__.co_firstlineno) == key:
-            thing.__code__ = codes[key]
+        if _place(thing.__code__) == _place(code):
+            thing.__code__ = code
             changed += 1
-    assert changed, f"{key} of {path} is nowhere"
+    assert changed, f"{_place(code)} of {path} is nowhere"
+
+
+def fits_in_place(mutant: Mutant) -> bool:
+    """Whether a function can be given the mutant's code: not if it uses other variables of the scope around it."""
+    source = (ROOT / mutant.path).read_bytes()
+    before, after = (_code_of(mutant, text, mutant.path) for text in (source, mutant.apply(source)))
+    return before.co_freevars == after.co_freevars
+
+
+def _code_of(mutant: Mutant, source: bytes, path: str) -> CodeType:
+    """The code of the function that a mutant is in."""
+    codes = [one for one in _functions(compile(source, path, "exec")) if one.co_firstlineno <= mutant.line]
+    return max(codes, key=lambda one: one.co_firstlineno)
+
+
+def _place(code: CodeType) -> tuple[str, int]:
+    return code.co_qualname, code.co_firstlineno
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:

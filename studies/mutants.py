@@ -47,7 +47,7 @@ from pathlib import Path
 import pytest
 
 from studies.mutant_results import Result, Sample, is_alive, key_of, summary, table
-from studies.mutant_tests import ROOT, Judge, Lines, Selection, Tracer, put_in_place, test_name
+from studies.mutant_tests import ROOT, Judge, Lines, Selection, Tracer, fits_in_place, put_in_place, test_name
 from studies.mutation import Mutant, mutants
 
 GROUPS = {
@@ -99,7 +99,7 @@ def main() -> int:
     parser.add_argument("--table", type=Path, help="only write the table of what is kept in the work folder")
     options = parser.parse_args()
     if options.table:
-        options.table.write_text(table(options.work, {group: _expand(GROUPS[group]) for group in GROUPS}))
+        options.table.write_text(table(options.work, {group: _expand(patterns) for group, patterns in GROUPS.items()}))
         return 0
     import_once()
     sample = Sample(options.work, options.label, "every" if options.every else str(options.seed))
@@ -189,15 +189,16 @@ class Study:
 
     def play(self, drawn: list[Mutant]) -> None:
         """Play each mutant, and keep what became of it."""
-        inside, done = [mutant for mutant in drawn if mutant.in_body], self.own / "done"
+        inside = [mutant for mutant in drawn if mutant.in_body and fits_in_place(mutant)]
+        done = self.own / "done"
         # One process collects the tests and is forked for each mutant of a function; it also measures the lines.
         code, output = self.child(lambda: self.pytest(list(self.maps), [Server(self, inside, done)]), 36000, 36000)
         if not done.exists():
             raise SystemExit(f"The tests cannot be run ({code}):\n{output[-2000:]}")
         self.near = {name: json.loads(path.read_text()) for name, path in self.maps.items()}
-        # What an import executes needs an import of its own.
+        # What an import executes needs an import of its own, as does a function of other outer variables.
         for mutant in drawn:
-            if not mutant.in_body:
+            if mutant not in inside:
                 self.sample.keep(mutant, self.play_by_import(mutant))
 
     def play_by_import(self, mutant: Mutant) -> Result:

@@ -91,7 +91,7 @@ def _csv_parts(text: str) -> tuple[dict[str, Any], list[str], list[list[str]]]:
     top: dict[str, Any] = {}
     for line in bare[:start]:
         _read_top(line, top)
-    reader = csv.reader(lines[start:], strict=True)
+    reader = csv.reader((f"{line}\n" for line in lines[start:]), strict=True)  # a quoted id may have a line break
     try:
         header = [name.strip() for name in next(reader)]
         _check_header(header)
