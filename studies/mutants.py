@@ -240,21 +240,20 @@ class Study:
     def tests_of(self, mutant: Mutant) -> dict[str, float]:
         """The tests that execute a mutant's lines, the quickest first, until the budget is spent.
 
-        What is executed by an import alone, a constant or a default, is met by whatever uses the function or file.
+        What is executed by an import alone, a constant or a default, is met first by whatever executes the function or
+        file around it, then by all others: a test may read a constant and execute nothing of its module.
         """
+        first, last = mutant.lines if mutant.in_body else mutant.scope
         reach = []
-        for first, last in (mutant.lines, mutant.scope):
-            for tests in self.near.values():
-                for test, (seconds, lines) in tests.items():
-                    if any(first <= line <= last for line in lines.get(mutant.path, ())):
-                        reach.append((seconds, test))
-            if reach or mutant.in_body:
-                break
+        for tests in self.near.values():
+            for test, (seconds, lines) in tests.items():
+                executes = any(first <= line <= last for line in lines.get(mutant.path, ()))
+                if executes or not mutant.in_body:
+                    reach.append((not executes, seconds, test))
         chosen: dict[str, float] = {}
-        for seconds, test in sorted(reach):
-            if chosen and sum(chosen.values()) + seconds > self.budget_s:
-                break
-            chosen[test] = seconds
+        for _, seconds, test in sorted(reach):
+            if not chosen or sum(chosen.values()) + seconds <= self.budget_s:
+                chosen[test] = seconds
         return chosen
 
     def pytest(self, files: list[str], plugins: list[object], *more: str) -> int:

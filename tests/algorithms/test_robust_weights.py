@@ -76,6 +76,12 @@ def test_by_hand(rule, expected):
     assert state["body.weight"].shape == (1, 2)
 
 
+def test_samples_count_to_the_last_one():
+    many, along = 2**24 + 1, (0.0, 1.0, 0.0)  # a number that 32 bits do not hold
+    found = moved(after("clip", [upload(0, along, many), upload(1, along, many), upload(2, (0.0, 0.0, 1.0), 1)]))
+    assert found[2] == pytest.approx(1 / (2 * many + 1), rel=4e-8, abs=0)
+
+
 def test_trim_is_how_much_is_left_out():
     few = [upload(k, (float(k), 0.0, 0.0), 1) for k in range(10)]
     assert moved(after("trimmed", few, trim=0.0))[0] == pytest.approx(4.5)
