@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections import defaultdict
 from functools import cache
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from studies.mutant_tests import ROOT
-from studies.mutation import Mutant, mutants
+from studies.mutation import Mutant
 
 EQUIVALENT = ROOT / "studies" / "equivalent_mutants"
 """A file for each group: survivors that no test can kill, with the reason."""
@@ -102,19 +103,18 @@ def summary(title: str, results: list[Result]) -> str:
     return "\n".join([line, *survivors(results)])
 
 
-def by_text(module: str, kept: dict[str, Result]) -> list[Result]:
-    """Results for the mutants that the module has now, recognised by their text: lines above may have moved them.
+def current(module: str, kept: dict[str, Result]) -> list[Result]:
+    """The results that speak of the module as it is now: mutants are known by their text, which lines above may move.
 
     Of mutants with the same text that fared differently, the one that is alive counts.
     """
-    source = (ROOT / module).read_bytes()
+    source = re.sub(r"\s+", " ", (ROOT / module).read_text())
     found: dict[tuple[str, ...], Result] = {}
     for one in kept.values():
         text = one["function"], one["before"], one["after"]
-        if text not in found or is_alive(one):
+        if one["before"] in source and (text not in found or is_alive(one)):
             found[text] = one
-    texts = [(mutant.function, *mutant.diff(source)) for mutant in mutants(module, source)]
-    return [found[text] for text in texts if text in found]
+    return list(found.values())
 
 
 def table(work: Path, groups: dict[str, list[str]]) -> str:
@@ -125,14 +125,14 @@ def table(work: Path, groups: dict[str, list[str]]) -> str:
 
 def _sample(work: Path, name: str, groups: dict[str, list[str]]) -> list[str]:
     samples = {label: Sample(work, label, name) for label in LABELS}
-    head = f"{'':34}{'mutants':>8}{'equivalent':>12}" + "".join(f"{label:>18}" for label in LABELS)
+    head = f"{'':34}{'mutants':>8}{'equivalent':>12}" + "".join(f"{label:>20}" for label in LABELS)
     lines = ["every mutant" if name == "every" else f"sample of seed {name}", head]
     everything: dict[str, list[Result]] = defaultdict(list)
     for group, modules in groups.items():
         of_group: dict[str, list[Result]] = defaultdict(list)
         rows = []
         for module in modules:
-            found = {label: by_text(module, sample.read(module)) for label, sample in samples.items()}
+            found = {label: current(module, sample.read(module)) for label, sample in samples.items()}
             if any(found.values()):
                 rows.append(_row(f"  {module.removeprefix('src/kfl/')}", found))
             for label, results in found.items():
@@ -148,4 +148,4 @@ def _row(title: str, found: dict[str, list[Result]]) -> str:
     newest = found["after"] or found["before"]
     total, _, equivalent, _ = counts(newest)
     cells = [f"{counts(found[label])[1]} killed, {noticed(found[label])}" if found[label] else "-" for label in LABELS]
-    return f"{title:34}{total:8}{equivalent:12}" + "".join(f"{cell:>18}" for cell in cells)
+    return f"{title:34}{total:8}{equivalent:12}" + "".join(f"{cell:>20}" for cell in cells)
