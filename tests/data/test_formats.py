@@ -349,7 +349,7 @@ def test_an_image_that_is_wrong_is_named_by_its_row(tmp_path):
     for row, cell, sentence in (
         (5, good[5][:40], "row 5: the image cannot be decoded"),
         (6, encoded(colour(6)[:3]), r"row 6: the image has 5×3 pixels, but .*row 0 has 5×6 pixels: .*',size=N'"),
-        (2, encoded(np.zeros((6, 5), np.uint16)), "row 2: the image has pixels of the kind I;16, but"),
+        (2, encoded(np.zeros((6, 5), np.uint16)), "row 2: the image has pixels of the kind I(;16)?, but"),
         (0, encoded(np.zeros((1, 5000), np.uint8)), "row 0: the image has 5000×1 pixels, but must have at most 4096"),
         (3, None, "row 3: image bytes or label are missing"),
     ):
