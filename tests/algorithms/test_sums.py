@@ -137,6 +137,6 @@ def test_sums_of_knowledge_weigh_by_samples_or_not_and_leave_out_what_is_not_hel
 
 def test_weight_terms_are_the_samples_times_the_weights() -> None:
     arrays = {"body.weight": torch.tensor([1.0, 3.0]), "samples": torch.tensor(4.0, dtype=torch.float64)}
-    terms = WeightSums().terms(Upload(0, arrays), {}, None)  # type: ignore[arg-type]
+    terms = WeightSums().terms(Upload(0, arrays), {}, None)
     assert {name: value.tolist() for name, value in terms.values.items()} == {"body.weight": [4.0, 12.0]}
     assert {name: value.tolist() for name, value in terms.weights.items()} == {"samples": 4.0}

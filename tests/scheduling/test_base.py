@@ -99,4 +99,4 @@ def test_a_scheduler_that_says_nothing_more() -> None:
 
 def test_a_scheduler_without_a_docstring_is_about_nothing() -> None:
     undocumented = type("Undocumented", (), {"__doc__": None})
-    assert Scheduler.about.__func__(undocumented) == ""  # type: ignore[attr-defined]
+    assert Scheduler.about.__func__(undocumented) == ""

@@ -1,6 +1,5 @@
 """What the fields of a problem file mean together: units, defaults, two ways to say a thing, and what is missing."""
 
-import json
 import math
 
 import numpy as np
@@ -9,22 +8,9 @@ import pytest
 from kfl.core.errors import ConfigError, KflError
 from kfl.scheduling import read_problem, write_problem
 from kfl.scheduling.problem_file import csv_text, json_text, problem_table
+from tests.scheduling.problem_texts import device, of, said
 
 INF = math.inf
-
-
-def device(**fields):
-    return {"id": "a", "gain": 1e-9, "payload_bits": 1e5, **fields}
-
-
-def of(*devices, **top):
-    return json.dumps({**top, "devices": list(devices) or [device()]})
-
-
-def said(text, **changes):
-    with pytest.raises(KflError) as refused:
-        read_problem(text, **changes)
-    return str(refused.value)
 
 
 # ── Where a problem comes from ───────────────────────────────────────────────

@@ -1,30 +1,16 @@
 """What a problem file may look like, and each sentence about one that cannot be read: CSV and JSON, field by field."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 
-from kfl.core.errors import ConfigError, KflError
+from kfl.core.errors import ConfigError
 from kfl.scheduling import read_problem
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS
+from tests.scheduling.problem_texts import device, of, said
 
 INF = math.inf
-
-
-def device(**fields):
-    return {"id": "a", "gain": 1e-9, "payload_bits": 1e5, **fields}
-
-
-def of(*devices, **top):
-    return json.dumps({**top, "devices": list(devices) or [device()]})
-
-
-def said(text, **changes):
-    with pytest.raises(KflError) as refused:
-        read_problem(text, **changes)
-    return str(refused.value)
 
 
 # ── CSV ──────────────────────────────────────────────────────────────────────

@@ -62,7 +62,7 @@ def test_what_a_device_has_left_at_a_price_is_its_least_cost_less_its_value() ->
         found = reduced_values(devices, log_price)
         for k in range(12):
             share = grid[grid >= devices.floor[k]]
-            energy = devices.curve.scale_j[k] * share * np.expm1(devices.curve.exponent[k] / share)  # type: ignore[attr-defined]
+            energy = devices.curve.scale_j[k] * share * np.expm1(devices.curve.exponent[k] / share)
             least = float(np.min(devices.queue_j[k] * energy + math.exp(log_price) * share))
             assert found[k] == pytest.approx(least - devices.value[k], rel=1e-3, abs=1e-3)
 
