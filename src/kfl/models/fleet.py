@@ -26,7 +26,6 @@ from kfl.models.profile import ModelProfile, inspect_model
 from kfl.models.zoo import MODELS, ModelBuilder
 
 if TYPE_CHECKING:
-    from kfl.models.small import SmallNetwork
 
 State = dict[str, Tensor]
 """A model's parameters and buffers by name."""
@@ -48,8 +47,8 @@ class FleetModels:
     """One per architecture: given starting weights (a user's own module), or None to draw them by seed. What given
     ones leave out is drawn too."""
     names: tuple[str, ...]
-    small: SmallNetwork | None = None
-    """The network that stands beside each device's own (`with_small`); None for none."""
+    added: Mapping[str, int] | None = None
+    """Sizes of what an algorithm put around each device's own network; None for nothing."""
 
     @property
     def features(self) -> int:
