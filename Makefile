@@ -46,7 +46,7 @@ docs: setup      ## build the documentation, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict   # not --quiet, which hides warnings; and its notice about a successor is no warning of ours
 
 tests: setup     ## the test suite
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 browser:         ## install Chromium and its driver, for the tests of the pages
 	@if { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null; then \
