@@ -54,7 +54,7 @@ def integral(found, device: int, start_s: float, end_s: float) -> float:
     return math.fsum(value_at(found, device, a) * (b - a) for a, b in pairwise(cuts))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(found=[(0.0, ALL_DEVICES, 1.0), (10.0, 0, 2.0)], times=[9.999999999999998], span=1.0)
 @given(found=rows, times=st.lists(st.floats(0, 12), min_size=1, max_size=6), span=st.floats(0, 5))
 def test_values_and_integrals_are_those_of_the_whole_table(tmp_path, found, times, span) -> None:
@@ -68,7 +68,7 @@ def test_values_and_integrals_are_those_of_the_whole_table(tmp_path, found, time
         assert (fresh.integral(time_s, time_s + span) == trace.integral(time_s, time_s + span)).all(), "bit for bit"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(found=rows, start=st.floats(0, 60), span=st.floats(0, 40))
 def test_a_trace_that_repeats(tmp_path, found, start, span) -> None:
     period = 12.5
@@ -155,7 +155,7 @@ ALMOST = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=ALMOST)
 def test_whatever_a_file_holds_is_a_trace_or_one_sentence(tmp_path, content) -> None:
     try:
