@@ -189,7 +189,7 @@ class Trace:
         # A key of another group means that this group has no row so early.
         rows = np.where(found // size == groups, found % size, -1)
         rows[rows >= count] = -1  # position −1 wrapped around to the last key
-        return np.maximum(rows[:-1], rows[-1])
+        return np.asarray(np.maximum(rows[:-1], rows[-1]))
 
     def _integral(self, start_s: float, end_s: float) -> FloatArray:
         first = self._rows_until(start_s * (1 + SLACK))
@@ -262,7 +262,7 @@ class Trace:
         first = next(lines, None)
         if first is None:
             return None
-        parsers: dict[int, Callable[[str], float]] = {header.device: _fast_device}
+        parsers: dict[int | str, Callable[[str], float]] = {header.device: _fast_device}
         if quantity.parse is not float:
             parsers[header.value] = quantity.parse
         try:
