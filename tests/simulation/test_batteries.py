@@ -70,7 +70,7 @@ def check_balance(experiment, fleet, states, logs) -> None:
             assert state.scheduler.queue_j == pytest.approx(moved, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_no_joule_is_lost_or_made_in_a_run(data):
     radio = replace(
