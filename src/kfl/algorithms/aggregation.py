@@ -80,19 +80,22 @@ def weighted_sums(formats: UploadFormat, uploads: Sequence[Arrays]) -> Sums:
     Returns:
         Σ_k w_k x_k where the values are, and Σ_k w_k.
     """
+
+    weights, values = _weights(formats, uploads), {}
+    for name in averaged(formats):
+        values[name] = _weighted(_stacked(uploads, name), weights[formats[name].weight or DEVICES])
+    return Sums(values, {name: weight.sum(0) for name, weight in weights.items()})
+
+
+def _weighted(values: Tensor, weight: Tensor) -> Tensor:
+    """Σ_k w_k x_k over the first dimension; the weights are one number per device, or one per row."""
     import torch
 
-    weights = _weights(formats, uploads)
-    values = {}
-    for name in averaged(formats):
-        stacked = _stacked(uploads, name)
-        weight = weights[formats[name].weight or DEVICES].to(stacked.device)
-        if weight.dim() == 1:  # one number per device
-            values[name] = torch.tensordot(weight, stacked, dims=1)
-        else:
-            rows = as_rows(weight, stacked)
-            values[name] = (rows * stacked.where(rows > 0, 0.0)).sum(0)
-    return Sums(values, {name: weight.sum(0) for name, weight in weights.items()})
+    weight = weight.to(values.device)
+    if weight.dim() == 1:
+        return torch.tensordot(weight, values, dims=1)
+    rows = as_rows(weight, values)
+    return (rows * values.where(rows > 0, 0.0)).sum(0)
 
 
 def means(formats: UploadFormat, sums: Sums) -> Arrays | None:
@@ -125,23 +128,34 @@ def combine(
     Returns:
         The combined arrays in float64, and the sums of their weights. None where a whole array has no weight.
     """
-    if rule == "mean":
-        sums = weighted_sums(formats, uploads)
-        found = means(formats, sums)
-        return None if found is None else (found, sums.weights)
-    weights = _weights(formats, uploads)
-    found = {}
+    weights, found = _weights(formats, uploads), {}
     for weight_name, weight in weights.items():
         names = [name for name in averaged(formats) if (formats[name].weight or DEVICES) == weight_name]
+        held = weight > 0
+        if weight.dim() == 1 and not bool(held.any()):
+            return None
+        if rule == "mean":
+            found |= {
+                name: _mean(_stacked(uploads, name), None if weight_name == DEVICES else weight) for name in names
+            }
+            continue
         if weight.dim() > 1:
             found |= {name: _by_row(_stacked(uploads, name), weight, rule, trim, center.get(name)) for name in names}
             continue
-        held = weight > 0
-        if not bool(held.any()):
-            return None
         sound = [upload for upload, counts in zip(uploads, held.tolist(), strict=True) if counts]
-        found |= _whole(sound, names, weight[held], rule, trim, center)
+        found |= _whole({name: formats[name] for name in names}, sound, weight[held], rule, trim, center)
     return found, {name: weight.sum(0) for name, weight in weights.items()}
+
+
+def _mean(values: Tensor, weight: Tensor | None) -> Tensor:
+    """The weighted mean over the first dimension, zero in rows without weight; the plain one where none weighs more."""
+    if weight is None:
+        return values.mean(0)
+    total = weight.sum(0)
+    if weight.dim() == 1:
+        return _weighted(values, weight / total)
+    summed = _weighted(values, weight)
+    return summed / as_rows(total.where(total > 0, 1.0).to(summed.device), summed)
 
 
 def _by_row(values: Tensor, weight: Tensor, rule: Aggregation, trim: float, center: Tensor | None) -> Tensor:
@@ -162,24 +176,29 @@ def _by_row(values: Tensor, weight: Tensor, rule: Aggregation, trim: float, cent
 
 
 def _whole(
-    uploads: Sequence[Arrays], names: Sequence[str], weight: Tensor, rule: Aggregation, trim: float, center: Arrays
+    formats: UploadFormat,
+    uploads: Sequence[Arrays],
+    weight: Tensor,
+    rule: Aggregation,
+    trim: float,
+    center: Arrays,
 ) -> dict[str, Tensor]:
     """A rule on all arrays together: one that is small in every layer but one is still a long update."""
     import torch
 
-    first = uploads[0]
-    moving = [name for name in names if first[name].is_floating_point()]
-    found = {name: coordinate_median(_stacked(uploads, name).flatten(1)) for name in names if name not in moving}
+    rows = {name: _stacked(uploads, name).reshape(len(uploads), math.prod(formats[name].shape)) for name in formats}
+    moving = [name for name, form in formats.items() if getattr(torch, form.dtype).is_floating_point]
+    found = {name: coordinate_median(rows[name]) for name in formats if name not in moving}
     if moving:
-        reports = torch.cat([_stacked(uploads, name).flatten(1) for name in moving], dim=1)
+        reports = torch.cat([rows[name] for name in moving], dim=1)
         weight = weight.to(reports.device)
         if all(name in center for name in moving):
             origin = torch.cat([center[name].to(reports).flatten() for name in moving])
             moved = origin + apply_rule(rule, reports - origin, weight, torch.zeros_like(origin), trim)
         else:
             moved = apply_rule(rule, reports, weight, None, trim)
-        found |= dict(zip(moving, moved.split([first[name].numel() for name in moving]), strict=True))
-    return {name: found[name].reshape(first[name].shape) for name in names}
+        found |= dict(zip(moving, moved.split([rows[name].shape[1] for name in moving]), strict=True))
+    return {name: found[name].reshape(form.shape) for name, form in formats.items()}
 
 
 def _weights(formats: UploadFormat, uploads: Sequence[Arrays]) -> dict[str, Tensor]:
@@ -187,9 +206,7 @@ def _weights(formats: UploadFormat, uploads: Sequence[Arrays]) -> dict[str, Tens
     import torch
 
     used = {formats[name].weight for name in averaged(formats)}
-    found = {
-        name: _stacked(uploads, name).clamp(max=form.most) for name, form in formats.items() if name in used
-    }
+    found = {name: _stacked(uploads, name).clamp(max=form.most) for name, form in formats.items() if name in used}
     return {**({DEVICES: torch.ones(len(uploads), dtype=torch.float64)} if "" in used else {}), **found}
 
 
@@ -226,7 +243,9 @@ def apply_rule(rule: Aggregation, reports: Tensor, weights: Tensor, center: Tens
 
 
 def clipped_mean(reports: Tensor, weights: Tensor, center: Tensor | None = None) -> Tensor:
-    """Return the weighted mean of reports (n × p) drawn to within the median distance of a center, or its length if shorter.
+    """Return the weighted mean of reports (n × p), each drawn to within the median distance of a center.
+
+    Where the length of the center is shorter than that distance, it is the limit.
 
     >>> import torch
     >>> clipped_mean(torch.tensor([[4.0], [5.0], [90.0]]), torch.ones(3), torch.tensor([3.0]))

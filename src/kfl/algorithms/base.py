@@ -27,7 +27,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.aggregation import RULES, Aggregation, combine, stored_like
-from kfl.algorithms.uploads import BITS_PER_VALUE, ArrayFormat, Rejection, Upload, UploadFormat, usable, wire_size
+from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable, wire_size
 from kfl.core.errors import ConfigError, ModelError
 from kfl.core.fields import Fields
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1e30
 """No step or weight of a loss may be larger: models are float32, which ends at 3e38."""
+
 
 @dataclass(frozen=True)
 class Cost:

@@ -24,9 +24,9 @@ could be shared, and that is an error which says what would fit.
 **Pull.** `random` and `simplex` are the fixed targets of `fixed-knowledge` and cost no upload; `knowledge` is KFL's,
 whose class means are then uploaded and charged too.
 
-**Against poison** `aggregation` takes the rules of `kfl.algorithms.aggregation` on whole updates. With one bit per value,
-`median` and `trimmed` would decide between two numbers in each coordinate, so they are refused there; `clip` works
-with any.
+**Against poison** `aggregation` takes the rules of `kfl.algorithms.aggregation` on whole updates. With one bit per
+value, `median` and `trimmed` would decide between two numbers in each coordinate, so they are refused there; `clip`
+works with any.
 
 **Privacy.** With `clip_norm` S and `noise_multiplier` z the update of a round is scaled down to norm S and every
 number of it gets Gaussian noise of standard deviation 2 S z before it is quantized. Whatever a device's samples are,
@@ -43,11 +43,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from kfl.algorithms.aggregation import Aggregation
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, check_rule, feature_flops, require, training_flops
-from kfl.algorithms.prototypes import empty_knowledge, known_rows, knowledge_format, renewed
+from kfl.algorithms.base import Algorithm, check_rule, feature_flops, require, training_flops
+from kfl.algorithms.prototypes import empty_knowledge, knowledge_format, known_rows, renewed
 from kfl.algorithms.quantize import pack, packed_bits, packed_format, unpack
 from kfl.algorithms.targets import fixed_targets, pull_to
-from kfl.algorithms.uploads import ArrayFormat, Upload, UploadFormat
+from kfl.algorithms.uploads import BITS_PER_VALUE, ArrayFormat, Upload, UploadFormat
 from kfl.algorithms.weights import SAMPLES, weights_upload
 from kfl.core.errors import ModelError
 

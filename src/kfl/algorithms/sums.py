@@ -1,7 +1,7 @@
 """Aggregation as sums: a server that needs Σ_k w_k x_k and Σ_k w_k alone need not see what a single device sent.
 
-Every algorithm whose `aggregate` is the default and whose rule is the mean can be added up: a fleet does so under masks.
-An algorithm whose server compares or trains on single uploads cannot.
+Every algorithm whose `aggregate` is the default and whose rule is the mean can be added up: a fleet does so under
+masks. An algorithm whose server compares or trains on single uploads cannot.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def weighs_rows(formats: UploadFormat, name: str) -> bool:
 
 def as_rows(per_row: Tensor, like: Tensor) -> Tensor:
     """Give numbers of rows the dimensions that they need to be multiplied with these rows."""
-    return per_row.reshape(*per_row.shape, *(1,) * (like.dim() - per_row.dim()))
+    return per_row.reshape((*per_row.shape, *(1,) * (like.dim() - per_row.dim())))
 
 
 def is_plain(found: object) -> TypeGuard[Tensor]:
@@ -254,8 +254,8 @@ def sent_bits(upload: Upload, formats: UploadFormat) -> float:
     """
     import torch
 
-    total = 0.0
-    for name, array in upload.arrays.items():
+    total, arrays = 0.0, dict[str, object](upload.arrays)
+    for name, array in arrays.items():
         if not isinstance(array, torch.Tensor):
             continue
         form, found = formats.get(name, ArrayFormat(())), ArrayFormat.like(array)

@@ -1,4 +1,4 @@
-"""The base of algorithms whose server holds one model for all, or a part of it, and averages what devices make of it."""
+"""The base of algorithms whose server holds one model for all, or a part of it, and averages it over devices."""
 
 from __future__ import annotations
 

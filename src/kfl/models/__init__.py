@@ -35,7 +35,9 @@ _LAZY = {
     "ModelProfile": "kfl.models.profile",
     "Network": "kfl.models.network",
     "SharedLayers": "kfl.models.network",
+    "SmallNetwork": "kfl.algorithms.small_network",  # with `beside`: exported models of earlier versions ask here
     "SplitModel": "kfl.models.zoo",
+    "beside": "kfl.algorithms.small_network",
     "State": "kfl.models.fleet",
     "build_wide": "kfl.models.network",
     "cnn": "kfl.models.zoo",
