@@ -16,7 +16,7 @@ from kfl.core.errors import ConfigError, KflError
 from kfl.core.suggest import nearest
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.wireless import CellConfig
-from kfl.wireless.device import MOST_POWER_W
+from kfl.scheduling.uplink import MOST_POWER_W
 
 _CELL = CellConfig()
 

@@ -25,7 +25,6 @@ from kfl.scheduling import (
     round_energy,
     serve,
 )
-from kfl.simulation.fleet import known_uplink
 from kfl.simulation.summary import MOST_ENTRIES, energy_account
 from kfl.theory._bound import schedule_of
 
@@ -143,13 +142,13 @@ def observed_rounds(world: World, rounds: int) -> Iterator[Observation]:
     bits = float(table.bits_down.max(initial=0.0))
     for t in range(rounds):
         link = world.cell.link_state(t, table.flops, table.bits_up, fading, broadcast_bits=bits)
-        fading, uplink = link.fading, known_uplink(link)
+        fading, uplink = link.fading, link.uplink
         yield Observation(
             round=t,
             seed=asked.seed,
             samples=table.samples,
             available=asked.faults.present(asked.seed, t, world.devices, asked.rounds) & can_be_asked(asked, t),
-            compute_time_s=link.compute_time_s,
+            compute_time_s=np.asarray(uplink.device.fastest_s),
             base_energy_j=uplink.base_energy_j(link.compute_energy_j),
             battery_j=np.full(world.devices, np.inf),
             hard_budget=False,
