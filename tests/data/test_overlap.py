@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.data import Dataset, limit_tested, partition
-from kfl.experiment import DataSettings
-from kfl.simulation import Experiment, build_world
+from kfl.experiment import DataSettings, Experiment
+from kfl.simulation import build_world
 
 LABELS = np.arange(600) % 10
 TESTS = np.arange(200) % 10

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kfl.algorithms import ALGORITHMS
+from kfl.comparison.search import search
 from kfl.core.config import from_table
 from kfl.experiment import Experiment
 from kfl.paper import FIGURES, FULL, GROUPS, Figure, Store, claims
@@ -18,7 +19,6 @@ from kfl.paper.figures import ROUND_ROBIN, coefficients, policies, policy_key
 from kfl.paper.setting import DATASETS, NAMES, tuned
 from kfl.paper.tables import claims_table, figure_table
 from kfl.scheduling import Uniform
-from kfl.simulation.tuning import search
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "paper"

@@ -3,8 +3,8 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kfl.comparison.statistics import Difference
 from kfl.paper.verdict import better, chance, equal, together, weakest
-from kfl.simulation.statistics import Difference
 
 numbers = st.floats(-20, 20)
 widths = st.floats(0.01, 10)

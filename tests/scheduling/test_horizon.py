@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from kfl.scheduling.problem_device import CLOCK_BY, UPLOAD_BY, WholeDevice, decided_by
 
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
 from kfl.scheduling import OUTCOMES, AllDevices, Dual, Lyapunov, RoundRobin, read_problem, schedule
 from kfl.scheduling.horizon import cell_problem
 from kfl.scheduling.horizon_table import horizon_csv, horizon_table, never_schedulable
-from kfl.scheduling.problem_device import CLOCK_BY, UPLOAD_BY, WholeDevice, decided_by
 from kfl.scheduling.uplink import DeviceUplink
 from kfl.wireless import ENERGY_PARTS, PRESETS, Cell, CellConfig
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kfl.cli.main import main
+from kfl.comparison.store import ResultStore
 from kfl.sharing import published
-from kfl.simulation.store import ResultStore
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "sharing"

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from kfl.simulation.statistics import holm, paired_difference, spread
+from kfl.comparison.statistics import holm, paired_difference, spread
 
 fractions = st.floats(0, 1, allow_nan=False)
 

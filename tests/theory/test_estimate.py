@@ -9,7 +9,8 @@ import pytest
 import kfl
 from kfl.algorithms import FedAvg, Local
 from kfl.core.errors import ConfigError, ModelError, RunFolderError
-from kfl.simulation import build_world, load_model
+from kfl.export import load_model
+from kfl.simulation import build_world
 from kfl.theory import bound_of_run, estimate_constants, measure_model, theorem1
 from kfl.theory._finished import reported
 

@@ -18,9 +18,9 @@ from kfl.core.terminal import plain_console, tell
 from kfl.core.text import DASH, duration
 
 if TYPE_CHECKING:
+    from kfl.comparison.store import Execution
     from kfl.paper import Figure, Scale, Store
     from kfl.paper.setting import Dataset
-    from kfl.simulation.store import Execution
 
 DESCRIPTION = """Reproduce the paper: run its experiments, draw its figures, judge its claims.
 
@@ -76,7 +76,7 @@ class PaperOptions:
 
     def execution(self) -> Execution:
         """Where and how its runs are played."""
-        from kfl.simulation.store import Execution
+        from kfl.comparison.store import Execution
 
         return Execution(
             self.worker_count(), self.device, self.precision, self.data_dir, self.ray, keep_runs=self.keep_runs
@@ -105,9 +105,9 @@ def main(arguments: Sequence[str]) -> int:
 def make(options: PaperOptions, scale: Scale, words: list[str]) -> int:
     """Run what is missing, then write the tables and the pictures."""
     from kfl.cli.display import ManyDisplay
+    from kfl.comparison import RunsFailedError
     from kfl.paper import Store, chosen
     from kfl.paper.execute import Shard, execute, wanted
-    from kfl.simulation.many import RunsFailedError
 
     figures, shard = chosen(words), Shard.parse(options.shard)
     problem: KflError | None = None

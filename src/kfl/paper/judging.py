@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kfl.comparison.statistics import Difference, holm
 from kfl.paper.results import IDENTICAL, NOT_RUN, Measure, Store, beyond, final, gap, identical, told
 from kfl.paper.setting import Scale
 from kfl.paper.verdict import LEVEL, Asks, Verdict, better, chance, equal, together, weakest
-from kfl.simulation.statistics import Difference, holm
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kfl.comparison.records import Record
 from kfl.paper.results import Store, gap
 from kfl.paper.setting import EQUAL_WORK, Figure, Panel, Scale
 from kfl.plots import FORMATS, Differences, Style, curves_of, plot_differences, plot_panels, save, style_of
 from kfl.plots import Panel as DrawnPanel
-from kfl.simulation.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from kfl.comparison.records import Record
+from kfl.comparison.statistics import Difference, paired_difference
+from kfl.comparison.store import ResultStore
 from kfl.core.text import percent
 from kfl.paper.setting import Line, Scale, run_key
 from kfl.paper.verdict import FEWEST_SEEDS
-from kfl.simulation.records import Record
-from kfl.simulation.statistics import Difference, paired_difference
-from kfl.simulation.store import ResultStore
 
 NOT_RUN = "not run"
 """Stands where a number is missing."""

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from kfl.comparison.records import Record
 from kfl.core.text import DASH, percent
 from kfl.paper.figures import coefficients, policy_key
 from kfl.paper.judging import MISSING, Claim, Fact, Finding, Question
@@ -26,7 +27,6 @@ from kfl.paper.results import (
 )
 from kfl.paper.setting import DATASETS, FULL, TITLES, Dataset, Scale
 from kfl.paper.verdict import ENERGY_MARGIN, MARGIN, SPEED_MARGIN, TRAINING_MARGIN, Asks
-from kfl.simulation.records import Record
 
 EARLY_ENERGY_MARGIN = ENERGY_MARGIN * 30 / FULL.rounds
 """Of the budget for the whole run, where 30 rounds are compared."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from kfl.comparison.records import Record
 from kfl.core.text import DASH, percent
 from kfl.paper.judging import Claim, Finding, judge, questions
 from kfl.paper.results import IDENTICAL, Store, between, early, final, gap, identical, told, used, worst_use
 from kfl.paper.setting import Figure, Line, Panel, Scale
 from kfl.paper.verdict import FEWEST_SEEDS, Verdict
-from kfl.simulation.records import Record
 
 COUNTED: dict[Verdict, str] = {
     "holds": "hold",

@@ -13,7 +13,7 @@ from kfl.scheduling.uplink import Uplink
 from kfl.wireless.battery import Batteries
 from kfl.wireless.channel import Fading, FloatArray, Gains
 from kfl.wireless.config import CellConfig
-from kfl.wireless.costs import broadcast_time, compute_energy, in_outage, upload_time, uplink_rate
+from kfl.wireless.costs import broadcast_time, compute_energy, in_outage, uplink_rate, upload_time
 from kfl.wireless.hardware import Hardware
 from kfl.wireless.mobility import place_devices
 

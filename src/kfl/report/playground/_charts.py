@@ -13,8 +13,8 @@ from kfl.report.measures import part_ink, part_mark
 from kfl.report.playground._model import JudgedRound, Play
 from kfl.report.words import percent, quantity
 from kfl.scheduling import OUTCOMES, describe
-from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY
 from kfl.scheduling.serve import CANNOT
+from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY
 
 WORDS = tuple(OUTCOMES.values())
 KINDS = (("scheduled", "@c1"), ("not chosen", "@muted"), ("could not take part", "@c2"))

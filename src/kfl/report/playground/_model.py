@@ -109,7 +109,11 @@ class Play:
         """Where the joules of each device went so far, without parts that took nothing."""
         names = self.rounds[0].parts_j if self.rounds else ()
         sums = {name: np.asarray(np.sum([one.parts_j[name] for one in self.rounds], axis=0)) for name in names}
-        return sums if self.problem.device.is_paper_model else {name: joules for name, joules in sums.items() if joules.any()}
+        return (
+            sums
+            if self.problem.device.is_paper_model
+            else {name: joules for name, joules in sums.items() if joules.any()}
+        )
 
     @property
     def compute_j(self) -> FloatArray:

@@ -9,8 +9,8 @@ import pytest
 
 import kfl
 from kfl.cli.main import main
-from kfl.core.errors import NobodyError
-from kfl.simulation.prospects import prospects
+from kfl.core.errors import InfeasibleRunError
+from kfl.simulation.feasibility import check_feasibility
 from kfl.simulation.round import initial_state
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import build_world
@@ -24,7 +24,7 @@ SMALL = kfl.Experiment(
 
 def look(experiment):
     fleet = SimulatedFleet(build_world(experiment))
-    return prospects(fleet, initial_state(fleet)), fleet
+    return check_feasibility(fleet, initial_state(fleet)), fleet
 
 
 def test_everybody_can_in_an_easy_cell(caplog):
@@ -79,7 +79,7 @@ def test_a_run_with_nobody_in_it_is_an_error_with_the_fix(words, said, tmp_path,
 
 def test_nobody_in_python_and_in_many_runs(tmp_path):
     hopeless = replace(SMALL, radio=replace(CELL, bandwidth_hz=1.0))
-    with pytest.raises(NobodyError, match="cannot upload"):
+    with pytest.raises(InfeasibleRunError, match="cannot upload"):
         kfl.run(hopeless)
     some, none = kfl.run_many([replace(SMALL, rounds=1), hopeless], tmp_path)  # in a comparison it is an answer
     assert some.rounds[0].devices and not any(log.devices for log in none.rounds)

@@ -16,14 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfl.core.errors import DivergedError, NobodyError, StoppedError
+from kfl.core.errors import DivergedError, InfeasibleRunError, StoppedError
 from kfl.core.threads import torch_threads
 from kfl.experiment import Experiment, require_experiment
+from kfl.progress import watching
 from kfl.runfolder import (
-    History,
-    RoundLog,
     RunFolder,
-    RunState,
     cannot_write,
     describe_environment,
     is_run_folder,
@@ -32,12 +30,13 @@ from kfl.runfolder import (
     require_safetensors,
     snapshot,
 )
-from kfl.simulation._watching import watching
-from kfl.simulation.doubts import doubts
+from kfl.simulation.feasibility import check_feasibility
 from kfl.simulation.fleet import Fleet
-from kfl.simulation.prospects import prospects
+from kfl.simulation.logs import History, RoundLog
 from kfl.simulation.round import begin, initial_state, play_round
+from kfl.simulation.sanity_checks import sanity_warnings
 from kfl.simulation.simulated_fleet import SimulatedFleet
+from kfl.simulation.state import RunState
 from kfl.simulation.summary import device_records, summarise
 from kfl.simulation.world import World, build_world
 
@@ -113,7 +112,7 @@ def run(
         on_round: called after every round with its log.
         should_stop: asked after every round of a run with a folder; if it says yes, a checkpoint is written and
             `StoppedError` raised.
-        allow_nobody: play a run in which no device can ever take part, too; otherwise that is a `NobodyError`.
+        allow_nobody: play a run in which no device can ever take part, too; otherwise that is a `InfeasibleRunError`.
         progress: show progress on the error stream, or in a notebook. None shows it where somebody is likely to look,
             in a notebook or on a terminal, unless `on_round` watches the run already.
 
@@ -152,7 +151,7 @@ def run_world(
     fleet, options = SimulatedFleet(world), options or RunOptions()
     if folder is None or not is_run_folder(Path(folder)):
         _need_somebody(fleet, options)
-        for sentence in doubts(world):
+        for sentence in sanity_warnings(world):
             log.warning("%s", sentence)
     if folder is None:
         return _play(world, Runner(fleet, options))
@@ -189,10 +188,10 @@ def resume(folder: str | Path, **options: Any) -> History:
 
 
 def _need_somebody(fleet: Fleet, options: RunOptions) -> None:
-    """Say who can never take part, before the first round; NobodyError where that is everybody."""
-    found = prospects(fleet, initial_state(fleet))
+    """Say who can never take part, before the first round; InfeasibleRunError where that is everybody."""
+    found = check_feasibility(fleet, initial_state(fleet))
     if found.nobody and not options.allow_nobody:
-        raise NobodyError(found.sentence())
+        raise InfeasibleRunError(found.sentence())
     if found.never:
         log.warning("%s", found.sentence())
 

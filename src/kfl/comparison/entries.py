@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from kfl.algorithms import ALGORITHMS, Algorithm
+from kfl.comparison.records import Record, label_of
+from kfl.comparison.statistics import Difference, Spread, paired_difference, spread
 from kfl.core.config import from_table, read_config
 from kfl.core.errors import ConfigError, ModelError
 from kfl.experiment import Experiment, class_of, common_settings
 from kfl.models import PAPER_WIDTHS, names_widths, read_model
 from kfl.scheduling import Status
-from kfl.simulation.records import Record, label_of
-from kfl.simulation.statistics import Difference, Spread, paired_difference, spread
 
 Entries = Mapping[str, Experiment]
 """What is compared: experiments by label; their own seeds do not count."""

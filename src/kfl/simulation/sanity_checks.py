@@ -19,7 +19,7 @@ LARGE_INPUT = 30.0
 SAMPLES_READ = 256
 
 
-def doubts(world: World) -> list[str]:
+def sanity_warnings(world: World) -> list[str]:
     """What a person should look at before they believe the results of a run in this world."""
     return [*_single_classes(world), *_large_inputs(world), *_strange_radio(world)]
 

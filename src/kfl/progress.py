@@ -2,7 +2,7 @@
 
 On a terminal it is a live line with a bar, in a notebook a line that changes, elsewhere (a log file, a pipe) plain
 lines, about twenty of them. The command line shows it on its output; `run` and `run_many` on the error stream, and by
-default only where somebody can be expected to look (`kfl.simulation._watching`).
+default only where somebody can be expected to look. The display is rich's, which the library itself does not need.
 """
 
 from __future__ import annotations
@@ -10,26 +10,49 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from kfl.core.errors import KflError
 from kfl.core.names import LONGEST_NAME, for_terminal
 from kfl.core.terminal import plain_console, tell, tell_exactly
 from kfl.core.text import duration, percent, quantity
-from kfl.runfolder import RoundLog
-from kfl.simulation._watching import in_notebook
-from kfl.simulation.many import Progress as ManyProgress
+from kfl.simulation.logs import History, RoundLog
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kfl.experiment import Experiment
     from kfl.simulation.world import World
 
+    OnStart = Callable[[World], None]
+    OnRound = Callable[[RoundLog], None]
 
+T = TypeVar("T")
 LINE = 80
 """Characters of a notebook's line, which the next one covers."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far many runs have come, reported after every round and every run."""
+
+    name: str
+    """The run that advanced."""
+    rounds_done: int
+    """Over all runs, including those that were finished already."""
+    rounds: int
+    runs_done: int
+    runs: int
+    history: History | None = None
+    """The run's history, where it has just finished."""
+    problem: str | None = None
+    """Why the run failed, where it did."""
+    diverged: bool = False
+    """Whether it failed because its training ran off to infinity."""
 
 
 def error_console() -> Console:
@@ -43,9 +66,12 @@ class _LiveBar:
     """A progress bar on a terminal, while the block runs; nothing elsewhere."""
 
     def __init__(self, console: Console, label: str, total: int | None, facts: str) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
         self._console = console
         self._started = time.perf_counter()
-        self._progress = Progress(
+        self._progress = Bar(
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
@@ -163,7 +189,7 @@ class ManyDisplay(_LiveBar):
         """Rounds of runs that were finished before this command."""
         self._moved = False
 
-    def on_progress(self, progress: ManyProgress) -> None:
+    def on_progress(self, progress: Progress) -> None:
         """Show a finished round or run."""
         runs = f"rounds  {progress.runs_done} of {progress.runs} runs"
         self._progress.update(self._task, total=progress.rounds, completed=progress.rounds_done, facts=runs)
@@ -182,10 +208,63 @@ class ManyDisplay(_LiveBar):
             for_terminal(f"[{progress.runs_done}/{progress.runs}] {progress.name}: {outcome}{left}"), soft_wrap=True
         )
 
-    def _left(self, progress: ManyProgress) -> str:
+    def _left(self, progress: Progress) -> str:
         """The time that is left at the speed so far."""
         done, rest = progress.rounds_done - self._found, progress.rounds - progress.rounds_done
         if done <= 0 or rest <= 0:
             return ""
         seconds = (time.perf_counter() - self._started) * rest / done
         return f"  (about {duration(round(seconds))} left)"
+
+
+def in_notebook() -> bool:
+    """Whether this is a notebook: its shell has a kernel, a terminal's has none."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def is_shown(progress: bool | None, watched: bool) -> bool:
+    """Whether progress is shown: as asked, or else where somebody looks and nobody `watched` the run otherwise."""
+    looked_at = in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+    if not (looked_at and not watched if progress is None else progress):
+        return False
+    try:
+        import rich  # noqa: F401  # only whether it is there
+    except ImportError as problem:
+        if progress is None:
+            return False
+        raise KflError("progress=True needs the package 'rich', which is not installed: pip install rich.") from problem
+    return True
+
+
+@contextmanager
+def watching(
+    progress: bool | None, experiment: Experiment, on_start: OnStart | None, on_round: OnRound | None
+) -> Iterator[tuple[OnStart | None, OnRound | None]]:
+    """What is called at the start of a run and after each of its rounds: what the caller gave, and the display."""
+    if not is_shown(progress, watched=on_round is not None):
+        yield on_start, on_round
+        return
+    with RunDisplay(experiment.rounds, experiment.algorithm.name, sentences=False, console=error_console()) as display:
+        yield _both(display.on_start, on_start), _both(display.on_round, on_round)
+
+
+@contextmanager
+def watching_many(
+    progress: bool | None, on_progress: Callable[[Progress], None] | None
+) -> Iterator[Callable[[Progress], None] | None]:
+    """The same of many runs."""
+    if not is_shown(progress, watched=on_progress is not None):
+        yield on_progress
+        return
+    with ManyDisplay("runs", console=error_console()) as display:
+        yield _both(display.on_progress, on_progress)
+
+
+def _both(first: Callable[[T], None], second: Callable[[T], None] | None) -> Callable[[T], None]:
+    def call(news: T) -> None:
+        first(news)
+        if second is not None:
+            second(news)
+
+    return call

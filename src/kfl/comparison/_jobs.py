@@ -138,7 +138,7 @@ def serve(pipe: Connection, threads: int) -> None:
 
 def attempt(job: Job, on_round: Callable[[], None]) -> Failure | None:
     """Play one run; why it failed, if it did. A failure that is a bug leaves its traceback beside the run folder."""
-    from kfl.simulation.runner import run
+    from kfl.runner import run
 
     note = job.path.with_name(f"{job.path.name}{FAILURE}")
     try:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kfl.algorithms import Algorithm
+from kfl.comparison.statistics import Spread, spread
 from kfl.core.errors import ConfigError
-from kfl.simulation.statistics import Spread, spread
 
 REPORTED_SEEDS = frozenset(range(5))
 """Seeds of published comparisons: tuning on them would be tuning on the test set."""

@@ -24,7 +24,8 @@ from kfl.engine import LocalData
 from kfl.engine.sequential import SequentialEngine
 from kfl.experiment import Experiment
 from kfl.models import FleetModels, State, fleet_from_name
-from kfl.runfolder import History, RunReader, as_safetensors, device_name, load_run
+from kfl.runfolder import RunReader, as_safetensors, device_name, load_run
+from kfl.simulation.logs import History
 
 
 @dataclass(frozen=True, eq=False)

@@ -327,7 +327,7 @@ class History:
 
         Returns the axes: `history.plot().figure.savefig("run.png")`.
         """
-        # Plots are a floor above this one and know histories; what draws them is found by name.
+        # Plots are a layer above this one and know histories; what draws them is found by name.
         return import_object("kfl.plots:plot_history")(self, x, axes)
 
 

@@ -14,8 +14,9 @@ from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json
 from kfl.experiment import Experiment
-from kfl.runfolder import History, RoundLog, RunReader
+from kfl.runfolder import RunReader
 from kfl.scheduling import Status
+from kfl.simulation.logs import History, RoundLog
 
 Record = dict[str, Any]
 

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from kfl._version import __version__
+from kfl.comparison._jobs import FAILURE, Failure, Job, Tell, attempt
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.telemetry import hush
 from kfl.runfolder import RunFolder, RunReader, cannot_write, runs_in
-from kfl.simulation._jobs import FAILURE, Failure, Job, Tell, attempt
 
 RETRIES = 3
 """How often a run is restarted after its worker died."""

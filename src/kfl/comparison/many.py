@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfl.comparison._jobs import Failure, Job, play_here, play_in_processes
 from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
 from kfl.data import Dataset, given_dataset, load_dataset
 from kfl.experiment import Experiment, require_experiment
-from kfl.runfolder import History, is_finished, load_run
-from kfl.simulation._jobs import Failure, Job, play_here, play_in_processes
-from kfl.simulation._watching import watching_many
+from kfl.progress import Progress, watching_many
+from kfl.runfolder import is_finished, load_run
+from kfl.simulation.logs import History
 
 if TYPE_CHECKING:
     from kfl.data.given import Data
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far many runs have come, reported after every round and every run."""
-
-    name: str
-    """The run that advanced."""
-    rounds_done: int
-    """Over all runs, including those that were finished already."""
-    rounds: int
-    runs_done: int
-    runs: int
-    history: History | None = None
-    """The run's history, where it has just finished."""
-    problem: str | None = None
-    """Why the run failed, where it did."""
-    diverged: bool = False
-    """Whether it failed because its training ran off to infinity."""
 
 
 class RunsFailedError(KflError):
@@ -120,7 +101,7 @@ def run_many(
     paths = run_paths(experiments, Path(folder))
     unique = dict(zip(paths, experiments, strict=True))
     if any(path.exists() for path in unique):
-        from kfl.simulation._outdated import set_outdated_aside
+        from kfl.comparison._outdated import set_outdated_aside
 
         set_outdated_aside(unique, dataset, data_folder)
     jobs = [
@@ -133,7 +114,7 @@ def run_many(
     with watching_many(progress, on_progress) as tell:
         ledger = _Ledger(unique, {job.path for job in jobs}, tell)
         if ray is not None:
-            from kfl.simulation._ray import play_on_ray
+            from kfl.comparison.ray import play_on_ray
 
             play_on_ray(jobs, ray, threads, ledger.tell, workers=workers)
         elif min(workers, len(jobs)) > 1:

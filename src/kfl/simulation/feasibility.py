@@ -17,8 +17,8 @@ from kfl.core.text import quantity, several
 from kfl.scheduling import OUTCOMES, Observation, by_reason, standing
 
 if TYPE_CHECKING:
-    from kfl.runfolder import RunState
     from kfl.simulation.fleet import Fleet
+    from kfl.simulation.state import RunState
 
 ROUNDS = 20
 """So many rounds are looked at."""
@@ -29,7 +29,7 @@ WAITING = ("unavailable", "empty")
 
 
 @dataclass(frozen=True)
-class Prospects:
+class Feasibility:
     """What the first rounds say of a fleet."""
 
     devices: int
@@ -57,10 +57,10 @@ class Prospects:
         return f"{start} take part: {'; '.join(parts)}."
 
 
-def prospects(fleet: Fleet, state: RunState) -> Prospects:
+def check_feasibility(fleet: Fleet, state: RunState) -> Feasibility:
     """Look at the first rounds of a fleet, before any is played."""
     if fleet.cell is None or not fleet.table.size:
-        return Prospects(fleet.table.size)
+        return Feasibility(fleet.table.size)
     looks = max(1, min(ROUNDS, fleet.experiment.rounds, MOST_LOOKS // fleet.table.size))
     first = fleet.observe(state).observation
     outcome, able = standing(first), np.zeros(fleet.table.size, bool)
@@ -69,9 +69,9 @@ def prospects(fleet: Fleet, state: RunState) -> Prospects:
         seen = outcome if number == 0 else standing(fleet.observe(replace(state, round=number)).observation)
         able |= np.isin(seen, passing)
         if able.all():
-            return Prospects(fleet.table.size)
+            return Feasibility(fleet.table.size)
     never = by_reason(outcome, ~able)
-    return Prospects(fleet.table.size, never, {reason: _why(reason, first, who) for reason, who in never.items()})
+    return Feasibility(fleet.table.size, never, {reason: _why(reason, first, who) for reason, who in never.items()})
 
 
 def _why(reason: str, seen: Observation, who: tuple[int, ...]) -> str:

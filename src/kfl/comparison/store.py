@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from kfl.comparison.many import RunsFailedError, run_many, run_paths
+from kfl.comparison.records import RESULTS, Record, data_note, read_lines, record, write_records
 from kfl.experiment import Experiment
-from kfl.runfolder import History
-from kfl.simulation.many import Progress, RunsFailedError, run_many, run_paths
-from kfl.simulation.records import RESULTS, Record, data_note, read_lines, record, write_records
+from kfl.progress import Progress
+from kfl.simulation.logs import History
 
 DIVERGED = "diverged.jsonl"
 """File of the runs that have no result because their training ran off to infinity."""
