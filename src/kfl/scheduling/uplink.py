@@ -228,7 +228,7 @@ class Uplink(ArrayRecord):
         """
         if self.device.is_paper_model:
             return compute_energy_j
-        return np.asarray(self._device_curve.base_j + self.device.once_j)
+        return np.broadcast_to(self._device_curve.base_j + self.device.once_j, np.shape(self.gain))
 
     def operation(self, share: FloatArray, energy_j: FloatArray | None = None) -> Operation:
         """Return how devices run at which the shares cost least.
