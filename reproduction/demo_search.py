@@ -18,8 +18,8 @@ from statistics import mean
 
 from kfl.algorithms import Algorithm, FedAvg, FixedKnowledge, Kfl, Local, SharedStem
 from kfl.cli.demo import METHODS, SETTING
+from kfl.comparison import run_many
 from kfl.core.names import markdown_table
-from kfl.simulation import run_many
 
 SEEDS = (100, 101)
 """Never those that are reported."""

@@ -12,18 +12,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kfl.comparison.records import RESULTS, Record
+from kfl.comparison.store import Execution, run_missing
 from kfl.core.errors import ConfigError, DivergedError
 from kfl.core.text import several
 from kfl.experiment import Experiment
-from kfl.simulation.many import Progress
-from kfl.simulation.records import RESULTS, Record
-from kfl.simulation.store import Execution, run_missing
+from kfl.progress import Progress
 from reproduction.figures import ROUND_ROBIN
 from reproduction.results import Store
 from reproduction.setting import DATASETS, Dataset, Figure, Scale, as_set, base, runs
 
 if TYPE_CHECKING:
-    from kfl.runfolder import History, RoundLog
+    from kfl.simulation import History, RoundLog
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def seconds_per_device(dataset: Dataset, device: str, precision: str, data_dir: 
     With one thread, as each of the runs will have.
     """
     from kfl.core.threads import torch_threads
-    from kfl.simulation.runner import run
+    from kfl.runner import run
 
     stamps: list[float] = []
 

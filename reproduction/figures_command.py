@@ -18,7 +18,7 @@ from kfl.core.terminal import plain_console, tell
 from kfl.core.text import DASH, duration
 
 if TYPE_CHECKING:
-    from kfl.simulation.store import Execution
+    from kfl.comparison.store import Execution
     from reproduction.results import Store
     from reproduction.setting import Dataset, Figure, Scale
 
@@ -75,7 +75,7 @@ class FiguresOptions:
 
     def execution(self) -> Execution:
         """Where and how its runs are played."""
-        from kfl.simulation.store import Execution
+        from kfl.comparison.store import Execution
 
         return Execution(
             self.worker_count(), self.device, self.precision, self.data_dir, self.ray, keep_runs=self.keep_runs
@@ -123,7 +123,7 @@ def _folder(given: Path, arguments: Sequence[str]) -> Path:
 def make(options: FiguresOptions, scale: Scale, words: list[str]) -> int:
     """Run what is missing, then write the tables and the pictures."""
     from kfl.cli.display import ManyDisplay
-    from kfl.simulation.many import RunsFailedError
+    from kfl.comparison import RunsFailedError
     from reproduction.execute import Shard, execute, wanted
     from reproduction.figures import chosen
     from reproduction.results import Store

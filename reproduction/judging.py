@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kfl.simulation.statistics import Difference, holm
+from kfl.comparison.statistics import Difference, holm
 from reproduction.results import IDENTICAL, NOT_RUN, Measure, Store, beyond, final, gap, identical, told
 from reproduction.setting import Scale
 from reproduction.verdict import LEVEL, Asks, Verdict, better, chance, equal, together, weakest

@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kfl.comparison.records import Record
 from kfl.plots import FORMATS, Style, curves_of, save, style_of
-from kfl.simulation.records import Record
 from reproduction.panels import Differences, plot_differences, plot_panels
 from reproduction.panels import Panel as DrawnPanel
 from reproduction.results import Store, gap

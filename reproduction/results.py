@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from kfl.comparison.records import Record
+from kfl.comparison.statistics import Difference, paired_difference
+from kfl.comparison.store import ResultStore
 from kfl.core.text import percent
-from kfl.simulation.records import Record
-from kfl.simulation.statistics import Difference, paired_difference
-from kfl.simulation.store import ResultStore
 from reproduction.setting import Line, Scale, run_key
 from reproduction.verdict import FEWEST_SEEDS
 

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
+from kfl.comparison.records import Record
 from kfl.core.text import DASH, percent
-from kfl.simulation.records import Record
 from reproduction.figures import coefficients, policy_key
 from reproduction.judging import MISSING, Claim, Fact, Finding, Question
 from reproduction.results import (

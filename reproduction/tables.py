@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from kfl.comparison.records import Record
 from kfl.core.text import DASH, percent
-from kfl.simulation.records import Record
 from reproduction.judging import Claim, Finding, judge, questions
 from reproduction.results import IDENTICAL, Store, between, early, final, gap, identical, told, used, worst_use
 from reproduction.setting import Figure, Line, Panel, Scale

@@ -46,7 +46,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from kfl.simulation.statistics import Difference
+from kfl.comparison.statistics import Difference
 
 Verdict = Literal["holds", "holds in part", "does not hold", "cannot be judged", "identical runs"]
 FEWEST_SEEDS = 5

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kfl.algorithms import Upload
     from kfl.algorithms.base import Message
     from kfl.models import State
-    from kfl.runfolder import RunState
+    from kfl.simulation import RunState
 
 CELL: CellConfig = replace(
     PRESETS["lte-m"], round_period_s=600.0, battery_capacity_j=10.0, initial_charge=0.5, harvest=Sun(peak_w=1e-3)

@@ -23,9 +23,9 @@ import numpy as np
 
 import kfl
 from kfl import Experiment
+from kfl.comparison.statistics import paired_difference
 from kfl.scheduling import Dual, Lyapunov, Scheduler, Uniform
 from kfl.simulation.simulated_fleet import SimulatedFleet
-from kfl.simulation.statistics import paired_difference
 from kfl.simulation.world import build_world
 from kfl.wireless import PRESETS
 from reproduction.energy.relative_v import play

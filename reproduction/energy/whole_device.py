@@ -25,12 +25,14 @@ from typing import Any
 import numpy as np
 
 from kfl import Experiment
+from kfl.comparison import run_many
+from kfl.comparison.many import run_paths
+from kfl.comparison.records import Record, read_lines, record, write_records
 from kfl.core.files import write_atomic
-from kfl.runfolder import History
+from kfl.progress import Progress
 from kfl.scheduling import Dual, energy_parts
 from kfl.scheduling.serve import serve
-from kfl.simulation.many import Progress, run_many, run_paths
-from kfl.simulation.records import Record, read_lines, record, write_records
+from kfl.simulation import History
 from kfl.simulation.round import begin
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import build_world

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from kfl.experiment import Experiment
     from kfl.models import State
-    from kfl.runfolder import History, RoundLog
+    from kfl.simulation import History, RoundLog
     from kfl.simulation.world import World
     from reproduction.theory._lemmas import KnowledgeGap, LemmaCheck
     from reproduction.theory._proposition2 import VolumeBound

@@ -30,7 +30,7 @@ from kfl.simulation.summary import MOST_ENTRIES, energy_account
 from reproduction.theory._bound import schedule_of
 
 if TYPE_CHECKING:
-    from kfl.runfolder import RoundLog
+    from kfl.simulation import RoundLog
     from kfl.simulation.world import World
 
 FloatArray = NDArray[np.float64]

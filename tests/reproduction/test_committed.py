@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from kfl.algorithms import ALGORITHMS
+from kfl.comparison.search import search
 from kfl.core.config import from_table
 from kfl.experiment import Experiment
 from kfl.scheduling import Uniform
-from kfl.simulation.tuning import search
 from reproduction.claims import claims
 from reproduction.execute import wanted
 from reproduction.figures import FIGURES, GROUPS, ROUND_ROBIN, coefficients, policies, policy_key

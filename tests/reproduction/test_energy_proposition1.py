@@ -11,7 +11,7 @@ from kfl.wireless import CellConfig
 from reproduction.energy.proposition1 import curve_of, fastest_s, longest_gain, measure, table
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     share=st.floats(1e-3, 1.0),
     bits=st.floats(1e3, 1e7),

@@ -55,7 +55,7 @@ def some_round(seed: int, joule: float = 1.0, sample: float = 1.0) -> tuple[Sche
     joule=st.sampled_from([1e-6, 1e-3, 1.0, 1e3]),
     sample=st.sampled_from([1e-2, 1.0, 1e3]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_decisions_do_not_depend_on_the_units(kind, seed, joule, sample):
     plain = kind().decide(*some_round(seed))
     scaled = kind().decide(*some_round(seed, joule, sample))

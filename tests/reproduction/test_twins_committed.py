@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kfl.simulation.store import ResultStore
+from kfl.comparison.store import ResultStore
 from reproduction.__main__ import main
 from reproduction.twin_conditions import published
 

@@ -3,7 +3,7 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kfl.simulation.statistics import Difference
+from kfl.comparison.statistics import Difference
 from reproduction.verdict import better, chance, equal, together, weakest
 
 numbers = st.floats(-20, 20)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kfl.simulation.records import read_lines
+from kfl.comparison.records import read_lines
 from reproduction.energy.whole_device import RUNS, SEEDS, settings, tables
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

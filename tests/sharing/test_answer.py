@@ -9,13 +9,13 @@ import pytest
 from scipy import stats
 
 from kfl.algorithms import Kfl, Local
+from kfl.comparison.search import REPORTED_SEEDS
+from kfl.comparison.store import ResultStore
 from kfl.core.errors import ConfigError
 from kfl.experiment import Experiment
 from kfl.sharing import TWINS, Condition, Study, answers, chosen, columns, page, sentences
 from kfl.sharing.answer import first_reach
 from kfl.sharing.tables import overview
-from kfl.simulation.store import ResultStore
-from kfl.simulation.tuning import REPORTED_SEEDS
 
 SEEDS = (0, 1, 2, 3, 4)
 FINAL = {

@@ -13,6 +13,9 @@ import tyro
 from kfl.algorithms import Algorithm
 from kfl.cli.options import new_folder, numbers, peek, whole_numbers, worker_count
 from kfl.cli.setting import Setting, command_line, interrupted, parse_setting
+from kfl.comparison.records import RESULTS
+from kfl.comparison.search import LEARNING_RATES
+from kfl.comparison.store import Execution, ResultStore
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
@@ -21,9 +24,6 @@ from kfl.core.text import several
 from kfl.sharing import LABELS, STANDARD, Answer, Condition, Study, answers, chosen, columns, page, sentences, unfit
 from kfl.sharing.methods import with_settings
 from kfl.sharing.tables import MARKS, OVERVIEW, count_questions, overview
-from kfl.simulation.records import RESULTS
-from kfl.simulation.store import Execution, ResultStore
-from kfl.simulation.tuning import LEARNING_RATES
 
 DESCRIPTION = f"""Does it share? Put methods that upload something beside twins that upload nothing.
 
@@ -147,7 +147,7 @@ def study_of(
 def _play(study: Study, folder: Path, options: SharingOptions) -> KflError | None:
     """Run what is missing; what failed, or None."""
     from kfl.cli.display import ManyDisplay
-    from kfl.simulation.many import RunsFailedError
+    from kfl.comparison import RunsFailedError
 
     setting = options.setting
     execution = Execution(

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.experiment.faults import RAN_DRY
-from kfl.runfolder import RoundLog, totals
 from kfl.scheduling import EnergyAccount, proposition2_energy, why_not_covered
+from kfl.simulation.logs import RoundLog, totals
 
 if TYPE_CHECKING:
-    from kfl.runfolder import RunState
     from kfl.simulation.fleet import Fleet
+    from kfl.simulation.state import RunState
     from kfl.wireless import Batteries
 
 FloatArray = NDArray[np.float64]

@@ -82,7 +82,7 @@ def test_every_term_is_the_printed_one(seed):
     assert bound.label == "as printed"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(positive, positive, st.floats(0, 10), st.integers(1, 20))
 def test_at_the_largest_allowed_rates_the_gap_does_not_shrink(body, head, cross, steps):
     """A gap of the proof: A_3 = 1 there, and the printed quotient is 0/0; the limit is T."""
@@ -96,7 +96,7 @@ def test_at_the_largest_allowed_rates_the_gap_does_not_shrink(body, head, cross,
     assert bound.constant_term == pytest.approx(30 * (c.drift + c.knowledge), rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(positive, positive, st.floats(0, 10), st.integers(1, 20), st.floats(0, 1), st.floats(0, 1))
 def test_no_allowed_rate_shrinks_the_gap_faster_than_the_best(body, head, cross, steps, part_u, part_v):
     c = replace(SMALL, body_smoothness=body, head_smoothness=head, cross_sensitivity=cross, local_steps=steps)

@@ -52,7 +52,7 @@ def test_the_printed_bound_is_false_where_a_device_is_never_scheduled():
     assert nobody.total == theorem1(c, counts, np.ones((100, 1), bool)).total
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(0, 50), min_size=6, max_size=6).filter(any), min_size=1, max_size=5))
 def test_the_dropped_class_factor_is_never_below_one(counts):
     assert (class_factor(np.array(counts)) >= 1 - 1e-12).all()

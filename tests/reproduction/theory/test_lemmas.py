@@ -81,7 +81,7 @@ def test_both_right_sides_are_the_printed_ones(known):
     assert np.array_equal(model.body.weight.detach().numpy().astype(float), start[0]), "the model stays as it was"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 6))
 def test_with_true_constants_they_hold(seed, tau):
     """A quadratic loss of the body alone has the curvature ‖S‖ everywhere, and its gradients only shrink."""

@@ -21,7 +21,7 @@ from reproduction.theory._proposition2 import least_round_energy, scheduled
 EXPERIMENT = kfl.Experiment(devices=10, rounds=12, widths=(8,), scheduler=Lyapunov(v=0.01))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.floats(0.1, 4))
 def test_no_schedule_within_the_budget_beats_the_upper_bound(seed, rounds, budget):
     draw = np.random.default_rng(seed)
@@ -38,7 +38,7 @@ def test_no_schedule_within_the_budget_beats_the_upper_bound(seed, rounds, budge
     assert upper <= 7.0 * gamma[np.isfinite(cost[:, 0])].sum() + 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6))
 def test_the_upper_bound_is_the_linear_programme(seed):
     from scipy.optimize import linprog
