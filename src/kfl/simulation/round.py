@@ -201,7 +201,8 @@ def _whole_device(
 
     A device that spent less than planned, or more, did so in all parts alike.
     """
-    if decision.clock_hz is None:
+    uplink = conditions.observation.uplink
+    if uplink is None or uplink.device.is_paper_model or decision.clock_hz is None:
         return {}
     planned = energy_parts(conditions.observation, decision)
     compute_j, upload_j = round_energy(decision)
