@@ -17,22 +17,17 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.experiment.traces import can_be_asked
-from kfl.scheduling import (
-    EnergyAccount,
-    EnergyBound,
-    Observation,
-    proposition2_energy,
-    round_energy,
-    serve,
-)
-from kfl.simulation.summary import MOST_ENTRIES, energy_account
+from kfl.scheduling import Observation, round_energy, serve
 from reproduction.theory._bound import schedule_of
+from reproduction.theory._energy import EnergyAccount, EnergyBound, energy_account, proposition2_energy
 
 if TYPE_CHECKING:
     from kfl.simulation import RoundLog
     from kfl.simulation.world import World
 
 FloatArray = NDArray[np.float64]
+MOST_ENTRIES = 20_000_000
+"""Rounds × devices up to which every joule is laid out in one array; larger runs skip Proposition 2."""
 
 
 @dataclass(frozen=True)
