@@ -95,7 +95,8 @@ def _weighted(values: Tensor, weight: Tensor) -> Tensor:
     if weight.dim() == 1:
         return torch.tensordot(weight, values, dims=1)
     rows = as_rows(weight, values)
-    return (rows * values.where(rows > 0, 0.0)).sum(0)
+    total: Tensor = (rows * values.where(rows > 0, 0.0)).sum(0)
+    return total
 
 
 def means(formats: UploadFormat, sums: Sums) -> Arrays | None:
@@ -128,7 +129,8 @@ def combine(
     Returns:
         The combined arrays in float64, and the sums of their weights. None where a whole array has no weight.
     """
-    weights, found = _weights(formats, uploads), {}
+    weights = _weights(formats, uploads)
+    found: dict[str, Tensor] = {}
     for weight_name, weight in weights.items():
         names = [name for name in averaged(formats) if (formats[name].weight or DEVICES) == weight_name]
         held = weight > 0
