@@ -94,9 +94,7 @@ def _weighted(values: Tensor, weight: Tensor) -> Tensor:
     weight = weight.to(values.device)
     rows = as_rows(weight, values)
     plain = weight.dim() == 1
-    total: Tensor = (
-        torch.tensordot(weight, values, dims=1) if plain else (rows * values.where(rows > 0, 0.0)).sum(0)
-    )
+    total: Tensor = torch.tensordot(weight, values, dims=1) if plain else (rows * values.where(rows > 0, 0.0)).sum(0)
     return total
 
 
