@@ -56,13 +56,13 @@ class ScheduleOptions:
     """Write the problem of the next round here (.json or .csv)."""
     save: Annotated[Path | None, _option("FILE")] = None
     """Write the result here: .json as --json prints it, .csv one row per scheduled device and round."""
-    bandwidth_hz: Annotated[float | None, _option("FLOAT")] = None
+    bandwidth_hz: Annotated[float | None, _option("X")] = None
     """The uplink band, in place of what the file says."""
-    deadline_s: Annotated[float | None, _option("FLOAT")] = None
+    deadline_s: Annotated[float | None, _option("X")] = None
     """The deadline of devices without their own, in place of what the file says."""
-    rounds: Annotated[int | None, _option("INT")] = None
+    rounds: Annotated[int | None, _option("N")] = None
     """The horizon that budgets are for, in place of what the file says."""
-    hard_budget: Annotated[bool | None, tyro.conf.arg(help_behavior_hint="")] = None
+    hard_budget: Annotated[bool | None, tyro.conf.arg(metavar="yes|no", help_behavior_hint="")] = None
     """Whether nobody may spend more than its battery holds, in place of what the file says."""
     example: Annotated[Literal["json", "csv", "modem"] | None, _option("{json,csv,modem}")] = None
     """Print a problem to start from, and stop; modem: one whose devices have a real modem and a clock to slow."""
