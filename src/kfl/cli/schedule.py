@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from kfl.cli.options import SchedulerName, parse, peek
+from kfl.cli.values import YES_NO
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.terminal import tell_exactly
 from kfl.experiment import Experiment
@@ -96,12 +97,13 @@ def _plain(text: str) -> str:
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:
-    """The arguments with `--example` alone written as `--example json`."""
-    words = list(arguments)
-    if "--example" in words:
-        following = words.index("--example") + 1
-        if not set(words[following : following + 1]) & set(EXAMPLES):
-            words.insert(following, "json")
+    """The arguments with the values of options that can stand alone: `--example json` and `--hard-budget yes`."""
+    words = ["--hard-budget=no" if word in ("--no-hard-budget", "--no_hard_budget") else word for word in arguments]
+    for flag, usual, others in (("--example", "json", EXAMPLES), ("--hard-budget", "yes", YES_NO)):
+        if flag in words:
+            following = words.index(flag) + 1
+            if not set(words[following : following + 1]) & {*others, "none"}:
+                words.insert(following, usual)
     return words
 
 
