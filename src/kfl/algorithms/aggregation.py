@@ -92,10 +92,9 @@ def _weighted(values: Tensor, weight: Tensor) -> Tensor:
     import torch
 
     weight = weight.to(values.device)
-    if weight.dim() == 1:
-        return torch.tensordot(weight, values, dims=1)
     rows = as_rows(weight, values)
-    total: Tensor = (rows * values.where(rows > 0, 0.0)).sum(0)
+    plain = weight.dim() == 1
+    total: Tensor = torch.tensordot(weight, values, dims=1) if plain else (rows * values.where(rows > 0, 0.0)).sum(0)
     return total
 
 
