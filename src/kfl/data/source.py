@@ -146,8 +146,7 @@ def _has_members(folder: Path, members: Mapping[str, int | None]) -> bool:
     """Whether every member of an archive is there as a regular file of its size."""
     paths = {folder / name: size for name, size in members.items()}
     return all(
-        path.is_file() and not path.is_symlink() and size in (None, path.stat().st_size)
-        for path, size in paths.items()
+        path.is_file() and not path.is_symlink() and size in (None, path.stat().st_size) for path, size in paths.items()
     )
 
 
@@ -185,7 +184,8 @@ class _Bar:
         """Some more bytes came."""
         self._received += received
         if self._progress is not None:
-            done = self._before + self._received
+            # pooch counts whole pieces, so that the last one may go beyond the end.
+            done = self._before + min(self._received, self.total or self._received)
             self._progress(done if self._all is None else min(done, self._all), self._all)
 
     def reset(self) -> None:
