@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 # Tests run in parallel processes, each with one torch thread: the models are small.
 WORKERS ?= auto
 
-.PHONY: run test setup lint types floors docs tests browser serve-docs format clean help lock sbom advisories
+.PHONY: run test setup lint types floors docs tests paper browser serve-docs format clean help lock sbom advisories
 
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -46,7 +46,10 @@ docs: setup      ## build the documentation, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict   # not --quiet, which hides warnings; and its notice about a successor is no warning of ours
 
 tests: setup     ## the test suite
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+
+paper: setup     ## judge the paper's claims from the committed results
+	$(BIN)/python -m reproduction claims --out docs/results/paper
 
 browser:         ## install Chromium and its driver, for the tests of the pages
 	@if { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null; then \
@@ -66,18 +69,16 @@ format: setup    ## format in place
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# constraints.txt says which versions; the lock adds the hashes of their files. PyTorch is left out: its files differ by
+# constraints.txt says which versions; the lock, made and attached by the release workflow, adds the hashes of their files. PyTorch is left out: its files differ by
 # processor and come from PyTorch's own index, which pip checks against that index's hashes.
-lock: setup      ## write requirements.lock: the tested versions with the hashes of their files
-	grep -v '^torch==' constraints.txt | $(BIN)/uv pip compile --quiet --generate-hashes --no-deps --no-header --no-annotate - --output-file requirements.lock
+lock: setup      ## write build/requirements.lock: the tested versions with the hashes of their files
+	mkdir -p build && grep -v '^torch==' constraints.txt | $(BIN)/uv pip compile --quiet --generate-hashes --no-deps --no-header --no-annotate - --output-file build/requirements.lock
 
 sbom: setup      ## write build/sbom.json, what is installed here as CycloneDX
 	mkdir -p build
 	$(BIN)/uvx --quiet --from 'cyclonedx-bom>=7,<8' cyclonedx-py environment --of JSON --output-reproducible --output-file build/sbom.json $(BIN)/python
 
-advisories: setup    ## ask PyPI's advisory database about every tested version
-	@$(BIN)/python -c 'import urllib.request as web; web.urlopen("https://pypi.org/pypi/pip/json", timeout=10)' 2>/dev/null || \
-	  { echo "make advisories: the advisory database at pypi.org does not answer; try it where there is a network." >&2; exit 1; }
+advisories: setup    ## ask the advisory database about every tested version; needs a network
 	mkdir -p build && sed 's/+cpu$$//' constraints.txt > build/audited.txt
 	$(BIN)/uvx --quiet --from 'pip-audit>=2.10,<3' pip-audit --no-deps --disable-pip --requirement build/audited.txt
 

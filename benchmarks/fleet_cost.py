@@ -26,8 +26,8 @@ from kfl.algorithms import Algorithm, FedAvg, Kfl
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.local_fleet import LocalFleet
 from kfl.deploy.processes import marked
+from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation import Experiment
 
 ROUNDS = 20
 BEFORE = {

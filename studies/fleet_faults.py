@@ -29,8 +29,9 @@ from kfl.deploy.certificates import make_authority, make_device_key
 from kfl.deploy.local_fleet import LocalFleet
 from kfl.deploy.memory import Memory
 from kfl.deploy.node import NodeOptions, command
+from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation import Experiment, RoundLog
+from kfl.simulation import RoundLog
 
 DEADLINE_S = 12.0
 MOST_ROUNDS = 60

@@ -24,8 +24,8 @@ from benchmarks.machine import machine
 from kfl.algorithms import Kfl
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.local_fleet import LocalFleet
+from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation import Experiment
 
 PROGRAMS = {
     "_worker_process": "worker of a device",

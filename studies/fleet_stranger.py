@@ -28,8 +28,8 @@ from typing import Any
 from kfl.algorithms import Kfl
 from kfl.deploy import FleetSettings, ServerConfig
 from kfl.deploy.local_fleet import LocalFleet
+from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation import Experiment
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -14,7 +14,7 @@ import pytest
 import kfl
 from kfl.core.files import LockedError, only_one
 from kfl.deploy.device import make_setup
-from kfl.simulation import load_run
+from kfl.runfolder import load_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

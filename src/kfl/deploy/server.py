@@ -3,7 +3,7 @@
 Its configuration in the Flower run: `config`, the path of the server's TOML file (`kfl.deploy.settings`), and `folder`,
 its run folder. A new Flower run with the same folder goes on with the round after the last one that was finished.
 
-Rounds, checkpoints, history and summary are the simulator's (`kfl.simulation.runner.Runner`), played with the devices
+Rounds, checkpoints, history and summary are the simulator's (`kfl.runner.Runner`), played with the devices
 behind Flower (`kfl.deploy.flower_fleet`). The run folder is the simulator's too, with four more files:
 
     asked.json      the round in which devices are asked, and who was there, in case it must be played again
@@ -33,8 +33,9 @@ from kfl.deploy.roster import Roster
 from kfl.deploy.settings import ServerConfig
 from kfl.deploy.starter.project import LOG
 from kfl.deploy.status import problems
-from kfl.runfolder import RoundLog, RunFolder, RunReader, describe_environment
-from kfl.simulation.runner import Runner, RunOptions
+from kfl.runfolder import RunFolder, RunReader, describe_environment
+from kfl.runner import Runner, RunOptions
+from kfl.simulation import RoundLog
 from kfl.simulation.world import trace_facts
 
 app = ServerApp()

@@ -302,13 +302,14 @@ def python_code(settings: Settings) -> str:
     return f"""\
 from dataclasses import replace
 
-from kfl.scheduling import {kind}, cell_problem, schedule
-from kfl.wireless import PRESETS
+from kfl.scheduling import {kind}, schedule
+from kfl.wireless import PRESETS, Cell
 
 radio = {radio}
-problem = cell_problem(
-    radio, devices={settings.devices}, rounds={settings.rounds}, seed={settings.seed},
-    flops={settings.flops!r}, payload_bits={settings.payload_bits!r}, samples={settings.samples!r}{hard},
+cell = Cell.build(radio, devices={settings.devices}, seed={settings.seed})
+problem = cell.problem(
+    rounds={settings.rounds}, flops={settings.flops!r}, payload_bits={settings.payload_bits!r},
+    samples={settings.samples!r}{hard},
 )
 result = schedule(problem, {kind}({given}))
 

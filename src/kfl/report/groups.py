@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from kfl.comparison.statistics import Difference, paired_difference
 from kfl.core.config import Table, flatten
 from kfl.core.errors import KflError
 from kfl.core.parse import read_json
@@ -29,7 +30,6 @@ from kfl.core.text import several, shortened
 from kfl.report.figures import FloatArray, band, chart_label, ink, line, numbers, stroke
 from kfl.report.run_data import RunData, read_run
 from kfl.runfolder import LOCAL_ONLY, find_runs, is_run_folder
-from kfl.simulation.statistics import Difference, paired_difference
 
 MAP = "comparison.json"
 """The file of a comparison that says which run belongs to which label."""

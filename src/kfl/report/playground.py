@@ -45,7 +45,6 @@ from kfl.scheduling import (
     DriftScheduler,
     Dual,
     by_part,
-    cell_problem,
     data_weight,
     describe,
     dominant,
@@ -71,11 +70,8 @@ class Play:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.cell = Cell.build(settings.radio, settings.devices, settings.seed)
-        self.problem = cell_problem(
-            settings.radio,
-            settings.devices,
+        self.problem = self.cell.problem(
             settings.rounds,
-            settings.seed,
             flops=settings.flops,
             payload_bits=settings.payload_bits,
             samples=settings.samples,
@@ -123,7 +119,7 @@ class Play:
             decision.chosen,
             decision.compute_energy_j + decision.upload_energy_j,
         )
-        parts_j = {} if self.problem.device is None else energy_parts(observation, decision)
+        parts_j = {} if self.problem.device.is_paper_model else energy_parts(observation, decision)
         return JudgedRound(**vars(one), objective=objective, lower_bound=min(bound, objective), parts_j=parts_j)
 
 

@@ -219,7 +219,7 @@ class RunData:
             return np.concatenate([np.empty(0), *found])
 
         parts: dict[str, FloatArray] | None = None
-        if problem.device is not None:
+        if not problem.device.is_paper_model:
             names = rounds[0].parts_j if rounds else {}
             parts = {name: of_chosen([one.parts_j[name] for one in rounds]) for name in names}
         data = Rounds(
@@ -478,9 +478,9 @@ def _cell(config: Table, devices: int, records: Sequence[dict[str, Any]]) -> Cel
         cell = Cell.build(from_table(CellConfig, radio), devices, seed)
     except (ConfigError, ValueError, OverflowError):
         return None
-    cpu_hz = cell.cpu_hz.copy()
+    cpu_hz = cell.hardware.cpu_hz.copy()
     for record in records:
         device, clock = record.get("device"), record.get("cpu_hz")
         if isinstance(device, int) and 0 <= device < devices and isinstance(clock, float) and math.isfinite(clock):
             cpu_hz[device] = clock
-    return replace(cell, cpu_hz=cpu_hz)
+    return replace(cell, hardware=replace(cell.hardware, cpu_hz=cpu_hz))

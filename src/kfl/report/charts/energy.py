@@ -135,7 +135,7 @@ def devices_table(run: RunData) -> Table:
         share = percent(spent[device] / run.budget_j) if math.isfinite(run.budget_j) else "no budget"
         joules = (quantity(spent[device], "J"), quantity(sending[device], "J"), share)
         place = () if run.cell is None else (f"{run.cell.distance_m[device]:.0f} m",)
-        clock = () if run.cell is None else (quantity(float(run.cell.cpu_hz[device]), "Hz"),)
+        clock = () if run.cell is None else (quantity(float(run.cell.hardware.cpu_hz[device]), "Hz"),)
         found = (str(device), *place, *clock, f"{taken[device]:.0f}", *joules, percent(float(run.accuracy[device])))
         rows.append(found)
     place_, clock_ = ((), ()) if run.cell is None else (("distance",), ("processor",))
