@@ -1,29 +1,25 @@
 """Run folders as pages read them: the same numbers as kfl.load_run, and nothing believed or run."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import kfl
 from kfl.core.errors import RunFolderError
-from kfl.report.measures import device_energy, fairness, spent_curves, totals
-from kfl.runfolder import find_runs, read_run
-
-
-@pytest.fixture
-def copy(runs, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(runs / "kfl", folder)
-    return folder
+from kfl.report import read_run
+from kfl.report.run_data import fairness
+from kfl.runfolder import find_runs
 
 
 def test_a_run_is_read_as_load_run_reads_it(runs):
     run, (experiment, history) = read_run(runs / "kfl"), kfl.load_run(runs / "kfl")
     assert (run.devices, run.planned, run.played) == (experiment.devices, experiment.rounds, len(history.rounds))
     assert (run.algorithm, run.scheduler, run.dataset) == ("kfl", "lyapunov", experiment.dataset)
-    assert run.finished and run.twin is not None and run.twin.algorithm == "local"
+    assert run.finished and run.seed == experiment.seed and "seed" not in run.setting
     for number, log in enumerate(history.rounds):
         mine = run.rounds.round == number
         assert run.rounds.device[mine].tolist() == list(log.devices)
@@ -38,14 +34,46 @@ def test_a_run_is_read_as_load_run_reads_it(runs):
 
 def test_sums_are_those_of_the_summary(runs):
     run, (_, history) = read_run(runs / "kfl"), kfl.load_run(runs / "kfl")
-    sums, summary = totals(run), history.summary
-    for name in ("accuracy", "best_accuracy", "energy_j", "upload_energy_j", "time_s", "bits_up", "uploads"):
-        assert getattr(sums, name) == pytest.approx(summary[name], rel=1e-12), name
-    assert sums.over_budget == summary["devices_over_budget"]
-    assert sums.use_of_budget == pytest.approx(summary["mean_use_of_budget"])
-    assert device_energy(run).max() / run.budget_j == pytest.approx(summary["largest_use_of_budget"])
+    summary = history.summary
+    for name in ("best_accuracy", "energy_j", "upload_energy_j", "time_s", "bits_up", "uploads"):
+        assert getattr(run, name) == pytest.approx(summary[name], rel=1e-12), name
+    assert run.last_accuracy == summary["accuracy"]
+    assert run.over_budget == summary["devices_over_budget"]
+    assert run.use_of_budget == pytest.approx(summary["mean_use_of_budget"])
+    assert run.device_energy_j.max() / run.budget_j == pytest.approx(summary["largest_use_of_budget"])
+    assert run.participation.tolist() == [record["rounds"] for record in history.devices]
+    for device, record in enumerate(history.devices):
+        assert run.device_energy_j[device] == pytest.approx(record["compute_energy_j"] + record["upload_energy_j"])
     assert fairness(run.accuracy).worst_tenth == pytest.approx(history.worst_tenth)
-    assert spent_curves(run)["joules"][-1] == pytest.approx(summary["energy_j"])
+    for unit, values in (
+        ("joules", [log.energy_j for log in history.rounds]),
+        ("seconds", [log.time_s for log in history.rounds]),
+        ("bits", [log.bits_up for log in history.rounds]),
+    ):
+        np.testing.assert_allclose(run.spent[unit], np.cumsum(values))
+
+
+def test_parts_of_the_energy_and_batteries_are_those_of_the_summary(sunny):
+    run, history = read_run(sunny), kfl.load_run(sunny)[1]
+    told = {name: joules for name, joules in history.summary["energy_by_part_j"].items() if joules > 0}
+    assert set(told) == {"computing", "static", "radiating", "circuits", "tail", "receiving"}
+    assert {name: joules.sum() for name, joules in run.parts_j.items()} == pytest.approx(told)
+    found, told = run.batteries, history.summary["batteries"]
+    assert told["empty_rounds"] > 0 and told["harvested_j"] > told["wasted_j"] > 0
+    assert found.mean_j[-1] * run.devices == pytest.approx(told["charge_j"], rel=1e-9)
+    assert found.least_j[-1] == pytest.approx(min(record["charge_j"] for record in history.devices), abs=1e-12)
+    assert found.harvested_j[-1] == pytest.approx(told["harvested_j"], rel=1e-9)
+    assert found.wasted_j[-1] == pytest.approx(told["wasted_j"], rel=1e-9)
+    assert found.spent_j[-1] == pytest.approx(history.summary["energy_j"])
+    assert found.empty.sum() == told["empty_rounds"]
+
+
+@given(arrays(np.float64, st.integers(1, 60), elements=st.floats(0, 1)))
+@settings(deadline=None)
+def test_jains_index_is_between_one_over_n_and_one(accuracy):
+    found = fairness(accuracy)
+    assert 1 / len(accuracy) - 1e-9 <= found.jain <= 1 + 1e-9
+    assert found.worst - 1e-12 <= found.worst_tenth <= found.mean + 1e-12 <= found.best + 1e-9
 
 
 def test_devices_stand_where_they_stood(runs):
