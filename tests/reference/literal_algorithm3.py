@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kfl.scheduling._band import Candidates
+from kfl.scheduling._band_price import Candidates
 from kfl.scheduling._prefix import TIE
 from kfl.scheduling.curve import FloatArray, UploadCurve, log_marginal_saving, share_at_price, upload_energy
 

@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import brentq
 
 from kfl.core.randomness import stream
-from kfl.scheduling import _band
-from kfl.scheduling._band import Candidates
+from kfl.scheduling import _band_price as _band
+from kfl.scheduling._band_price import Candidates
 from kfl.scheduling.curve import CostCurve, UploadCurve
 from kfl.scheduling.device_curve import DeviceCurve
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfl.scheduling import curve
+from kfl.scheduling import _upload_formulas as curve
 
 EPS = np.finfo(float).eps
 

@@ -11,7 +11,7 @@ from scipy.optimize import brentq, minimize_scalar
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.scheduling import DeviceUplink, Dual, Observation, SchedulerState, Status, Uplink, curve
-from kfl.scheduling._band import Candidates, band_log_price
+from kfl.scheduling._band_price import Candidates, band_log_price
 from kfl.scheduling._relaxation import (
     critical_log_prices,
     fitted_shares,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kfl.core.randomness import stream
-from kfl.scheduling._band import Candidates
+from kfl.scheduling._band_price import Candidates
 from kfl.scheduling._prefix import Enclosure, _scan, _search, best_prefix, exact_values
 from kfl.scheduling.allocation import share_band
 from kfl.scheduling.curve import UploadCurve

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kfl.core.randomness import stream
-from kfl.scheduling._band import Candidates
+from kfl.scheduling._band_price import Candidates
 from kfl.scheduling._relaxation import (
     _first_overfull,
     critical_log_prices,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kfl.core.randomness import stream
-from kfl.scheduling._band import Candidates, band_log_price
+from kfl.scheduling._band_price import Candidates, band_log_price
 from kfl.scheduling._relaxation import Relaxation, critical_log_prices, reduced_values, relax, shares_at_price
 from kfl.scheduling._repair import (
     _climb,

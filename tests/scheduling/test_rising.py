@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from kfl.scheduling import _rising
+from kfl.scheduling import _monotone_solvers as _rising
 
 FloatArray = np.ndarray
 pytestmark = pytest.mark.filterwarnings("error")

@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import lambertw
 
-from kfl.scheduling import curve
-from kfl.scheduling._band import log_prices
+from kfl.scheduling import _upload_formulas as curve
+from kfl.scheduling._band_price import log_prices
 from kfl.scheduling.curve import CostCurve, UploadCurve
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -13,15 +13,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kfl.scheduling.curve import (
-    CostCurve,
-    FloatArray,
-    Index,
-    UploadCurve,
-    energy_scale,
-    min_share,
-    required_exponent,
-)
+from kfl.scheduling._upload_formulas import energy_scale, min_share, required_exponent
+from kfl.scheduling.curve import CostCurve, FloatArray, Index, UploadCurve
 from kfl.scheduling.device_curve import DeviceCurve
 from kfl.wireless import DeviceCosts, transmit_power
 
