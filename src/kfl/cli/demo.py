@@ -65,7 +65,7 @@ METHODS: dict[str, Algorithm] = {
     "fedavg": FedAvg(local_steps=20, learning_rate=0.0125),
 }
 """What is compared, each with the settings that were best for it in this cell on seeds 100 and 101
-(`python -m studies.demo_search`)."""
+(`python -m reproduction.demo_search`)."""
 
 SETTING = Experiment(
     dataset="mnist-5k",
