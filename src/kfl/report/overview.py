@@ -161,7 +161,7 @@ def commands(run: RunData) -> str:
     """How to do it again."""
     where = shlex.quote(str(run.path))
     again = f"kfl run --config {shlex.quote(str(run.path / 'config.toml'))}"
-    lines = [again] if run.finished else [f"kfl resume {where}", f"kfl watch {where}"]
+    lines = [again] if run.finished else [f"kfl resume {where}", f"kfl report {where} --live"]
     return "\n".join([*lines, f"kfl report {where}"])
 
 

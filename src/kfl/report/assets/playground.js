@@ -117,7 +117,7 @@
       }
     } catch (trouble) {
       if (trouble.name === "AbortError") return;
-      wrong("The playground's server does not answer; is kfl playground still running?");
+      wrong("The playground's server does not answer; is kfl schedule --play still running?");
     }
     main.removeAttribute("aria-busy");
     document.body.dataset.settled = "yes";
