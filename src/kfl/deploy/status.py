@@ -19,7 +19,8 @@ from kfl.algorithms import Rejection
 from kfl.core.errors import RunFolderError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy.logs import iso
-from kfl.runfolder import RoundLog, RunReader, is_run_folder, read_run
+from kfl.report import read_run
+from kfl.runfolder import RoundLog, RunReader, is_run_folder
 
 SCHEMA = 1
 """Version of what `to_dict` gives; `status.schema.json` describes it. Fields are added under the same version; one that
