@@ -134,10 +134,9 @@ def _retrieve(url: str, folder: Path, file: RemoteFile, bar: _Bar, processor: An
             processor=processor,
             downloader=pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_S, chunk_size=1 << 16),
         )
-    except requests.HTTPError as problem:
-        raise ConnectionError(problem.response.reason or problem.response.status_code) from problem
     except requests.RequestException as problem:
-        raise ConnectionError(str(problem)) from problem
+        reason = "" if problem.response is None else problem.response.reason
+        raise ConnectionError(reason or str(problem)) from problem
     except ValueError as problem:
         raise DataError(f"{url} is not the expected file: its md5 is not {file.md5}.") from problem
 
