@@ -43,7 +43,7 @@ from kfl.deploy import FleetSettings
 from kfl.deploy.belief import Belief, believe
 from kfl.deploy.profile import Profile
 from kfl.deploy.validation import lower_counts
-from kfl.engine.factory import make_engine
+from kfl.engine.plan import make_engine
 from kfl.models import SplitModel
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation.round import begin, play_round

@@ -88,7 +88,7 @@ def _warm_up() -> None:
     import torch
 
     import kfl.deploy.worker
-    import kfl.engine.factory
+    import kfl.engine.plan
     import kfl.experiment
     import kfl.simulation.fleet  # noqa: F401
 
