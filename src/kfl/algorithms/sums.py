@@ -1,7 +1,7 @@
 """Aggregation as sums: a server that needs Σ_k D_k x_k and Σ_k D_k alone need not see what a single device sent.
 
 `Algorithm.summation` says how a round's uploads become such sums and how the server goes on from them; a fleet can then
-add them under masks (`kfl.deploy.secure`). An algorithm whose server compares or trains on single uploads has none.
+add them under masks (`kfl_fleet.secure`). An algorithm whose server compares or trains on single uploads has none.
 """
 
 from __future__ import annotations

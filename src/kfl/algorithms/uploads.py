@@ -93,7 +93,7 @@ def usable(uploads: Sequence[Upload], formats: UploadFormat) -> tuple[list[Uploa
 
     All are checked together first: on a GPU every single check waits for the device. Only if something is wrong is
     each checked alone. Another type is accepted where its values fit; a fleet, which knows what its devices run, is
-    stricter (`kfl.deploy.validation`).
+    stricter (`kfl_fleet.server.verdicts`).
     """
     if _all_sound(uploads, formats):
         return list(uploads), []

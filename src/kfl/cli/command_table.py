@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Literal
 
 from kfl.cli.demo import SENSORS_NAME
-from kfl.cli.main import COMMANDS, serve
+from kfl.cli.main import COMMANDS, added_commands, serve
 from kfl.cli.options import ALGORITHM_NAMES, MODELS, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
 from kfl.core.errors import KflError
 from kfl.data import DATASETS
@@ -80,7 +80,7 @@ _OF_METAVAR: dict[str, tuple[Kind, tuple[str, ...]]] = {"CELL": ("words", (SENSO
 def commands() -> list[Command]:
     """Every command of kfl, in the order of its help; commands of commands follow the one they belong to."""
     found = []
-    for name, (address, text) in COMMANDS.items():
+    for name, (address, text) in {**COMMANDS, **added_commands()}.items():
         nested: dict[str, tuple[str, str]] = getattr(_module(address), "COMMANDS", {})
         inner = [Command((name, word), line, _arguments(its, [])) for word, (its, line) in nested.items()]
         first = (Argument(INNER, "", "words", tuple(nested)),) if nested else _arguments(address, [])
