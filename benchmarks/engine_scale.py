@@ -23,9 +23,10 @@ from kfl.algorithms import Kfl
 from kfl.data import partition
 from kfl.engine import LocalData, RoundKey
 from kfl.engine.factory import make_engine
+from kfl.experiment import Experiment
 from kfl.models import State
+from kfl.runner import run
 from kfl.scheduling import Uniform
-from kfl.simulation import Experiment, run
 
 SIZES = (100, 100_000)
 SAMPLES, CHOSEN = 500, 20

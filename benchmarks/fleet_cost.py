@@ -23,8 +23,8 @@ from pathlib import Path
 from benchmarks.machine import machine
 from benchmarks.relay import Relay
 from kfl.algorithms import Algorithm, FedAvg, Kfl
+from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation import Experiment
 from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet.local.fleet import LocalFleet
 from kfl_fleet.local.processes import marked

@@ -17,8 +17,8 @@ from statistics import mean
 
 import kfl
 from kfl.algorithms import ALGORITHMS
+from kfl.comparison import run_many
 from kfl.scheduling import RoundRobin
-from kfl.simulation import run_many
 from kfl.wireless import PRESETS
 
 NAMES = ("kfl", "fedavg", "local")

@@ -29,8 +29,9 @@ from types import FrameType
 
 from benchmarks.machine import machine
 from kfl.algorithms import Kfl
+from kfl.experiment import Experiment
+from kfl.runner import run
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation import Experiment, run
 from kfl_fleet import FleetSettings, ServerConfig
 from studies.chaos.checks import INVARIANTS, Checker
 from studies.chaos.faults import WEIGHTS, Fault, draw

@@ -24,8 +24,9 @@ from typing import Any
 from benchmarks.machine import machine
 from kfl.algorithms import Kfl, Rejection
 from kfl.core.refusals import describe, stored_refusal
+from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation import Experiment, RoundLog
+from kfl.simulation import RoundLog
 from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet.device.memory import Memory
 from kfl_fleet.device.node import NodeOptions, command

@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.machine import machine
 from kfl.algorithms import Kfl
+from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation import Experiment
 from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet.local.fleet import LocalFleet
 

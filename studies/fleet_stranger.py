@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from kfl.algorithms import Kfl
+from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
-from kfl.simulation import Experiment
 from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet.local.fleet import LocalFleet
 

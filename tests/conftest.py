@@ -1,7 +1,10 @@
-"""One thread per test process: the models are small, and processes run side by side."""
+"""One thread per test process, one hypothesis profile, and tests that share a fixture on one worker."""
 
 import os
 import signal
+
+import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -9,3 +12,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # interrupt must hear it, however the tests themselves were started.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples in every run: a failure is a change of the code, never of the draw. Slow machines are no failure.
+settings.register_profile("kfl", derandomize=True, deadline=None, database=None)
+settings.load_profile("kfl")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file that share a module-scoped fixture on one worker, so that it is made once."""
+    for item in items:
+        shared = getattr(item, "_fixtureinfo", None)
+        definitions = shared.name2fixturedefs.values() if shared else ()
+        if any(one.scope == "module" for chain in definitions for one in chain) and not list(
+            item.iter_markers("xdist_group")
+        ):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))

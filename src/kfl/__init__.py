@@ -34,12 +34,13 @@ if TYPE_CHECKING:
         SelfKnowledge,
         SharedStem,
     )
-    from kfl.comparison import Comparison, compare
+    from kfl.comparison import Comparison, compare, run_many
     from kfl.core.errors import KflError
     from kfl.data import Dataset, load_dataset
     from kfl.experiment import Experiment, Faults
     from kfl.models import SplitModel
-    from kfl.runfolder import History, load_run
+    from kfl.runfolder import load_run
+    from kfl.runner import resume, run
     from kfl.scheduling import (
         AllDevices,
         AllocationProblem,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
         Uniform,
         allocate,
     )
-    from kfl.simulation import resume, run, run_many
+    from kfl.simulation import History
     from kfl.wireless import CellConfig
 
 _LAZY = {
@@ -80,7 +81,7 @@ _LAZY = {
     "FixedKnowledge": "kfl.algorithms",
     "FixedSet": "kfl.scheduling",
     "GreedyEnergy": "kfl.scheduling",
-    "History": "kfl.runfolder",
+    "History": "kfl.simulation",
     "Kfl": "kfl.algorithms",
     "KflError": "kfl.core.errors",
     "LgFedAvg": "kfl.algorithms",
@@ -96,9 +97,9 @@ _LAZY = {
     "compare": "kfl.comparison",
     "load_dataset": "kfl.data",
     "load_run": "kfl.runfolder",
-    "resume": "kfl.simulation",
-    "run": "kfl.simulation",
-    "run_many": "kfl.simulation",
+    "resume": "kfl.runner",
+    "run": "kfl.runner",
+    "run_many": "kfl.comparison",
 }
 """Where each public name comes from: it is imported when it is first used, so that help need not wait for PyTorch."""
 

@@ -27,7 +27,7 @@ pair = st.tuples(st.integers(1, 2), st.integers(1, 2))
     samples=st.integers(1, 5),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_shape_gives_the_convolution_and_its_gradients(
     channels, outputs, image, kernel, stride, padding, dilation, samples, seed
 ):
@@ -154,7 +154,7 @@ def test_gradients_of_gradients_and_function_transforms_still_work():
     more=st.tuples(st.integers(0, 9), st.integers(0, 70)),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pooling_gives_the_bits_of_pytorch_with_equal_numbers_and_what_is_no_number(cell, more, seed):
     draw = torch.Generator().manual_seed(seed)
     image = torch.randint(-2, 3, (2, 3, cell[0] + more[0], cell[1] + more[1]), generator=draw).float()

@@ -30,7 +30,7 @@ windows = st.builds(
 shapes = st.tuples(sizes, sizes, st.integers(1, 6), st.integers(5, 8), st.integers(5, 8))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(window=windows, shape=shapes, filters=st.sampled_from([1, 5, 80]))
 def test_all_three_passes_equal_each_device_alone(window, shape, filters):
     draw = torch.Generator().manual_seed(0)

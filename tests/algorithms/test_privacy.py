@@ -60,7 +60,7 @@ def test_composition_by_privacy_loss_distributions():
     assert privacy_cost(private(5.0), 30, COUNTS).epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.floats(0.5, 20), st.integers(1, 300), st.floats(1e-8, 0.1))
 def test_more_rounds_less_noise_or_smaller_delta_cost_more(z, rounds, delta):
     here = privacy_cost(private(z), rounds, COUNTS, delta)
@@ -82,7 +82,7 @@ def release(x, y, classes=4):
     return sums, np.bincount(y, minlength=classes)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000), st.floats(0.1, 10), st.booleans())
 def test_one_sample_moves_the_release_by_at_most_the_sensitivity(seed, clip, labels):
     """In units of the noise (2 S z for sums, 2 z for counts) with z = 1, any replacement is at most 1."""
@@ -106,7 +106,7 @@ def test_one_sample_moves_the_release_by_at_most_the_sensitivity(seed, clip, lab
             assert change == pytest.approx(2 * clip / size)  # the bound is reached
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.booleans())
 def test_a_body_that_changes_in_any_way_stays_within_the_unconditional_bound(seed, labels):
     """ε with training inverts to noise over sensitivity; every feature is replaced by its opposite."""

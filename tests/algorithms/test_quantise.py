@@ -27,7 +27,7 @@ from kfl.engine import RoundKey
 numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(numbers, st.integers(1, 31), st.booleans())
 def test_error_is_bounded_and_codes_fit(values, bits, at_random):
     exact = torch.tensor(values)
@@ -119,7 +119,7 @@ def test_impossible_numbers_of_bits_are_refused(bits):
         Kfl(bits_per_value=bits).validate()
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.lists(numbers, min_size=1, max_size=4), st.integers(1, 32))
 def test_what_is_packed_is_what_is_declared_and_charged_and_lies_on_the_grid(parts, bits):
     sizes, values = [len(part) for part in parts], torch.tensor([value for part in parts for value in part])

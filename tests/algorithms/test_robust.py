@@ -195,7 +195,7 @@ def within(value, honest):
 
 
 @given(poisoned_reports(lambda n: (n - 1) // 2))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_median_stays_within_the_honest_range_below_one_half(case):
     honest, reports = case
     assert within(coordinate_median(reports), honest)
@@ -206,14 +206,14 @@ def test_the_median_stays_within_the_honest_range_below_one_half(case):
         lambda trim: st.tuples(st.just(trim), poisoned_reports(lambda n: min(math.ceil(trim * n), (n - 1) // 2)))
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_trimmed_mean_stays_within_the_honest_range_up_to_its_share(case):
     trim, (honest, reports) = case
     assert within(trimmed_mean(reports, trim), honest)
 
 
 @given(poisoned_reports(lambda n: (n - 1) // 2), st.lists(numbers, min_size=2, max_size=2), st.floats(1, 1e12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_clipped_mean_moves_no_further_than_an_honest_report_below_one_half(case, centre, claim):
     """Whatever the liars say, and however many samples they claim."""
     honest, reports = case

@@ -90,7 +90,7 @@ def test_trim_is_how_much_is_left_out():
     assert moved(after("trimmed", few, trim=0.1))[0] == pytest.approx(4.5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     honest=st.lists(st.tuples(*[st.floats(-5, 5, width=16)] * 3), min_size=3, max_size=7),
     poison=st.lists(st.tuples(*[st.floats(-(2.0**100), 2.0**100)] * 3), max_size=2),

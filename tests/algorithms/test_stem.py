@@ -97,7 +97,7 @@ def test_what_does_not_make_sense_is_refused(options, sentence):
         SharedStem(**options).validate()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.integers(1, 12), st.lists(st.lists(st.floats(-5, 5, width=32), min_size=6, max_size=6), min_size=1, max_size=8)
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kfl
-from kfl.comparison import read_entries
+from kfl.comparison._folder import read_entries
 
 y = np.arange(120) % 4
 DATA = kfl.Dataset.from_arrays(np.random.default_rng(0).normal(size=(120, 6)) + y[:, None], y)

@@ -19,14 +19,15 @@ import kfl
 from kfl.cli.display import ManyDisplay, print_summary
 from kfl.cli.main import main
 from kfl.cli.options import new_folder
+from kfl.comparison.many import run_paths
 from kfl.core.config import dump_toml
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_json
+from kfl.progress import Progress
 from kfl.report import build_report
 from kfl.report.page import asset
 from kfl.runfolder import RunFolder, RunReader
 from kfl.scheduling import Status
-from kfl.simulation.many import Progress, run_paths
 from tests.reference.nasty_names import NASTY, harmless
 from tests.reference.runs import made_up_run
 

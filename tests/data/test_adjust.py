@@ -17,7 +17,7 @@ def split_of(seed: int, m: int = 2):
 
 
 @given(seed=st.integers(0, 50), most=st.integers(1, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_limit_keeps_a_subset_and_every_class_it_has_room_for(seed: int, most: int) -> None:
     before = split_of(seed)
     after = limit_samples(before, LABELS, most, seed)
@@ -31,7 +31,7 @@ def test_a_limit_keeps_a_subset_and_every_class_it_has_room_for(seed: int, most:
 
 
 @given(seed=st.integers(0, 50), count=st.integers(1, 20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_new_class_is_new_and_the_only_one_tested(seed: int, count: int) -> None:
     before = split_of(seed)
     after = add_new_class(before, LABELS, TESTS, count, seed)

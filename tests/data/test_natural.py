@@ -26,7 +26,7 @@ def owner(data: Dataset, split: str, rows) -> set[str]:
 
 
 @given(st.lists(st.integers(1, 12), min_size=2, max_size=9).filter(lambda n: max(n) > 1), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_sample_stays_with_whoever_made_it(counts, seed):
     data = people(counts, seed=seed)
     found = DataSettings(split="natural", devices=0).for_data(data).partition(data)

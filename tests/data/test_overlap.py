@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.data import Dataset, limit_tested, partition
-from kfl.experiment import DataSettings
-from kfl.simulation import Experiment, build_world
+from kfl.experiment import DataSettings, Experiment
+from kfl.simulation import build_world
 
 LABELS = np.arange(600) % 10
 TESTS = np.arange(200) % 10
@@ -22,7 +22,7 @@ def overlap(devices: int, seed: int, m: int, samples: int, train=LABELS, test=TE
 
 
 @given(devices=st.integers(1, 60), seed=st.integers(0, 9), m=st.integers(1, 10), samples=st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_device_has_what_was_asked_for(devices: int, seed: int, m: int, samples: int) -> None:
     split = overlap(devices, seed, m, samples)
     assert split.devices == devices
@@ -135,7 +135,7 @@ def test_clear_words_about_bad_numbers() -> None:
 
 
 @given(most=st.integers(1, 30), seed=st.integers(0, 20))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_only_some_devices_are_tested(most: int, seed: int) -> None:
     before = partition("shards", LABELS, TESTS, classes=10, devices=20, seed=seed)
     after = limit_tested(before, most, seed)

@@ -13,7 +13,7 @@ from kfl.data import Partition, partition
 from kfl.data._dealing import assign_distinct, level_fill, skim
 from kfl.data.holdout import largest_remainder
 
-PROPERTY = settings(max_examples=60, deadline=None)
+PROPERTY = settings(max_examples=60)
 
 
 @st.composite

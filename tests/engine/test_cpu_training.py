@@ -54,7 +54,7 @@ def assert_same(slow, fast, tolerance=1e-11):
             torch.testing.assert_close(other[name], one[name], atol=tolerance, rtol=tolerance)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     samples=some.integers(2, 40) | some.integers(200, 240),  # from 200 on, zero columns are left out
     inputs=some.integers(1, 30),
@@ -85,7 +85,7 @@ def mixtures(engine, mixing):
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     samples=some.integers(2, 40) | some.integers(200, 240),
     inputs=some.integers(1, 30),
@@ -208,7 +208,7 @@ def test_one_step_goes_down_the_slope_that_differences_of_the_loss_have(model, s
         torch.testing.assert_close(taken, slope, atol=2e-6, rtol=2e-6)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(depth=some.integers(1, 3), width=some.integers(1, 9), samples=some.integers(1, 20))
 def test_any_depth_of_dense_layers(depth, width, samples):
     data = local_data((5,), samples, devices=2)

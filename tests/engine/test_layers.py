@@ -25,7 +25,7 @@ def test_draws_are_uniform_and_independent():
     assert float(((buckets - 1000) ** 2 / 1000).sum()) < 160  # χ² with 99 degrees of freedom: 1 in 10⁴
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**63 - 1), p=st.floats(0.05, 0.9))
 def test_a_row_of_a_stack_draws_what_it_would_alone(seed, p):
     x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)) + 3
@@ -51,7 +51,7 @@ def test_dropout_keeps_the_mean_and_leaves_evaluation_alone():
     assert torch.equal(whole.amin(2), whole.amax(2)) and 0.3 < float((whole[..., 0] == 0).float().mean()) < 0.7
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(real=st.integers(2, 6), extra=st.integers(0, 4))
 def test_batch_norm_sees_the_samples_that_weigh_something(real, extra):
     draw = torch.Generator().manual_seed(real)
@@ -65,7 +65,7 @@ def test_batch_norm_sees_the_samples_that_weigh_something(real, extra):
     torch.testing.assert_close(dict(together.named_buffers()), dict(alone.named_buffers()))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(extra=st.integers(0, 4))
 def test_a_sample_alone_is_normalised_by_the_running_statistics(extra):
     norm = nn.BatchNorm1d(3).double()

@@ -13,7 +13,7 @@ import pytest
 
 import kfl
 from kfl.core.files import LockedError, only_one
-from kfl.simulation import load_run
+from kfl.runfolder import load_run
 from kfl_fleet.setup import make_setup
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfl.core.trace import open_trace
 from kfl.core.units import dbm_to_watt
 from kfl.experiment import Experiment
 from kfl.experiment.traces import AVAILABLE, open_traces
 from kfl.wireless import Cell, CellConfig, GainTrace, HarvestTrace, uplink_rate
+from kfl.wireless.trace import open_trace
 
 FOLDER = Path(__file__).parents[2] / "examples" / "traces"
 

@@ -46,7 +46,7 @@ def exact_limit(weights: list[int], largest: float) -> float:
 @example([1, 26, 27, 27], 1 / 3)
 @example([0, 7, 0], 0.1)
 @example([0, 0], 0.5)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_limit_is_the_largest_that_leaves_nobody_more(weights, largest):
     wanted = exact_limit(weights, largest)
     # A second column of other size shows that columns have nothing to do with each other.

@@ -42,7 +42,7 @@ def content(header, numbers=b""):
         max_size=3,
     ),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_goes_in_comes_out_bit_for_bit(values, found):
     found = {name: np.array(array) for name, array in found.items()}
     table, back = unpack(pack(values, {name: torch.from_numpy(array) for name, array in found.items()}))
@@ -71,7 +71,7 @@ def test_large_arrays_are_a_part_of_their_own_that_messages_have_in_common():
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_are_read_or_refused_in_a_sentence(data):
     for parts in ((data,), (frame(data),), (frame(data, squeezed=True),), (frame(content(data)),)):
         try:

@@ -301,7 +301,7 @@ def shares(weights, t):
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=2, max_size=8), st.floats(0.05, 1.0))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_share_is_above_the_cap_and_the_cut_is_the_smallest_that_does_it(counts, largest):
     weights, most = np.array(counts, dtype=float), max(largest, 1 / len(counts))
     form = {"samples": ArrayFormat((), "float64", "samples")}

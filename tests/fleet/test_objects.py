@@ -26,7 +26,7 @@ seconds = st.floats(0, 2e9, allow_nan=False)
 
 
 @given(uint64, texts, st.floats(allow_nan=False), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=300))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_numbers_texts_and_bytes_are_written_as_google_writes_them(number, text, real, signed, data):
     ours = pb.uint(1, number) + pb.text(2, text) + pb.double(7, real)
     theirs = message_pb2.Metadata(run_id=number, message_id=text, ttl=real)
@@ -40,7 +40,7 @@ def test_numbers_texts_and_bytes_are_written_as_google_writes_them(number, text,
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_are_fields_or_a_value_error(data):
     try:
         found = pb.read(data)
@@ -80,7 +80,7 @@ def announced(message):
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=2, unique=True), uint64, texts, seconds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_question_is_read_as_flower_wrote_it(parts, run, group, ttl):
     message = asked(to_record(tuple(parts)), run_id=run, group_id=group, ttl=ttl)
     found = read_message(*announced(message))
@@ -95,7 +95,7 @@ def test_a_question_is_read_as_flower_wrote_it(parts, run, group, ttl):
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=2, unique=True), st.floats(0, 10))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_reply_has_the_names_that_flower_gives_it(parts, after_s):
     question = asked(RecordDict())
     ours = reply(read_message(*announced(question)), tuple(parts), after_s)
@@ -115,7 +115,7 @@ def test_a_reply_has_the_names_that_flower_gives_it(parts, after_s):
 
 
 @given(st.integers(1, 8), texts)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_an_error_has_the_name_that_flower_gives_it(code, reason):
     question = asked(RecordDict())
     ours = error_reply(read_message(*announced(question)), code, reason, 1.0)

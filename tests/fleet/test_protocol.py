@@ -35,7 +35,7 @@ anything = st.one_of(
 
 
 @given(st.text(max_size=600))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_scrubbed_text_is_one_short_line_without_controls_or_paths(text):
     line = scrub(text)
     assert len(line) <= 200
@@ -58,7 +58,7 @@ def test_scrubbing_keeps_the_sentence_and_drops_what_a_terminal_would_obey():
 
 
 @given(anything)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_version_but_ours_is_refused_in_a_sentence(version):
     if type(version) is int and version == PROTOCOL_VERSION:
         check_version({"protocol": version})
@@ -74,7 +74,7 @@ def test_a_profile_survives_its_own_message_and_infinity_is_a_budget():
 
 
 @given(st.sampled_from(sorted(PROFILE.values())), anything)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_profile_with_any_field_replaced_is_read_or_refused_but_never_breaks(name, value):
     values = {**PROFILE.values(), name: value}
     try:

@@ -67,7 +67,7 @@ def sums(draw: st.DrawFn) -> tuple[np.ndarray, int, float, dict[str, set[int]]]:
     return values.astype(f"<u{bits // 8}"), bits, draw(st.floats(0.1, 1.0)), gone
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(sums())
 def test_any_dropouts_up_to_the_threshold_are_survived_and_one_more_is_not(
     case: tuple[np.ndarray, int, float, dict[str, set[int]]],
@@ -95,7 +95,7 @@ def test_thirty_percent_of_ten_may_drop_out_at_any_step_and_forty_may_not(step: 
         play(vectors, bits=32, share=2 / 3, gone={step: {0, 3, 4, 9}})
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(SEED, st.sampled_from([4, 6, 8]), st.sets(st.integers(0, 11), max_size=2))
 def test_masks_among_neighbours_alone_cancel_too(seed: int, neighbours: int, gone: set[int]) -> None:
     vectors = np.random.default_rng(seed).integers(0, 2**32 - 1, (12, 5), dtype=np.uint32)
@@ -217,7 +217,7 @@ def solved(points: dict[int, int]) -> int:
     return rows[0][-1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.binary(min_size=16, max_size=16), st.sets(st.integers(0, 600), min_size=1, max_size=7), st.data())
 def test_shares_are_points_of_one_polynomial_and_any_enough_of_them_give_the_secret(
     secret: bytes, holders: set[int], data: st.DataObject
@@ -234,7 +234,7 @@ def test_shares_are_points_of_one_polynomial_and_any_enough_of_them_give_the_sec
             join({holder: shares[holder] for holder in some[1:]}, threshold)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.binary(min_size=16, max_size=16), st.binary(min_size=16, max_size=16))
 def test_one_share_too_few_fits_every_secret(secret: bytes, other: bytes) -> None:
     """For whatever secret one may guess there is a last share that makes it the answer."""
@@ -251,7 +251,7 @@ def test_one_share_too_few_fits_every_secret(secret: bytes, other: bytes) -> Non
 # ── Numbers ──────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(SEED, st.integers(1, 600), st.sampled_from([32, 64]), st.floats(1e-6, 1e9), st.floats(0.0, 3.0))
 def test_a_sum_of_codes_is_the_sum_of_clipped_values_within_the_stated_error(
     seed: int, devices: int, bits: int, bound: float, spread: float
@@ -269,7 +269,7 @@ def test_a_sum_of_codes_is_the_sum_of_clipped_values_within_the_stated_error(
     assert lost == int((np.abs(values) > bound).sum())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 500), st.integers(1, 2**20), SEED)
 def test_whole_numbers_are_exact(devices: int, most: int, seed: int) -> None:
     assume(devices * most < 2**30)
@@ -299,7 +299,7 @@ def test_values_that_are_not_numbers_are_never_encoded() -> None:
 # ── What travels ─────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.one_of(st.binary(max_size=300), st.integers(0, 5).map(lambda n: n.to_bytes(4, "little") * 40)))
 def test_strange_bytes_are_refused_in_a_sentence(data: bytes) -> None:
     for read in (Keys.unpack, Revealed.unpack, unpack_keys, unpack_boxes, unpack_devices):

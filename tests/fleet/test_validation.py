@@ -83,7 +83,7 @@ def test_what_cannot_be_an_upload_is_refused_with_its_reason(arrays, said):
 
 
 @given(st.lists(st.integers(-5, 40), min_size=3, max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_counts_are_used_exactly_when_each_is_within_what_was_declared(counts):
     fine = all(0 <= n <= most for n, most in zip(counts, PROFILE.samples_per_class, strict=True))
     try:
@@ -120,7 +120,7 @@ numbers = st.one_of(st.floats(), st.integers(-(10**6), 10**6), st.none(), st.tex
 
 
 @given(numbers, numbers)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_energy_is_believed_exactly_when_it_is_a_number_within_what_can_be(compute, upload):
     limits = EnergyLimits(compute_j=50.0, upload_j=2.0)
 
@@ -132,7 +132,7 @@ def test_energy_is_believed_exactly_when_it_is_a_number_within_what_can_be(compu
 
 
 @given(*[st.floats(1e-6, 1e6)] * 3, *[st.floats(0, 1e9)] * 2)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_plan_itself_is_always_plausible(power, radio, deadline, compute, upload):
     limits = energy_limits(power, radio, deadline, compute, upload)
     assert refuse_energy(compute, upload, limits) is None
@@ -141,7 +141,7 @@ def test_the_plan_itself_is_always_plausible(power, radio, deadline, compute, up
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.floats(0, 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_quorum_is_a_share_of_the_chosen(usable, chosen, quorum):
     counts = has_quorum(usable, chosen, quorum)
     assert counts or usable < quorum * chosen

@@ -11,8 +11,8 @@ import pytest
 
 import kfl
 from kfl.core.errors import KflError, StoppedError
+from kfl.export import FinishedRun
 from kfl.runfolder import RunReader
-from kfl.simulation.export import FinishedRun
 from tests.reference.runs import SMALL, data, difference
 
 CASES = 150

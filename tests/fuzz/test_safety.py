@@ -29,9 +29,9 @@ from kfl.data import load_dataset
 from kfl.data.idx import IdxFile, read_idx
 from kfl.data.parquet import read_table
 from kfl.data.storage import Decoded, cached
+from kfl.export import FinishedRun
 from kfl.runfolder import RunReader
 from kfl.runfolder._tensors import rows_sum
-from kfl.simulation.export import FinishedRun
 from tests.reference.runs import SMALL, data, difference
 
 SOURCE = Path(kfl.__file__).parent

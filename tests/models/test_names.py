@@ -13,8 +13,9 @@ import torch
 import kfl
 from kfl.cli.main import main
 from kfl.core.errors import ConfigError, ModelError
+from kfl.export import export_models, load_model
 from kfl.models import MODELS, PAPER_WIDTHS, WIDTHS, architectures, default_widths, fleet_from_name, read_model
-from kfl.simulation import build_world, export_models, load_model
+from kfl.simulation import build_world
 
 
 def test_every_named_network_can_be_built_with_its_own_widths():

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 import kfl
-from kfl.runfolder import History, RoundLog, RunFolder, Snapshot, kept_rounds, totals
+from kfl.runfolder import RunFolder, Snapshot, kept_rounds
 from kfl.scheduling import Status, Uniform
+from kfl.simulation import History, RoundLog
+from kfl.simulation.logs import totals
 
 SAME = ("config.toml", "rounds.jsonl", "trail.jsonl", "devices.json", "server.npz")
 """Files that must be equal to the byte; environment.json and summary.json hold times."""

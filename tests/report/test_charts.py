@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -80,7 +80,6 @@ def test_every_device_has_its_accuracy(run, history):
 
 
 @given(arrays(np.float64, st.integers(1, 60), elements=st.floats(0, 1)))
-@settings(deadline=None)
 def test_jains_index_is_between_one_over_n_and_one(accuracy):
     found = fairness(accuracy)
     assert 1 / len(accuracy) - 1e-9 <= found.jain <= 1 + 1e-9

@@ -74,7 +74,7 @@ def test_settings_of_presets_are_the_presets():
                 assert getattr(state.radio, field.name) == getattr(PRESETS[state.cell], field.name)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_an_address_holds_every_setting(data):
     drawn = {}

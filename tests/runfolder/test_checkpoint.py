@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from kfl.core.errors import RunFolderError
-from kfl.runfolder import Checkpoints, RunState
+from kfl.runfolder import Checkpoints
 from kfl.scheduling import SchedulerState
+from kfl.simulation import RunState
 from kfl.wireless import Batteries, Fading
 
 

@@ -142,7 +142,7 @@ def random_problem(seed: int, devices: int = 6) -> AllocationProblem:
 
 
 @given(seeds, st.floats(-6, 6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_scaling_all_weights_changes_only_the_price(seed: int, log_factor: float) -> None:
     one, factor = random_problem(seed), 10.0**log_factor
     first, second = allocate(one), allocate(replace(one, weight=np.asarray(one.weight) * factor))
@@ -151,7 +151,7 @@ def test_scaling_all_weights_changes_only_the_price(seed: int, log_factor: float
 
 
 @given(seeds, st.floats(-2, 2))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_scaling_band_and_payload_together_changes_only_the_energy(seed: int, log_factor: float) -> None:
     """B → cB, payload → c payload, p_max → c p_max: the same exponents and signal-to-noise ratios."""
     one, c = random_problem(seed), 10.0**log_factor
@@ -167,7 +167,7 @@ def test_scaling_band_and_payload_together_changes_only_the_energy(seed: int, lo
 
 
 @given(seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_scaling_gain_and_noise_together_changes_nothing(seed: int) -> None:
     one = random_problem(seed)
     scaled = replace(one, noise_w_per_hz=4e-18, gain=np.asarray(one.gain) * 1e3)
@@ -175,7 +175,7 @@ def test_scaling_gain_and_noise_together_changes_nothing(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_order_of_devices_does_not_matter(seed: int) -> None:
     one = random_problem(seed)
     order = np.random.default_rng(seed).permutation(6)
@@ -185,7 +185,7 @@ def test_the_order_of_devices_does_not_matter(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_one_more_device_makes_the_band_dearer_and_nobody_richer(seed: int) -> None:
     one = random_problem(seed)
     fewer = allocate(replace(one, included=np.arange(6) < 5))

@@ -61,7 +61,7 @@ def test_the_saving_is_the_slope_of_the_energy() -> None:
 
 
 @given(st.floats(-600, 600), st.floats(-600, 600))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_inverse_is_monotone_and_closes_the_circle(first: float, second: float) -> None:
     low, high = sorted((first, second))
     x = curve.inverse_marginal_saving(np.array([low, high]))
@@ -133,7 +133,7 @@ def test_min_share_exists_exactly_when_the_whole_band_is_enough() -> None:
 
 
 @given(st.floats(-12, 2), st.floats(-6, 1), st.floats(0.001, 30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_share_for_energy_spends_exactly_the_energy(log_a: float, log_b: float, factor: float) -> None:
     a, b = 10.0**log_a, 10.0**log_b
     energy = a * b * (1 + factor)

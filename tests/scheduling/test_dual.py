@@ -154,7 +154,7 @@ def test_the_gap_is_at_most_one_devices_worth(devices: int, empty: float) -> Non
             assert (out & (worth > state.queue_j * observation.base_energy_j)).sum() > devices / 20
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     devices=st.integers(1, 14),
     seed=st.integers(0, 10_000),

@@ -323,7 +323,7 @@ def test_nobody_chosen_is_served_quietly() -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_hard_budget_is_never_overspent(seed: int) -> None:
     """It is a floor on the share: batteries from far too small to ample, uploads from cheap to most of them."""
     rng = np.random.default_rng(seed)

@@ -205,7 +205,7 @@ devices = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(devices, min_size=1, max_size=6), st.sampled_from([".json", ".csv"]), st.text(max_size=5))
 def test_round_trip(tmp_path_factory, table, suffix, letters):
     safe = "".join(letter for letter in letters if letter.isprintable())
@@ -253,7 +253,7 @@ def test_wrong_values_of_the_cell_name_the_field(field, value):
 
 
 @given(st.text(max_size=60) | st.text('{}[]",:ab0 \n#=', max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_text_is_read_or_refused_with_a_sentence(text):
     try:
         read_problem(text + "\n")
@@ -269,7 +269,7 @@ json_values = st.recursive(
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_values_are_scheduled_or_refused_with_a_sentence(data):
     """Whatever stands in a field, the answer is a decision in finite numbers or a sentence; never a traceback."""
     names = st.sampled_from([*DEVICE_FIELDS, "gains", "gains_db"])

@@ -56,7 +56,7 @@ def observed(config: CellConfig, seed: int, payload_bits: float = 20480.0) -> Ob
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(CELLS, st.integers(0, 1000), st.sampled_from([Uniform(count=3), AllDevices(), Dual(v=0.1)]), st.booleans())
 def test_a_decision_spends_what_base_and_curve_say(config, seed, scheduler, blocks) -> None:
     seen = observed(config, seed)

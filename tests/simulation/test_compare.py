@@ -8,13 +8,13 @@ import pytest
 
 import kfl
 from kfl.algorithms import ALGORITHMS, FedAvg, FedRep, Kfl, Local
+from kfl.comparison.entries import configured, line_up, pick_reference, read_settings, summarise_rows
+from kfl.comparison.records import MOST_POINTS, curve, read_records, record, write_records
 from kfl.core.errors import ConfigError, ModelError, RunFolderError
 from kfl.plots.curves import curves_of, plot_curves, y_range
 from kfl.plots.style import spread_out
-from kfl.runfolder import History, RoundLog
 from kfl.scheduling import Status
-from kfl.simulation.compare import configured, line_up, pick_reference, read_settings, summarise_rows
-from kfl.simulation.records import MOST_POINTS, curve, read_records, record, write_records
+from kfl.simulation import History, RoundLog
 
 
 def log(number, accuracy, devices=(0, 1), energy=0.5, status=None):

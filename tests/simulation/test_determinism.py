@@ -10,7 +10,7 @@ import torch
 import kfl
 from kfl.algorithms import ALGORITHMS
 from kfl.cli.main import main
-from kfl.simulation.runner import CUBLAS_WORKSPACE, deterministic_algorithms
+from kfl.runner import CUBLAS_WORKSPACE, deterministic_algorithms
 from tests.reference.runs import SMALL, data, difference
 
 SHORT = replace(SMALL, rounds=5)

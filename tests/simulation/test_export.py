@@ -13,7 +13,8 @@ from torch import nn
 import kfl
 from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import ConfigError, RunFolderError
-from kfl.simulation import build_world, export_models, load_model
+from kfl.export import export_models, load_model
+from kfl.simulation import build_world
 from tests.reference.algorithms import small
 
 SMALL = kfl.Experiment(devices=6, rounds=2, widths=(8, 12), scheduler=kfl.Uniform(count=2))

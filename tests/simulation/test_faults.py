@@ -120,7 +120,7 @@ def test_faults_that_do_not_hit_change_nothing(data, calm):
     st.floats(0.05, 0.9),
     st.integers(0, 2**32),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_one_fault_never_shifts_anothers_draws(first, chance, second, other, seed):
     everybody = list(range(40))
     alone = Faults(**{first: chance}).strike(seed, 3, everybody, 40)
@@ -161,7 +161,7 @@ def test_devices_join_and_leave_at_random_rounds_for_good():
 @pytest.mark.parametrize(
     "scheduler", [kfl.Uniform(count=4), RoundRobin(count=3), Lyapunov(v=0.1)], ids=lambda s: s.name
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(chances=st.lists(st.floats(0, 0.5), min_size=6, max_size=6), seed=st.integers(0, 99), budget=st.floats(0.1, 3))
 def test_a_hard_budget_is_never_overdrawn_and_the_accounts_add_up(data, scheduler, chances, seed, budget):
     """Budgets of none to a few rounds' worth: a round of these small models costs about a millijoule."""
@@ -201,7 +201,7 @@ def test_every_algorithm_survives_every_fault(data, name):
 
 
 @given(st.integers(0, 10**6), st.integers(0, 50))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_corrupt_upload_is_refused_or_harmless(seed, round_index):
     """Rubbish in the row of a class the device does not hold harms nobody; all else is refused."""
     good = Upload(1, {"means": torch.ones(4, 3), "counts": torch.tensor([5.0, 0.0, 2.0, 0.0])})

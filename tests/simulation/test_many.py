@@ -15,9 +15,9 @@ import torch
 
 import kfl
 from kfl.algorithms import Kfl, Local
+from kfl.comparison import RunsFailedError, run_many
+from kfl.comparison.many import run_paths
 from kfl.core.errors import ConfigError, KflError
-from kfl.simulation import RunsFailedError, run_many
-from kfl.simulation.many import run_paths
 
 SMALL = kfl.Experiment(devices=6, rounds=3, widths=(8, 12), scheduler=kfl.Uniform(count=2))
 FOUR = [replace(SMALL, algorithm=algorithm, seed=seed) for algorithm in (Kfl(), Local()) for seed in (0, 1)]

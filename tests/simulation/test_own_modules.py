@@ -18,8 +18,9 @@ from kfl.data import LocalData
 from kfl.engine import RoundKey
 from kfl.engine.base import Plan
 from kfl.engine.sequential import batches
-from kfl.simulation import build_world, load_model
-from kfl.simulation.runner import RunOptions, run_world
+from kfl.export import load_model
+from kfl.runner import RunOptions, run_world
+from kfl.simulation import build_world
 from tests.reference.own_modules import MIXABLE, ODD
 from tests.reference.runs import data, difference
 

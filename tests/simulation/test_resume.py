@@ -19,11 +19,11 @@ from kfl.experiment.faults import Faults
 from kfl.runfolder import Checkpoints
 from kfl.runfolder._checkpoint import _pack_rest, _unpack_rest
 from kfl.runfolder._tensors import read_rows, rows_sum, write_rows
+from kfl.runner import RunOptions, run_world
 from kfl.scheduling import Lyapunov, RoundRobin
 from kfl.simulation import build_world
 from kfl.simulation.fleet import finite
 from kfl.simulation.round import begin, play_round
-from kfl.simulation.runner import RunOptions, run_world
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from tests.reference.algorithms import small
 

@@ -14,7 +14,7 @@ from torch import nn
 import kfl
 from kfl.algorithms import FedAvg, Upload
 from kfl.cli.display import sentences
-from kfl.runfolder import RoundLog
+from kfl.simulation import RoundLog
 
 DRAW = np.random.default_rng(0)
 DATA = kfl.Dataset.from_arrays(DRAW.normal(size=(120, 6)), np.arange(120) % 4)

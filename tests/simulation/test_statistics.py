@@ -6,12 +6,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from kfl.simulation.statistics import holm, paired_difference, spread
+from kfl.comparison.statistics import holm, paired_difference, spread
 
 fractions = st.floats(0, 1, allow_nan=False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(fractions, fractions), min_size=2, max_size=12))
 def test_the_interval_is_that_of_scipys_paired_t_test(pairs):
     ours, theirs = {s: a for s, (a, _) in enumerate(pairs)}, {s: b for s, (_, b) in enumerate(pairs)}

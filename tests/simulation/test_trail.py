@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kfl
@@ -54,7 +54,6 @@ def test_kept_rounds_are_few_and_hold_both_ends(rounds):
     st.lists(st.lists(st.floats(-1e30, 1e30), min_size=3, max_size=3), min_size=1, max_size=4),
     st.lists(st.floats(0, 1), max_size=5),
 )
-@settings(deadline=None)
 def test_a_line_is_read_as_it_was_written(number, rows, accuracy):
     knowledge = np.array(rows)
     known = np.arange(len(rows)) % 2 == 0

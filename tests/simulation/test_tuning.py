@@ -7,9 +7,7 @@ import pytest
 
 from kfl.algorithms import ALGORITHMS, FedRep, Kfl, Local
 from kfl.algorithms.base import require
-from kfl.core.errors import ConfigError
-from kfl.simulation.statistics import Spread
-from kfl.simulation.tuning import (
+from kfl.comparison.search import (
     LEARNING_RATES,
     Outcome,
     Trial,
@@ -20,6 +18,8 @@ from kfl.simulation.tuning import (
     refuse_reported_seeds,
     search,
 )
+from kfl.comparison.statistics import Spread
+from kfl.core.errors import ConfigError
 
 
 def test_every_algorithm_gets_as_many_different_trials():

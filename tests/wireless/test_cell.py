@@ -77,7 +77,7 @@ def test_downlink_time_comes_off_the_deadline() -> None:
     power_dbm=st.floats(-60.0, 50.0),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_broadcast_is_never_longer_than_reserved(error, margin_db, power_dbm, seed) -> None:
     """At the planned rate: who can decode it by the true gain hears it, and nobody else."""
     config = CellConfig(channel_error=error, channel_margin_db=margin_db, downlink_power_dbm=power_dbm)

@@ -35,7 +35,7 @@ def test_rate_is_shannons() -> None:
     assert upload_time(0.0, 0.0) == 0.0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     share=st.floats(1e-4, 1.0),
     bits=st.floats(1.0, 1e6),

@@ -83,7 +83,7 @@ def test_a_harvest_of_none_leaves_the_digest_as_it_was():
     assert dataclasses.replace(plain, radio=battery).digest() != plain.digest()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     period=st.floats(60.0, 4e5),
     t=st.integers(0, 50),
@@ -139,7 +139,7 @@ def test_panels_and_clouds_stay_within_their_ranges_and_belong_to_device_and_day
     assert days.min() >= 0.5 and days.max() <= 1 and days.mean() == pytest.approx(0.75, rel=0.02)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_trace_is_integrated_as_a_sum_over_seconds_is(tmp_path_factory, data):
     times = sorted(data.draw(st.lists(st.integers(1, 999), max_size=30)))
@@ -234,7 +234,7 @@ def test_a_bad_trace_is_answered_with_a_sentence(tmp_path, content, words):
     assert words in str(error.value) and str(path) in str(error.value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), capacity=st.floats(0.1, 100), fraction=st.floats(0, 1))
 def test_no_joule_of_a_battery_is_lost_or_made(data, capacity, fraction):
     batteries = Batteries.charged(capacity, fraction, 3)

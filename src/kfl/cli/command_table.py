@@ -18,7 +18,7 @@ from kfl.core.errors import KflError
 from kfl.data import DATASETS
 from kfl.models import WIDTHS
 from kfl.report.trackers import TRACKERS
-from kfl.sharing import LABELS, published
+from kfl.sharing import LABELS
 
 Kind = Literal["none", "text", "file", "folder", "run", "words", "words or file", "list"]
 """What a value is: none for a flag, a run folder, one of some words or else a file, several with commas between."""
@@ -62,7 +62,6 @@ _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "--schedulers": ("list", SCHEDULER_NAMES),
     "--reference": ("words", ALGORITHM_NAMES),
     "--methods": ("list", tuple(LABELS)),
-    "--conditions": ("list", tuple(published())),
     "--scheduler": ("words", SCHEDULER_NAMES),
     "--radio": ("words", RADIO_NAMES),
     **{f"--radio.{field}": ("words", tuple(kind.registry())) for field, kind in MODELS.items()},

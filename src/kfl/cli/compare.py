@@ -23,13 +23,13 @@ from kfl.cli.setting import (
     listed,
     parse_setting,
 )
+from kfl.comparison.entries import STANDARD, configured, read_settings
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.terminal import tell
 from kfl.experiment import Experiment, class_of
 from kfl.plots import Axis
 from kfl.scheduling import Scheduler, Uniform
-from kfl.simulation.compare import STANDARD, configured, read_settings
 
 if TYPE_CHECKING:
     from kfl.comparison import Comparison
@@ -223,8 +223,7 @@ class RunsFailed(Exception):  # noqa: N818  # it carries what did not fail
 def execute(entries: dict[str, Experiment], seeds: Sequence[int], folder: Path, options: CompareOptions) -> Comparison:
     """Run everything that is missing, showing progress."""
     from kfl.cli.display import ManyDisplay
-    from kfl.comparison import Comparison, compare
-    from kfl.simulation.many import RunsFailedError
+    from kfl.comparison import Comparison, RunsFailedError, compare
 
     setting = options.setting
     with ManyDisplay("comparing", quiet=setting.quiet) as display:

@@ -22,6 +22,8 @@ from kfl.cli.demo_words import ALONE, account, columns, introduction, lines_of, 
 from kfl.cli.options import parse, whole_numbers, worker_count
 from kfl.cli.plain_text import for_encoding, plot, table
 from kfl.cli.setting import interrupted
+from kfl.comparison.entries import line_up, summarise_rows
+from kfl.comparison.records import RESULTS, Record, read_records, record, write_records
 from kfl.core import terminal
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import ConfigError, KflError
@@ -29,12 +31,10 @@ from kfl.core.files import write_atomic
 from kfl.core.names import markdown_table
 from kfl.experiment import Experiment
 from kfl.scheduling import Lyapunov
-from kfl.simulation.compare import line_up, summarise_rows
-from kfl.simulation.records import RESULTS, Record, read_records, record, write_records
 from kfl.wireless import PRESETS, CellConfig
 
 if TYPE_CHECKING:
-    from kfl.runfolder import History
+    from kfl.simulation import History
 
 SENSORS = CellConfig(
     bandwidth_hz=250e3,
@@ -65,7 +65,7 @@ METHODS: dict[str, Algorithm] = {
     "fedavg": FedAvg(local_steps=20, learning_rate=0.0125),
 }
 """What is compared, each with the settings that were best for it in this cell on seeds 100 and 101
-(`python -m studies.demo_search`)."""
+(`python -m reproduction.demo_search`)."""
 
 SETTING = Experiment(
     dataset="mnist-5k",
@@ -194,7 +194,7 @@ def execute(
 ) -> tuple[list[Record], KflError | None]:
     """Run what is not finished; a record of each run that is, in the order of the experiments, and what failed."""
     from kfl.cli.display import ManyDisplay
-    from kfl.simulation.many import RunsFailedError, run_many
+    from kfl.comparison import RunsFailedError, run_many
 
     problem: KflError | None = None
     histories: Sequence[History | None]

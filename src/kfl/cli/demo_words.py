@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from kfl.cli.plain_text import PlotLine
+from kfl.comparison.entries import Row
+from kfl.comparison.records import Record
+from kfl.comparison.statistics import Difference, Spread, paired_difference
 from kfl.core.text import DASH, bit_count, in_short, quantity
 from kfl.experiment import Experiment
 from kfl.plots.curves import LABELS, curves_of
 from kfl.scheduling import describe
-from kfl.simulation.compare import Row
-from kfl.simulation.records import Record
-from kfl.simulation.statistics import Difference, Spread, paired_difference
 
 ALONE, TWIN, KNOWLEDGE = "local", "fixed-knowledge", "kfl"
 ONE_SEED_TIE = 0.04

@@ -1,4 +1,4 @@
-"""What a person sees of runs: progress (`kfl.simulation.progress`), a summary when they are done, tables."""
+"""What a person sees of runs: progress (`kfl.progress`), a summary when they are done, tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from kfl import progress
 from kfl.core.names import fenced, for_markdown, for_terminal, markdown_table
 from kfl.core.terminal import plain_console, tell_exactly
 from kfl.core.text import bit_count, duration, fine_percent, percent, quantity, several
-from kfl.runfolder import History
 from kfl.scheduling import by_part, describe, dominant
-from kfl.simulation import progress
+from kfl.simulation import History
 from kfl.wireless import ENERGY_PARTS
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, write, say how to load."""
     options = parse(ExportOptions, arguments, "kfl export", DESCRIPTION)
     from kfl.core.text import percent, quantity
-    from kfl.simulation.export import FinishedRun, export_models
+    from kfl.export import FinishedRun, export_models
 
     run = FinishedRun.open(options.run)
     devices = (

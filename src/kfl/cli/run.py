@@ -39,7 +39,7 @@ from kfl.report.trackers import Tracking, tracker_names
 from kfl.runfolder import JOB, LOCAL_ONLY, read_note, write_note
 
 if TYPE_CHECKING:
-    from kfl.runfolder import RoundLog
+    from kfl.simulation import RoundLog
     from kfl.simulation.world import World
 
 DESCRIPTION = """Run an experiment: federated learning on a fleet of simulated devices.
@@ -138,7 +138,7 @@ class Job:
 def execute(experiment: Experiment, folder: Path, job: Job, *, quiet: bool = False) -> int:
     """Run the experiment and, unless it is one already, its local-only twin; then print the summary."""
     from kfl.cli.display import RunDisplay, print_summary
-    from kfl.simulation.runner import run
+    from kfl.runner import run
 
     how: dict[str, Any] = {
         "data_dir": job.data_dir,

@@ -41,15 +41,15 @@ from kfl.cli.options import (
     with_radio_fields,
     worker_count,
 )
+from kfl.comparison.entries import configured, read_settings, refuse_mixed_models
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.terminal import tell
 from kfl.data import short_name
 from kfl.experiment import Experiment, common_settings
-from kfl.simulation.compare import configured, read_settings, refuse_mixed_models
 
 if TYPE_CHECKING:
-    from kfl.runfolder import History
-    from kfl.simulation.many import Progress
+    from kfl.progress import Progress
+    from kfl.simulation import History
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Setting:
     ) -> tuple[Sequence[History | None], KflError | None]:
         """Run what is not finished in the folder; returns the histories, None where a run failed, and the failure."""
         from kfl.cli.display import ManyDisplay
-        from kfl.simulation.many import RunsFailedError, run_many
+        from kfl.comparison import RunsFailedError, run_many
 
         def show(progress: Progress) -> None:
             display.on_progress(progress)

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from kfl.algorithms import Algorithm
 from kfl.cli.options import new_folder, numbers, peek, whole_numbers, worker_count
 from kfl.cli.setting import Setting, command_line, interrupted, parse_setting
+from kfl.comparison.records import RESULTS
+from kfl.comparison.search import LEARNING_RATES
+from kfl.comparison.store import Execution, ResultStore
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.terminal import tell
 from kfl.core.text import several
-from kfl.experiment import Experiment
-from kfl.sharing import LABELS, STANDARD, Condition, Study, answers, chosen, columns, page, published, sentences, unfit
+from kfl.sharing import LABELS, STANDARD, Answer, Condition, Study, answers, chosen, columns, page, sentences, unfit
 from kfl.sharing.methods import with_settings
 from kfl.sharing.tables import MARKS, OVERVIEW, count_questions, overview
-from kfl.simulation.records import RESULTS
-from kfl.simulation.store import Execution, ResultStore
-from kfl.simulation.tuning import LEARNING_RATES
 
 DESCRIPTION = f"""Does it share? Put methods that upload something beside twins that upload nothing.
 
   kfl sharing                                       the embedded digits, 30 devices with 20 samples each and 30 rounds,
                                                     whatever the defaults below are; a minute or two
   kfl sharing --dataset my-data.npz --model cnn     your own data: every option of kfl run applies to all methods alike
-  kfl sharing --published                           the conditions of the documentation; a GPU, or days
   kfl sharing --from FOLDER                         show the results of a folder again, without running anything
 
-Out come a table and a picture: points over the best twin, paired by seed and corrected for the number of questions,
-against the bits that a device uploads in a round. Finished runs are never repeated, so an interrupted command continues
+Out comes a table: points over the best twin, paired by seed and corrected for the number of questions, and the bits
+that a device uploads in a round. Finished runs are never repeated, so an interrupted command continues
 where it was. Methods: {", ".join(LABELS)}; other algorithms by name, and package.module:Class of your own."""
 
 FIRST: dict[str, object] = {
@@ -66,10 +65,6 @@ class SharingOptions:
     """Seeds of the search; never those that are reported."""
     learning_rates: Annotated[str, tyro.conf.arg(metavar="RATES")] = ",".join(map(str, LEARNING_RATES))
     """Learning rates that the search tries with every value of a method's main parameter."""
-    published: bool = False
-    """The conditions of the documentation instead of one of your own."""
-    conditions: Annotated[str, tyro.conf.arg(metavar="NAMES")] = "all"
-    """With --published: which of them, separated by commas."""
     keep_runs: bool = False
     """Keep the run folders as well, not only their results."""
     source: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FOLDER")] = None
@@ -78,10 +73,25 @@ class SharingOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, run what is missing, answer."""
+    if "--published" in arguments:
+        raise KflError("The published study is python -m reproduction twins, in a clone of the repository.")
     options, experiment = parse_setting(SharingOptions, with_first(arguments), "kfl sharing", DESCRIPTION)
-    study, left_out = _study(options, experiment)
+    title = f"{experiment.dataset}: {experiment.devices} devices, {experiment.rounds} rounds"
+    study, left_out = study_of(options, [Condition("own", title, experiment)], experiment.algorithm)
     folder = options.setting.out or options.source or new_folder("sharing", experiment.dataset)
     command = command_line("sharing", arguments, None if options.source else folder)
+    return answer(options, study, left_out, folder, command)
+
+
+def answer(
+    options: SharingOptions,
+    study: Study,
+    left_out: dict[str, str],
+    folder: Path,
+    command: str,
+    draw: Callable[[Sequence[Answer], Path], Sequence[Path]] | None = None,
+) -> int:
+    """Run what is missing and show what there is, with a picture where `draw` makes one; the exit status."""
     problem: KflError | None = None
     if options.source is None:
         try:
@@ -91,16 +101,16 @@ def main(arguments: Sequence[str]) -> int:
     elif not list(options.source.glob("results*.jsonl")):
         raise ConfigError("from", options.source, f"a folder that kfl sharing wrote; it has no {RESULTS}")
     store = ResultStore.open(options.source or folder)
-    show(study, store, left_out, folder, command)
+    show(study, store, left_out, folder, command, draw)
     if problem is not None:
         raise problem
     return 0
 
 
 def with_first(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with the setting of the first example where they name no data, config or published condition."""
+    """The arguments, with the setting of the first example where they name no data and no config."""
     words = list(arguments)
-    if peek(words, "dataset") is not None or peek(words, "config") is not None or "--published" in words:
+    if peek(words, "dataset") is not None or peek(words, "config") is not None:
         return words
     for name, value in FIRST.items():
         option = name.replace("_", "-")
@@ -115,16 +125,11 @@ def with_first(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-def _study(options: SharingOptions, experiment: Experiment) -> tuple[Study, dict[str, str]]:
+def study_of(
+    options: SharingOptions, conditions: Sequence[Condition], start: Algorithm | None
+) -> tuple[Study, dict[str, str]]:
     """What is asked, without the methods that the networks do not allow, and why not."""
-    labels = [word for word in options.methods.replace(" ", "").split(",") if word]
-    start = None if options.published else experiment.algorithm
-    if options.published:
-        conditions = _published(options.conditions)
-    else:
-        title = f"{experiment.dataset}: {experiment.devices} devices, {experiment.rounds} rounds"
-        conditions = [Condition("own", title, experiment)]
-    methods = chosen(labels, start)
+    methods = chosen([word for word in options.methods.replace(" ", "").split(",") if word], start)
     if options.setting.settings is not None:
         methods = with_settings(methods, options.setting.settings)
     study = Study(
@@ -139,19 +144,10 @@ def _study(options: SharingOptions, experiment: Experiment) -> tuple[Study, dict
     return replace(study, methods={label: methods[label] for label in methods if label not in problems}), problems
 
 
-def _published(names: str) -> list[Condition]:
-    known = published()
-    words = list(known) if names == "all" else [word for word in names.replace(" ", "").split(",") if word]
-    for word in words:
-        if word not in known:
-            raise ConfigError("conditions", word, f"one of {', '.join(known)}", choices=known)
-    return [known[word] for word in words]
-
-
 def _play(study: Study, folder: Path, options: SharingOptions) -> KflError | None:
     """Run what is missing; what failed, or None."""
     from kfl.cli.display import ManyDisplay
-    from kfl.simulation.many import RunsFailedError
+    from kfl.comparison import RunsFailedError
 
     setting = options.setting
     execution = Execution(
@@ -174,10 +170,16 @@ def _play(study: Study, folder: Path, options: SharingOptions) -> KflError | Non
     return None
 
 
-def show(study: Study, store: ResultStore, left_out: dict[str, str], folder: Path, command: str) -> None:
-    """Print the tables, and write them and the picture into the folder."""
+def show(
+    study: Study,
+    store: ResultStore,
+    left_out: dict[str, str],
+    folder: Path,
+    command: str,
+    draw: Callable[[Sequence[Answer], Path], Sequence[Path]] | None = None,
+) -> None:
+    """Print the tables, and write them and the picture, if one is drawn, into the folder."""
     from kfl.cli.display import print_table
-    from kfl.sharing.picture import draw
 
     # A result of other settings under the same name is not this study's.
     runs = study.runs(study.found(store))
@@ -188,21 +190,19 @@ def show(study: Study, store: ResultStore, left_out: dict[str, str], folder: Pat
     questions = count_questions(found)
     if len(found) > 1:
         print_table(overview(found), OVERVIEW, [MARKS])
-    for answer in found:
-        print_table(
-            columns(answer), answer.condition.title, sentences(answer, questions, left_out, searched=study.searched)
-        )
+    for one in found:
+        print_table(columns(one), one.condition.title, sentences(one, questions, left_out, searched=study.searched))
     folder.mkdir(parents=True, exist_ok=True)
     text = page(found, left_out, command, searched=study.searched)
     write_atomic(folder / "sharing.md", text.encode())
     if study.searched and any(name in store.rows for name in study.search_runs()):
         _write_settings(study, store, folder)
     try:
-        files = draw(found, folder)
+        files = [] if draw is None else draw(found, folder)
     except MissingExtraError as problem:
         tell(problem, file=sys.stderr)
         files = []
-    tell(f"The table is {folder / 'sharing.md'}", *[f"The picture is {files[0]}"] * bool(files))
+    tell(f"The table is {folder / 'sharing.md'}", *(f"The picture is {file}" for file in files[:1]))
 
 
 def _write_settings(study: Study, store: ResultStore, folder: Path) -> None:

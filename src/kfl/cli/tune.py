@@ -21,15 +21,8 @@ from kfl.cli.setting import (
     kept_folder,
     parse_setting,
 )
-from kfl.comparison.tables import mean_and_deviation
-from kfl.core.config import dump_toml, to_table
-from kfl.core.files import write_atomic
-from kfl.core.terminal import tell
-from kfl.core.text import DASH, in_short, several
-from kfl.experiment import Experiment
-from kfl.runfolder import History
-from kfl.simulation.compare import STANDARD, line_up
-from kfl.simulation.tuning import (
+from kfl.comparison.entries import STANDARD, line_up
+from kfl.comparison.search import (
     LEARNING_RATES,
     Outcome,
     Trial,
@@ -39,6 +32,13 @@ from kfl.simulation.tuning import (
     refuse_reported_seeds,
     search,
 )
+from kfl.comparison.tables import mean_and_deviation
+from kfl.core.config import dump_toml, to_table
+from kfl.core.files import write_atomic
+from kfl.core.terminal import tell
+from kfl.core.text import DASH, in_short, several
+from kfl.experiment import Experiment
+from kfl.simulation import History
 
 DESCRIPTION = """Give every algorithm the same small search: learning rate × its own main parameter.
 

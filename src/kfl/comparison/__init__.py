@@ -1,15 +1,30 @@
-"""Anything beside anything: labelled experiments on the same seeds, in one table and one plot."""
+"""Compare anything: labelled experiments over seeds, none run twice; one table and one plot."""
 
-from kfl.comparison._compare import Comparison, compare
-from kfl.comparison._folder import COMPARISON, read_entries
-from kfl.comparison.tables import columns, sentences, title_of
+from __future__ import annotations
 
-__all__ = [
-    "COMPARISON",
-    "Comparison",
-    "columns",
-    "compare",
-    "read_entries",
-    "sentences",
-    "title_of",
-]
+from typing import TYPE_CHECKING, Any
+
+from kfl.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from kfl.comparison._compare import Comparison, compare
+    from kfl.comparison.entries import Row
+    from kfl.comparison.many import RunsFailedError, run_many
+    from kfl.comparison.statistics import Difference, Spread
+
+_LAZY = {
+    "Comparison": "kfl.comparison._compare",
+    "Difference": "kfl.comparison.statistics",
+    "Row": "kfl.comparison.entries",
+    "RunsFailedError": "kfl.comparison.many",
+    "Spread": "kfl.comparison.statistics",
+    "compare": "kfl.comparison._compare",
+    "run_many": "kfl.comparison.many",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return lazy_exports(__name__, _LAZY, name)
+
+
+__all__ = ["Comparison", "Difference", "Row", "RunsFailedError", "Spread", "compare", "run_many"]

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kfl.comparison._folder import read_entries, read_reference, write_entries
+from kfl.comparison.entries import Row, pick_reference, refuse_mixed_models, summarise_rows, with_seeds
+from kfl.comparison.many import run_many, run_paths, settled
+from kfl.comparison.records import RESULTS, Record, data_note, label_of, read_records, record, write_records
 from kfl.comparison.tables import columns, sentences, title_of
 from kfl.core.errors import ConfigError, KflError, RunFolderError
+from kfl.core.lazy import import_object
 from kfl.core.names import for_markdown, for_terminal, markdown_table
 from kfl.experiment import Experiment
-from kfl.simulation.compare import Row, pick_reference, refuse_mixed_models, summarise_rows, with_seeds
-from kfl.simulation.many import Progress, run_many, run_paths, settled
-from kfl.simulation.records import RESULTS, Record, data_note, label_of, read_records, record, write_records
+from kfl.progress import Progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -300,9 +302,11 @@ class Comparison:
 
         The figure is written to `file` (png, svg or pdf), if there is one, and returned.
         """
-        from kfl.plots import plot_curves
-
-        return plot_curves(self.records, x, [] if file is None else [Path(file)], self.title)
+        # Plots are a layer above this one and know records; what draws them is found by name.
+        figure: Figure = import_object("kfl.plots:plot_curves")(
+            self.records, x, [] if file is None else [Path(file)], self.title
+        )
+        return figure
 
 
 def _flat(line: Record) -> dict[str, Any]:

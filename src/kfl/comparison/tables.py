@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kfl.comparison.entries import Row
+from kfl.comparison.records import Record, label_of
+from kfl.comparison.statistics import Difference, Spread
 from kfl.core.text import DASH, bit_count, in_short, quantity, several
 from kfl.scheduling import describe
-from kfl.simulation.compare import Row
-from kfl.simulation.records import Record, label_of
-from kfl.simulation.statistics import Difference, Spread
 
 
 def columns(rows: Sequence[Row], records: Sequence[Record], reference: str) -> dict[str, list[str]]:

@@ -64,7 +64,7 @@ class DivergedError(KflError):
     """The training of most devices ran off to infinity. It would again: the same run always ends like this."""
 
 
-class NobodyError(KflError):
+class InfeasibleRunError(KflError):
     """No device of a fleet can ever take part, so that nothing would be learnt."""
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
-from kfl.core.trace import Quantity, Trace, open_trace, true_or_false
 from kfl.wireless import GainTrace, HarvestTrace
+from kfl.wireless.trace import Quantity, Trace, open_trace, true_or_false
 
 if TYPE_CHECKING:
     from kfl.experiment._experiment import Experiment

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from kfl.simulation.records import Record
+    from kfl.comparison.records import Record
 
     FloatArray = NDArray[np.float64]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
+from kfl.comparison.records import curve
 from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.names import for_plot
 from kfl.plots.curves import LABELS, Axis
 from kfl.plots.style import plain_axes, style_of
-from kfl.simulation.records import curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from kfl.runfolder import History
+    from kfl.simulation import History
 
 SIZE_IN = (6.4, 3.8)
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from kfl.comparison.statistics import Difference, paired_difference
 from kfl.core.config import Table, flatten
 from kfl.core.parse import read_json
 from kfl.core.text import several, shortened
@@ -29,7 +30,6 @@ from kfl.experiment import identity_fields
 from kfl.report.chart import FloatArray, band, ink, line, numbers, stroke
 from kfl.report.words import chart_label
 from kfl.runfolder import RunData, find_runs, is_run_folder, read_run
-from kfl.simulation.statistics import Difference, paired_difference
 
 MAP = "comparison.json"
 """The file of a comparison that says which run belongs to which label."""

@@ -32,7 +32,7 @@ a folder names; `read_run` gives the same as arrays, and `load_run` the real Exp
 """
 
 from kfl.runfolder._arrays import Rounds, RunData, read_run
-from kfl.runfolder._checkpoint import Checkpoints, RunState
+from kfl.runfolder._checkpoint import Checkpoints
 from kfl.runfolder._environment import describe_environment, given_as_objects
 from kfl.runfolder._files import (
     JOB,
@@ -47,11 +47,11 @@ from kfl.runfolder._files import (
     runs_in,
     write_note,
 )
-from kfl.runfolder._history import History, Incident, RoundLog, totals
 from kfl.runfolder._read import RunReader, load_experiment, load_run
 from kfl.runfolder._snapshot import Snapshot, kept_rounds, snapshot
 from kfl.runfolder._tensors import as_safetensors, device_name, require_safetensors
 from kfl.runfolder._write import RunFolder
+from kfl.simulation import History, Incident, RoundLog, RunState  # they were here until version 1.0
 
 __all__ = [
     "JOB",
@@ -84,6 +84,5 @@ __all__ = [
     "require_safetensors",
     "runs_in",
     "snapshot",
-    "totals",
     "write_note",
 ]

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from kfl.core.config import Table, from_table
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.runfolder import _files as files
-from kfl.runfolder._history import PER_DEVICE, Incident, RoundLog
 from kfl.runfolder._read import RunReader
 from kfl.runfolder._snapshot import Snapshot
 from kfl.scheduling import Status
+from kfl.simulation.logs import PER_DEVICE, Incident, RoundLog
 from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
 
 FloatArray = NDArray[np.float64]

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kfl.core.arrays import read_npz
 from kfl.core.errors import RunFolderError
@@ -36,13 +35,11 @@ from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json, read_json
 from kfl.runfolder._tensors import read_rows, rows_sum, write_rows
 from kfl.scheduling import SchedulerState
+from kfl.simulation.state import RunState
 from kfl.wireless import Batteries, Fading
 
 if TYPE_CHECKING:
     from kfl.models import State
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 FORMAT_VERSION = 1
 LONGEST_S = 30.0
@@ -55,30 +52,6 @@ FIELDS = {"round": int, "rest": str, "rows": dict, "sums": dict, "identity": str
 """What a checkpoint must hold."""
 
 log = logging.getLogger("kfl")
-
-
-@dataclass(frozen=True, eq=False)
-class RunState:
-    """All that a run carries from one round to the next. A checkpoint is this."""
-
-    round: int
-    """The next round to play."""
-    server: State
-    devices: dict[int, State]
-    """States of the devices that ever trained; any other device is still its seed."""
-    scheduler: SchedulerState
-    compute_energy_j: FloatArray
-    """Spent so far, per device."""
-    upload_energy_j: FloatArray
-    taken: IntArray
-    """Rounds each device took part in."""
-    correct: IntArray
-    """Correct test predictions of each device when last tested."""
-    fading: Fading | None
-    untested: frozenset[int] = frozenset()
-    """Devices whose model changed since they were last tested."""
-    batteries: Batteries | None = None
-    """None where devices have no batteries but only a budget."""
 
 
 @dataclass

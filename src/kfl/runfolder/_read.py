@@ -22,9 +22,9 @@ from kfl.core.parse import parse_json, parse_toml, read_json, read_json_lines
 from kfl.experiment import Experiment, in_todays_words
 from kfl.runfolder import _files as files
 from kfl.runfolder._environment import given_as_objects
-from kfl.runfolder._history import History, RoundLog
 from kfl.runfolder._snapshot import Snapshot
 from kfl.runfolder._tensors import read_state
+from kfl.simulation.logs import History, RoundLog
 
 if TYPE_CHECKING:
     from kfl.models import State

@@ -21,8 +21,8 @@ from kfl.core.parse import parse_json
 if TYPE_CHECKING:
     from kfl.algorithms import Algorithm
     from kfl.models import State
-    from kfl.runfolder._checkpoint import RunState
-    from kfl.runfolder._history import RoundLog
+    from kfl.simulation.logs import RoundLog
+    from kfl.simulation.state import RunState
 
 MOST_SNAPSHOTS = 50
 MOST_DEVICES = 10_000

@@ -29,10 +29,10 @@ from kfl.experiment import Experiment, identity_fields, in_todays_words
 from kfl.runfolder import _files as files
 from kfl.runfolder._checkpoint import Checkpoints
 from kfl.runfolder._files import cannot_write, whole_lines
-from kfl.runfolder._history import History, RoundLog
 from kfl.runfolder._read import RunReader, read_log
 from kfl.runfolder._snapshot import Snapshot, round_of
 from kfl.runfolder._tensors import write_states
+from kfl.simulation.logs import History, RoundLog
 
 if TYPE_CHECKING:
     from kfl.models import State

@@ -9,14 +9,10 @@ True
 """
 
 from kfl.scheduling.account import (
-    EnergyAccount,
-    EnergyBound,
     by_part,
     dominant,
     energy_parts,
-    proposition2_energy,
     round_energy,
-    why_not_covered,
 )
 from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
@@ -55,8 +51,6 @@ __all__ = [
     "DeviceUplink",
     "DriftScheduler",
     "Dual",
-    "EnergyAccount",
-    "EnergyBound",
     "FixedSet",
     "FloatArray",
     "GreedyEnergy",
@@ -86,7 +80,6 @@ __all__ = [
     "energy_parts",
     "in_blocks",
     "of_device",
-    "proposition2_energy",
     "reachable",
     "read_problem",
     "round_energy",
@@ -95,6 +88,5 @@ __all__ = [
     "serve",
     "share_floor",
     "standing",
-    "why_not_covered",
     "write_problem",
 ]

@@ -12,7 +12,7 @@
 """
 
 from kfl.sharing.answer import Answer, Standing, answers
-from kfl.sharing.conditions import Condition, published
+from kfl.sharing.conditions import Condition
 from kfl.sharing.methods import LABELS, METHODS, STANDARD, TWINS, chosen
 from kfl.sharing.study import Study, unfit
 from kfl.sharing.tables import columns, page, sentences
@@ -30,7 +30,6 @@ __all__ = [
     "chosen",
     "columns",
     "page",
-    "published",
     "sentences",
     "unfit",
 ]

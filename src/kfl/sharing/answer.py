@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kfl.comparison.records import Record
+from kfl.comparison.statistics import Difference, Spread, holm, paired_difference, spread
+from kfl.comparison.store import ResultStore
 from kfl.sharing.conditions import Condition
 from kfl.sharing.methods import is_twin
 from kfl.sharing.study import Study
-from kfl.simulation.records import Record
-from kfl.simulation.statistics import Difference, Spread, holm, paired_difference, spread
-from kfl.simulation.store import ResultStore
 
 REFERENCE = "kfl"
 """The method whose final accuracy others are timed to."""

@@ -1,16 +1,10 @@
-"""The conditions of the published study: what devices hold, how much of it, and how long they train."""
+"""What the methods of a twin study are compared on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kfl.experiment import Experiment
-from kfl.models import PAPER_WIDTHS
-from kfl.scheduling import Uniform
-from kfl.wireless import PRESETS
-
-FLOPS_PER_CYCLE = 16.0
-"""Of the devices' processors: with the paper's 4, devices that pay for their real work miss the deadlines."""
 
 
 @dataclass(frozen=True)
@@ -25,64 +19,3 @@ class Condition:
     """Without algorithm and seed."""
     searched: Condition | None = None
     """The condition in which hyper-parameters are searched for it; none for this one."""
-
-
-def published() -> dict[str, Condition]:
-    """The conditions of the published study by name.
-
-    100 devices with the paper's CNN in five widths, ten of them in a round, chosen at random; classes of a device are
-    distinct. Joules are those of the paper's cell, with everything that a method computes counted.
-    """
-    cifar, scarce_cifar = _condition("cifar10", 2), _condition("cifar10", 2, samples=50)
-    mnist, scarce_mnist = _condition("mnist", 2), _condition("mnist", 2, samples=50)
-    found = [
-        cifar,
-        _condition("cifar10", 5, searched=cifar),
-        _condition("cifar10", 10, searched=cifar),
-        scarce_cifar,
-        _condition("cifar10", 5, samples=50, searched=scarce_cifar),
-        _condition("cifar10", 2, rounds=600, searched=cifar),
-        mnist,
-        _condition("mnist", 5, searched=mnist),
-        scarce_mnist,
-        _condition("mnist", 5, samples=50, searched=scarce_mnist),
-        _condition("cifar10", 2, samples=50, new_class=5, searched=scarce_cifar),
-        _condition("mnist", 2, samples=50, new_class=5, searched=scarce_mnist),
-    ]
-    return {condition.name: condition for condition in found}
-
-
-TITLES = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
-
-
-def _condition(
-    dataset: str,
-    classes: int,
-    samples: int | None = None,
-    rounds: int = 200,
-    new_class: int = 0,
-    searched: Condition | None = None,
-) -> Condition:
-    name, words = f"{dataset}-m{classes}", [TITLES[dataset], f"{classes} classes"]
-    if samples is not None:
-        name, words = f"{name}-{samples}", [*words, f"{samples} samples"]
-    if rounds != 200:
-        name, words = f"{name}-long", [*words, f"{rounds} rounds"]
-    if new_class:
-        name, words = f"{name}-new", [*words, "a class just met"]
-    experiment = Experiment(
-        dataset=dataset,
-        devices=100,
-        rounds=rounds,
-        classes_per_device=classes,
-        distinct_classes=True,
-        samples_per_device=samples,
-        new_class_samples=new_class,
-        model="cnn",
-        widths=PAPER_WIDTHS,
-        scheduler=Uniform(count=10),
-        radio=replace(PRESETS[f"paper-{dataset}"], flops_per_cycle=FLOPS_PER_CYCLE),
-        real_work=True,
-        evaluate_every=rounds // 10,
-    )
-    return Condition(name, ", ".join(words), experiment, searched)

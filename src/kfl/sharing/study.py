@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfl.algorithms import Algorithm
+from kfl.comparison.records import Record
+from kfl.comparison.search import LEARNING_RATES, Trial, best, judge, refuse_reported_seeds, search
+from kfl.comparison.store import Execution, ResultStore, run_missing
 from kfl.core.errors import ConfigError, ModelError
 from kfl.experiment import Experiment
 from kfl.runfolder import RunReader
 from kfl.sharing.conditions import Condition
-from kfl.simulation.records import Record
-from kfl.simulation.store import Execution, ResultStore, run_missing
-from kfl.simulation.tuning import LEARNING_RATES, Trial, best, judge, refuse_reported_seeds, search
 
 if TYPE_CHECKING:
     from kfl.models import FleetModels
-    from kfl.runfolder import History
-    from kfl.simulation.many import Progress
+    from kfl.progress import Progress
+    from kfl.simulation import History
 
 DEVELOPMENT_SEEDS = (100, 101)
 """Seeds of the search, never reported."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kfl.comparison.statistics import Difference, Spread
 from kfl.core.names import markdown_table
 from kfl.core.text import DASH, percent
 from kfl.sharing.answer import REFERENCE, Answer, Standing
-from kfl.simulation.statistics import Difference, Spread
 
 
 def columns(answer: Answer) -> dict[str, list[str]]:

@@ -1,50 +1,58 @@
-"""Experiments, and running them: world, rounds, history, run folder."""
+"""A run in memory: the world it happens in, its rounds, and what happened in them. No files and no terminal.
+
+`play_round` takes a `Fleet` and a `RunState` and returns the next state with a `RoundLog`. `kfl.runner` plays a run to
+its end and records it in a run folder.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from kfl.core.lazy import lazy_exports
-from kfl.experiment import Experiment
-from kfl.runfolder import History, RoundLog
+from kfl.simulation.logs import History, Incident, RoundLog
+from kfl.simulation.state import RunState
 
 if TYPE_CHECKING:
-    from kfl.runfolder import load_run
-    from kfl.simulation.export import export_models, load_model
-    from kfl.simulation.many import Progress, RunsFailedError, run_many
-    from kfl.simulation.runner import resume, run
+    from kfl.simulation.fleet import Fleet
+    from kfl.simulation.round import begin, play_round
+    from kfl.simulation.simulated_fleet import SimulatedFleet
     from kfl.simulation.world import World, build_world
 
 _LAZY = {
-    "Progress": "kfl.simulation.many",
-    "RunsFailedError": "kfl.simulation.many",
+    "Fleet": "kfl.simulation.fleet",
+    "SimulatedFleet": "kfl.simulation.simulated_fleet",
     "World": "kfl.simulation.world",
+    "begin": "kfl.simulation.round",
     "build_world": "kfl.simulation.world",
-    "export_models": "kfl.simulation.export",
-    "load_model": "kfl.simulation.export",
-    "load_run": "kfl.runfolder",
-    "resume": "kfl.simulation.runner",
-    "run": "kfl.simulation.runner",
-    "run_many": "kfl.simulation.many",
+    "play_round": "kfl.simulation.round",
 }
+_MOVED = {
+    "Experiment": "kfl.experiment",
+    "Progress": "kfl.progress",
+    "RunsFailedError": "kfl.comparison",
+    "export_models": "kfl.export",
+    "load_model": "kfl.export",
+    "load_run": "kfl.runfolder",
+    "resume": "kfl.runner",
+    "run": "kfl.runner",
+    "run_many": "kfl.comparison",
+}
+"""Names that were here until version 1.0; they can be imported from here for one more release."""
 
 
 def __getattr__(name: str) -> Any:
-    return lazy_exports(__name__, _LAZY, name)
+    return lazy_exports(__name__, _LAZY | _MOVED, name)
 
 
 __all__ = [
-    "Experiment",
+    "Fleet",
     "History",
-    "Progress",
+    "Incident",
     "RoundLog",
-    "RunsFailedError",
+    "RunState",
+    "SimulatedFleet",
     "World",
+    "begin",
     "build_world",
-    "export_models",
-    "load_model",
-    "load_run",
-    "resume",
-    "run",
-    "run_many",
+    "play_round",
 ]

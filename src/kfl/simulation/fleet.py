@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kfl.engine import Engine
     from kfl.experiment import Experiment
     from kfl.models import State
-    from kfl.runfolder import RunState
+    from kfl.simulation.state import RunState
     from kfl.wireless import Cell, LinkState
 
 FloatArray = NDArray[np.float64]

@@ -14,9 +14,10 @@ import numpy as np
 
 from kfl.algorithms.sums import summation_of
 from kfl.engine import RoundKey
-from kfl.runfolder import RoundLog, RunState
 from kfl.scheduling import Decision, DeviceUplink, Status, energy_parts, in_blocks, round_energy
 from kfl.simulation.fleet import Conditions, Fleet, FloatArray, IntArray, Replies
+from kfl.simulation.logs import RoundLog
+from kfl.simulation.state import RunState
 
 if TYPE_CHECKING:
     from kfl.models import State

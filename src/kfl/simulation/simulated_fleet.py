@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kfl.algorithms import Upload
     from kfl.algorithms.base import Message
     from kfl.models import State
-    from kfl.runfolder import RunState
     from kfl.scheduling import Decision
+    from kfl.simulation.state import RunState
     from kfl.simulation.world import World
     from kfl.wireless import LinkState
 

@@ -4,7 +4,7 @@
     0,*,-95.0                        or  rsrp_dbm   received power per resource element, with `reference_power_dbm`
     30,0,-97.2
 
-See `kfl.core.trace` for the format.
+See `kfl.wireless.trace` for the format.
 
 A phone reports RSRP, the power it receives of one resource element of the reference signal. The gain is RSRP less what
 the base station sent per resource element, which the phone does not know: a station that spreads P dBm evenly over N
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from kfl.core.errors import ConfigError
-from kfl.core.trace import Quantity, Trace, check_trace, open_trace
 from kfl.core.units import db_to_linear
 from kfl.wireless.channel import Channel, Fading, FloatArray, Gains
+from kfl.wireless.trace import Quantity, Trace, check_trace, open_trace
 
 if TYPE_CHECKING:
     from kfl.wireless.config import CellConfig

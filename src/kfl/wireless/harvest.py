@@ -23,8 +23,8 @@ import numpy as np
 from kfl.core.errors import ConfigError
 from kfl.core.named import Named
 from kfl.core.randomness import stream
-from kfl.core.trace import Quantity, Trace, open_trace
 from kfl.wireless.channel import FloatArray
+from kfl.wireless.trace import Quantity, Trace, open_trace
 
 if TYPE_CHECKING:
     from kfl.wireless.config import CellConfig

@@ -3,7 +3,7 @@
 Its configuration in the Flower run: `config`, the path of the server's TOML file (`kfl_fleet.settings`), and `folder`,
 its run folder. A new Flower run with the same folder goes on with the round after the last one that was finished.
 
-Rounds, checkpoints, history and summary are the simulator's (`kfl.simulation.runner.Runner`), played with the devices
+Rounds, checkpoints, history and summary are the simulator's (`kfl.runner.Runner`), played with the devices
 behind Flower (`kfl_fleet.server.fleet`). The run folder is the simulator's too, with four more files:
 
     asked.json      the round in which devices are asked, and who was there, in case it must be played again
@@ -24,8 +24,9 @@ from typing import Any
 
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.refusals import describe, stored_refusal
-from kfl.runfolder import RoundLog, RunFolder, RunReader, describe_environment
-from kfl.simulation.runner import Runner, RunOptions
+from kfl.runfolder import RunFolder, RunReader, describe_environment
+from kfl.runner import Runner, RunOptions
+from kfl.simulation import RoundLog
 from kfl.simulation.world import trace_facts
 from kfl_fleet._flower.names import Context, Grid, ServerApp
 from kfl_fleet.logs import SERVER_LOG, logging_into, note, start_logging, warn

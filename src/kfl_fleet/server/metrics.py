@@ -27,7 +27,7 @@ from kfl_fleet.settings import FleetSettings, ServerConfig
 
 if TYPE_CHECKING:
     from kfl.experiment import Experiment
-    from kfl.runfolder import RoundLog
+    from kfl.simulation import RoundLog
 
 Facts = Mapping[str, Any]
 """What fleet.jsonl says about a round: real times and sizes."""

@@ -1,0 +1,229 @@
+"""Many independent runs: each in its own run folder, here, over processes or over a cluster; none is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfl.comparison._jobs import Failure, Job, play_here, play_in_processes
+from kfl.core.config import flatten
+from kfl.core.errors import ConfigError, KflError
+from kfl.core.names import for_file_name
+from kfl.data import Dataset, given_dataset, load_dataset
+from kfl.experiment import Experiment, require_experiment
+from kfl.progress import Progress, watching_many
+from kfl.runfolder import is_finished, load_run
+from kfl.simulation.logs import History
+
+if TYPE_CHECKING:
+    from kfl.data.given import Data
+
+
+class RunsFailedError(KflError):
+    """Some of many runs failed; the others are finished."""
+
+    def __init__(self, folder: Path, failures: dict[str, Failure], histories: list[History | None]) -> None:
+        problems = {name: failure.sentence for name, failure in failures.items()}
+        reasons: dict[str, list[str]] = {}
+        for name, problem in problems.items():
+            reasons.setdefault(problem, []).append(name)
+        sentences = " ".join(f"{_and_more(names)}: {problem}" for problem, names in reasons.items())
+        total = len(histories)
+        rest = f"; the other {total - len(problems)} are in {folder}" if len(problems) < total else ""
+        super().__init__(f"{len(problems)} of {total} runs failed{rest}. {sentences}")
+        self.problems = problems
+        """Sentences by the name of the run."""
+        self.histories = histories
+        """In the order of the experiments; None where a run failed."""
+        self.only_diverged = all(failure.diverged for failure in failures.values())
+        """Whether nothing worse happened than training that ran off to infinity."""
+
+
+def run_many(
+    experiments: Sequence[Experiment],
+    folder: str | Path,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] | None = None,
+    keep_models: bool = False,
+    *,
+    threads: int = 1,
+    dataset: Data | None = None,
+    data_dir: str | Path | None = None,
+    device: str = "cpu",
+    precision: str = "float32",
+    ray: str | None = None,
+    progress: bool | None = None,
+) -> list[History]:
+    """Run every experiment in a run folder of its own under `folder`; histories in the order of the experiments.
+
+    Args:
+        experiments: what to run. The same one twice is run once.
+        folder: parent of the run folders. Runs that are finished there are read, not repeated, unless your own modules
+            or data that they name have changed since.
+        workers: number of processes. More than one needs the usual `if __name__ == "__main__":` in a
+            script.
+        on_progress: called after every round and every run.
+        keep_models: write the devices' models into the run folders.
+        threads: PyTorch threads of each run. Independent of `workers`, because the last digits of sums depend on it: so
+            results do not depend on `workers`.
+        dataset: your own data instead of the one each experiment names, as in `run`.
+        data_dir: folder that holds the datasets that have names; by default `KFL_DATA_DIR`.
+        device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
+        precision: number format, as in `run`.
+        ray: address of a Ray cluster that runs them instead of processes here: `HOST:PORT`, `ray://HOST:PORT`, `auto`
+            for the one that this machine belongs to, or `local` for one of this machine alone with room for `workers`
+            runs. The results are the same; nodes need kfl, your own modules, and the data.
+        progress: show progress on the error stream, or in a notebook. None shows it in a notebook or on a terminal,
+            unless `on_progress` watches the runs already.
+
+    A run that fails does not stop the others: `RunsFailedError` is raised at the end and carries all histories.
+
+    >>> import tempfile, kfl, numpy as np
+    >>> y = np.arange(200) % 4
+    >>> data = kfl.Dataset.from_arrays(np.random.default_rng(0).random((200, 6)) + y[:, None], y)
+    >>> tiny = [kfl.Experiment(devices=4, rounds=1, widths=(8,), seed=seed) for seed in (0, 1)]
+    >>> [len(history.rounds) for history in run_many(tiny, tempfile.mkdtemp(), dataset=data)]
+    [1, 1]
+    """
+    for name, value in (("workers", workers), ("threads", threads)):
+        if value < 1:
+            raise ConfigError(name, value, "1 or more")
+    if isinstance(experiments, Experiment):
+        raise ConfigError("experiments", "one experiment", "a list: [experiment], or one for each seed or setting")
+    for experiment in experiments:
+        require_experiment(experiment)
+    dataset = None if dataset is None else given_dataset(dataset)
+    data_folder = None if data_dir is None else Path(data_dir)
+    experiments = [settled(experiment, dataset, data_folder) for experiment in experiments]
+    for experiment in experiments:
+        experiment.validate()
+    paths = run_paths(experiments, Path(folder))
+    unique = dict(zip(paths, experiments, strict=True))
+    if any(path.exists() for path in unique):
+        from kfl.comparison._outdated import set_outdated_aside
+
+        set_outdated_aside(unique, dataset, data_folder)
+    jobs = [
+        Job(experiment, path, dataset, data_folder, device, precision, keep_models)
+        for path, experiment in unique.items()
+        if not _holds(path, experiment)
+    ]
+    if len(jobs) > 1 and ray is None:  # the machines of a cluster have what this one may not
+        _check_first(jobs[0])
+    with watching_many(progress, on_progress) as tell:
+        ledger = _Ledger(unique, {job.path for job in jobs}, tell)
+        if ray is not None:
+            from kfl.comparison.ray import play_on_ray
+
+            play_on_ray(jobs, ray, threads, ledger.tell, workers=workers)
+        elif min(workers, len(jobs)) > 1:
+            play_in_processes(jobs, workers, threads, ledger.tell)
+        else:
+            play_here(jobs, threads, ledger.tell)
+    histories = [ledger.histories.get(path) for path in paths]
+    if ledger.failures:
+        raise RunsFailedError(Path(folder), ledger.failures, histories)
+    return [history for history in histories if history is not None]
+
+
+def settled(experiment: Experiment, dataset: Dataset | None, data_dir: Path | None) -> Experiment:
+    """The experiment with its number of devices, by which its folder is found."""
+    if not experiment.asks_data:
+        return experiment
+    return experiment.for_data(load_dataset(experiment.dataset, data_dir) if dataset is None else dataset)
+
+
+def run_paths(experiments: Sequence[Experiment], folder: Path) -> list[Path]:
+    """The run folder of each experiment: an existing one, found by its hash, or a new name."""
+    present = {path.name.rpartition("-")[2]: path for path in sorted(folder.glob("*-seed*-*")) if path.is_dir()}
+    names = run_names(experiments)
+    return [
+        present.get(experiment.digest(), folder / name) for experiment, name in zip(experiments, names, strict=True)
+    ]
+
+
+def run_names(experiments: Sequence[Experiment]) -> list[str]:
+    """One name per experiment: algorithm, what differs among them, seed, hash.
+
+    >>> from kfl.algorithms import Kfl, Local
+    >>> some = [Kfl(), Kfl(knowledge_weight=0.1), Local()]
+    >>> [name.rpartition("-")[0] for name in run_names([Experiment(algorithm=one) for one in some])]
+    ['kfl-knowledge_weight0.03125-seed0', 'kfl-knowledge_weight0.1-seed0', 'local-seed0']
+    """
+    tables = [flatten(experiment.to_table()) for experiment in experiments]
+    scopes = [{name: _scope(name, table) for name in table} for table in tables]
+    values: dict[tuple[str, str], set[str]] = {}
+    for table, scope in zip(tables, scopes, strict=True):
+        for name, value in table.items():
+            values.setdefault((scope[name], name), set()).add(str(value))
+    names = []
+    for experiment, table, scope in zip(experiments, tables, scopes, strict=True):
+        words = [table["algorithm.name"].replace(":", ".")]
+        for name, value in table.items():
+            if name not in ("seed", "algorithm.name") and len(values[scope[name], name]) > 1:
+                words.append(str(value) if name.endswith(".name") else f"{name.rpartition('.')[2]}{value}")
+        readable = for_file_name("-".join(words), between="")
+        names.append(f"{readable}-seed{experiment.seed}-{experiment.digest()}")
+    return names
+
+
+def _scope(name: str, table: Mapping[str, Any]) -> str:
+    """Parameters of an algorithm or a scheduler are compared with others of the same one only."""
+    part, dot, rest = name.partition(".")
+    return str(table[f"{part}.name"]) if dot and rest != "name" and f"{part}.name" in table else ""
+
+
+def _holds(path: Path, experiment: Experiment) -> bool:
+    """Whether a folder holds this very run, finished."""
+    return is_finished(path) and load_run(path)[0].identity() == experiment.identity()
+
+
+def _check_first(job: Job) -> None:
+    """Build one world here, so that what is wrong for all runs, such as missing data, is reported once and at once."""
+    from kfl.simulation.world import build_world
+
+    build_world(job.experiment, dataset=job.dataset, data_dir=job.data_dir, device=job.device, precision=job.precision)
+
+
+class _Ledger:
+    """Keeps track of all runs, and turns what workers report into progress."""
+
+    def __init__(
+        self, unique: dict[Path, Experiment], open_runs: set[Path], on_progress: Callable[[Progress], None] | None
+    ) -> None:
+        self.histories: dict[Path, History] = {}
+        self.failures: dict[str, Failure] = {}
+        self._rounds = {path: experiment.rounds for path, experiment in unique.items()}
+        self._played = dict.fromkeys(unique, 0)
+        self._on_progress = on_progress
+        for path in unique:
+            if path not in open_runs:
+                self._end(path, None)
+
+    def tell(self, job: Job, ended: bool, failure: Failure | None) -> None:
+        if ended:
+            self._end(job.path, failure)
+        else:
+            self._played[job.path] += 1
+            self._report(job.path)
+
+    def _end(self, path: Path, failure: Failure | None) -> None:
+        self._played[path] = self._rounds[path]
+        if failure is None:
+            self.histories[path] = load_run(path)[1]
+        else:
+            self.failures[path.name] = failure
+        self._report(path, self.histories.get(path), failure)
+
+    def _report(self, path: Path, history: History | None = None, failure: Failure | None = None) -> None:
+        if self._on_progress is None:
+            return
+        done = len(self.histories) + len(self.failures)
+        played, total = sum(self._played.values()), sum(self._rounds.values())
+        problem, diverged = (None, False) if failure is None else (failure.sentence, failure.diverged)
+        self._on_progress(Progress(path.name, played, total, done, len(self._rounds), history, problem, diverged))
+
+
+def _and_more(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -1,0 +1,145 @@
+"""Results of many runs as JSON lines: one per run, with all that a table or a plot of it needs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from kfl._version import __version__
+from kfl.core.errors import RunFolderError
+from kfl.core.files import write_atomic
+from kfl.core.parse import parse_json
+from kfl.experiment import Experiment
+from kfl.runfolder import RunReader
+from kfl.scheduling import Status
+from kfl.simulation.logs import History, RoundLog
+
+Record = dict[str, Any]
+
+RESULTS = "results.jsonl"
+"""File of a folder of runs with one line per run."""
+MOST_POINTS = 200
+"""Points of a curve that are kept, so that a line stays small however many rounds a run has."""
+
+
+def record(experiment: Experiment, history: History, note: str = "", label: str | None = None) -> Record:
+    """One run in one line; of a comparison, with the label that the run has in it."""
+    logs, summary = history.rounds, history.summary
+    table, widths = experiment.to_table(), experiment.resolved().widths
+    return {
+        **({} if label is None else {"label": label}),
+        "digest": experiment.digest(),
+        "algorithm": table["algorithm"]["name"],
+        "settings": _fields(table["algorithm"]),
+        "seed": experiment.seed,
+        "dataset": experiment.dataset,
+        "devices": experiment.devices,
+        **({} if experiment.tested_devices is None else {"tested_devices": experiment.tested_devices}),
+        "rounds": experiment.rounds,
+        **({"model": experiment.model} if widths is None else {}),
+        "widths": list(widths or ()),
+        "scheduler": table["scheduler"]["name"],
+        "scheduler_settings": _fields(table["scheduler"]),
+        "radio": experiment.cell_config is not None,
+        "hard_budget": experiment.hard_budget,
+        "note": note,
+        "accuracy": history.accuracy,
+        "worst_tenth": history.worst_tenth,
+        **{name: summary[name] for name in ("energy_j", "upload_energy_j", "time_s", "bits_up", "bits_down")},
+        "devices_per_round": sum(len(log.devices) for log in logs) / len(logs),
+        "rounds_with_nobody": sum(not log.devices for log in logs),
+        "why_nobody": _commonest(log.status for log in logs if not log.devices),
+        "devices_never_chosen": sum(device["rounds"] == 0 for device in history.devices),
+        "devices_over_budget": summary.get("devices_over_budget", 0),
+        "largest_use_of_budget": summary.get("largest_use_of_budget"),
+        "curve": curve(logs),
+        "wall_s": summary["wall_s"],
+        "kfl": __version__,
+    }
+
+
+def label_of(line: Record) -> str:
+    """What a line stands for in a comparison: its label; of earlier versions, which had none, its algorithm.
+
+    >>> label_of({"label": "V = 1", "algorithm": "kfl"}), label_of({"algorithm": "kfl"})
+    ('V = 1', 'kfl')
+    """
+    return str(line.get("label", line["algorithm"]))
+
+
+def _fields(table: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name != "name"}
+
+
+def curve(logs: Iterable[RoundLog]) -> dict[str, list[float]]:
+    """Accuracy against rounds and against everything spent up to then, over all devices."""
+    logs = list(logs)
+    spent = {
+        "rounds": [float(log.round + 1) for log in logs],
+        "joules": list(accumulate(log.energy_j for log in logs)),
+        "seconds": list(accumulate(log.time_s for log in logs)),
+        "bits": list(accumulate(log.bits_up for log in logs)),
+    }
+    tested = [index for index, log in enumerate(logs) if log.accuracy is not None]
+    step = -(-len(tested) // MOST_POINTS)
+    kept = tested[::-1][::step][::-1]  # counted from the end, so that the last point stays
+    points = {name: [_short(values[index]) for index in kept] for name, values in spent.items()}
+    return {
+        **points,
+        "accuracy": [_short(accuracy) for index in kept if (accuracy := logs[index].accuracy) is not None],
+    }
+
+
+def _short(value: float) -> float:
+    """Seven digits are more than any plot shows."""
+    return float(f"{value:.7g}")
+
+
+def _commonest(statuses: Iterable[Status]) -> dict[str, Any] | None:
+    """The most frequent status as plain values; None of none."""
+    counted = Counter(json.dumps(status.to_dict(), sort_keys=True) for status in statuses).most_common(1)
+    return dict(json.loads(counted[0][0])) if counted else None
+
+
+def data_note(run: Path) -> str:
+    """What the reader of a result must know about the copy of the data that a run used."""
+    return str(RunReader(run).dataset()["note"])
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Write lines of JSON, all of them or none."""
+    write_atomic(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in records).encode())
+
+
+def read_records(path: Path) -> list[Record]:
+    """The results of `kfl compare` in a file; a folder stands for its results.jsonl."""
+    file = path / RESULTS if path.is_dir() else path
+    lines = read_lines(file, "kfl compare", ("curve", "digest"))
+    if not lines:
+        raise RunFolderError(f"{file} holds no results of kfl compare.")
+    return lines
+
+
+def read_lines(file: Path, command: str, needed: Sequence[str]) -> list[Record]:
+    """The results that `command` wrote to a file, each with the `needed` fields."""
+    found: list[Record] = []
+    try:
+        texts = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as problem:
+        raise RunFolderError(f"{file} holds no results of {command} ({problem}).") from problem
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            continue
+        try:
+            line = parse_json(text)
+        except ValueError as problem:
+            raise RunFolderError(f"{file} holds no results of {command} (line {number}: {problem}).") from problem
+        missing = [name for name in needed if not isinstance(line, dict) or name not in line]
+        if missing:
+            raise RunFolderError(f"{file} holds no results of {command} (line {number} has no {missing[0]}).")
+        found.append(line)
+    return found

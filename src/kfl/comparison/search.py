@@ -1,0 +1,142 @@
+"""A small search with the same number of trials for every algorithm, on seeds that are not reported.
+
+Each algorithm names its main parameter and the values to try (`Algorithm.main_parameter`). A trial is a learning
+rate and a value of it. An algorithm with fewer such pairs than the others, or with no main parameter at all, is
+given more learning rates instead, so that none wins by a larger search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kfl.algorithms import Algorithm
+from kfl.comparison.statistics import Spread, spread
+from kfl.core.errors import ConfigError
+
+REPORTED_SEEDS = frozenset(range(5))
+"""Seeds of published comparisons: tuning on them would be tuning on the test set."""
+LEARNING_RATES = (0.02, 0.05, 0.1)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of one algorithm."""
+
+    algorithm: Algorithm
+    changed: Mapping[str, float]
+    """The searched fields with their values."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A trial with the accuracies it reached on the development seeds."""
+
+    trial: Trial
+    accuracy: Spread
+
+
+def refuse_reported_seeds(seeds: Sequence[int], allowed: bool) -> None:
+    """Raise ConfigError for development seeds that are also reported, unless the user insists."""
+    taken = sorted(REPORTED_SEEDS & set(seeds))
+    if taken and not allowed:
+        raise ConfigError(
+            "seeds",
+            ",".join(map(str, taken)),
+            "above 4, because seeds 0 to 4 are those that are reported; --allow-report-seeds insists",
+        )
+
+
+def search(algorithms: Mapping[str, Algorithm], rates: Sequence[float] = LEARNING_RATES) -> dict[str, list[Trial]]:
+    """The trials of every algorithm, the same number for each.
+
+    >>> from kfl.algorithms import Kfl, Local
+    >>> trials = search({"kfl": Kfl(), "local": Local()})
+    >>> [len(some) for some in trials.values()], trials["kfl"][0].changed
+    ([9, 9], {'learning_rate': 0.02, 'knowledge_weight': 0.01})
+    """
+    for rate in rates:
+        if not 0 < rate < math.inf:
+            raise ConfigError("learning_rates", rate, "numbers above 0")
+    if not rates:
+        raise ConfigError("learning_rates", "", "one or more numbers above 0")
+    grids = {name: list(_grid(algorithm, sorted(set(rates)))) for name, algorithm in algorithms.items()}
+    count = max(len(grid) for grid in grids.values())
+    return {name: grid + _more(algorithms[name], rates, count - len(grid)) for name, grid in grids.items()}
+
+
+def _grid(algorithm: Algorithm, rates: Sequence[float]) -> Iterator[Trial]:
+    """Learning rates × values of the main parameter, without those that the algorithm refuses."""
+    for rate in rates:
+        if algorithm.main_parameter is None:
+            yield _trial(algorithm, {"learning_rate": rate})
+            continue
+        field, values = algorithm.main_parameter
+        for value in values:
+            trial = _trial(algorithm, {"learning_rate": rate, field: value})
+            if _is_valid(trial.algorithm):
+                yield trial
+
+
+def _more(algorithm: Algorithm, rates: Sequence[float], count: int) -> list[Trial]:
+    """More learning rates, with the main parameter as it is."""
+    further = more_rates(rates, len(set(rates)) + count)
+    return [_trial(algorithm, {"learning_rate": rate}) for rate in further if rate not in rates]
+
+
+def _trial(algorithm: Algorithm, changed: Mapping[str, Any]) -> Trial:
+    return Trial(replace(algorithm, **changed), changed)
+
+
+def _is_valid(algorithm: Algorithm) -> bool:
+    try:
+        algorithm.validate()
+    except ConfigError:
+        return False
+    return True
+
+
+def more_rates(rates: Sequence[float], count: int) -> list[float]:
+    """Learning rates around and between the given ones, which stay among them: twice the largest, half the
+    smallest, then the middle of the widest gap (on a logarithmic scale) again and again.
+
+    >>> more_rates([0.02, 0.05, 0.1], 9)
+    [0.01, 0.014, 0.02, 0.032, 0.05, 0.071, 0.1, 0.14, 0.2]
+    """
+    found = sorted(set(rates))
+    if len(found) < count:
+        found.append(_two_digits(2 * found[-1]))
+    if len(found) < count:
+        found.insert(0, _two_digits(found[0] / 2))
+    while len(found) < count:
+        widest = max(range(len(found) - 1), key=lambda index: (found[index + 1] / found[index], -index))
+        middle = math.sqrt(found[widest] * found[widest + 1])
+        short = _two_digits(middle)
+        # Rounded where that is still a new rate; many rates close together need all their digits.
+        found.insert(widest + 1, short if found[widest] < short < found[widest + 1] else middle)
+    return found
+
+
+def _two_digits(rate: float) -> float:
+    return float(f"{rate:.2g}")
+
+
+def judge(trial: Trial, accuracies: Sequence[float]) -> Outcome:
+    """The outcome of a trial."""
+    return Outcome(trial, spread(accuracies))
+
+
+def best(outcomes: Sequence[Outcome]) -> Outcome:
+    """The trial with the highest mean accuracy; of equals the first."""
+    return max(outcomes, key=lambda outcome: outcome.accuracy.mean)
+
+
+def at_the_edge(outcome: Outcome, outcomes: Sequence[Outcome]) -> str | None:
+    """The searched field whose best value is the smallest or largest that was tried: the search may be too narrow."""
+    for field, value in outcome.trial.changed.items():
+        tried = {other.trial.changed[field] for other in outcomes if field in other.trial.changed}
+        if len(tried) > 2 and value in (min(tried), max(tried)):
+            return field
+    return None
