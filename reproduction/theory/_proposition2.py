@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.experiment.traces import can_be_asked
 from kfl.scheduling import Observation, round_energy, serve
-from kfl.simulation.fleet import known_uplink
 from reproduction.theory._bound import schedule_of
 from reproduction.theory._energy import EnergyAccount, EnergyBound, energy_account, proposition2_energy
 
@@ -138,13 +137,13 @@ def observed_rounds(world: World, rounds: int) -> Iterator[Observation]:
     bits = float(table.bits_down.max(initial=0.0))
     for t in range(rounds):
         link = world.cell.link_state(t, table.flops, table.bits_up, fading, broadcast_bits=bits)
-        fading, uplink = link.fading, known_uplink(link)
+        fading, uplink = link.fading, link.uplink
         yield Observation(
             round=t,
             seed=asked.seed,
             samples=table.samples,
             available=asked.faults.present(asked.seed, t, world.devices, asked.rounds) & can_be_asked(asked, t),
-            compute_time_s=link.compute_time_s,
+            compute_time_s=np.asarray(uplink.device.fastest_s),
             base_energy_j=uplink.base_energy_j(link.compute_energy_j),
             battery_j=np.full(world.devices, np.inf),
             hard_budget=False,

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from kfl.core.text import percent
 from kfl.scheduling.base import Decision, Observation
 from kfl.scheduling.curve import FloatArray
-from kfl.scheduling.uplink import DeviceUplink
-from kfl.wireless import ENERGY_PARTS
+from kfl.scheduling.uplink import ENERGY_PARTS
 
 
 def round_energy(decision: Decision) -> tuple[FloatArray, FloatArray]:
@@ -21,13 +20,13 @@ def round_energy(decision: Decision) -> tuple[FloatArray, FloatArray]:
 
 
 def energy_parts(observation: Observation, decision: Decision) -> dict[str, FloatArray]:
-    """Where the joules of a round go, for each device, by the words of `kfl.wireless.ENERGY_PARTS`.
+    """Where the joules of a round go, for each device, by the words of `ENERGY_PARTS`.
 
-    The first two are the decision's `compute_energy_j`, the others its `upload_energy_j`. The printed model knows
+    The first two are the decision's `compute_energy_j`, the others its `upload_energy_j`. The paper's model knows
     computing and radiating alone.
     """
     compute_j, upload_j = round_energy(decision)
-    if not isinstance(observation.uplink, DeviceUplink):
+    if observation.uplink is None or observation.uplink.device.is_paper_model:
         nothing = np.zeros(len(compute_j))
         return {**dict.fromkeys(ENERGY_PARTS, nothing), "computing": compute_j, "radiating": upload_j}
     members = np.flatnonzero(decision.chosen)

@@ -49,7 +49,7 @@ def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
         records.append(
             {
                 **facts,
-                **({} if cell is None else cell.hardware(device)),
+                **({} if cell is None else cell.describe(device)),
                 "flops": float(table.flops[device]),
                 "bits_up": float(table.bits_up[device]),
                 "bits_down": float(table.bits_down[device]),
