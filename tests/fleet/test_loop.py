@@ -428,7 +428,7 @@ def test_gains_and_hardware_that_devices_report_decide(loop, small, tmp_path):
     module = tmp_path / "reporting_device.py"
     module.write_text(
         "from dataclasses import replace\n"
-        "from kfl_fleet import demo\n"
+        "from kfl_fleet.device import simulated as demo\n"
         "def device(partition, config):\n"
         "    own = dict(cpu_hz=1e9 + 1e8 * partition, flops_per_cycle=8.0, power_coefficient=2e-27, max_power_w=0.5)\n"
         "    gain = None if partition == 2 else 10.0 ** -(7 + partition)\n"
@@ -461,7 +461,7 @@ def test_devices_say_what_their_hardware_draws_and_get_their_clock_as_advice(loo
     module.write_text(
         "from dataclasses import replace\n"
         "from pathlib import Path\n"
-        "from kfl_fleet import demo\n"
+        "from kfl_fleet.device import simulated as demo\n"
         "def device(partition, config):\n"
         "    own = dict(cpu_hz=1e9, min_cpu_hz=1e8, circuit_power_w=0.2, tail_j=0.001 * partition)\n"
         f"    told = lambda advice: Path(r'{tmp_path}', f'{{partition}}.txt').write_text(str(advice.clock_hz))\n"
