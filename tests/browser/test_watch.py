@@ -75,7 +75,7 @@ def test_a_page_lives_through_the_whole_life_of_a_run(browser, complete, watched
 
     server.send_signal(signal.SIGINT)
     assert server.wait(timeout=20) == 0
-    browser.wait(f"{NEWS}.startsWith('kfl watch has ended')")
+    browser.wait(f"{NEWS}.startsWith('The server has stopped')")
     assert browser.run(f"return {POINTS}") == 40, "the last page stays readable"
 
 

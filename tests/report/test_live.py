@@ -22,13 +22,6 @@ from kfl.report.live import LiveRun
 
 
 @pytest.fixture
-def copy(runs, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(runs / "kfl", folder)
-    return folder
-
-
-@pytest.fixture
 def server(copy):
     with watch_server(copy, 0) as found:
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})

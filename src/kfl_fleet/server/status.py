@@ -18,7 +18,8 @@ from typing import Any
 from kfl.algorithms import Rejection
 from kfl.core.errors import RunFolderError
 from kfl.core.refusals import describe, stored_refusal
-from kfl.runfolder import RoundLog, RunReader, is_run_folder, read_run
+from kfl.report import read_run
+from kfl.runfolder import RoundLog, RunReader, is_run_folder
 from kfl_fleet.logs import iso
 
 SCHEMA = 1
