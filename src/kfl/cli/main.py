@@ -29,12 +29,7 @@ COMMANDS = {
         "kfl.cli.schedule:main",
         "Decide who sends, with what share and power, for devices in a file.",
     ),
-    "playground": (
-        "kfl.cli.pages:playground",
-        "Explore the scheduler on a page with sliders for V, budgets and band.",
-    ),
-    "report": ("kfl.cli.pages:report", "Make one HTML page of one run, or of several compared."),
-    "watch": ("kfl.cli.pages:watch", "Show a run in the web browser while it is running."),
+    "report": ("kfl.cli.report:main", "Make one HTML page of one run, of several compared, or of one that is running."),
     "resume": ("kfl.cli.run:resume", "Continue a run that was interrupted."),
     "doctor": ("kfl.cli.doctor:main", "Check what is installed and where data was found, and say how to fix the rest."),
     "completion": ("kfl.cli.completion:main", "Print a completion script for bash, zsh or fish."),
@@ -58,7 +53,7 @@ MEANT = {
     "show": "report",
     "results": "report",
     "html": "report",
-    "dashboard": "watch",
+    "dashboard": "report",
     "search": "tune",
     "sweep": "tune",
     "hpo": "tune",
@@ -81,6 +76,11 @@ SUCCESSORS = {
     "paper": "kfl paper is now python -m reproduction figures (and claims), in a clone of the repository.",
 }
 """What commands of earlier versions answer."""
+REWRITTEN = {
+    "playground": "kfl.cli.schedule:playground",
+    "watch": "kfl.cli.report:watch",
+}
+"""Commands of earlier versions that are served by another one, which says so on the error stream."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,8 +139,8 @@ def added_commands() -> dict[str, tuple[str, str]]:
 
 def address_of(name: str) -> str:
     """Return the function that serves a command; KflError if there is none."""
-    if name in COMMANDS:
-        return COMMANDS[name][0]
+    if name in COMMANDS or name in REWRITTEN:
+        return REWRITTEN.get(name) or COMMANDS[name][0]
     added = added_commands()
     if name in added:
         return added[name][0]
