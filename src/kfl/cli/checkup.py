@@ -41,7 +41,7 @@ EXTRAS = {
     "plot": Extra("plots as .png, .svg or .pdf", ("matplotlib",)),
     "pandas": Extra("History.to_pandas", ("pandas",)),
     "privacy": Extra("what noise on uploads guarantees", ("dp-accounting",)),
-    "flower": Extra("a real fleet with Flower", ("flwr", "prometheus-client", "cryptography")),
+    "fleet": Extra("a real fleet with Flower", ("flwr", "prometheus-client", "cryptography")),
     "device": Extra("one device of a fleet", ("cryptography",)),
     "meter": Extra("a device's real energy", ("codecarbon",)),
     "ray": Extra("runs over a cluster", ("ray",)),
@@ -56,7 +56,7 @@ EXTRAS = {
 }
 """The extras of pyproject.toml, less `dev`, which is all of them; a test compares the two."""
 
-REQUIRED = ("numpy", "scipy", "torch", "safetensors", "tyro", "rich", "shtab")
+REQUIRED = ("numpy", "scipy", "torch", "safetensors", "pydantic", "tyro", "rich", "shtab")
 STAND_INS = {"mlflow-skinny": "mlflow"}
 """Packages that another one holds too."""
 
