@@ -73,7 +73,7 @@ class DataSettings(Fields):
     """Give each device this many training samples of a class it does not hold, and test it on that class alone."""
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        hints = _hints(type(self))  # type: ignore[arg-type]  # classes are hashable
         for field in fields(self):
             if field.name not in PARTS:
                 value = _as_name(field.name, getattr(self, field.name))
