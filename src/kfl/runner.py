@@ -2,7 +2,7 @@
 
 `Runner` plays rounds with any fleet and makes them last: the checkpoint that holds the round, then the history, so that
 a process killed at any moment resumes with the round after the last checkpoint. `run` and `resume` are for
-simulated fleets; the server of a real one is `kfl.deploy.server`.
+simulated fleets; the server of a real one is `kfl_fleet.server.app`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kfl.simulation.summary import device_records, summarise
 from kfl.simulation.world import World, build_world
 
 if TYPE_CHECKING:
-    from kfl.data.dataset import Data
+    from kfl.data.given import Data
     from kfl.models import Models
 
 WATCHED = 5
