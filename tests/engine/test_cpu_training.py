@@ -248,7 +248,7 @@ class OwnLinear(nn.Linear):
     ],
 )
 def test_a_layer_that_is_not_certainly_the_first_is_not_rewritten(module):
-    assert first_dense(module) is None
+    assert first_dense(module, (6,)) is None
 
 
 @pytest.mark.parametrize(
@@ -265,6 +265,19 @@ def test_any_layers_may_follow_one_that_is_trained_in_the_space_of_the_samples(b
         [SplitModel(nn.Sequential(*body()), nn.Linear(5, CLASSES)) for _ in range(3)], 3, (40,), CLASSES
     )
     slow, fast = PlainEngine(data, models, "float64"), make_engine(data, models, precision="float64")
-    assert gram_pays(9, 40, 6, 3) and first_dense(models.builders[0]()) is not None
+    assert gram_pays(9, 40, 6, 3) and first_dense(models.builders[0](), (40,)) is not None
     states = [slow.initial(k, 0) for k in range(3)]
     assert_same(*(engine.train(range(3), states, Supervised(), Sgd(3, 0.1, 0.1, 0.9), KEY) for engine in (slow, fast)))
+
+
+def test_a_layer_that_is_applied_to_each_place_of_a_sample_is_not_flattened():
+    data = local_data((3, 8), 9)
+    modules = [
+        SplitModel(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Flatten(), nn.Linear(12, 5)), nn.Linear(5, CLASSES))
+        for _ in range(3)
+    ]
+    models = fleet_from_modules(modules, 3, (3, 8), CLASSES)
+    slow, fast = PlainEngine(data, models, "float64"), make_engine(data, models, precision="float64")
+    states = [slow.initial(k, 0) for k in range(3)]
+    assert_same(*(engine.train(range(3), states, Supervised(), Sgd(3, 0.1, 0.1, 0.9), KEY) for engine in (slow, fast)))
+    assert fast.correct(range(3), states) == slow.correct(range(3), states)
