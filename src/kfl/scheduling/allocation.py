@@ -97,7 +97,7 @@ def allocate(uplink: Uplink | AllocationProblem, weight: ArrayLike = 1.0, share_
     """
     if isinstance(uplink, AllocationProblem):
         warnings.warn("AllocationProblem goes: use allocate(Uplink(...), weight)", DeprecationWarning, stacklevel=2)
-        uplink, weight, share_floor = uplink.uplink, uplink.weight, uplink.share_floor
+        weight, share_floor, uplink = uplink.weight, uplink.share_floor, uplink.uplink
     checked, weights, floors = _checked(uplink, weight, share_floor)
     return solve_shares(checked, weights, np.maximum(checked.power_floor(), floors))
 
@@ -279,7 +279,13 @@ def _checked(uplink: Uplink, weight: ArrayLike, share_floor: ArrayLike) -> tuple
         raise ConfigError("gain", given["gain"].shape, "an array with one entry for each of at least one device")
     radio = {name: _one_each(name, values, size) for name, values in given.items()}
     device = {name: _one_each(name, getattr(uplink.device, name), size) for name in _DEVICE}
-    spread = replace(uplink, **radio)
+    spread = replace(
+        uplink,
+        gain=radio["gain"],
+        payload_bits=radio["payload_bits"],
+        time_s=radio["time_s"],
+        max_power_w=radio["max_power_w"],
+    )
     for name, (expected, fits) in {**_RADIO, **_DEVICE}.items():
         _refuse_unless(name, {**radio, **device}[name], fits({**radio, **device}[name], spread), expected)
     own = {"weight": _one_each("weight", weight, size), "share_floor": _one_each("share_floor", share_floor, size)}
