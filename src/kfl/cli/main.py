@@ -28,12 +28,7 @@ COMMANDS = {
         "kfl.cli.schedule:main",
         "Decide who sends, with what share and power, for devices in a file.",
     ),
-    "playground": (
-        "kfl.cli.pages:playground",
-        "Explore the scheduler on a page with sliders for V, budgets and band.",
-    ),
-    "report": ("kfl.cli.pages:report", "Make one HTML page of one run, or of several compared."),
-    "watch": ("kfl.cli.pages:watch", "Show a run in the web browser while it is running."),
+    "report": ("kfl.cli.report:main", "Make one HTML page of one run, of several compared, or of one that is running."),
     "resume": ("kfl.cli.run:resume", "Continue a run that was interrupted."),
     "doctor": ("kfl.cli.doctor:main", "Check what is installed and where data was found, and say how to fix the rest."),
     "completion": ("kfl.cli.completion:main", "Print a completion script for bash, zsh or fish."),
@@ -53,7 +48,7 @@ MEANT = {
     "show": "report",
     "results": "report",
     "html": "report",
-    "dashboard": "watch",
+    "dashboard": "report",
     "search": "tune",
     "sweep": "tune",
     "hpo": "tune",
@@ -76,6 +71,11 @@ SUCCESSORS = {
     "paper": "kfl paper is now python -m reproduction figures (and claims), in a clone of the repository.",
 }
 """What commands of earlier versions answer."""
+REWRITTEN = {
+    "playground": "kfl.cli.schedule:playground",
+    "watch": "kfl.cli.report:watch",
+}
+"""Commands of earlier versions that are served by another one, which says so on the error stream."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,12 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] in SUCCESSORS:
         return _fail(SUCCESSORS[words[0]])
-    if words[0] not in COMMANDS:
+    if words[0] not in COMMANDS and words[0] not in REWRITTEN:
         near = nearest(words[0], COMMANDS, MEANT)
         hint = f"did you mean 'kfl {near}'?" if near else f"the commands are {', '.join(COMMANDS)}."
         return _fail(f"There is no command 'kfl {words[0]}'; {hint}")
     sys.path.insert(0, "")  # so that "my_module:function" finds a file in the current folder, as python -m would
-    return serve_safely(COMMANDS[words[0]][0], words[1:])
+    address = REWRITTEN.get(words[0]) or COMMANDS[words[0]][0]
+    return serve_safely(address, words[1:])
 
 
 def serve_safely(address: str, arguments: Sequence[str]) -> int:

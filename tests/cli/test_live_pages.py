@@ -1,4 +1,4 @@
-"""`kfl playground` as a user starts and ends it."""
+"""`kfl schedule --play` and `kfl report --live` as a user starts and ends them."""
 
 import os
 import re
@@ -21,7 +21,7 @@ START = (
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_it_is_told_to_end(end):
-    words = [sys.executable, "-c", START, "playground", "--port", "0"]
+    words = [sys.executable, "-c", START, "schedule", "--play", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             url = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", process.stdout.readline())[0]
@@ -38,7 +38,22 @@ def test_it_serves_until_it_is_told_to_end(end):
 def test_a_port_that_is_taken_is_one_sentence(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["playground", "--port", str(port)]) == 2
+        assert main(["schedule", "--play", "--port", str(port)]) == 2
     assert f"port is {port}, but must be a free port" in capsys.readouterr().err
-    assert main(["playground", "--port", "70000"]) == 2
+    assert main(["schedule", "--play", "--port", "70000"]) == 2
     assert "from 0 to 65535" in capsys.readouterr().err
+
+
+def test_words_that_do_not_go_together_are_one_sentence(capsys, tmp_path):
+    run = str(tmp_path)
+    for words, sentence in (
+        (["schedule", "--port", "0"], "left out without --play"),
+        (["schedule", "--play", "p.json"], "left out with --play"),
+        (["report", run, "--port", "0"], "left out without --live"),
+        (["report", run, run, "--live"], "one folder with --live"),
+        (["report", run, "--live", "--out", "x.html"], "left out with --live"),
+        (["watch", run, "--port", "70000"], "kfl watch RUN is now kfl report RUN --live."),
+        (["playground", "--port", "70000"], "kfl playground is now kfl schedule --play."),
+    ):
+        assert main(words) == 2
+        assert sentence in capsys.readouterr().err

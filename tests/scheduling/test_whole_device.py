@@ -1,4 +1,4 @@
-"""Where whole devices operate best, against plain searches: golden sections over the time, and over the share."""
+"""The cost curves of whole devices against plain searches: golden sections over the time, and over the share."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 from scipy.optimize import brentq
 
 from kfl.core.randomness import stream
-from kfl.scheduling._device import CORNER, FREE, FULL, LEAST, PINNED, Point
-from kfl.scheduling._operating_points import at_break_even, at_price, at_share
 from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.device_curve import DeviceCurve
 from tests.reference.whole_device import Devices, golden, random_devices
@@ -59,33 +57,6 @@ def test_the_time_of_least_energy(seed: int) -> None:
     np.testing.assert_allclose(curve.log_energy_j(share), np.log(exact), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_decides_the_time(seed: int) -> None:
-    """The end, the slowest clock, a power, or the balance of the costs: seen from the time that the search finds."""
-    devices = some_devices(seed)
-    curve, share = curve_of(devices), some_shares(devices, seed)
-    shortest, longest = devices.durations(share)
-    at = point_at(at_share, curve, share)
-    ends = {
-        FULL: shortest,
-        LEAST: longest,
-        PINNED: np.where(at.upload_s < 0.999999 * longest, devices.time_s - devices.cheapest_s, longest),
-    }
-    for kind, seconds in ends.items():
-        np.testing.assert_allclose(at.upload_s[at.kind == kind], seconds[at.kind == kind], rtol=1e-9)
-    inside = at.kind == FREE
-    step = 1e-4
-    here, before, after = (devices.energy_j(share, at.upload_s * f) for f in (1.0, 1 - step, 1 + step))
-    assert ((before >= here * (1 - 1e-13)) & (after >= here * (1 - 1e-13)))[inside].all()
-    assert ((at.upload_s > shortest) & (at.upload_s < longest))[inside].all()
-    np.testing.assert_allclose(at.exponent * share * at.upload_s, devices.nats, rtol=1e-12)
-
-
-def point_at(find, curve: DeviceCurve, given: np.ndarray):
-    with np.errstate(all="ignore"):
-        return find(curve.devices, given)
-
-
 def best_share(curve: DeviceCurve, log_ratio: np.ndarray, floor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The share of least E(θ) + μ θ that the power allows, and what it costs, by golden sections."""
 
@@ -113,10 +84,6 @@ def test_the_best_share_at_a_price(seed: int) -> None:
     own = np.log(curve.energy_j(able) + np.exp(log_ratio) * able)
     assert (own <= log_cost + 1e-11)[near].all()
     np.testing.assert_allclose(able[near], reference[near], rtol=1e-4)
-    at = point_at(at_price, curve, log_ratio)
-    same = point_at(at_share, curve, found)
-    np.testing.assert_allclose(at.upload_s, same.upload_s, rtol=1e-8)
-    np.testing.assert_allclose(at.exponent * at.share * at.upload_s, devices.nats, rtol=1e-9)
     bought, energy = curve.purchase(log_ratio, zero)
     np.testing.assert_array_equal(bought, found)
     np.testing.assert_allclose(energy, curve.energy_j(found), rtol=1e-9)
@@ -151,16 +118,6 @@ def test_the_share_at_which_taking_part_just_pays(seed: int) -> None:
     np.testing.assert_allclose(found[clear], best[clear], rtol=1e-8)
 
 
-def check_balance(curve: DeviceCurve, at: Point) -> None:
-    """Where the costs decide, a second more costs what it saves: π(t) = a θ G(x)."""
-    free = at.kind == FREE
-    exact = map(mpmath.mpf, at.exponent[free])
-    saving = np.array([float(mpmath.log((x - 1) * mpmath.exp(x) + 1)) for x in exact])
-    price_w = curve.devices.spread(free.shape).time_price(at.upload_s)[0]
-    excess = np.log(price_w[free]) - curve.devices.log_noise[free] - np.log(at.share[free]) - saving
-    np.testing.assert_allclose(excess, 0.0, atol=5e-11)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_equation_is_solved_to_rounding(seed: int) -> None:
     """π(t) = a θ G(x); there and back from a share to its price; E + μ θ at the break-even; the energy of a share."""
@@ -171,24 +128,34 @@ def test_every_equation_is_solved_to_rounding(seed: int) -> None:
     )
     share, zero = devices.least_share() ** draws, np.zeros(len(devices))
     curve = curve_of(devices)
-    at = point_at(at_share, curve, share)
-    check_balance(curve, at)
+    check_balance(devices, share, curve.operation(share)[1])
     log_ratio = curve.log_saving(share, zero)
-    bought = point_at(at_price, curve, log_ratio)
-    np.testing.assert_allclose(bought.share, share, rtol=2e-13)
-    np.testing.assert_allclose(bought.upload_s, at.upload_s, rtol=2e-13)
-    assert (bought.kind == at.kind).all()
+    np.testing.assert_allclose(curve.share_at_price(log_ratio, zero), share, rtol=2e-13)
     worth = curve.energy_j(share) + share * np.exp(log_ratio)
-    even = point_at(at_break_even, curve, np.log(worth))
-    check_balance(curve, even)
-    clear = share * np.exp(log_ratio) > 1e-6 * worth
-    np.testing.assert_allclose(even.upload_s[clear], at.upload_s[clear], rtol=1e-8)
-    assert (even.kind == at.kind)[clear].all()
     found, log_price = curve.break_even(np.log(worth), zero)
     np.testing.assert_allclose(curve.energy_j(found) + found * np.exp(log_price), worth, rtol=5e-13)
+    clear = share * np.exp(log_ratio) > 1e-6 * worth
+    np.testing.assert_allclose(found[clear], share[clear], rtol=1e-8)
     within = share < 1
     spent = curve.energy_j(share)
     np.testing.assert_allclose(curve.energy_j(curve.share_for_energy(spent))[within], spent[within], rtol=2e-11)
+
+
+def check_balance(devices: Devices, share: np.ndarray, upload_s: np.ndarray) -> None:
+    """Inside all limits a second more costs what it saves: p_c + D'(t) = a θ G(x), in 50 digits."""
+    shortest, longest = devices.durations(share)
+    calm_s = devices.time_s - devices.cheapest_s
+    inside = (upload_s > shortest * (1 + 1e-9)) & (upload_s < longest * (1 - 1e-9))
+    inside &= np.abs(upload_s - calm_s) > 1e-9 * upload_s
+    assert inside.any()
+    exact = map(mpmath.mpf, devices.nats[inside] / share[inside] / upload_s[inside])
+    with mpmath.workdps(50):
+        saving = np.array([float(mpmath.log((x - 1) * mpmath.exp(x) + 1)) for x in exact])
+    clock_w = 2 * devices.work_j_s2 / (devices.time_s - upload_s) ** 3 - devices.static_power_w
+    price_w = devices.circuit_power_w + np.where(upload_s > calm_s, clock_w, 0.0)
+    noise_w = devices.bandwidth_hz * devices.noise_w_per_hz / (devices.amplifier_efficiency * devices.gain)
+    excess = np.log(price_w[inside]) - np.log((noise_w * share)[inside]) - saving
+    np.testing.assert_allclose(excess, 0.0, atol=2e-9)
 
 
 def test_devices_with_nothing_to_send_among_others() -> None:
@@ -228,14 +195,20 @@ LIMITED = {
 }
 
 
+def power_share(power_w: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """The share with which an upload at this power takes so long."""
+    s, c = power_w * LIMITED["gain"], LIMITED["payload_bits"] * np.log(2) / 4.0
+    return np.array(
+        [brentq(lambda t, k=k: t * np.log1p(s[k] / t) * seconds[k] - c[k], 1e-9, 10, xtol=1e-16) for k in range(3)]
+    )
+
+
 @pytest.mark.parametrize("computing", [0.0, 0.5])
 def test_the_kink_where_least_power_and_time_both_bind(computing: float) -> None:
     """Every price between the two slopes buys the same share, and breaks even at its own value."""
     seconds = LIMITED["time_s"] - 0.5
     curve = DeviceCurve.of(**LIMITED | {"time_s": seconds + computing, "fastest_s": computing})
-    devices = curve.devices
-    with np.errstate(all="ignore"):
-        corner = devices.corner_share(devices.least_w)
+    corner = power_share(LIMITED["min_power_w"], seconds)
     zero = np.zeros(3)
     rate = corner * 4.0 * np.log2(1 + LIMITED["min_power_w"] * LIMITED["gain"] / corner)
     np.testing.assert_allclose(rate * seconds, LIMITED["payload_bits"], rtol=1e-12)
@@ -243,7 +216,6 @@ def test_the_kink_where_least_power_and_time_both_bind(computing: float) -> None
     check_kink(curve, corner)
     steep = curve.log_saving(corner * (1 - 1e-7), zero)
     price = steep - 0.1
-    assert (point_at(at_price, curve, price).kind == CORNER).all()
     np.testing.assert_array_equal(curve.demand(price, zero)[1], zero)
     # The same where the exponent is small: a share that carries half a nat per symbol.
     wide = 2.0 * LIMITED["payload_bits"] * np.log(2) / (4.0 * seconds)
@@ -254,18 +226,13 @@ def test_the_kink_where_least_power_and_time_both_bind(computing: float) -> None
     )
     check_kink(gentle, wide)
     price = gentle.log_saving(wide * (1 + 1e-7), zero) + 0.05
-    assert (point_at(at_price, gentle, price).kind == CORNER).all()
+    np.testing.assert_array_equal(gentle.demand(price, zero)[1], zero)
 
 
 def test_the_kink_where_full_power_ends_just_with_the_cheapest_computation() -> None:
     """Below this share the clock must hurry, which costs something from the first second on."""
     more = {"min_power_w": 0.0, "slowest_s": 1.5, "work_j_s2": np.array([2e4, 1e4, 3e4])}
-    calm_s = LIMITED["time_s"] - 1.5
-    s = LIMITED["max_power_w"] * LIMITED["gain"]
-    c = LIMITED["payload_bits"] * np.log(2) / 4.0
-    share = np.array(
-        [brentq(lambda t, k=k: t * np.log1p(s[k] / t) * calm_s[k] - c[k], 1e-9, 10, xtol=1e-16) for k in range(3)]
-    )
+    share = power_share(LIMITED["max_power_w"], LIMITED["time_s"] - 1.5)
     for circuit_w in (0.0, 1e4):  # the upload ends with the cheapest computation, or as soon as it can
         check_kink(DeviceCurve.of(**LIMITED | more | {"circuit_power_w": circuit_w}), share)
 
@@ -298,8 +265,7 @@ def check_kink(curve: DeviceCurve, kink: np.ndarray) -> None:
 def test_the_least_share_for_an_energy() -> None:
     """The least that the power allows where that is paid, none where the whole band is too dear, else exactly paid."""
     curve = DeviceCurve.of(**LIMITED | {"min_power_w": 0.0, "circuit_power_w": np.array([0.0, 0.5, 2.0])})
-    with np.errstate(all="ignore"):
-        floor = curve.devices.corner_share(curve.devices.full_w)
+    floor = power_share(LIMITED["max_power_w"], LIMITED["time_s"] - 0.5)
     dear, cheap = curve.energy_j(floor), curve.energy_j(np.ones(3))
     np.testing.assert_allclose(curve.share_for_energy(dear * (1 + 1e-9)), floor, rtol=1e-12)
     np.testing.assert_allclose(curve.share_for_energy(10 * dear), floor, rtol=1e-12)
@@ -387,14 +353,11 @@ def test_an_upload_that_ends_just_with_the_cheapest_computation() -> None:
     )
     calm_s, zero = LIMITED["time_s"] - 1.5, np.zeros(3)
     for share in (np.array([0.25, 0.7, 0.12]), np.array([0.4, 1.1, 0.3])):
-        at = point_at(at_share, curve, share)
         price = curve.log_saving(share, zero)
-        bought = point_at(at_price, curve, price)
-        even = point_at(at_break_even, curve, np.log(curve.energy_j(share) + share * np.exp(price)))
-        for one in (at, bought, even):
-            assert one.kind.tolist() == [PINNED] * 3
-            np.testing.assert_allclose(one.upload_s, calm_s, rtol=1e-12)
-            np.testing.assert_allclose(one.share, share, rtol=1e-9)
+        even, _ = curve.break_even(np.log(curve.energy_j(share) + share * np.exp(price)), zero)
+        for one in (share, curve.share_at_price(price, zero), even):
+            np.testing.assert_allclose(one, share, rtol=1e-9)
+            np.testing.assert_allclose(curve.operation(one)[1], calm_s, rtol=1e-12)
 
 
 def test_circuits_that_outweigh_the_clock_by_far_leave_the_time_its_digits() -> None:
@@ -416,7 +379,7 @@ def test_circuits_that_outweigh_the_clock_by_far_leave_the_time_its_digits() -> 
         share = np.full(len(curve.devices.noise_w), 0.5)
         assert curve.operation(share)[1][0] == pytest.approx(2.0, rel=1e-11)
         price = curve.log_saving(share, 0 * share)
-        assert point_at(at_price, curve, price).upload_s[0] == pytest.approx(2.0, rel=1e-11)
+        assert curve.operation(curve.share_at_price(price, 0 * share))[1][0] == pytest.approx(2.0, rel=1e-11)
 
 
 # ── Shapes ───────────────────────────────────────────────────────────────────

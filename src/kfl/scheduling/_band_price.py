@@ -9,6 +9,7 @@ their logarithm has a natural tolerance (the paper's absolute one is meaningless
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,11 +19,10 @@ from kfl.scheduling.curve import CostCurve, FloatArray, Index
 _MAX_STEPS = 200
 _NEWTON_STEPS = 40  # after these every other step is a bisection, so that the bracket must shrink
 _TOLERANCE = 4 * float(np.finfo(float).eps)
+_LONG_TOLERANCE = 1e-5  # of a long row: a Newton step leaves about the square of its size
 
 CHUNK = 32_768
 """Devices at a time: intermediate arrays stay in the cache."""
-SAMPLE = 2_048
-"""Searches over many more devices than this start from a sample."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Candidates:
         return self.queue_j + self.extra
 
     def take(self, index: Index) -> Candidates:
-        """Some of them."""
+        """Return some of them."""
         return Candidates(
             self.curve.take(index),
             self.floor[index],
@@ -76,11 +76,17 @@ class Candidates:
         )
 
     def first(self, count: int) -> Candidates:
-        """The first `count`."""
+        """Return the first `count`."""
         return self.take(slice(count))
 
+    def pieces(self) -> Iterator[tuple[slice, Candidates]]:
+        """Yield all devices in pieces that fit the cache, each with its place."""
+        for start in range(0, len(self), CHUNK):
+            piece = slice(start, start + CHUNK)
+            yield piece, self.take(piece)
+
     def with_prices(self, price: FloatArray) -> Candidates:
-        """The same devices with other prices of a joule."""
+        """Return the same devices with other prices of a joule."""
         return replace(self, queue_j=price, log_weight=_log(price), extra=0.0)
 
 
@@ -93,52 +99,17 @@ def _log(price: FloatArray) -> FloatArray:
 
 
 def band_log_price(candidates: Candidates) -> float:
-    """ln μ at which these devices fill the band; −∞ where nobody's joules have a price and floors suffice.
-
-    Two searches find it: `log_prices` to rounding error, and for a very long row a Newton search that sums in
-    pieces, starts from a sample and ends at 1e-10.
-    """
+    """ln μ at which these devices fill the band; −∞ where nobody's joules have a price and floors suffice."""
     if not np.any(candidates.curve.priced(candidates.log_weight)):
         return -math.inf
-    if len(candidates) > CHUNK:
-        return _newton_in_pieces(candidates)
-    return _one_row(candidates.curve, candidates.log_weight, candidates.floor)
-
-
-def _one_row(curve: CostCurve, log_weight: FloatArray, floor: FloatArray) -> float:
-    everybody = np.ones((1, len(floor)), bool)
-    return float(log_prices(curve.only(everybody), log_weight[None], floor[None])[0])
-
-
-def _newton_in_pieces(candidates: Candidates) -> float:
-    stride = len(candidates) // SAMPLE
-    sample = candidates.take(slice(stride // 2, None, stride))
-    floor = stride * sample.floor / max(1.0, stride * float(np.sum(sample.floor)) / 0.99)
-    if np.any(sample.curve.priced(sample.log_weight)):
-        price = _one_row(sample.curve.copies(stride), sample.log_weight, floor)
-    else:
-        price = float(np.max(candidates.curve.log_saving(1.0, candidates.log_weight)))
-    low, high = -math.inf, math.inf
-    for _ in range(_MAX_STEPS):
-        total, slope = total_demand(candidates, price)
-        low, high = (price, high) if total > 1.0 else (low, price)
-        if abs(total - 1.0) < 1e-10 or high - low < 1e-14 * abs(price):
-            break
-        step = math.log(total) * total / slope if slope > 0 else math.inf
-        price += math.copysign(min(abs(step), 2.0), total - 1.0)
-        if not low < price < high:
-            price = 0.5 * (low + high)
-    return price
+    row = candidates.curve.only(np.ones((1, len(candidates)), bool))
+    return float(log_prices(row, candidates.log_weight[None], candidates.floor[None])[0])
 
 
 def total_demand(candidates: Candidates, log_price: float) -> tuple[float, float]:
-    """Σ θ_k(μ) and −dΣ/d ln μ over all devices, in pieces that fit the cache."""
-    total, slope = 0.0, 0.0
-    for start in range(0, len(candidates), CHUNK):
-        part = candidates.take(slice(start, start + CHUNK))
-        wanted, falls = _demand(np.asarray(log_price), part.curve, part.log_weight, part.floor)
-        total, slope = total + float(wanted), slope + float(falls)
-    return total, slope
+    """Σ θ_k(μ) and −dΣ/d ln μ over all devices."""
+    total, slope = _demand(np.asarray(log_price), candidates.curve, candidates.log_weight, candidates.floor)
+    return float(total), float(slope)
 
 
 # ── A batch of sets ──────────────────────────────────────────────────────────
@@ -175,11 +146,16 @@ def _safeguarded_newton(
     log_weight: FloatArray,
     floor: FloatArray,
 ) -> FloatArray:
-    """Newton on ln S(λ), which is close to a straight line; a step that leaves the bracket becomes a bisection."""
+    """Newton on ln S(λ), which is close to a straight line; a step that leaves the bracket becomes a bisection.
+
+    Rows leave the batch as they arrive: `rows` says which are left.
+    """
     result = guess.copy()
     rows = np.arange(len(guess))
+    tolerance = _TOLERANCE if floor.shape[-1] <= CHUNK else _LONG_TOLERANCE
     lam = guess
     for count in range(_MAX_STEPS):
+        # S falls with λ, so each evaluation tightens one side of the bracket.
         total, slope = _demand(lam[:, None], curve, log_weight, floor)
         low = np.where(total >= 1.0, lam, low)
         high = np.where(total <= 1.0, lam, high)
@@ -191,7 +167,7 @@ def _safeguarded_newton(
             inside[:] = False
         moved = np.where(inside, proposal, 0.5 * (low + high))
         result[rows] = moved
-        going = (np.abs(moved - lam) > _TOLERANCE * np.maximum(np.abs(moved), 1.0)) & (low < high)
+        going = (np.abs(moved - lam) > tolerance * np.maximum(np.abs(moved), 1.0)) & (low < high)
         if going.all():
             lam = moved
             continue
@@ -206,6 +182,11 @@ def _demand(
     log_price: FloatArray, curve: CostCurve, log_weight: FloatArray, floor: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """S(λ) and −dS/dλ, summed over the last axis: what all devices together take of the band at price e^λ."""
+    size = floor.shape[-1]
+    if size > CHUNK:  # piece by piece, so that intermediate arrays stay in the cache
+        pieces = [(..., slice(start, start + CHUNK)) for start in range(0, size, CHUNK)]
+        parts = [_demand(log_price, curve.take(piece), log_weight[piece], floor[piece]) for piece in pieces]
+        return np.asarray(sum(total for total, _ in parts)), np.asarray(sum(slope for _, slope in parts))
     wanted, elasticity = curve.demand(log_price, log_weight)
     free = wanted > floor
     total = np.where(free, wanted, floor).sum(-1)
