@@ -462,4 +462,4 @@ def gap_chart(run: RunData) -> Chart | None:
         f"Optimal in {exact} of {several(len(x), 'round')}, where the value equals its lower bound; the largest gap is "
         f"{percent(largest)} of the bound. The value is drift plus penalty, equation (22) of the paper."
     )
-    return Chart("gap", "Gap to the lower bound", summary, views, "Shown")
+    return Chart("gap", "Gap to the lower bound", summary, views, "Shown", wide=True)

@@ -132,14 +132,15 @@ def devices_table(run: RunData) -> Table:
     sending = run.rounds.per_device(run.devices, run.rounds.upload_energy_j)
     rows = []
     for device in np.argsort(-spent, kind="stable")[thinned(run.devices, 40)]:
-        share = percent(spent[device] / run.budget_j) if math.isfinite(run.budget_j) else "no budget"
-        joules = (quantity(spent[device], "J"), quantity(sending[device], "J"), share)
+        share = (percent(spent[device] / run.budget_j),) if math.isfinite(run.budget_j) else ()
+        joules = (quantity(spent[device], "J"), quantity(sending[device], "J"), *share)
         place = () if run.cell is None else (f"{run.cell.distance_m[device]:.0f} m",)
         clock = () if run.cell is None else (quantity(float(run.cell.hardware.cpu_hz[device]), "Hz"),)
         found = (str(device), *place, *clock, f"{taken[device]:.0f}", *joules, percent(float(run.accuracy[device])))
         rows.append(found)
     place_, clock_ = ((), ()) if run.cell is None else (("distance",), ("processor",))
-    columns = ("device", *place_, *clock_, "rounds", "energy", "of it sending", "of its budget", "accuracy")
+    share_ = ("of its budget",) if math.isfinite(run.budget_j) else ()
+    columns = ("device", *place_, *clock_, "rounds", "energy", "of it sending", *share_, "accuracy")
     return table(columns, rows, total=run.devices, of="devices")
 
 
