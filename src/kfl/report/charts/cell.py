@@ -352,7 +352,7 @@ def cell_chart(run: RunData) -> Chart | None:
         f"took part {taken[near].mean():.1f} times on average, the farther half {farther:.1f} times."
     )
     frames = _marked_frames(run) if few and run.played else None
-    table_ = devices_table(run)
+    table_ = devices_table(run, run.cell)
     return Chart("cell", "Cell", summary, views, "Devices colored by", table_, tall=True, frames=frames)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kfl.core.text import DASH, several, shortened
 from kfl.report.charts.learning import MOST_IN_LEGEND, sorted_curve
 from kfl.report.figures import (
+    MOST_ROWS,
     Chart,
     Figure,
     FloatArray,
@@ -32,7 +33,7 @@ from kfl.report.groups import Bundle, Group, is_alone, over_seeds
 from kfl.report.run_data import BatteryCurves, RunData
 from kfl.report.text import SPACE, about, between, percent, quantity
 from kfl.scheduling import by_part
-from kfl.wireless import ENERGY_PARTS
+from kfl.wireless import ENERGY_PARTS, Cell
 
 MOST_BARS = 150
 """Devices up to which each is a bar of its own; beyond, a line through the sorted devices says the same."""
@@ -70,7 +71,8 @@ def budget_chart(groups: Sequence[Group]) -> Chart | None:
     told = [(group.name, _of_budget(group)) for group in shown]
     spent = [(group.mean(lambda run: float(run.device_energy_j.mean())), shortened(group.name)) for group in shown]
     summary = about(told, f"A device spent {between(spent, lambda value: quantity(value, 'J'))} on average.")
-    found = devices_table(shown[0].run) if is_alone(groups) else _group_table(shown)
+    cell = shown[0].run.cell
+    found = devices_table(shown[0].run, cell) if is_alone(groups) and cell is not None else _group_table(shown)
     return Chart("energy", "Energy of each device", summary, views, "Energy shown", found)
 
 
@@ -126,22 +128,23 @@ def _of_budget(group: Group) -> str:
     )
 
 
-def devices_table(run: RunData) -> Table:
+def devices_table(run: RunData, cell: Cell) -> Table:
     """Return what each device did and spent, most energy first."""
-    taken, spent = run.participation, run.device_energy_j
-    sending = run.rounds.per_device(run.devices, run.rounds.upload_energy_j)
-    rows = []
-    for device in np.argsort(-spent, kind="stable")[thinned(run.devices, 40)]:
-        share = (percent(spent[device] / run.budget_j),) if math.isfinite(run.budget_j) else ()
-        joules = (quantity(spent[device], "J"), quantity(sending[device], "J"), *share)
-        place = () if run.cell is None else (f"{run.cell.distance_m[device]:.0f} m",)
-        clock = () if run.cell is None else (quantity(float(run.cell.hardware.cpu_hz[device]), "Hz"),)
-        found = (str(device), *place, *clock, f"{taken[device]:.0f}", *joules, percent(float(run.accuracy[device])))
-        rows.append(found)
-    place_, clock_ = ((), ()) if run.cell is None else (("distance",), ("processor",))
-    share_ = ("of its budget",) if math.isfinite(run.budget_j) else ()
-    columns = ("device", *place_, *clock_, "rounds", "energy", "of it sending", *share_, "accuracy")
-    return table(columns, rows, total=run.devices, of="devices")
+    spent, sending = run.device_energy_j, run.rounds.per_device(run.devices, run.rounds.upload_energy_j)
+    columns: dict[str, Callable[[int], str]] = {
+        "device": str,
+        "distance": lambda device: f"{cell.distance_m[device]:.0f} m",
+        "processor": lambda device: quantity(float(cell.hardware.cpu_hz[device]), "Hz"),
+        "rounds": lambda device: f"{run.participation[device]:.0f}",
+        "energy": lambda device: quantity(spent[device], "J"),
+        "of it sending": lambda device: quantity(sending[device], "J"),
+    }
+    if math.isfinite(run.budget_j):
+        columns["of its budget"] = lambda device: percent(spent[device] / run.budget_j)
+    columns["accuracy"] = lambda device: percent(float(run.accuracy[device]))
+    shown = np.argsort(-spent, kind="stable")[thinned(run.devices, MOST_ROWS)]
+    rows = [tuple(tell(device) for tell in columns.values()) for device in shown]
+    return table(tuple(columns), rows, total=run.devices, of="devices")
 
 
 def _group_table(groups: Sequence[Group]) -> Table:
