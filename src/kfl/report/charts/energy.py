@@ -38,6 +38,8 @@ from kfl.wireless import ENERGY_PARTS, Cell
 MOST_BARS = 150
 """Devices up to which each is a bar of its own; beyond, a line through the sorted devices says the same."""
 MOST_POINTS = 400
+MOST_QUEUES = 5000
+"""Rounds up to which virtual queues are followed."""
 MOST_STEPS = 120
 """Rounds up to which each is a bar of its own; beyond, several share one."""
 _INKS = dict(zip(ENERGY_PARTS, ("@c1", "@c6", "@c5", "@c2", "@c4", "@c3"), strict=True))
@@ -178,11 +180,26 @@ def pace_chart(groups: Sequence[Group]) -> Chart | None:
         traces.append(line("budget spent evenly", [0, planned], numbers([0.0, budget_j]), "@muted", line=even))
     told = "Energy a device has spent up to each round"
     told += "; the dashed line spends the budget evenly." if budgets else "."
-    legend = len(groups) <= MOST_IN_LEGEND
-    view = figure(
-        traces, axis("round"), axis("energy of a device so far", si="J"), hovermode="x unified", showlegend=legend
-    )
-    return Chart("pace", "Energy over rounds", f"{told} {over_seeds(shown)}".strip(), {"": view})
+    unified = {"hovermode": "x unified", "showlegend": len(groups) <= MOST_IN_LEGEND}
+    so_far = figure(traces, axis("round"), axis("energy of a device so far", si="J"), **unified)
+    views = {"Energy": so_far} | (_queues(shown[0]) if is_alone(groups) and budgets else {})
+    return Chart("pace", "Energy over rounds", f"{told} {over_seeds(shown)}".strip(), views, "Shown")
+
+
+def _queues(group: Group) -> dict[str, Figure]:
+    """The virtual queues after each round: what devices spent beyond an even use of their budgets, equation (21)."""
+    run = group.run
+    if run.played > MOST_QUEUES:
+        return {}
+    queue_j, found = np.zeros(run.devices), []
+    for energy_j in run.energy_between(np.arange(run.played)):
+        queue_j = np.maximum(queue_j + energy_j - run.budget_j / run.planned, 0.0)
+        found.append((queue_j.mean(), queue_j.max()))
+    mean, largest = (numbers(values) for values in zip(*found, strict=True))
+    x = list(range(1, run.played + 1))
+    lines = [line("largest", x, largest, "@c2"), line("mean", x, mean, "@c1", line={"dash": "dash"})]
+    y = axis("virtual queue", si="J", rangemode="tozero")
+    return {"Queues": figure(lines, axis("round"), y, hovermode="x unified")}
 
 
 def _range_of_devices(group: Group, least: Bundle, mean: Bundle, most: Bundle, *, alone: bool) -> list[Any]:
