@@ -44,7 +44,7 @@ class WandbTracker(Tracker):
         run.remember(self.name, id=identifier)
         if self._run.offline:
             return int(noted.get("rounds", 0))
-        return max(0, self._run.starting_step - 1)  # the server knows
+        return max(0, int(self._run.starting_step) - 1)  # the server knows
 
     def log(self, log: RoundLog, metrics: Metrics) -> None:
         """Log one step."""
