@@ -15,13 +15,13 @@ import pytest
 import kfl
 from kfl.algorithms import ALGORITHMS, Rejection
 from kfl.cli.main import main
-from kfl.deploy.status import read_status
 from kfl.experiment import in_todays_words
 from kfl.export import load_model
 from kfl.report import build_report, read_run
 from kfl.report.charts.cell import shares_chart
 from kfl.runfolder import RunReader, load_experiment
 from kfl.scheduling import describe
+from kfl_fleet.server.status import read_status
 
 EARLIER = Path(__file__).parent / "earlier"
 FINISHED, STOPPED, FLEET = EARLIER / "finished", EARLIER / "stopped", EARLIER / "fleet"
