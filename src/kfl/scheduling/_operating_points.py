@@ -141,7 +141,10 @@ def at_price(devices: Devices, log_ratio: FloatArray) -> Point:
 
 
 def _early_at_price(devices: Devices, log_time: FloatArray) -> tuple[FloatArray, FloatArray, Kinds]:
-    """Return x and t with π x t = a c G(x) and t G(x) = e^log_time, and what decides t; where it is pinned, x is open."""
+    """Return x and t with π x t = a c G(x) and t G(x) = e^log_time, and what decides t.
+
+    Where t is pinned, x is open.
+    """
     log_energy = devices.log_noise + np.log(devices.airtime_s)
     exponent = np.empty(log_time.shape)
     # A price of 0 or of infinity, where joules are free: any number will do, for these are pinned.
@@ -337,7 +340,7 @@ class _Clock:
 
 
 def _by_weight(devices: Devices, guess: FloatArray, times: Terms, prices: Terms) -> FloatArray:
-    """Return the root of the equation that suits each device: of times where the clock outweighs the circuits, else prices."""
+    """Return the root of the equation that suits each device: times where the clock outweighs the circuits, or prices."""
     circuits = devices.circuit_power_w > 0.5 * devices.short_price()
     if not np.any(circuits):
         return solve(guess, times)
