@@ -340,7 +340,7 @@ class _Clock:
 
 
 def _by_weight(devices: Devices, guess: FloatArray, times: Terms, prices: Terms) -> FloatArray:
-    """Return the root of the equation that suits each device: times where the clock outweighs the circuits, or prices."""
+    """Solve the equation that suits each device: `times` where the clock outweighs the circuits, else `prices`."""
     circuits = devices.circuit_power_w > 0.5 * devices.short_price()
     if not np.any(circuits):
         return solve(guess, times)
