@@ -19,7 +19,6 @@ import numpy as np
 
 from kfl import Experiment, FedAvg
 from kfl.scheduling import Dual, Lyapunov, Scheduler, data_weight
-from kfl.scheduling.account import round_energy
 from kfl.scheduling.objective import DriftScheduler
 from kfl.simulation.round import initial_state
 from kfl.simulation.simulated_fleet import SimulatedFleet
@@ -80,7 +79,7 @@ def play(fleet: SimulatedFleet, scheduler: Scheduler) -> tuple[EnergyAccount, np
     for t in range(rounds):
         conditions = fleet.observe(state)
         decision = scheduler.decide(state.scheduler, conditions.observation)
-        compute_j[t], upload_j[t] = round_energy(decision)
+        compute_j[t], upload_j[t] = decision.energy_j()
         chosen[t] = decision.chosen
         state = replace(
             state,

@@ -30,7 +30,7 @@ from kfl.comparison.many import run_paths
 from kfl.comparison.records import Record, read_lines, record, write_records
 from kfl.core.files import write_atomic
 from kfl.progress import Progress
-from kfl.scheduling import Dual, energy_parts
+from kfl.scheduling import Dual
 from kfl.scheduling.serve import serve
 from kfl.simulation import History
 from kfl.simulation.round import begin
@@ -121,7 +121,7 @@ def joules(setting: Setting, seed: int) -> list[dict[str, Any]]:
         queue, spent_j = scheduler.update(queue, decision, energy_j), spent_j + energy_j
         for name, observation in seen.items():
             again = serve(replace(observation, hard_budget=False), decision.chosen, np.ones(table.size))
-            by_part = energy_parts(observation, again)
+            by_part = again.parts_j(observation.uplink)
             for part, values in by_part.items():
                 parts[name][part] += float(values.sum())
             members = again.chosen

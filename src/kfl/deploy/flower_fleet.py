@@ -33,7 +33,6 @@ from kfl.deploy.protocol import Parts, Values
 from kfl.deploy.roster import Member, Roster
 from kfl.deploy.validation import Question, Verdict, energy_limits, judge, most_bytes
 from kfl.runfolder import RunReader
-from kfl.scheduling import round_energy
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
 
 if TYPE_CHECKING:
@@ -389,7 +388,7 @@ def _spent(
     A device that is silent may have worked and sent; it is charged as planned, so that queues never underestimate.
     Only one whose message never left the server, now or before the round was played `again`, has spent nothing.
     """
-    compute_j, upload_j = round_energy(decision)
+    compute_j, upload_j = decision.energy_j()
     for device, verdict in verdicts.items():
         answer = answers[device]
         if verdict.energy_j is not None:

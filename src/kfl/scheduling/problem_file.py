@@ -26,7 +26,7 @@ from kfl.core.files import write_atomic
 from kfl.core.names import for_csv, for_json
 from kfl.scheduling._problem_text import Draft, draft_from_csv, draft_from_json
 from kfl.scheduling.curve import BoolArray, FloatArray
-from kfl.scheduling.horizon import Problem
+from kfl.scheduling.problem import CellProblem
 from kfl.scheduling.problem_fields import (
     CELL_FIELDS,
     DEVICE_FIELDS,
@@ -51,7 +51,7 @@ _DRAWN = {
 """Fields of a file for which the paper's energy model has no use, with their names in `DeviceEnergyModel`."""
 
 
-def read_problem(source: str | Path, **changes: object) -> Problem:
+def read_problem(source: str | Path, **changes: object) -> CellProblem:
     """Read a problem from a file, or from text in JSON or CSV.
 
     `changes` are fields that go on top of what the file says at its top, for example `bandwidth_hz=1e6`.
@@ -95,7 +95,7 @@ def _kind(text: str) -> str:
 # ── Draft to problem ─────────────────────────────────────────────────────────
 
 
-def _assemble(draft: Draft) -> Problem:
+def _assemble(draft: Draft) -> CellProblem:
     """Every value checked, defaults filled in, costs derived."""
     top = check_top(draft.top)
     draft = replace(draft, top=top)
@@ -111,7 +111,7 @@ def _assemble(draft: Draft) -> Problem:
     max_power_w = _power(draft, "max_power")
     budget_j, spent_j, notes = _energy(draft, top)
     notes += _doubts(draft.ids, max_power_w)
-    return Problem(
+    return CellProblem(
         ids=tuple(draft.ids),
         bandwidth_hz=_once(top, "bandwidth_hz"),
         noise_dbm_per_hz=_once(top, "noise_dbm_per_hz"),
@@ -337,7 +337,7 @@ def _energy(draft: Draft, top: Mapping[str, Any]) -> tuple[FloatArray, FloatArra
 # ── Writing ──────────────────────────────────────────────────────────────────
 
 
-def write_problem(problem: Problem, path: str | Path) -> None:
+def write_problem(problem: CellProblem, path: str | Path) -> None:
     """Write a problem so that `read_problem` gives it back to the last bit: CSV by its name, else JSON.
 
     >>> import tempfile
@@ -356,7 +356,7 @@ def write_problem(problem: Problem, path: str | Path) -> None:
         raise ProblemError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
 
 
-def problem_table(problem: Problem) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def problem_table(problem: CellProblem) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The fields at the top and one table per device, as JSON has them: everything spelled out."""
     top: dict[str, Any] = {
         "bandwidth_hz": problem.bandwidth_hz,

@@ -14,7 +14,7 @@ import numpy as np
 
 from kfl.algorithms.sums import summation_of
 from kfl.engine import RoundKey
-from kfl.scheduling import Decision, Status, energy_parts, in_blocks, round_energy
+from kfl.scheduling import Decision, Status, energy_parts, in_blocks
 from kfl.simulation.fleet import Conditions, Fleet, FloatArray, IntArray, Replies
 from kfl.simulation.logs import RoundLog
 from kfl.simulation.state import RunState
@@ -205,7 +205,7 @@ def _whole_device(
     if uplink is None or uplink.device.is_paper_model or decision.clock_hz is None:
         return {}
     planned = energy_parts(conditions.observation, decision)
-    compute_j, upload_j = round_energy(decision)
+    compute_j, upload_j = decision.energy_j()
     computed, sent = _ratio(replies.compute_energy_j, compute_j), _ratio(replies.upload_energy_j, upload_j)
     spent = {"static_j": planned["static"] * computed}
     spent |= {f"{name}_j": planned[name] * sent for name in ("circuits", "tail", "receiving")}

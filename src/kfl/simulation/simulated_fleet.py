@@ -11,7 +11,6 @@ import numpy as np
 from kfl.algorithms.sent import sent_bits
 from kfl.engine import RoundKey
 from kfl.experiment.faults import NOT_TRAINED, RAN_DRY, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
-from kfl.scheduling import round_energy
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies, finite
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ def _running_dry(
 
 def _spent(decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]) -> tuple[FloatArray, FloatArray]:
     """Joules each device really spent on computing and on its upload; `part` is of those whose battery died."""
-    compute_j, upload_j = round_energy(decision)
+    compute_j, upload_j = decision.energy_j()
     for device, kind in struck.items():
         if kind == "drop_before":
             compute_j[device] = upload_j[device] = 0.0

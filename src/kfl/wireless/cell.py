@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kfl.core.units import dbm_to_watt
-from kfl.scheduling.horizon import Problem
+from kfl.scheduling.accounts import Batteries
+from kfl.scheduling.problem import CellProblem
 from kfl.scheduling.uplink import Uplink
-from kfl.wireless.battery import Batteries
 from kfl.wireless.channel import Fading, FloatArray, Gains
 from kfl.wireless.config import CellConfig
 from kfl.wireless.costs import broadcast_time, compute_energy, in_outage, uplink_rate, upload_time
@@ -146,7 +146,7 @@ class Cell:
 
     def problem(
         self, rounds: int, *, flops: float, payload_bits: float, samples: float, hard_budget: bool = False
-    ) -> Problem:
+    ) -> CellProblem:
         """Return the cell with its channel drawn, as a problem for `kfl.scheduling.schedule`.
 
         >>> from kfl.scheduling import schedule
@@ -165,7 +165,7 @@ class Cell:
         while len(links) < rounds:
             links.append(self.link_state(len(links), flops, payload_bits, links[-1].fading))
         uplink, nothing = links[0].uplink, np.zeros(self.devices)
-        return Problem(
+        return CellProblem(
             ids=tuple(f"d{device}" for device in range(self.devices)),
             bandwidth_hz=self.config.bandwidth_hz,
             noise_dbm_per_hz=self.config.noise_dbm_per_hz,
