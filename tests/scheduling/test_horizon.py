@@ -11,7 +11,7 @@ import pytest
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
 from kfl.scheduling import OUTCOMES, AllDevices, Dual, Lyapunov, RoundRobin, read_problem, schedule
-from kfl.scheduling.horizon_table import horizon_csv, horizon_table, never_schedulable
+from kfl.scheduling.result_table import never_schedulable, result_csv, result_table
 from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY, DeviceEnergyModel
 from kfl.wireless import ENERGY_PARTS, PRESETS, Cell, CellConfig
 from tests.reference.uplinks import device_uplink
@@ -274,7 +274,7 @@ def test_totals_are_the_sums_of_the_rounds():
             assert one.energy_j == pytest.approx((one.compute_energy_j + one.upload_energy_j).sum())
             assert one.time_s == pytest.approx((one.compute_time_s + one.upload_time_s).max())
             assert sum(one.counts) == 3 and one.counts[0] == len(one.devices)
-        assert horizon.taken.tolist() == taken.tolist() and taken.sum() == 6
+        assert horizon.participation_count.tolist() == taken.tolist() and taken.sum() == 6
         assert horizon.compute_energy_j == pytest.approx(compute_j) and horizon.upload_energy_j == pytest.approx(
             upload_j
         )
@@ -326,7 +326,7 @@ def test_the_table_of_a_horizon_says_what_its_rounds_say():
     horizon = schedule(
         problem(WHOLE, {**WHOLE, "gain": 1e-10}, {"available": False}, budget_j=2.0, rounds=5), AllDevices()
     )
-    table = horizon_table(horizon)
+    table = result_table(horizon)
     assert set(table) == {"scheduler", "notes", "rounds", "devices", "next"}
     one, row = horizon.rounds[0], table["rounds"][0]
     assert (row["round"], row["scheduled"], row["status"], row["note"]) == (0, 2, "ok", "")
@@ -349,7 +349,7 @@ def test_the_table_of_a_horizon_says_what_its_rounds_say():
         assert device["battery_j"] == pytest.approx(2.0 - device["energy_j"])
         assert device["queue_j"] == horizon.following.queue_j[k]
         assert device["outcome"] == ("scheduled" if k < 2 else "unavailable")
-    text = horizon_csv(horizon)
+    text = result_csv(horizon)
     assert "\r" not in text
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(line["round"], line["id"]) for line in rows] == [("0", "d0"), ("0", "d1")]
@@ -358,13 +358,13 @@ def test_the_table_of_a_horizon_says_what_its_rounds_say():
 
 def test_a_note_is_the_sentence_of_a_round_that_is_not_as_asked_for():
     late = {"compute_time_s": 2.0, "compute_energy_j": 0.0}
-    table = horizon_table(schedule(problem({}, late), Lyapunov()))
+    table = result_table(schedule(problem({}, late), Lyapunov()))
     row = table["rounds"][0]
     assert row["status"] == "unschedulable"
     assert row["note"] == (
         "1 of 2 devices cannot be scheduled this round: device d1 past the deadline after computing."
     )
-    fine = horizon_table(schedule(problem({}), AllDevices()))
+    fine = result_table(schedule(problem({}), AllDevices()))
     assert (fine["rounds"][0]["status"], fine["rounds"][0]["note"], fine["notes"]) == ("ok", "", [])
     assert table["notes"] == ["Device 'd1' can never be scheduled: computing takes 2 s, and the deadline is 1 s."]
 

@@ -15,7 +15,7 @@ from kfl.scheduling import (
     Observation,
     Uniform,
     energy_parts,
-    in_blocks,
+    quantize_to_blocks,
     round_energy,
 )
 from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
@@ -61,15 +61,15 @@ def test_a_decision_spends_what_base_and_curve_say(config, seed, scheduler, bloc
     state = replace(scheduler.init(np.full(DEVICES, 2.0), HORIZON), queue_j=np.full(DEVICES, 0.2))
     decision = scheduler.decide(state, seen)
     if blocks:
-        decision = in_blocks(decision, scheduler, state, seen, 25)
+        decision = quantize_to_blocks(decision, scheduler, state, seen, 25)
     on = np.flatnonzero(decision.chosen)
     assert seen.uplink is not None and (seen.uplink.device.is_paper_model or not config.printed_model)
     assert (decision.clock_hz is None) == (seen.uplink.device.is_paper_model or not len(on))
-    compute_j, upload_j = round_energy(decision)
+    compute_j, upload_j = decision.energy_j()
     expected = seen.base_energy_j[on] + seen.uplink.take(on).curve.energy_j(decision.share[on])
     np.testing.assert_allclose((compute_j + upload_j)[on], expected, rtol=1e-9)
     assert not compute_j[~decision.chosen].any() and not upload_j[~decision.chosen].any()
-    parts = energy_parts(seen, decision)
+    parts = decision.parts_j(seen.uplink)
     assert tuple(parts) == ENERGY_PARTS and all((one >= 0).all() for one in parts.values())
     np.testing.assert_allclose(parts["computing"] + parts["static"], compute_j, rtol=1e-12)
     np.testing.assert_allclose(sum(parts[name] for name in ENERGY_PARTS[2:]), upload_j, rtol=1e-12)

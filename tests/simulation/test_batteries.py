@@ -59,15 +59,15 @@ def check_balance(experiment, fleet, states, logs) -> None:
         now = spent_j(log, fleet.table.size)
         assert (now <= before.batteries.charge_j * (1 + 1e-9)).all()
         spent, harvested = spent + now, harvested + np.array(log.harvest_j or 0.0)
-        after = state.batteries
+        after = state.accounts.batteries
         assert (after.charge_j >= 0).all() and (after.charge_j <= capacity).all()
         assert after.charge_j + spent + after.wasted_j == pytest.approx(first + harvested, rel=1e-9, abs=1e-12)
         assert after.harvested_j == pytest.approx(harvested)
         if fleet.harvests:
-            assert (state.scheduler.queue_j == capacity - after.charge_j).all()
+            assert (state.accounts.scheduler.queue_j == capacity - after.charge_j).all()
             # Equation (21) with the harvest in place of the budget.
             moved = np.maximum(before.scheduler.queue_j + now - np.array(log.harvest_j), 0.0)
-            assert state.scheduler.queue_j == pytest.approx(moved, rel=1e-9, abs=1e-9)
+            assert state.accounts.scheduler.queue_j == pytest.approx(moved, rel=1e-9, abs=1e-9)
 
 
 @settings(max_examples=12)

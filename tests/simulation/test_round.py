@@ -9,7 +9,7 @@ import torch
 import kfl
 from kfl.algorithms import Upload
 from kfl.algorithms.sums import Sums
-from kfl.scheduling import Decision, Status, energy_parts
+from kfl.scheduling import Decision, Status
 from kfl.simulation import build_world
 from kfl.simulation.fleet import Conditions, Replies, make_observation
 from kfl.simulation.round import (
@@ -71,10 +71,16 @@ def replies(**given):
 def test_before_round_0_everybody_is_tested_and_nothing_is_spent(fleet):
     state = begin(fleet)
     assert fleet.tested[-1] == (0, [0, 1, 2, 3])
-    assert (state.round, state.devices, state.untested, state.fading, state.batteries) == (0, {}, set(), None, None)
+    assert (state.round, state.devices, state.untested, state.fading, state.accounts.batteries) == (
+        0,
+        {},
+        set(),
+        None,
+        None,
+    )
     for name in ("compute_energy_j", "upload_energy_j", "taken"):
         assert getattr(state, name).tolist() == [0, 0, 0, 0], name
-    assert state.taken.dtype == state.correct.dtype == np.int64
+    assert state.accounts.participation_count.dtype == state.correct.dtype == np.int64
     assert not state.server["known"].any()
 
 
@@ -173,7 +179,7 @@ def test_a_round_adds_up_what_was_spent_counted_and_reported():
     assert set(following.devices) == {0, 2}
     chosen = [device in log.devices for device in range(4)]
     assert sum(chosen) == 3
-    assert following.taken.tolist() == [5 + one for one in chosen]
+    assert following.accounts.participation_count.tolist() == [5 + one for one in chosen]
     assert (log.round, log.accuracy, log.time_s) == (0, None, 2.5)
     assert log.compute_energy_j == tuple(compute[list(log.devices)])
     assert log.upload_energy_j == tuple(upload[list(log.devices)])
@@ -246,7 +252,7 @@ def test_a_device_with_one_test_sample_counts_with_it(fleet):
 def test_before_anybody_is_tested_nobody_is_right(fleet):
     state = initial_state(fleet)
     assert state.correct.tolist() == [0, 0, 0, 0]
-    assert state.correct.dtype == state.taken.dtype == np.int64
+    assert state.correct.dtype == state.accounts.participation_count.dtype == np.int64
 
 
 def test_the_log_of_a_round_has_all_that_came_back(fleet):
@@ -291,7 +297,7 @@ def test_the_log_of_a_round_has_what_its_costs_follow_from():
     state = begin(fleet)
     following, log = play_round(fleet, state)
     conditions = fleet.observe(state)
-    decision = fleet.experiment.scheduler.decide(state.scheduler, conditions.observation)
+    decision = fleet.experiment.scheduler.decide(state.accounts.scheduler, conditions.observation)
     chosen = np.flatnonzero(decision.chosen)
     assert log.devices == tuple(chosen)
     assert (log.gain, log.true_gain) == (
@@ -329,13 +335,13 @@ def whole_devices(**changes):
     fleet = Scripted(replace(EXPERIMENT, radio=cell))
     state = begin(fleet)
     conditions = fleet.observe(state)
-    return state, conditions, fleet.experiment.scheduler.decide(state.scheduler, conditions.observation)
+    return state, conditions, fleet.experiment.scheduler.decide(state.accounts.scheduler, conditions.observation)
 
 
 def test_what_a_whole_device_spent_is_split_as_it_was_planned():
     """A device that spent twice what was planned on computing and half of it on the radio, and one that did nothing."""
     state, conditions, decision = whole_devices()
-    planned = energy_parts(conditions.observation, decision)
+    planned = decision.parts_j(conditions.observation.uplink)
     chosen = np.flatnonzero(decision.chosen)
     assert all((planned[name][chosen] > 0).all() for name in ("static", "circuits", "tail", "receiving"))
     compute_j, upload_j = 2 * decision.compute_energy_j, 0.5 * decision.upload_energy_j
@@ -373,8 +379,8 @@ SUNNY = replace(BATTERY, round_period_s=10.0, harvest=ConstantHarvest(0.01))
 def test_a_battery_that_nothing_fills_pays_for_the_round_beside_the_budget():
     fleet = Scripted(replace(EXPERIMENT, radio=BATTERY), **COSTS)
     state = begin(fleet)
-    assert state.batteries.charge_j.tolist() == [1.0] * 4
-    assert state.scheduler.queue_j.tolist() == [0.0] * 4  # of the budget, not of the battery
+    assert state.accounts.batteries.charge_j.tolist() == [1.0] * 4
+    assert state.accounts.scheduler.queue_j.tolist() == [0.0] * 4  # of the budget, not of the battery
     following, log = play_round(fleet, state)
     assert following.batteries.charge_j.tolist() == pytest.approx([0.65, 0.95, 0.85, 0.75])
     assert following.batteries.harvested_j.tolist() == [0.0] * 4
@@ -386,7 +392,7 @@ def test_a_battery_that_nothing_fills_pays_for_the_round_beside_the_budget():
 def test_a_battery_that_fills_up_has_a_queue_of_what_it_lacks():
     fleet = Scripted(replace(EXPERIMENT, radio=SUNNY), **COSTS)
     state = begin(fleet)
-    assert state.scheduler.queue_j.tolist() == [1.0] * 4
+    assert state.accounts.scheduler.queue_j.tolist() == [1.0] * 4
     following, log = play_round(fleet, state)
     assert following.batteries.charge_j.tolist() == pytest.approx([0.75, 1.05, 0.95, 0.85])
     assert following.scheduler.queue_j.tolist() == pytest.approx([1.25, 0.95, 1.05, 1.15])
@@ -416,7 +422,7 @@ def test_who_is_without_charge_is_counted_where_anybody_knows():
     for kind, empty in ((Scripted, (1, 3)), (Unasked, ())):
         fleet = kind(replace(EXPERIMENT, radio=BATTERY))
         state = begin(fleet)
-        state = replace(state, batteries=replace(state.batteries, charge_j=drained))
+        state = replace(state, batteries=replace(state.accounts.batteries, charge_j=drained))
         following, log = play_round(fleet, state)
         assert log.empty == empty
         assert following.batteries.empty_rounds.tolist() == [device in empty for device in range(4)]

@@ -124,8 +124,8 @@ def execute(options: ScheduleOptions) -> None:
     if options.save is not None:
         _save(horizon, options.save)
     if options.json:
-        from kfl.scheduling.result_table import result_table
         from kfl.scheduling.problem_file import json_text
+        from kfl.scheduling.result_table import result_table
 
         tell_exactly(json_text(result_table(horizon)))
     else:
@@ -160,8 +160,8 @@ def _source(problem: str | None) -> str | Path:
 
 def _save(horizon: ScheduleResult, path: Path) -> None:
     from kfl.core.files import write_atomic
-    from kfl.scheduling.result_table import result_csv, result_table
     from kfl.scheduling.problem_file import json_text
+    from kfl.scheduling.result_table import result_csv, result_table
 
     as_csv = path.suffix.lower() == ".csv"
     text = result_csv(horizon) if as_csv else json_text(result_table(horizon))

@@ -21,8 +21,8 @@ from kfl.cli.display import page, say
 from kfl.core.names import for_terminal
 from kfl.core.text import DASH, fine_percent, quantity, several
 from kfl.scheduling import OUTCOMES, FloatArray, by_part, describe, dominant
-from kfl.scheduling.result_table import never_schedulable
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, Field
+from kfl.scheduling.result_table import never_schedulable
 from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY
 
 if TYPE_CHECKING:
@@ -255,7 +255,12 @@ def _print_totals(console: Console, horizon: ScheduleResult) -> None:
         cells.append("no budget" if math.isinf(left_j[k]) else quantity(float(left_j[k]), "J"))
         if wide:
             cells.append(quantity(float(following.queue_j[k]), "J"))
-        table.add_row(_name(problem.ids[k]), str(horizon.participation_count[k]), *cells, style=None if horizon.participation_count[k] else "dim")
+        table.add_row(
+            _name(problem.ids[k]),
+            str(horizon.participation_count[k]),
+            *cells,
+            style=None if horizon.participation_count[k] else "dim",
+        )
     console.print(table)
     sentences = []
     if problem.size > SHOWN:

@@ -109,10 +109,11 @@ class FlowerFleet(Fleet):
             self.look()
         if self._joined:
             self._take_stock()
-            scheduler = state.scheduler
+            scheduler = state.accounts.scheduler
             allowance_j = self.table.budget_j / max(scheduler.horizon, 1)
             correct = self._counts(state, self._joined)
-            state = replace(state, scheduler=replace(scheduler, allowance_j=allowance_j), correct=correct)
+            accounts = replace(state.accounts, scheduler=replace(scheduler, allowance_j=allowance_j))
+            state = replace(state, accounts=accounts, correct=correct)
             self._joined.clear()
         self._started_s = time.perf_counter()
         return state

@@ -46,6 +46,16 @@ class RoundResult:
         """What became of each device, as positions in `OUTCOMES`."""
         return outcomes(self.observation, self.decision)
 
+    @property
+    def compute_j(self) -> FloatArray:
+        """Joules of each device's processor; 0 for those that sat out."""
+        return self.decision.energy_j()[0]
+
+    @property
+    def upload_j(self) -> FloatArray:
+        """Joules of each device's radio."""
+        return self.decision.energy_j()[1]
+
 
 def simulate(problem: CellProblem, scheduler: Scheduler) -> Iterator[RoundResult]:
     """Decide the rounds of a problem, each with the accounts that the earlier ones left.
@@ -150,8 +160,7 @@ def schedule(problem: CellProblem, scheduler: Scheduler | None = None) -> Schedu
     parts_j = None if problem.device.is_paper_model else {name: np.zeros(problem.size) for name in ENERGY_PARTS}
     rounds = []
     for one in simulate(problem, scheduler):
-        computed_j, sent_j = one.decision.energy_j()
-        compute_j, upload_j = compute_j + computed_j, upload_j + sent_j
+        compute_j, upload_j = compute_j + one.compute_j, upload_j + one.upload_j
         rounds.append(_record(one))
         if parts_j is not None:
             for name, energy_j in (rounds[-1].parts_j or {}).items():

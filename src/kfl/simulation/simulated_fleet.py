@@ -159,12 +159,12 @@ def _running_dry(
     state: RunState, decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]
 ) -> dict[int, float]:
     """The devices whose charge does not last for what they were asked to do, and for which part of it it lasts."""
-    if state.batteries is None:
+    if state.accounts.batteries is None:
         return {}
     compute_j, upload_j = _spent(decision, struck, part)
-    dry = np.flatnonzero(state.batteries.running_dry(compute_j + upload_j)).tolist()
+    dry = np.flatnonzero(state.accounts.batteries.running_dry(compute_j + upload_j)).tolist()
     planned_j = decision.compute_energy_j + decision.upload_energy_j
-    return {device: float(state.batteries.charge_j[device] / planned_j[device]) for device in dry}
+    return {device: float(state.accounts.batteries.charge_j[device] / planned_j[device]) for device in dry}
 
 
 def _spent(decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]) -> tuple[FloatArray, FloatArray]:

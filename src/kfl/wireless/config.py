@@ -212,12 +212,14 @@ class CellConfig(Fields):
     def _validate_battery(self) -> None:
         """Refuse a battery that cannot be, or a harvest without one."""
         capacity_j, charge, source = self.battery_capacity_j, self.initial_charge, self.source
-        if capacity_j is not None and not 0 < capacity_j < np.inf:
+        if capacity_j is not None and not 0 < capacity_j < math.inf:
             raise ConfigError("battery_capacity_j", capacity_j, "a positive number of joules, or left out")
         if not 0 <= charge <= 1:
             raise ConfigError("initial_charge", charge, "a fraction of the capacity, from 0 to 1")
         if capacity_j is None and charge != 1:
             raise ConfigError("initial_charge", charge, "left out where there is no battery_capacity_j")
         if capacity_j is None and source.fills:
-            raise ConfigError("battery_capacity_j", capacity_j, f"given where harvest is {source.name!r}: joules to fill")
+            raise ConfigError(
+                "battery_capacity_j", capacity_j, f"given where harvest is {source.name!r}: joules to fill"
+            )
         source.check(self)

@@ -142,7 +142,7 @@ def shares_chart(play: Play, index: int) -> Chart:
             quantity(one.decision.power_w[device], "W"),
             *(quantity(each[device], "Hz") for each in clocks),
             *(quantity(energy_j[device], "J") for energy_j in one.parts_j.values()),
-            quantity(one.before.queue_j[device], "J"),
+            quantity(one.before.scheduler.queue_j[device], "J"),
         )
         for device in order
     ]
@@ -239,9 +239,13 @@ def energy_chart(play: Play) -> Chart:
         },
         "Queues": {
             "data": [
-                line("largest", x, numbers([one.before.queue_j.max() for one in play.rounds]), "@c2"),
+                line("largest", x, numbers([one.before.scheduler.queue_j.max() for one in play.rounds]), "@c2"),
                 line(
-                    "mean", x, numbers([one.before.queue_j.mean() for one in play.rounds]), "@c1", line={"dash": "dash"}
+                    "mean",
+                    x,
+                    numbers([one.before.scheduler.queue_j.mean() for one in play.rounds]),
+                    "@c1",
+                    line={"dash": "dash"},
                 ),
             ],
             "layout": _over_rounds("virtual queue before the round", over, si="J"),
@@ -257,7 +261,7 @@ def energy_chart(play: Play) -> Chart:
     )
     rows = [
         (str(index + 1), str(int(one.decision.chosen.sum())), quantity(compute[index] + upload[index], "J"),
-         quantity(allowed[index], "J"), quantity(one.before.queue_j.max(), "J"))
+         quantity(allowed[index], "J"), quantity(one.before.scheduler.queue_j.max(), "J"))
         for index, one in enumerate(play.rounds)
     ]  # fmt: skip
     shown = table(("round", "scheduled", "spent so far", "budget so far", "largest queue before"), rows)

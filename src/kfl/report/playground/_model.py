@@ -18,14 +18,13 @@ from kfl.scheduling import (
     FloatArray,
     data_weight,
     drift_objective,
-    energy_parts,
 )
-from kfl.scheduling.horizon import PlayedRound, play
+from kfl.scheduling.simulate import RoundResult, simulate
 from kfl.wireless import Cell
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedRound(PlayedRound):
+class JudgedRound(RoundResult):
     """One round, and how far from the best its decision can be."""
 
     objective: float
@@ -56,7 +55,7 @@ class Play:
         )
         self.rounds: list[JudgedRound] = []
         scheduler = settings.make_scheduler()
-        self._ahead = play(self.problem, scheduler)
+        self._ahead = simulate(self.problem, scheduler)
         judge = Dual(relative_v=settings.relative_v, gamma=settings.gamma)
         self._v = judge.printed_v(judge.init(self.problem.budget_j, settings.rounds), self.problem.samples)
         # A scheduler that sends in the deepest fade is measured against decisions that may, too.
@@ -80,29 +79,35 @@ class Play:
             if clock() >= until:
                 break
 
-    def _judged(self, one: PlayedRound) -> JudgedRound:
+    def _judged(self, one: RoundResult) -> JudgedRound:
         """A round with its objective, and the dual's bound for the same queues."""
         observation, decision = one.observation, one.decision
         bound = decision.lower_bound
         if math.isnan(bound):
             with np.errstate(invalid="ignore"):
-                bound = self._judge.decide(replace(one.before, memory={}), observation).lower_bound
+                bound = self._judge.decide(replace(one.before.scheduler, memory={}), observation).lower_bound
         objective = drift_objective(
             self._v,
             data_weight(self.settings.gamma, observation.round),
             observation.samples,
-            one.before.queue_j,
+            one.before.scheduler.queue_j,
             decision.chosen,
             decision.compute_energy_j + decision.upload_energy_j,
         )
         return JudgedRound(
-            **vars(one), objective=objective, lower_bound=min(bound, objective), parts_j=self._parts(one)
+            one.observation,
+            one.decision,
+            one.before,
+            one.after,
+            objective=objective,
+            lower_bound=min(bound, objective),
+            parts_j=self._parts(one),
         )
 
-    def _parts(self, one: PlayedRound) -> dict[str, FloatArray]:
+    def _parts(self, one: RoundResult) -> dict[str, FloatArray]:
         if self.problem.device.is_paper_model:
             return {"computing": one.compute_j, "sending": one.upload_j}
-        return energy_parts(one.observation, one.decision)
+        return one.decision.parts_j(one.observation.uplink)
 
     @property
     def parts_j(self) -> dict[str, FloatArray]:
