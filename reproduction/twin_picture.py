@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kfl.algorithms import plot_style
 from kfl.plots import save
+from kfl.plots.style import style_of
 from kfl.sharing.answer import Answer, Standing
 from kfl.sharing.methods import LABELS
 from reproduction.twin_plot import SharingPanel, SharingPoint, plot_sharing
@@ -59,4 +59,4 @@ def colour_of(label: str) -> str:
     if label in COLOURS:
         return COLOURS[label]
     algorithm = LABELS.get(label)
-    return plot_style(label if algorithm is None else algorithm.name).colour
+    return style_of(label if algorithm is None else algorithm.name).colour

@@ -116,6 +116,7 @@ def joules(setting: Setting, seed: int) -> list[dict[str, Any]]:
             states[name] = replace(state, fading=None if conditions.link is None else conditions.link.fading)
         accounts = states["printed"].accounts
         decision = decide(scheduler, accounts, seen["printed"])
+        energy_j = decision.compute_energy_j + decision.upload_energy_j
         accounts = settle(scheduler, accounts, seen["printed"], decision, *decision.energy_j())
         states["printed"] = replace(states["printed"], accounts=accounts)
         for name, observation in seen.items():

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.algorithms import Kfl
-from kfl.algorithms.base import BITS_PER_VALUE
+from kfl.algorithms.uploads import BITS_PER_VALUE
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.text import several
 from kfl.models import architectures

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,8 @@ class FinishedRun:
             name, _, width = models.names[int(models.architecture[device])].rpartition("-")
             about["model"], about["width"] = name, int(width)
             about["features"] = models.features
-            if models.small is not None:
-                about["small"] = asdict(models.small)
+            if models.added is not None:
+                about["small"] = dict(models.added)
         return {
             **about,
             "parameters": record["parameters"],
@@ -181,7 +181,7 @@ def load(name, folder=Path(__file__).parent):
     shape, classes = tuple(about["input_shape"]), about["classes"]
     model = build(input_shape=shape, classes=classes, width=about["width"])
     if "small" in about:  # a small network stands beside the device's own
-        from kfl.models import SmallNetwork, beside
+        from kfl.algorithms.small_network import SmallNetwork, beside
 
         model = beside(lambda own=model: own, SmallNetwork(**about["small"]), about["features"], shape, classes)
     model.load_state_dict(load_file(Path(folder) / f"{name}.safetensors"))

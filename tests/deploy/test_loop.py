@@ -13,8 +13,8 @@ import torch
 from kfl.algorithms import (
     Algorithm,
     ArrayFormat,
-    Fd,
     FedAvg,
+    FederatedDistillation,
     FedGh,
     FedMrl,
     FedTgp,
@@ -118,7 +118,7 @@ class Anchored(Algorithm):
         {"algorithm": SharedStem(local_steps=2), "model": "cnn", "widths": (8, 16)},
         {"algorithm": SharedStem(local_steps=2, bits_per_value=4, pull="knowledge"), "model": "cnn", "widths": (8, 16)},
         {"algorithm": LgFedAvg(local_steps=2), "widths": (8, 16)},
-        {"algorithm": Fd(local_steps=2)},
+        {"algorithm": FederatedDistillation(local_steps=2)},
         {"algorithm": FedTgp(local_steps=2, server_epochs=3)},
         {"algorithm": FedGh(local_steps=2)},
         {"algorithm": FedMrl(local_steps=2, small_width=8), "widths": (32, 48), "real_work": True},

@@ -97,7 +97,7 @@ def test_nobody_overspends_by_more_than_its_last_participation_explains(cell, ro
         energy_j = one.compute_j + one.upload_j
         spent_j, dearest_j = spent_j + energy_j, np.maximum(dearest_j, energy_j)
         worth = v * data_weight("inverse", t) * problem.samples
-        assert (one.before.queue_j[who] * energy_j[who] <= worth[who] * (1 + 1e-9)).all()
+        assert (one.before.scheduler.queue_j[who] * energy_j[who] <= worth[who] * (1 + 1e-9)).all()
         beyond_j = energy_j[who] - one.observation.base_energy_j[who]  # connecting and tail are not what a fade costs
         assert (beyond_j <= 10 * allowance_j[who] * (1 + 1e-9)).all()
         left_j = worth[who] / energy_j[who] + energy_j[who] - (rounds - t) * allowance_j[who]

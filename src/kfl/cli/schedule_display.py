@@ -255,11 +255,12 @@ def _print_totals(console: Console, horizon: ScheduleResult) -> None:
         cells.append("no budget" if math.isinf(left_j[k]) else quantity(float(left_j[k]), "J"))
         if wide:
             cells.append(quantity(float(following.queue_j[k]), "J"))
+        taken = int(horizon.participation_count[k])
         table.add_row(
             _name(problem.ids[k]),
-            str(horizon.participation_count[k]),
+            str(taken),
             *cells,
-            style=None if horizon.participation_count[k] else "dim",
+            style=None if taken else "dim",
         )
     console.print(table)
     sentences = []

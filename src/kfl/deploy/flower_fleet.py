@@ -16,8 +16,8 @@ import numpy as np
 
 from kfl.algorithms import Rejection, UploadFormat
 from kfl.algorithms.caps import cap_weights, weight_limits
-from kfl.algorithms.sent import sent_bits
 from kfl.algorithms.sums import summation_of
+from kfl.algorithms.uploads import sent_bits
 from kfl.core.errors import ConfigError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.deploy.belief import LEAST_J_PER_FLOP, Belief
@@ -240,12 +240,12 @@ class FlowerFleet(Fleet):
     def _take_stock(self) -> None:
         self.beliefs = self.roster.beliefs()
         profiles = {device: belief.profile for device, belief in self.beliefs.items()}
+        server = self.experiment.algorithm.server_init(self.engine, self.experiment.seed)
         shared, network = self.engine.shared(), self.engine.profile(0).model
-        self.inventory = Inventory.build(self.experiment, profiles, shared, network).as_believed(self.beliefs)
+        self.inventory = Inventory.build(self.experiment, profiles, server, shared, network).as_believed(self.beliefs)
         self._tell_of_cuts()
         summation = summation_of(self.experiment.algorithm) if self.settings.secure_sums else None
         if summation is not None:
-            server = self.experiment.algorithm.server_init(self.engine, self.experiment.seed)
             bits = masked_bits(summation, server, self.settings, self.experiment.devices)
             self.inventory = self.inventory.with_masks(*bits)
         self.table, self.cell = self.inventory.table, self.inventory.cell

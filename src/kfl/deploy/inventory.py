@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from kfl.engine import Engine
-    from kfl.models import FleetModels, ModelProfile, SharedLayers
+    from kfl.models import FleetModels, ModelProfile, SharedLayers, State
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,20 +38,21 @@ class Inventory:
     def build(
         experiment: Experiment,
         profiles: Mapping[int, Profile],
+        server: State,
         shared: SharedLayers | None = None,
         network: ModelProfile | None = None,
     ) -> Inventory:
         """The devices whose profiles are known.
 
-        If the server knows, `shared` are the layers that all their networks share, and `network` is one of these.
+        `server` is the server's first state, which decides the sizes of messages. If the server knows, `shared` are
+        the layers that all their networks share, and `network` is one of these.
         """
         count, config = experiment.devices, experiment.cell_config
         cell = None if config is None else Cell.build(config, count, experiment.seed)
         budget_j = np.full(count, np.inf) if cell is None else cell.budget_j(experiment.rounds)
-        costs = {
-            device: experiment.algorithm.cost(profile.for_engine(shared, network), real_work=experiment.real_work)
-            for device, profile in profiles.items()
-        }
+        known_to = [profile.for_engine(shared, network) for profile in profiles.values()]
+        found = experiment.algorithm.costs(known_to, server, real_work=experiment.real_work)
+        costs = dict(zip(profiles, found, strict=True))
 
         def known(value: Callable[[int, Profile], float | None], otherwise: FloatArray) -> FloatArray:
             """The profiles' values, and the given ones where a profile has none."""

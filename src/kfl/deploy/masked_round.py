@@ -88,7 +88,8 @@ class MaskedRound:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.largest_weight = min(self.summation.heaviest, 2.0 ** math.ceil(math.log2(max(self.samples, 1.0))))
+        heaviest = self.summation.heaviest(self.server)
+        self.largest_weight = min(heaviest, 2.0 ** math.ceil(math.log2(max(self.samples, 1.0))))
         self._dropped: dict[int, tuple[RefusedError, str | None]] = {}
         """Who did not see the sum through: why, and the kind of silence where there was no answer."""
         self._shapes = self.summation.shapes(self.server)

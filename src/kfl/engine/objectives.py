@@ -245,7 +245,8 @@ class Mixture(Objective):
 class Matryoshka(Objective):
     """One feature vector, judged twice: all of it by the head, its first numbers by the small head `head.small`.
 
-    The networks are those of `kfl.models.small`. How many numbers the small head sees is the width of its weight.
+    The networks are those of `kfl.algorithms.small_network`. How many numbers the small head sees is the width of its
+    weight.
     """
 
     small_weight: float

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
-from kfl.core.fields import MEANT, Fields
+from kfl.core.fields import Fields
 from kfl.core.lazy import import_class
 from kfl.core.randomness import stream
-from kfl.core.suggest import nearest
+from kfl.core.suggest import MEANT, nearest
 from kfl.core.text import several
 from kfl.data import (
     DATASETS,
@@ -64,7 +64,7 @@ ADDED_LATER: Table = {
 """Settings that earlier versions did not have, with the value that means the same as their absence; of a table, those
 of its fields."""
 
-WEIGHT_AVERAGES = ("apfl", "fedavg", "fedmrl", "fedrep")
+AVERAGES = ("apfl", "fedavg", "fedmrl", "fedrep", "fedproto", "fd", "fedkd", "lg-fedavg")
 RULE = ("aggregation", "trim")
 """Algorithms to which a robust rule was added later, and its settings."""
 
@@ -101,7 +101,7 @@ def identity_fields(table: Table) -> Table:
 
 
 def _is_plain_mean(algorithm: Mapping[str, Any]) -> bool:
-    return algorithm.get("name") in WEIGHT_AVERAGES and algorithm.get("aggregation", "mean") == "mean"
+    return algorithm.get("name") in AVERAGES and algorithm.get("aggregation", "mean") == "mean"
 
 
 def _without(table: Mapping[str, Any], absent: Mapping[str, Any]) -> Table:

@@ -54,7 +54,7 @@ _WHOLE_DEVICE = ("clock_hz", *_PARTS, "upload_decided_by", "clock_decided_by")
 
 
 def result_table(result: ScheduleResult) -> Row:
-    """Return everything about a schedule in JSON's types and SI units; what does not exist (a bound, a budget) is null."""
+    """Return a schedule in JSON's types and SI units; what does not exist (a bound, a budget) is null."""
     problem, following = result.problem, result.following
     top, devices = problem_table(following)
     codes = tuple(OUTCOMES)

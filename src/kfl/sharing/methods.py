@@ -10,7 +10,7 @@ from typing import Any
 from kfl.algorithms import (
     ALGORITHMS,
     Algorithm,
-    Fd,
+    FederatedDistillation,
     FedGh,
     FedMrl,
     FedProto,
@@ -39,7 +39,7 @@ METHODS: dict[str, Algorithm] = {
     "shared-stem": SharedStem(),
     "lg-fedavg-stem": LgFedAvg(share="stem"),
     "lg-fedavg-head": LgFedAvg(share="head"),
-    "fd": Fd(),
+    "fd": FederatedDistillation(),
     "fedproto": FedProto(),
     "fedtgp": FedTgp(),
     "fedgh": FedGh(),

@@ -219,7 +219,6 @@ class CellConfig(Fields):
         if capacity_j is None and charge != 1:
             raise ConfigError("initial_charge", charge, "left out where there is no battery_capacity_j")
         if capacity_j is None and source.fills:
-            raise ConfigError(
-                "battery_capacity_j", capacity_j, f"given where harvest is {source.name!r}: joules to fill"
-            )
+            expected = f"given where harvest is {source.name!r}: joules to fill"
+            raise ConfigError("battery_capacity_j", capacity_j, expected)
         source.check(self)

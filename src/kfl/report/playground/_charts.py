@@ -332,7 +332,7 @@ def budget_chart(play: Play) -> Chart:
     verb = "is" if over == 1 else "are"
     summary = f"{several(over, 'device')} of {len(used)} {verb} over the budget so far; the most has used "
     summary = (summary[0].upper() + summary[1:]) + f"{percent(used.max())} of it."
-    distance, taken = play.cell.distance_m, play.taken
+    distance, taken = play.cell.distance_m, play.participation_count
     rows = [(play.problem.ids[k], percent(used[k]), str(taken[k]), f"{distance[k]:.0f} m") for k in order]
     shown = table(("device", "of its budget", "rounds", "distance"), rows, most=300)
     return Chart("budget", "Use of the budgets", summary, {"Bars": {"data": traces, "layout": layout}}, "", shown)
@@ -404,7 +404,7 @@ def when_chart(play: Play) -> Chart:
         "yaxis": axis("device, nearest first", autorange="reversed", showgrid=False, type="category", nticks=12),
         "showlegend": True,
     }
-    taken = play.taken
+    taken = play.participation_count
     summary = f"A device takes part in {taken.min()} to {taken.max()} of {several(len(play.rounds), 'round')}" + (
         f"; {several(never, 'device')} in none." if (never := int((taken == 0).sum())) else "."
     )

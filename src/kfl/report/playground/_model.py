@@ -131,6 +131,6 @@ class Play:
         return np.asarray(np.sum([one.upload_j for one in self.rounds], axis=0))
 
     @property
-    def taken(self) -> NDArray[np.int64]:
+    def participation_count(self) -> NDArray[np.int64]:
         """In how many rounds so far each device was scheduled."""
         return np.asarray(np.sum([one.decision.chosen for one in self.rounds], axis=0, dtype=np.int64))

@@ -11,8 +11,8 @@ from torch import nn
 
 import kfl
 from kfl.algorithms import LgFedAvg, SharedStem, Upload, privacy_cost
-from kfl.algorithms.quantise import pack, unpack
-from kfl.algorithms.sums import Sums
+from kfl.algorithms.quantize import pack, unpack
+from kfl.algorithms.sums import Sums, summation_of
 from kfl.core.errors import ConfigError, ModelError, StoppedError
 from kfl.engine import RoundKey
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name, shared_layers
@@ -181,7 +181,9 @@ def test_bits_are_those_of_what_is_sent(bits, pull, mixed_toy):
     def size(arrays, names):
         return sum(8 * arrays[name].numel() * arrays[name].element_size() for name in names if name in arrays)
 
-    up, down = algorithm.bits(engine.profile(2))
+    server = algorithm.server_init(engine, seed)
+    (cost,) = algorithm.costs([engine.profile(2)], server, real_work=False)
+    up, down = cost.bits_up, cost.bits_down
     stem = ("scales", "codes", "values")
     held = 2 * engine.features * 32 + engine.classes if pull == "knowledge" else 0
     assert up == size(upload.arrays, stem) + held
@@ -308,8 +310,7 @@ def test_knowledge_beside_the_stem_goes_by_the_same_rule_and_is_kept_where_nobod
     after, rejected = algorithm.aggregate(server, uploads, engine=None, key=None)
     assert rejected == [] and after["body.0.weight"].tolist() == [11.0, 22.0]
     assert after["knowledge"].tolist() == [[mean], [8.0]] and after["known"].tolist() == [True, True]
-    summed = algorithm.summation()
-    assert (summed is not None) == (rule == "mean")
+    assert (summation_of(algorithm) is not None) == (rule == "mean")
 
 
 @pytest.mark.parametrize(
@@ -320,15 +321,15 @@ def test_a_scale_that_overflows_either_way_is_refused(scale, codes):
     bad = {"scales": torch.tensor([scale]), "codes": torch.tensor([codes], dtype=torch.uint8)}
     upload = Upload(1, {**bad, "samples": torch.tensor(3.0).double()})
     after, rejected = algorithm.aggregate(LAYER, [upload], engine=None, key=None)
-    assert [(one.device, one.code, one.facts) for one in rejected] == [(1, "not_finite", {"array": "scales"})]
+    assert [(one.device, one.code, one.facts) for one in rejected] == [(1, "not_finite", {"array": "body.0.weight"})]
     assert after["body.0.weight"].equal(LAYER["body.0.weight"])
 
 
 @pytest.mark.parametrize(("samples", "moved"), [(0.0, 0.0), (0.5, 6.0), (1.0, 3.0), (6.0, 0.5)])
 def test_sums_move_the_stem_by_the_mean_or_not_at_all(samples, moved):
-    sums = Sums({"update": torch.tensor([3.0, -3.0]).double()}, {"samples": torch.tensor(samples).double()})
-    summation = SharedStem().summation()
-    assert summation.shapes(LAYER) == ({"update": (2,)}, {"samples": ()})
+    sums = Sums({"body.0.weight": torch.tensor([3.0, -3.0]).double()}, {"samples": torch.tensor(samples).double()})
+    summation = summation_of(SharedStem())
+    assert summation.shapes(LAYER) == ({"body.0.weight": (2,)}, {"samples": ()})
     assert summation.apply(LAYER, sums)["body.0.weight"].tolist() == [10.0 + moved, 20.0 - moved]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -29,7 +29,7 @@ CONVOLVED = 16
 
 @dataclass(frozen=True)
 class SmallNetwork:
-    """A small network for any kind of sample: the paper's CNN, narrow, for colour images; else a narrow MLP.
+    """A small network for any kind of sample: the paper's CNN, narrow, for color images; else a narrow MLP.
 
     That is the kind of network that `--model auto` gives to devices, so that nobody gets convolutions by the back door.
     Series get an MLP too.
@@ -44,7 +44,7 @@ class SmallNetwork:
     """Units of its hidden layer."""
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> SplitModel:
-        """A fresh one, initialised from PyTorch's current random state."""
+        """Build a fresh one, initialized from PyTorch's current random state."""
         if len(input_shape) == 3 and input_shape[0] == 3 and min(input_shape[1:]) >= CONVOLVED:
             return cnn(input_shape, classes, self.width, self.features)
         body = nn.Sequential(
@@ -135,7 +135,7 @@ def with_small(models: FleetModels, small: SmallNetwork) -> FleetModels:
         builders=builders,
         profiles=tuple(inspected(build, name) for build, name in zip(builders, models.names, strict=True)),
         starts=tuple(None if start is None else _renamed(start) for start in models.starts),
-        small=small,
+        added=asdict(small),
     )
 
 

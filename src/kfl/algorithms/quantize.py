@@ -1,6 +1,6 @@
 """Numbers in few bits: knowledge on a grid between its least and largest value, updates on one around zero.
 
-**Knowledge** (`encode`, `quantise_rows`).
+**Knowledge** (`encode`, `quantize_rows`).
 
 With q bits a message of n numbers is n codes 0 … 2^q − 1 and its range, two float32 numbers: n q + 64 bits. The
 values stand on the grid low + code · (high − low)/(2^q − 1).
@@ -31,13 +31,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FULL_PRECISION_BITS = 32
-"""Bits of a float32: from here on nothing is quantised."""
-RANGE_BITS = 64
-"""Bits of the least and the largest value, which travel with the codes."""
+"""Bits of a float32: from here on nothing is quantized."""
 
 
 @dataclass(frozen=True, eq=False)
-class Quantised:
+class Quantized:
     """A message as it is sent: codes and their range."""
 
     codes: Tensor
@@ -53,7 +51,7 @@ class Quantised:
         return values.clamp(self.low, self.high).float()
 
 
-def encode(values: Tensor, bits: int, generator: torch.Generator | None = None) -> Quantised:
+def encode(values: Tensor, bits: int, generator: torch.Generator | None = None) -> Quantized:
     """Finite values as codes of `bits` bits; rounded at random with a generator, to the nearest without.
 
     >>> import torch
@@ -66,13 +64,13 @@ def encode(values: Tensor, bits: int, generator: torch.Generator | None = None) 
     low, high = float(exact.min()), float(exact.max())
     step = (high - low) / (2**bits - 1)
     if step == 0:
-        return Quantised(torch.zeros(values.shape, dtype=torch.int64), low, high, bits)
+        return Quantized(torch.zeros(values.shape, dtype=torch.int64), low, high, bits)
     chance = 0.5 if generator is None else torch.rand(exact.shape, generator=generator, dtype=torch.float64)
     codes = ((exact - low) / step + chance).floor().clamp(0, 2**bits - 1)
-    return Quantised(codes.long(), low, high, bits)
+    return Quantized(codes.long(), low, high, bits)
 
 
-def quantise_rows(values: Tensor, rows: Tensor, bits: int, generator: torch.Generator | None = None) -> Tensor:
+def quantize_rows(values: Tensor, rows: Tensor, bits: int, generator: torch.Generator | None = None) -> Tensor:
     """What arrives of the chosen rows of a matrix after `bits` bits per value; the other rows are not sent.
 
     Values that are not finite are left as they are, for the receiver to refuse.
@@ -84,15 +82,6 @@ def quantise_rows(values: Tensor, rows: Tensor, bits: int, generator: torch.Gene
     arrived = torch.zeros_like(values)
     arrived[rows] = encode(values[rows], bits, generator).decode().to(values)
     return arrived
-
-
-def message_bits(values: int, bits: int) -> int:
-    """Bits of a message of so many values; the range travels along when they are quantised.
-
-    >>> message_bits(640, 32), message_bits(640, 8)
-    (20480, 5184)
-    """
-    return values * bits + (RANGE_BITS if bits < FULL_PRECISION_BITS else 0)
 
 
 SEARCHED_BITS = 8

@@ -5,7 +5,7 @@ LG-FedAvg (Liang et al. 2020) averages such layers. Here they are averaged from 
 feedback (Seide et al. 2014; Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD, ICML 2019), so that an
 upload is smaller than knowledge, and a device's features may be pulled to class targets while it trains.
 
-The server holds the stem s. In a round, with Q for quantisation to `bits_per_value` bits (`kfl.algorithms.quantise`):
+The server holds the stem s. In a round, with Q for quantization to `bits_per_value` bits (`kfl.algorithms.quantize`):
 
     down      ŝ = s in `bits_down` bits per value
     device k  puts ŝ under its own upper layers, takes τ steps on all of them (F, or F + λL with a pull)
@@ -14,7 +14,7 @@ The server holds the stem s. In a round, with Q for quantisation to `bits_per_va
 
 The stem starts from one draw of the seed that all share without an upload. A device predicts with the network it
 trained last, its own stem under its own upper layers: they were trained together. (On a development seed the
-newest stem under upper layers that have not seen it was no better.) Statistics of normalisation layers stay on the
+newest stem under upper layers that have not seen it was no better.) Statistics of normalization layers stay on the
 device.
 
 **Which layers.** From the input upwards, whole layers whose shapes agree on all devices, found from the networks
@@ -24,12 +24,12 @@ could be shared, and that is an error which says what would fit.
 **Pull.** `random` and `simplex` are the fixed targets of `fixed-knowledge` and cost no upload; `knowledge` is KFL's,
 whose class means are then uploaded and charged too.
 
-**Against poison** `aggregation` takes the rules of `kfl.algorithms.robust` on whole updates. With one bit per value,
-`median` and `trimmed` would decide between two numbers in each coordinate, so they are refused there; `clip` works
-with any.
+**Against poison** `aggregation` takes the rules of `kfl.algorithms.aggregation` on whole updates. With one bit per
+value, `median` and `trimmed` would decide between two numbers in each coordinate, so they are refused there; `clip`
+works with any.
 
 **Privacy.** With `clip_norm` S and `noise_multiplier` z the update of a round is scaled down to norm S and every
-number of it gets Gaussian noise of standard deviation 2 S z before it is quantised. Whatever a device's samples are,
+number of it gets Gaussian noise of standard deviation 2 S z before it is quantized. Whatever a device's samples are,
 its clipped update lies in the ball of radius S, so this covers its whole data and its training
 (`kfl.algorithms.privacy`). The error feedback is made of noisy numbers only. Class means would go out without noise,
 so `pull = knowledge` is refused with it.
@@ -42,31 +42,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from kfl.algorithms.averaging import (
-    SAMPLES,
-    KnowledgeSums,
-    average_knowledge,
-    empty_knowledge,
-    knowledge_format,
-    robust_knowledge,
-    weights_upload,
-)
-from kfl.algorithms.base import (
-    BITS_PER_VALUE,
-    Algorithm,
-    PlotStyle,
-    feature_flops,
-    held_bits,
-    require,
-    training_flops,
-)
-from kfl.algorithms.local import pull_to
-from kfl.algorithms.quantise import pack, packed_bits, packed_format, unpack
-from kfl.algorithms.robust import Aggregation, check_rule, combine
-from kfl.algorithms.sums import Shapes, Summation, Sums
-from kfl.algorithms.targets import fixed_targets
-from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
-from kfl.core.errors import KflError, ModelError
+from kfl.algorithms.aggregation import Aggregation
+from kfl.algorithms.base import Algorithm, check_rule, feature_flops, require, training_flops
+from kfl.algorithms.prototypes import empty_knowledge, knowledge_format, known_rows, renewed
+from kfl.algorithms.quantize import pack, packed_bits, packed_format, unpack
+from kfl.algorithms.targets import fixed_targets, pull_to
+from kfl.algorithms.uploads import BITS_PER_VALUE, ArrayFormat, Upload, UploadFormat
+from kfl.algorithms.weights import SAMPLES, weights_upload
+from kfl.core.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,7 +62,7 @@ Pull = Literal["none", "random", "simplex", "knowledge"]
 """Where the features of a class are pulled to while a device trains."""
 
 FEEDBACK = "feedback/stem"
-"""Where a device keeps what quantisation took from its last update."""
+"""Where a device keeps what quantization took from its last update."""
 DEPTH = "depth"
 """Name under which a message says how many layers the stem has."""
 KNOWLEDGE = ("knowledge", "known")
@@ -99,7 +82,6 @@ class SharedStem(Algorithm):
     server_needs_models: ClassVar[bool] = True
     noise_covers_training: ClassVar[bool] = True
     """Whole updates are clipped, so noise on them protects whatever they were trained on."""
-    style: ClassVar[PlotStyle | None] = PlotStyle("#c1272d", width=2.4)
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
 
     bits_per_value: int = 4
@@ -199,6 +181,26 @@ class SharedStem(Algorithm):
         knowledge = {name: server[name] for name in KNOWLEDGE if name in server}
         return {DEPTH: torch.tensor(depth), **packed, **knowledge}
 
+    def broadcast_format(self, server: State) -> UploadFormat:
+        """The stem in few bits; with KFL's pull also the knowledge, and a bit per class that says which are known."""
+        formats = packed_format([value.numel() for value in _stem_of(server).values()], self.bits_down)
+        return {**formats, **{name: ArrayFormat.like(server[name]) for name in KNOWLEDGE if name in server}}
+
+    def received(self, message: Message, engine: Engine) -> State:
+        """The stem as it arrived, in float64 on the CPU, and the knowledge.
+
+        A device of a fleet knows its own network only, the simulator all of them: the message says how deep.
+        """
+        shapes = {name: shape for layer in engine.shared().stem[: int(message[DEPTH])] for name, shape in layer.arrays}
+        sizes = [math.prod(shape) for shape in shapes.values()]
+        if not _fits(message, packed_format(sizes, self.bits_down)):
+            raise ModelError(
+                f"The stem of {sum(sizes):,} values that this network begins with is not the one that was received: "
+                "the server's file names other networks than this device has."
+            )
+        stem = _arrays(unpack(message, sizes, self.bits_down), shapes)
+        return {**stem, **{name: message[name] for name in KNOWLEDGE if name in message}}
+
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
@@ -209,23 +211,17 @@ class SharedStem(Algorithm):
 
         if not devices:
             return [], []
-        # A device of a fleet knows its own network only, the simulator all of them: the message says how deep.
-        layers = engine.shared().stem[: int(message[DEPTH])]
-        sizes, like = _sizes(layers), states[0][layers[0].arrays[0][0]]
-        if not _fits(message, packed_format(sizes, self.bits_down)):
-            raise ModelError(
-                f"The stem of {sum(sizes):,} values that this network begins with is not the one that was received: "
-                "the server's file names other networks than this device has."
-            )
-        received = unpack(message, sizes, self.bits_down)
-        stem = _arrays(received.to(like), {name: shape for layer in layers for name, shape in layer.arrays})
+        received = _stem_of(self.received(message, engine))
+        like, sizes = states[0][next(iter(received))], [value.numel() for value in received.values()]
+        stem = {name: value.to(like) for name, value in received.items()}
         models: list[State] = [{**_model(state), **stem} for state in states]
         pull = self._pull(message, models[0], engine, key)
         trained = engine.train(devices, models, Supervised(pull), self.sgd(), key)
         # To the server's CPU, all at once: every copy from a GPU waits for all the work queued before it.
         rows = torch.stack([_row({name: model[name] for name in stem}) for model in trained]).double().cpu()
-        kept = torch.stack([state.get(FEEDBACK, like.new_zeros(len(received))) for state in states])
-        updates = [self._guarded(row - received, device, key) for device, row in zip(devices, rows, strict=True)]
+        kept = torch.stack([state.get(FEEDBACK, like.new_zeros(sum(sizes))) for state in states])
+        before = _row(received)
+        updates = [self._guarded(row - before, device, key) for device, row in zip(devices, rows, strict=True)]
         corrected = torch.stack(updates) + kept.double().cpu()
         sent = [pack(update, sizes, self.bits_per_value) for update in corrected]
         arrived = torch.stack([unpack(arrays, sizes, self.bits_per_value) for arrays in sent])
@@ -270,43 +266,42 @@ class SharedStem(Algorithm):
         return pull_to(targets, self.knowledge_weight, beside)
 
     def upload_format(self, server: State) -> UploadFormat:
-        """The packed update of the stem and the number of samples behind it; class means with KFL's pull."""
+        """The packed update of the stem and the number of samples behind it; class means with KFL's pull.
+
+        As everywhere, the number of samples is not charged: it is sent once and never changes.
+        """
         packed = packed_format([value.numel() for value in _stem_of(server).values()], self.bits_per_value)
-        knowledge = knowledge_format(server, held=True) if "knowledge" in server else {}
-        return {**packed, SAMPLES: ArrayFormat((), "float64", "samples"), **knowledge}
+        return {**packed, SAMPLES: ArrayFormat((), "float64", "samples"), **self._knowledge_format(server)}
 
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
-        """s ← s + Σ_k D_k u_k / Σ_k D_k over the updates that make sense, or a robust rule."""
-        import torch
-
-        good, rejected = usable(uploads, self.upload_format(server))
+    def averaged_format(self, server: State) -> UploadFormat:
+        """The update of each array of the stem, and class means with KFL's pull."""
         stem = _stem_of(server)
-        sizes = [value.numel() for value in stem.values()]
-        decoded = {upload.device: unpack(upload.arrays, sizes, self.bits_per_value) for upload in good}
-        # A finite scale times a large code need not be finite in float32, which is what devices hold.
-        sound = [upload for upload in good if math.isfinite(float(decoded[upload.device].sum()))]
-        rejected += [Rejection(up.device, "not_finite", {"array": "scales"}) for up in good if up not in sound]
-        weights = torch.tensor([float(upload.arrays[SAMPLES]) for upload in sound], dtype=torch.float64)
-        if not sound or float(weights.sum()) == 0:
-            return server, rejected
-        updates, weighs = torch.stack([decoded[upload.device] for upload in sound]), weights > 0
-        centre = torch.zeros(updates.shape[1], dtype=torch.float64)
-        mean = combine(self.aggregation, updates[weighs], weights[weighs], centre, self.trim)
-        after = _moved(stem, mean)
-        if "knowledge" not in server:
-            return after, rejected
-        known = {name: server[name] for name in KNOWLEDGE}
-        if self.aggregation == "mean":
-            knowledge, _ = average_knowledge(known, sound, memory=True)
-        else:
-            knowledge, _ = robust_knowledge(known, sound, self.aggregation, trim=self.trim, memory=True)
-        return {**after, **knowledge}, rejected
+        updates = {name: ArrayFormat(tuple(value.shape), "float64", weight=SAMPLES) for name, value in stem.items()}
+        return {**updates, SAMPLES: ArrayFormat((), "float64", "samples"), **self._knowledge_format(server)}
 
-    def summation(self) -> Summation | None:
-        """Σ_k D_k u_k and Σ_k D_k; none with a robust rule, which compares updates."""
-        return StemSums(self.bits_per_value) if self.aggregation == "mean" else None
+    def _knowledge_format(self, server: State) -> UploadFormat:
+        return knowledge_format(server, held_rows=True) if "knowledge" in server else {}
+
+    def decoded(self, upload: Upload, server: State) -> Mapping[str, Tensor]:
+        """The update of the stem as it arrives after its few bits, so that error feedback holds."""
+        stem = _stem_of(server)
+        row = unpack(upload.arrays, [value.numel() for value in stem.values()], self.bits_per_value)
+        return {**upload.arrays, **_arrays(row, {name: tuple(value.shape) for name, value in stem.items()})}
+
+    def center(self, server: State) -> Mapping[str, Tensor]:
+        """No update at all; of class means, the last knowledge."""
+        nothing = {name: value.new_zeros(value.shape) for name, value in _stem_of(server).items()}
+        return {**nothing, **(known_rows(server) if "knowledge" in server else {})}
+
+    def updated(self, server: State, mean: Mapping[str, Tensor], weight: Mapping[str, Tensor]) -> State:
+        """s ← s + Σ_k D_k u_k / Σ_k D_k, or what a robust rule makes of the updates; new class means."""
+        moved = {
+            name: (value.double() + mean[name].to(value.device)).to(value.dtype).nan_to_num()
+            for name, value in _stem_of(server).items()
+        }
+        if "knowledge" in server:
+            server = renewed(server, mean["means"], weight["counts"] > 0, memory=True)
+        return {**server, **moved}
 
     def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
         """The knowledge, with KFL's pull."""
@@ -319,65 +314,6 @@ class SharedStem(Algorithm):
     def real_flops(self, profile: DeviceProfile) -> float:
         """The local steps; with KFL's pull also the pass that reads the features."""
         return training_flops(self.local_steps, profile) + (feature_flops(profile) if self.pull == "knowledge" else 0)
-
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """The stem in few bits, up and down; with KFL's pull also the means of held classes, and all down.
-
-        As everywhere, the number of samples is not charged: it is sent once and never changes.
-        """
-        if profile.shared is None:
-            raise KflError(
-                f"What {self.name} sends depends on the layers that all networks share, which are not known."
-            )
-        model = profile.model
-        sizes = _sizes(self.stem(profile.shared.stem, model.classes, model.features))
-        up, down = packed_bits(sizes, self.bits_per_value), packed_bits(sizes, self.bits_down)
-        if self.pull != "knowledge":
-            return up, down
-        return up + held_bits(profile, model.features), down + model.classes * (model.features * BITS_PER_VALUE + 1)
-
-
-@dataclass(frozen=True)
-class StemSums(Summation):
-    """The mean of updates as sums: of what arrives of each after its few bits, so that error feedback holds."""
-
-    bits_per_value: int
-
-    def shapes(self, server: State) -> tuple[Shapes, Shapes]:
-        """The update of all layers as one row, and the samples; class means with KFL's pull."""
-        values: Shapes = {"update": (len(_row(_stem_of(server))),)}
-        weights: Shapes = {SAMPLES: ()}
-        if "knowledge" not in server:
-            return values, weights
-        means, counts = KnowledgeSums().shapes(server)
-        return {**values, **means}, {**weights, **counts}
-
-    def terms(self, upload: Upload, message: Message, engine: Engine) -> Sums:
-        """D_k u_k and D_k."""
-        sizes = _sizes(engine.shared().stem[: int(message[DEPTH])])
-        samples = upload.arrays[SAMPLES].double().cpu()
-        own = Sums({"update": samples * unpack(upload.arrays, sizes, self.bits_per_value)}, {SAMPLES: samples})
-        if "means" not in upload.arrays:
-            return own
-        known = KnowledgeSums().terms(upload, message, engine)
-        return Sums({**own.values, **known.values}, {**own.weights, **known.weights})
-
-    def apply(self, server: State, sums: Sums) -> State:
-        """s ← s + Σ_k D_k u_k / Σ_k D_k."""
-        samples = sums.weights[SAMPLES]
-        if not float(samples) > 0:
-            return server
-        after = _moved(_stem_of(server), sums.values["update"] / samples)
-        if "knowledge" not in server:
-            return after
-        return {**after, **KnowledgeSums().apply({name: server[name] for name in KNOWLEDGE}, sums)}
-
-
-def _moved(stem: State, update: Tensor) -> State:
-    """The stem after an update, a row of numbers in float64 on the CPU."""
-    first = next(iter(stem.values()))
-    moved = (_row(stem).double().cpu() + update).to(first.dtype).nan_to_num()
-    return _arrays(moved.to(first.device), {name: tuple(value.shape) for name, value in stem.items()})
 
 
 def _fits(message: Message, formats: UploadFormat) -> bool:
