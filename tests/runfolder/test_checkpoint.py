@@ -139,7 +139,7 @@ def test_a_resumed_run_goes_on_writing_only_what_changes(tmp_path):
     resumed = Checkpoints(tmp_path)
     back = resumed.read(lines=1)
     for number in range(2, 30):
-        back = replace(back, round=number, devices={**back.devices, 0: row(float(number))})
+        back = replace(back.at_round(number), devices={**back.devices, 0: row(float(number))})
         resumed.write(back)
         assert sum(path.stat().st_size for path in tmp_path.glob("rows-*")) < 32 * 4100
         if number == 2:
@@ -332,7 +332,7 @@ def test_a_damaged_predecessor_costs_the_newest_none_of_its_files(two):
     resumed = Checkpoints(two)
     back = resumed.read(lines=2)
     (two / "point-000002.json").write_text("damaged")
-    resumed.write(replace(back, round=3, devices={**back.devices, 0: row(4.0, 3)}))
+    resumed.write(replace(back.at_round(3), devices={**back.devices, 0: row(4.0, 3)}))
     again = Checkpoints(two).read(lines=3)
     assert again.round == 3
     assert [float(again.devices[device]["weight"][0]) for device in (0, 1)] == [4.0, 3.0]

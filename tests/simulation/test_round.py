@@ -253,7 +253,7 @@ def test_before_anybody_is_tested_nobody_is_right(fleet):
 
 
 def test_the_log_of_a_round_has_all_that_came_back(fleet):
-    state = replace(begin(fleet), round=3)
+    state = begin(fleet).at_round(3)
     found = replies(
         broadcast_s=0.25,
         faults=[{"device": 1, "fault": "late"}],

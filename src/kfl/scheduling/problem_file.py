@@ -356,7 +356,8 @@ def _batteries(draft: Draft, top: Mapping[str, Any]) -> tuple[FloatArray | None,
         return charge_j, None
     column = draft.columns.get("harvest_j")
     spare = float(top.get("harvest_j", 0.0))
-    return charge_j, np.full(draft.shape, spare) if column is None else np.where(column.given, column.values, spare)
+    harvest_j = spare if column is None else np.where(column.given, column.values, spare)
+    return charge_j, np.array(np.broadcast_to(harvest_j, draft.shape))
 
 
 # ── Writing ──────────────────────────────────────────────────────────────────
