@@ -2,7 +2,7 @@
 
 `Runner` plays rounds with any fleet and makes them last: the checkpoint that holds the round, then the history, so that
 a process killed at any moment resumes with the round after the last checkpoint. `run` and `resume` are for
-simulated fleets; the server of a real one is `kfl.deploy.server`.
+simulated fleets; the server of a real one is `kfl_fleet.server.app`.
 """
 
 from __future__ import annotations

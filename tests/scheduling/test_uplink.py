@@ -14,9 +14,7 @@ from kfl.scheduling import (
     Lyapunov,
     Observation,
     Uniform,
-    energy_parts,
     quantize_to_blocks,
-    round_energy,
 )
 from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
 
@@ -83,19 +81,19 @@ def test_the_fields_of_a_cell_are_where_the_joules_go() -> None:
         connect_energy_j=0.02, tail_power_w=0.5, tail_s=10.0, receive_power_w=2.0, downlink_power_dbm=30.0
     )
     seen = observed(config, 0)
-    parts = energy_parts(seen, AllDevices().decide(AllDevices().init(np.ones(DEVICES), 1), seen))
+    parts = AllDevices().decide(AllDevices().init(np.ones(DEVICES), 1), seen).parts_j(seen.uplink)
     link = Cell.build(config, DEVICES, 0).link_state(0, 1.65e9, 20480, broadcast_bits=20480.0)
     assert link.reserved_s > 0 and parts["tail"] == pytest.approx(5.02)
     assert parts["receiving"] == pytest.approx(2.0 * link.reserved_s)
     silent = observed(config, 0, payload_bits=0.0)
-    quiet = energy_parts(silent, AllDevices().decide(AllDevices().init(np.ones(DEVICES), 1), silent))
+    quiet = AllDevices().decide(AllDevices().init(np.ones(DEVICES), 1), silent).parts_j(silent.uplink)
     assert not quiet["tail"].any() and quiet["receiving"].all(), "who sends nothing needs no connection"
 
 
 def test_slower_clocks_save_most_of_the_computing_energy_in_the_papers_cell() -> None:
     fixed, free = observed(CellConfig(), 0), observed(CellConfig(min_cpu_hz=1e8), 0)
     state = AllDevices().init(np.ones(DEVICES), 1)
-    (dear, _), (cheap, _) = (round_energy(AllDevices().decide(state, seen)) for seen in (fixed, free))
+    (dear, _), (cheap, _) = (AllDevices().decide(state, seen).energy_j() for seen in (fixed, free))
     assert 4 < dear.sum() / cheap.sum() < 12
 
 

@@ -148,10 +148,10 @@ def test_a_battery_that_nothing_fills_ends_with_the_budget_or_the_charge():
     plenty = replace(CELL, harvest="none", initial_charge=1.0, battery_capacity_j=5.0, budget_j_per_round=0.01)
     experiment = replace(SMALL, radio=plenty, hard_budget=True, scheduler=Uniform(count=8))
     _, states, _ = play(experiment)
-    spent = states[-1].compute_energy_j + states[-1].upload_energy_j
+    spent = states[-1].accounts.spent_j
     assert (spent <= 0.01 * experiment.rounds).all() and spent.max() > 0.3 * 0.01 * experiment.rounds
     _, states, _ = play(replace(experiment, radio=replace(plenty, battery_capacity_j=0.2)))
-    spent = states[-1].compute_energy_j + states[-1].upload_energy_j
+    spent = states[-1].accounts.spent_j
     assert (spent <= 0.2).all() and spent.max() > 0.1
 
 

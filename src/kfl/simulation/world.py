@@ -14,8 +14,7 @@ import numpy as np
 from kfl.core.errors import DataError
 from kfl.data import Dataset, Partition, dataset_path, given_dataset, load_dataset
 from kfl.engine import Engine, LocalData
-from kfl.engine.base import Plan
-from kfl.engine.factory import make_engine
+from kfl.engine.plan import Plan, make_engine
 from kfl.experiment import Experiment
 from kfl.experiment.traces import open_traces
 from kfl.models import FleetModels, architectures, fleet_from_modules, fleet_from_name, names_widths, read_model
