@@ -178,7 +178,7 @@ class Experiment(DataSettings):
     rounds: int = 100
     """Number of rounds, T."""
     model: str = "auto"
-    """Network of the devices: mlp, cnn, resnet8, resnet18, mobilenet, sensor, transformer, auto (by the kind of
+    """Network of the devices: mlp, cnn, resnet8, resnet18, mobilenet, sensor, transformer, linear, auto (by the kind of
     sample), or package.module:function. Several, of which each device draws one: resnet8-8,resnet8-16,cnn-128."""
     widths: tuple[int, ...] | None = None
     """Each device's width is drawn from these. Give one for equal models. None: the network's own, for mlp and cnn
