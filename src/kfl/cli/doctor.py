@@ -1,7 +1,7 @@
 """`kfl doctor`: what is installed, which processor is used, where data was found, and what to do about the rest.
 
 Plain Python and plain text: this command must also work where the packages of the others are missing. Packages are
-asked for their version by their metadata, not imported, except PyTorch, which knows the GPU. Nothing is changed anywhere.
+asked for their version by their metadata, not imported, except PyTorch, which knows the GPU. Nothing is changed.
 """
 
 from __future__ import annotations
