@@ -195,10 +195,13 @@ def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> O
         capacity_j = state.batteries.capacity_j if fleet.harvests else None
         empty = available & (charge_j < base_j)
         available = available & ~empty
+    worth = experiment.algorithm.worth(state.server, table.samples)
+    if worth is not None:
+        available = available & (worth > 0)
     return Observation(
         round=state.round,
         seed=experiment.seed,
-        samples=table.samples,
+        samples=table.samples if worth is None else worth,
         available=available,
         compute_time_s=nothing if uplink is None else np.asarray(uplink.device.fastest_s),
         base_energy_j=base_j,
