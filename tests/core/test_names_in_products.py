@@ -19,7 +19,7 @@ import kfl
 from kfl.cli.display import ManyDisplay, print_summary
 from kfl.cli.main import main
 from kfl.cli.options import new_folder
-from kfl.comparison.many import run_paths
+from kfl.comparison.execution import run_paths
 from kfl.core.config import dump_toml
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_json

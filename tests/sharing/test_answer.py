@@ -10,7 +10,7 @@ from scipy import stats
 
 from kfl.algorithms import Kfl, Local
 from kfl.comparison.search import REPORTED_SEEDS
-from kfl.comparison.store import ResultStore
+from kfl.comparison.named_store import ResultStore
 from kfl.core.errors import ConfigError
 from kfl.experiment import Experiment
 from kfl.sharing import TWINS, Condition, Study, answers, chosen, columns, page, published, sentences

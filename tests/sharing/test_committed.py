@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kfl.cli.main import main
-from kfl.comparison.store import ResultStore
+from kfl.comparison.named_store import ResultStore
 from kfl.sharing import published
 
 ROOT = Path(__file__).parents[2]

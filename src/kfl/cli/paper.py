@@ -18,7 +18,7 @@ from kfl.core.terminal import plain_console, tell
 from kfl.core.text import DASH, duration
 
 if TYPE_CHECKING:
-    from kfl.comparison.store import Execution
+    from kfl.comparison.named_store import Execution
     from kfl.paper import Figure, Scale, Store
     from kfl.paper.setting import Dataset
 
@@ -76,7 +76,7 @@ class PaperOptions:
 
     def execution(self) -> Execution:
         """Where and how its runs are played."""
-        from kfl.comparison.store import Execution
+        from kfl.comparison.named_store import Execution
 
         return Execution(
             self.worker_count(), self.device, self.precision, self.data_dir, self.ray, keep_runs=self.keep_runs

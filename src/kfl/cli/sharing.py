@@ -14,7 +14,7 @@ from kfl.cli.options import new_folder, numbers, peek, whole_numbers, worker_cou
 from kfl.cli.setting import Setting, command_line, interrupted, parse_setting
 from kfl.comparison.records import RESULTS
 from kfl.comparison.search import LEARNING_RATES
-from kfl.comparison.store import Execution, ResultStore
+from kfl.comparison.named_store import Execution, ResultStore
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic

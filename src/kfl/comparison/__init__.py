@@ -9,17 +9,17 @@ from kfl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from kfl.comparison._compare import Comparison, compare
     from kfl.comparison.entries import Row
-    from kfl.comparison.many import RunsFailedError, run_many
+    from kfl.comparison.execution import RunsFailedError, run_many
     from kfl.comparison.statistics import Difference, Spread
 
 _LAZY = {
     "Comparison": "kfl.comparison._compare",
     "Difference": "kfl.comparison.statistics",
     "Row": "kfl.comparison.entries",
-    "RunsFailedError": "kfl.comparison.many",
+    "RunsFailedError": "kfl.comparison.execution",
     "Spread": "kfl.comparison.statistics",
     "compare": "kfl.comparison._compare",
-    "run_many": "kfl.comparison.many",
+    "run_many": "kfl.comparison.execution",
 }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kfl.comparison._folder import read_entries, read_reference, write_entries
 from kfl.comparison.entries import Row, pick_reference, refuse_mixed_models, summarise_rows, with_seeds
-from kfl.comparison.many import run_many, run_paths, settled
+from kfl.comparison.execution import run_many, run_paths, settled
 from kfl.comparison.records import RESULTS, Record, data_note, label_of, read_records, record, write_records
 from kfl.comparison.tables import columns, sentences, title_of
 from kfl.core.errors import ConfigError, KflError, RunFolderError

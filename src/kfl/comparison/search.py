@@ -18,7 +18,34 @@ from kfl.core.errors import ConfigError
 
 REPORTED_SEEDS = frozenset(range(5))
 """Seeds of published comparisons: tuning on them would be tuning on the test set."""
+DEVELOPMENT_SEEDS = (100, 101)
+"""Seeds of a search by default, never reported."""
 LEARNING_RATES = (0.02, 0.05, 0.1)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The same search for every entry of a comparison, before its runs.
+
+    >>> Search(seeds=[3])
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: seeds is '3', but must be above 4, because seeds 0 to 4 are those that are reported; \
+--allow-report-seeds insists.
+    """
+
+    seeds: Sequence[int] = DEVELOPMENT_SEEDS
+    """Seeds of the trials, which are never reported."""
+    rates: Sequence[float] = LEARNING_RATES
+    """Learning rates that every entry tries with every value of its main parameter."""
+    allow_report_seeds: bool = False
+    """Search on seeds 0 to 4 nevertheless, although comparisons report them."""
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ConfigError("search_seeds", "", "one or more")
+        refuse_reported_seeds(self.seeds, self.allow_report_seeds)
+        more_rates(_checked(self.rates), 1)
 
 
 @dataclass(frozen=True)
@@ -36,6 +63,8 @@ class Outcome:
 
     trial: Trial
     accuracy: Spread
+    finished: int | None = None
+    """How many of its runs have a result; None for all. The others diverged, and count as wrong everywhere."""
 
 
 def refuse_reported_seeds(seeds: Sequence[int], allowed: bool) -> None:
@@ -49,22 +78,29 @@ def refuse_reported_seeds(seeds: Sequence[int], allowed: bool) -> None:
         )
 
 
-def search(algorithms: Mapping[str, Algorithm], rates: Sequence[float] = LEARNING_RATES) -> dict[str, list[Trial]]:
+def equal_trials(
+    algorithms: Mapping[str, Algorithm], rates: Sequence[float] = LEARNING_RATES
+) -> dict[str, list[Trial]]:
     """The trials of every algorithm, the same number for each.
 
     >>> from kfl.algorithms import Kfl, Local
-    >>> trials = search({"kfl": Kfl(), "local": Local()})
+    >>> trials = equal_trials({"kfl": Kfl(), "local": Local()})
     >>> [len(some) for some in trials.values()], trials["kfl"][0].changed
     ([9, 9], {'learning_rate': 0.02, 'knowledge_weight': 0.01})
     """
+    grids = {name: list(_grid(algorithm, sorted(set(_checked(rates))))) for name, algorithm in algorithms.items()}
+    count = max((len(grid) for grid in grids.values()), default=0)
+    return {name: grid + _more(algorithms[name], rates, count - len(grid)) for name, grid in grids.items()}
+
+
+def _checked(rates: Sequence[float]) -> Sequence[float]:
+    """Learning rates that can work; ConfigError for others."""
     for rate in rates:
         if not 0 < rate < math.inf:
             raise ConfigError("learning_rates", rate, "numbers above 0")
     if not rates:
         raise ConfigError("learning_rates", "", "one or more numbers above 0")
-    grids = {name: list(_grid(algorithm, sorted(set(rates)))) for name, algorithm in algorithms.items()}
-    count = max(len(grid) for grid in grids.values())
-    return {name: grid + _more(algorithms[name], rates, count - len(grid)) for name, grid in grids.items()}
+    return rates
 
 
 def _grid(algorithm: Algorithm, rates: Sequence[float]) -> Iterator[Trial]:
@@ -123,9 +159,10 @@ def _two_digits(rate: float) -> float:
     return float(f"{rate:.2g}")
 
 
-def judge(trial: Trial, accuracies: Sequence[float]) -> Outcome:
-    """The outcome of a trial."""
-    return Outcome(trial, spread(accuracies))
+def judge(trial: Trial, accuracies: Sequence[float | None]) -> Outcome:
+    """The outcome of a trial. A run without a result diverged, and counts as wrong everywhere."""
+    finished = sum(accuracy is not None for accuracy in accuracies)
+    return Outcome(trial, spread([accuracy or 0.0 for accuracy in accuracies]), finished)
 
 
 def best(outcomes: Sequence[Outcome]) -> Outcome:

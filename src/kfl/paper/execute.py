@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfl.comparison.records import RESULTS, Record
-from kfl.comparison.store import Execution, run_missing
+from kfl.comparison.named_store import Execution, run_missing
 from kfl.core.errors import ConfigError, DivergedError
 from kfl.core.text import several
 from kfl.experiment import Experiment

@@ -8,7 +8,7 @@ import numpy as np
 
 from kfl.comparison.records import Record
 from kfl.comparison.statistics import Difference, paired_difference
-from kfl.comparison.store import ResultStore
+from kfl.comparison.named_store import ResultStore
 from kfl.core.text import percent
 from kfl.paper.setting import Line, Scale, run_key
 from kfl.paper.verdict import FEWEST_SEEDS

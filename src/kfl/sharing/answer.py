@@ -9,7 +9,7 @@ import numpy as np
 
 from kfl.comparison.records import Record
 from kfl.comparison.statistics import Difference, Spread, holm, paired_difference, spread
-from kfl.comparison.store import ResultStore
+from kfl.comparison.named_store import ResultStore
 from kfl.sharing.conditions import Condition
 from kfl.sharing.methods import is_twin
 from kfl.sharing.study import Study

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kfl.algorithms import Algorithm
 from kfl.comparison.records import Record
 from kfl.comparison.search import LEARNING_RATES, Trial, best, judge, refuse_reported_seeds, search
-from kfl.comparison.store import Execution, ResultStore, run_missing
+from kfl.comparison.named_store import Execution, ResultStore, run_missing
 from kfl.core.errors import ConfigError, ModelError
 from kfl.experiment import Experiment
 from kfl.runfolder import RunReader
