@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 # Tests run in parallel processes, each with one torch thread: the models are small.
 WORKERS ?= auto
 
-.PHONY: run test setup lint types floors docs tests browser serve-docs format clean help lock sbom advisories
+.PHONY: run test setup lint types floors docs tests paper browser serve-docs format clean help lock sbom advisories
 
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ docs: setup      ## build the documentation, warnings are errors
 
 tests: setup     ## the test suite
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+
+paper: setup     ## judge the paper's claims from the committed results
+	$(BIN)/python -m reproduction claims --out docs/results/paper
 
 browser:         ## install Chromium and its driver, for the tests of the pages
 	@if { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null; then \

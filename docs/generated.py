@@ -15,6 +15,8 @@ A line of its own in a page becomes
 import importlib
 import inspect
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 LINE = re.compile(r"^<!-- (every|rest|exports|problem|codes|presets|gaps)(?:: ([\w.]+))? -->$", re.MULTILINE)
@@ -55,7 +57,8 @@ def _part(kind: str, what: str) -> str:
 
 
 def _gaps() -> str:
-    gaps = importlib.import_module("kfl.theory").GAPS
+    sys.path.append(str(Path(__file__).parents[1]))  # `reproduction` is not installed, and MkDocs restores the path
+    gaps = importlib.import_module("reproduction.theory").GAPS
     rows = [f"| {gap.about}, {gap.step} | {gap.says} | {gap.shown} |" for gap in gaps]
     return "\n".join(["| where | what | shown in tests |", "| --- | --- | --- |", *rows])
 

@@ -1,4 +1,7 @@
-"""The networks of the experiments that `studies.known_settings` repeats, as `--model studies.known_networks:NAME`."""
+"""The networks that `reproduction.known_settings` trains, as `--model studies.known_networks:NAME`.
+
+The address is part of the digests of its committed results, so the module stays here.
+"""
 
 from __future__ import annotations
 

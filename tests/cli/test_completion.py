@@ -88,7 +88,7 @@ def test_names(place):
 
 def test_run_folders_and_files(place):
     assert sorted(bash("resume", "")) == ["mine", "runs/al pha", "runs/alpha"]
-    assert bash("bound", "runs/alp") == ["runs/alpha"]
+    assert bash("export", "runs/alp") == ["runs/alpha"]
     assert bash("export", "alp") == ["runs/alpha"]
     assert bash("resume", "oth") == ["other"]
     assert bash("run", "--out", "o") == ["other"]
@@ -97,7 +97,7 @@ def test_run_folders_and_files(place):
 
 def test_commands_that_show_runs_complete_run_folders(table):
     first = {command.path[0]: command.positional for command in table if len(command.path) == 1}
-    for name in {"resume", "bound", "export", "report", "watch"} & set(COMMANDS):
+    for name in {"resume", "export", "report", "watch"} & set(COMMANDS):
         assert first[name].kind == "run", name
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kfl.comparison._folder import read_entries
 
 import kfl
-from kfl.comparison._folder import read_entries
 
 y = np.arange(120) % 4
 DATA = kfl.Dataset.from_arrays(np.random.default_rng(0).normal(size=(120, 6)) + y[:, None], y)

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from kfl.comparison.named_store import ResultStore
+from kfl.sharing.answer import first_reach
+from kfl.sharing.tables import overview
 from scipy import stats
 
 from kfl.algorithms import Kfl, Local
 from kfl.comparison.search import REPORTED_SEEDS
-from kfl.comparison.named_store import ResultStore
 from kfl.core.errors import ConfigError
 from kfl.experiment import Experiment
-from kfl.sharing import TWINS, Condition, Study, answers, chosen, columns, page, published, sentences
-from kfl.sharing.answer import first_reach
-from kfl.sharing.tables import overview
+from kfl.sharing import TWINS, Condition, Study, answers, chosen, columns, page, sentences
 
 SEEDS = (0, 1, 2, 3, 4)
 FINAL = {
@@ -231,20 +231,3 @@ def test_the_search_takes_the_best_trial_and_a_condition_may_borrow_it(store):
     runs = study.runs(found)
     assert runs["b, kfl, searched, seed 0"].algorithm.knowledge_weight == 0.1
     assert runs["b, kfl, searched, seed 0"].rounds == 9
-
-
-def test_published_conditions_are_those_of_the_question():
-    conditions = published()
-    assert len(conditions) == 12 and all(one.experiment.distinct_classes for one in conditions.values())
-    cifar = [one.experiment for name, one in conditions.items() if name.startswith("cifar10") and "new" not in name]
-    assert [(one.classes_per_device, one.samples_per_device, one.rounds) for one in cifar] == [
-        (2, None, 200),
-        (5, None, 200),
-        (10, None, 200),
-        (2, 50, 200),
-        (5, 50, 200),
-        (2, None, 600),
-    ]
-    for one in conditions.values():
-        one.experiment.validate()
-        assert one.searched is None or conditions[one.searched.name] == one.searched

@@ -23,8 +23,8 @@ import pytest
 import kfl
 from kfl.algorithms import Kfl, Local
 from kfl.comparison import RunsFailedError, run_many
-from kfl.comparison.pool import Job
 from kfl.comparison.execution import run_paths
+from kfl.comparison.pool import Job
 from kfl.comparison.ray import check_address, play_on_ray
 from kfl.core.errors import ConfigError, KflError, StoppedError
 

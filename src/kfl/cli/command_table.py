@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
 
-from kfl.cli.demo import SENSORS_NAME
 from kfl.cli.main import COMMANDS, serve
 from kfl.cli.options import ALGORITHM_NAMES, MODELS, RADIO_NAMES, SCHEDULER_NAMES, ParserFound, only_parser
+from kfl.comparison.presets import SENSORS_NAME
+from kfl.comparison.twins import METHODS
 from kfl.core.errors import KflError
 from kfl.data import DATASETS
 from kfl.models import WIDTHS
 from kfl.report.trackers import TRACKERS
-from kfl.sharing import LABELS, published
 
 Kind = Literal["none", "text", "file", "folder", "run", "words", "words or file", "list"]
 """What a value is: none for a flag, a run folder, one of some words or else a file, several with commas between."""
@@ -61,8 +61,7 @@ _WORDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "--algorithms": ("list", ALGORITHM_NAMES),
     "--schedulers": ("list", SCHEDULER_NAMES),
     "--reference": ("words", ALGORITHM_NAMES),
-    "--methods": ("list", tuple(LABELS)),
-    "--conditions": ("list", tuple(published())),
+    "--methods": ("list", tuple(METHODS)),
     "--scheduler": ("words", SCHEDULER_NAMES),
     "--radio": ("words", RADIO_NAMES),
     **{f"--radio.{field}": ("words", tuple(kind.registry())) for field, kind in MODELS.items()},

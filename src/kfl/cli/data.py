@@ -55,7 +55,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Dispatch to a command of `kfl data`."""
-    return dispatch("data", COMMANDS, arguments)
+    return dispatch("kfl data", COMMANDS, arguments)
 
 
 def show(arguments: Sequence[str]) -> int:

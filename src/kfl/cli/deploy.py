@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in GATED:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-m", "kfl.deploy.gate", *arguments])
-    return dispatch("deploy", COMMANDS, arguments)
+    return dispatch("kfl deploy", COMMANDS, arguments)
 
 
 NEW = """Write a small working project for a fleet: configurations, a device function, scripts, systemd units,

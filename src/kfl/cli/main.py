@@ -17,12 +17,10 @@ from kfl.core.terminal import tell, tell_exactly
 COMMANDS = {
     "demo": ("kfl.cli.demo:main", "A first run: five ways to learn in a cell short of energy and band, side by side."),
     "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
-    "compare": ("kfl.cli.compare:main", "Compare algorithms, schedulers and settings over seeds: one table, one plot."),
-    "sharing": (
-        "kfl.cli.sharing:main",
-        "Does it share? Methods beside twins that upload nothing: points against bits.",
+    "compare": (
+        "kfl.cli.compare:main",
+        "Compare anything over seeds: one table, one plot; with twins, with a search.",
     ),
-    "tune": ("kfl.cli.tune:main", "Give every algorithm the same small search on development seeds."),
     "export": ("kfl.cli.export:main", "Write the trained models of chosen devices as safetensors."),
     "schedule": (
         "kfl.cli.schedule:main",
@@ -32,14 +30,12 @@ COMMANDS = {
         "kfl.cli.pages:playground",
         "Explore the scheduler on a page with sliders for V, budgets and band.",
     ),
-    "bound": ("kfl.cli.bound:main", "Evaluate the paper's guarantees for a run or for given constants."),
     "report": ("kfl.cli.pages:report", "Make one HTML page of one run, or of several compared."),
     "watch": ("kfl.cli.pages:watch", "Show a run in the web browser while it is running."),
     "resume": ("kfl.cli.run:resume", "Continue a run that was interrupted."),
     "doctor": ("kfl.cli.doctor:main", "Check what is installed and where data was found, and say how to fix the rest."),
     "completion": ("kfl.cli.completion:main", "Print a completion script for bash, zsh or fish."),
     "deploy": ("kfl.cli.deploy:main", "Run on real devices over Flower: start, watch and try out a fleet."),
-    "paper": ("kfl.cli.paper:main", "Reproduce the paper: its figures, its claims, and what sharing adds."),
     "data": ("kfl.cli.data:main", "Show how a dataset is split over devices; download a dataset."),
 }
 """Subcommands: the function `(arguments) -> exit status` that serves each, and one line of help."""
@@ -56,9 +52,9 @@ MEANT = {
     "results": "report",
     "html": "report",
     "dashboard": "watch",
-    "search": "tune",
-    "sweep": "tune",
-    "hpo": "tune",
+    "search": "compare",
+    "sweep": "compare",
+    "hpo": "compare",
     "benchmark": "compare",
     "save": "export",
     "check": "doctor",
@@ -73,6 +69,15 @@ MEANT = {
 """What other programs call our commands."""
 
 
+SUCCESSORS = {
+    "bound": "kfl bound is now python -m reproduction bound, in a clone of the repository.",
+    "paper": "kfl paper is now python -m reproduction figures (and claims), in a clone of the repository.",
+}
+"""What commands of earlier versions answer."""
+REWRITTEN = {"tune": "kfl.cli.compare:tune", "sharing": "kfl.cli.compare:sharing"}
+"""Commands of earlier versions that are served by another one, which says so on the error stream."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -84,13 +89,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] in ("-V", "--version", "version"):
         tell(f"kfl {__version__}")
         return 0
-    if words[0] not in COMMANDS:
+    if words[0] in SUCCESSORS:
+        return _fail(SUCCESSORS[words[0]])
+    if words[0] not in COMMANDS and words[0] not in REWRITTEN:
         near = nearest(words[0], COMMANDS, MEANT)
         hint = f"did you mean 'kfl {near}'?" if near else f"the commands are {', '.join(COMMANDS)}."
         return _fail(f"There is no command 'kfl {words[0]}'; {hint}")
     sys.path.insert(0, "")  # so that "my_module:function" finds a file in the current folder, as python -m would
+    address = REWRITTEN.get(words[0]) or COMMANDS[words[0]][0]
+    return serve_safely(address, words[1:])
+
+
+def serve_safely(address: str, arguments: Sequence[str]) -> int:
+    """Call the command at `module:name`; every expected error becomes one sentence and an exit status."""
     try:
-        return serve(COMMANDS[words[0]][0], words[1:])
+        return serve(address, arguments)
     except KflError as problem:
         return _fail(str(problem), problem.exit_status)
     except KeyboardInterrupt:
@@ -118,17 +131,17 @@ def serve(address: str, arguments: Sequence[str]) -> int:
     return status
 
 
-def dispatch(group: str, commands: Mapping[str, tuple[str, str]], arguments: Sequence[str]) -> int:
-    """Serve a command of commands, such as `kfl data show`; without a word, or with --help, list them."""
+def dispatch(prog: str, commands: Mapping[str, tuple[str, str]], arguments: Sequence[str]) -> int:
+    """Serve a command of commands, such as `show` of `kfl data`; without a word, or with --help, list them."""
     if arguments and arguments[0] in commands:
         return serve(commands[arguments[0]][0], arguments[1:])
     if arguments and arguments[0] not in ("-h", "--help"):
         near = nearest(arguments[0], commands, MEANT)
-        hint = f"did you mean 'kfl {group} {near}'?" if near else f"use {' or '.join(commands)}."
-        raise KflError(f"There is no command 'kfl {group} {arguments[0]}'; {hint}")
+        hint = f"did you mean '{prog} {near}'?" if near else f"use {' or '.join(commands)}."
+        raise KflError(f"There is no command '{prog} {arguments[0]}'; {hint}")
     names = ",".join(commands)
-    lines = _listed(f"kfl {group}", commands)
-    tell(f"usage: kfl {group} {{{names}}} [OPTIONS]", "", *lines, "", "Each has --help.")
+    lines = _listed(prog, commands)
+    tell(f"usage: {prog} {{{names}}} [OPTIONS]", "", *lines, "", "Each has --help.")
     return 0
 
 

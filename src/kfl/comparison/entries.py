@@ -41,6 +41,8 @@ class Entry:
     """Rows of one condition are compared with each other."""
     search_in: str = ""
     """The condition whose search it uses; its own where this is empty."""
+    reported: bool = True
+    """False for one that is only searched, for others that use its search."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +70,20 @@ Entries = Mapping[str, Experiment] | Iterable[Entry]
 
 def as_entries(given: Entries) -> list[Entry]:
     """Entries from a mapping or a list; ConfigError for what cannot be compared."""
-    expected = "one or more experiments by label"
-    items = list(given.items()) if isinstance(given, Mapping) else [(None, entry) for entry in given]
+    there: object = given
+    if not isinstance(there, Iterable) or not given:
+        raise ConfigError("entries", given, 'experiments by label, such as {"kfl": Experiment()}')
+    items: list[tuple[object, object]] = list(given.items()) if isinstance(given, Mapping) else list(enumerate(given))
     found = []
-    for label, value in items:
-        entry = value if isinstance(value, Entry) else None
-        if entry is None and isinstance(value, Experiment) and label is not None:
-            entry = Entry(label, value)
-        if entry is None:
-            raise ConfigError(f"entries[{label!r}]", value, "an Experiment")
-        if not isinstance(entry.label, str) or not entry.label.strip():
+    for key, value in items:
+        entry = value
+        if isinstance(value, Experiment) and isinstance(given, Mapping):
+            entry = Entry(key, value) if isinstance(key, str) else key
+        if not isinstance(entry, Entry):
+            raise ConfigError(f"entries[{key!r}]", value, "an Experiment")
+        if not entry.label.strip():
             raise ConfigError("entries", entry.label, "labelled by a text that is not empty")
         found.append(entry)
-    if not found:
-        raise ConfigError("entries", given, expected)
     names = [(entry.condition, entry.label) for entry in found]
     for name in names:
         if names.count(name) > 1:
@@ -331,7 +333,7 @@ def and_list(names: Sequence[str]) -> str:
 
 
 def zero_upload_twins(entries: Sequence[Entry], twins: Mapping[str, Algorithm]) -> list[Entry]:
-    """The twins that each condition does not have yet: for each, an entry that is its first one but for the algorithm.
+    """Twins for the conditions that have none yet: each is the condition's first entry but for the algorithm.
 
     Raises:
         ConfigError: entries of one condition differ in more than the algorithm, so that one twin cannot stand for all.
@@ -341,15 +343,17 @@ def zero_upload_twins(entries: Sequence[Entry], twins: Mapping[str, Algorithm]) 
         own = [entry for entry in entries if entry.condition == condition]
         first = own[0]
         for entry in own:
-            if replace(entry.experiment, algorithm=first.experiment.algorithm) != first.experiment:
+            if replace(entry.experiment, algorithm=first.experiment.algorithm, seed=0) != replace(
+                first.experiment, seed=0
+            ):
                 expected = "only with entries that differ in nothing but the algorithm; or name the twins as entries"
                 raise ConfigError("twins", entry.label, expected)
-        known = {entry.label for entry in own}
+        if has_twin(own):
+            continue
         common = vars(common_settings(first.experiment.algorithm, ALGORITHMS["local"]))
         found += [
             replace(first, label=label, experiment=replace(first.experiment, algorithm=replace(twin, **common)))
             for label, twin in twins.items()
-            if label not in known
         ]
     return found
 

@@ -325,9 +325,7 @@ def _check_first(job: Job) -> None:
     from kfl.simulation.world import build_world
 
     how = job.options
-    build_world(
-        job.experiment, dataset=job.dataset, data_dir=how.data_dir, device=how.device, precision=how.precision
-    )
+    build_world(job.experiment, dataset=job.dataset, data_dir=how.data_dir, device=how.device, precision=how.precision)
 
 
 class _Ledger:

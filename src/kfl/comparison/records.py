@@ -88,7 +88,7 @@ def _fields(table: dict[str, Any]) -> dict[str, Any]:
 def curve(logs: Iterable[RoundLog]) -> dict[str, list[float]]:
     """Accuracy against rounds and against everything spent up to then, over all devices."""
     logs = list(logs)
-    spent = {axis: spent_by_round(logs, axis) for axis in AXES}
+    spent: dict[str, list[float]] = {axis: spent_by_round(logs, axis) for axis in AXES}
     tested = [index for index, log in enumerate(logs) if log.accuracy is not None]
     step = -(-len(tested) // MOST_POINTS)
     kept = tested[::-1][::step][::-1]  # counted from the end, so that the last point stays

@@ -52,9 +52,12 @@ class Search:
 class Trial:
     """One setting of one algorithm."""
 
-    algorithm: Algorithm
+    algorithm: Algorithm | None
+    """None for one that was read from a file."""
     changed: Mapping[str, float]
     """The searched fields with their values."""
+    is_start: bool = False
+    """Whether this is the setting that the search started from."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def _grid(algorithm: Algorithm, rates: Sequence[float]) -> Iterator[Trial]:
         field, values = algorithm.main_parameter
         for value in values:
             trial = _trial(algorithm, {"learning_rate": rate, field: value})
-            if _is_valid(trial.algorithm):
+            if trial.algorithm is not None and _is_valid(trial.algorithm):
                 yield trial
 
 
@@ -123,7 +126,8 @@ def _more(algorithm: Algorithm, rates: Sequence[float], count: int) -> list[Tria
 
 
 def _trial(algorithm: Algorithm, changed: Mapping[str, Any]) -> Trial:
-    return Trial(replace(algorithm, **changed), changed)
+    tried = replace(algorithm, **changed)
+    return Trial(tried, changed, tried == algorithm)
 
 
 def _is_valid(algorithm: Algorithm) -> bool:

@@ -44,7 +44,10 @@ def facts_of_run(path: Path) -> dict[str, Any]:
     """What a run folder says of the user's own modules and of the data it ran with."""
     environment = RunReader(path).environment()
     data = environment.get("dataset")
-    return {"sources": environment.get("sources"), "data": data.get("fingerprint") if isinstance(data, Mapping) else None}
+    return {
+        "sources": environment.get("sources"),
+        "data": data.get("fingerprint") if isinstance(data, Mapping) else None,
+    }
 
 
 class Fingerprints:

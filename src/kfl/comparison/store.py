@@ -46,6 +46,8 @@ class PlannedRow:
     condition: str = ""
     searched: Mapping[str, Any] | None = None
     """In a search, the fields that this trial changes."""
+    is_start: bool = False
+    """In a search, whether this is the setting it started from."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Plan:
 def _row_table(row: PlannedRow) -> dict[str, Any]:
     table: dict[str, Any] = {"label": row.label, "runs": {str(seed): digest for seed, digest in row.runs.items()}}
     table |= {} if not row.condition else {"condition": row.condition}
-    return table if row.searched is None else {**table, "searched": dict(row.searched)}
+    return table if row.searched is None else {**table, "searched": dict(row.searched), "start": row.is_start}
 
 
 @dataclass
@@ -137,7 +139,8 @@ class ResultStore:
             if row is None:
                 continue
             is_there = is_run_folder(path)
-            before = {**(facts_of_run(path) if is_there else {}), **{k: row[k] for k in ("sources", "data") if k in row}}
+            before = facts_of_run(path) if is_there else {}
+            before |= {name: row[name] for name in ("sources", "data") if name in row}
             what = now.changed(before, experiment)
             if what is None:
                 continue
@@ -187,7 +190,7 @@ def read_plan(path: Path) -> Plan:
 def _read_row(table: Mapping[str, Any]) -> PlannedRow:
     runs = {int(seed): str(digest) for seed, digest in table["runs"].items()}
     searched = table.get("searched")
-    return PlannedRow(str(table["label"]), runs, str(table.get("condition", "")), searched)
+    return PlannedRow(str(table["label"]), runs, str(table.get("condition", "")), searched, bool(table.get("start")))
 
 
 def _read_old_plan(path: Path) -> Plan | None:
@@ -195,9 +198,7 @@ def _read_old_plan(path: Path) -> Plan | None:
     try:
         table = read_json(path)
         rows = [
-            PlannedRow(
-                str(label), {int(seed): str(name).rpartition("-")[2] for seed, name in entry["runs"].items()}
-            )
+            PlannedRow(str(label), {int(seed): str(name).rpartition("-")[2] for seed, name in entry["runs"].items()})
             for label, entry in table["entries"].items()
         ]
         reference = table.get("reference")
@@ -212,7 +213,7 @@ def rows_without_plan(records: Sequence[Record]) -> list[PlannedRow]:
     >>> [row.label for row in rows_without_plan([{"digest": "a", "algorithm": "kfl", "seed": 0}])]
     ['kfl']
     >>> rows_without_plan([{"digest": "b", "run": "mnist-m2, kfl, searched, seed 3", "algorithm": "kfl", "seed": 3}])
-    [PlannedRow(label='kfl', runs={3: 'b'}, condition='mnist-m2, searched', searched=None)]
+    [PlannedRow(label='kfl', runs={3: 'b'}, condition='mnist-m2, searched', searched=None, is_start=False)]
     """
     found: dict[tuple[str, str], dict[int, str]] = {}
     for line in records:

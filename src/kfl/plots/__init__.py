@@ -1,12 +1,10 @@
-"""Plots as files, with Matplotlib: curves of a comparison, panels of a figure, the split of a dataset.
+"""Plots as files, with Matplotlib: curves of a comparison, the split of a dataset.
 
 The same data gives the same file, byte for byte.
 """
 
 from kfl.plots.curves import Axis, Curve, curves_of, plot_curves
 from kfl.plots.history import plot_history
-from kfl.plots.panels import Differences, Panel, plot_differences, plot_panels
-from kfl.plots.sharing import SharingPanel, SharingPoint, plot_sharing
 from kfl.plots.split import plot_split
 from kfl.plots.style import FORMATS, Style, new_figure, save, style_of
 
@@ -14,18 +12,11 @@ __all__ = [
     "FORMATS",
     "Axis",
     "Curve",
-    "Differences",
-    "Panel",
-    "SharingPanel",
-    "SharingPoint",
     "Style",
     "curves_of",
     "new_figure",
     "plot_curves",
-    "plot_differences",
     "plot_history",
-    "plot_panels",
-    "plot_sharing",
     "plot_split",
     "save",
     "style_of",

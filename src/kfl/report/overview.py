@@ -218,7 +218,7 @@ def _proposition2(run: RunData) -> str | None:
             return f"{reason[0].upper()}{reason[1:]}."
     if bound is None:
         return None
-    return f"{bound} kfl bound says whether that is vacuous."
+    return f"{bound} python -m reproduction bound says whether that is vacuous."
 
 
 def _repeatable(environment: Mapping[str, Any]) -> str:

@@ -220,7 +220,7 @@ def proposition2_energy(
         ζ_0 = ½ Σ_k ζ_k²,    ζ_k = max_t |α_k,t E_k,t − E_k/T|,    D = Σ_k D_k.
 
     `gamma` holds γ_t of every round. `everybody_j` is what everybody in every round would spend, for judging whether
-    the inequality says anything (`kfl.theory.everybody_energy`); without it, that is left open.
+    the inequality says anything (`reproduction.theory.everybody_energy`); without it, that is left open.
 
     >>> account = EnergyAccount(np.full((4, 2), 0.1), np.zeros((4, 2)), np.full(2, 0.4))
     >>> bound = proposition2_energy(account, np.full(2, 600.0), v=0.01, gamma=np.ones(4), everybody_j=0.8)

@@ -55,7 +55,7 @@ class DriftScheduler(Scheduler):
     A budget is a permission: V says when it is spent, never that less of it would do. Where budgets pay for everybody
     in every round, everybody takes part, whatever V is, and a fixed number of random devices spends less; where all
     rounds cost a device nearly the same, as with a modem's tail, random devices within the same budgets learn as much
-    (`studies/random_devices.py`).
+    (`reproduction/energy/random_devices.py`).
     """
 
     v: float | None = None

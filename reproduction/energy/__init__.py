@@ -1,0 +1,1 @@
+"""Studies of schedulers, budgets and devices: `python -m reproduction energy NAME`."""
