@@ -27,7 +27,6 @@ import numpy as np
 from kfl.core.randomness import stream
 from kfl.scheduling import Observation, SchedulerState
 from kfl.scheduling.dual import Dual
-from kfl.simulation.fleet import known_uplink
 from kfl.wireless import PRESETS, Cell
 
 ROUND, HORIZON = 20, 200
@@ -57,7 +56,7 @@ def round_of(
     if kind != "early":
         queue = np.where(draw.random(devices) < 0.2, 0.0, draw.exponential(20.0, devices))
         state = SchedulerState(state.horizon, state.allowance_j, queue)
-    uplink = known_uplink(link)
+    uplink = link.uplink
     if hz_per_device:
         uplink = replace(uplink, bandwidth_hz=hz_per_device * devices)
     observation = Observation(
@@ -65,7 +64,7 @@ def round_of(
         seed=seed,
         samples=samples,
         available=np.ones(devices, dtype=bool),
-        compute_time_s=link.compute_time_s,
+        compute_time_s=np.asarray(uplink.device.fastest_s),
         base_energy_j=uplink.base_energy_j(link.compute_energy_j),
         battery_j=budget_j,
         hard_budget=False,

@@ -13,8 +13,8 @@ import argparse
 
 import numpy as np
 
-from kfl.scheduling import AllDevices, Dual, FixedSet, GreedyEnergy, Scheduler, Uniform, cell_problem, schedule
-from kfl.wireless import PRESETS
+from kfl.scheduling import AllDevices, Dual, FixedSet, GreedyEnergy, Scheduler, Uniform, schedule
+from kfl.wireless import PRESETS, Cell
 
 CELLS = ("paper-mnist", "paper-mnist-free-clock", "paper-mnist-modem")
 SCHEDULERS: tuple[Scheduler, ...] = (Dual(), GreedyEnergy(), FixedSet(count=10), Uniform(count=10), AllDevices())
@@ -24,9 +24,8 @@ DEVICES, ROUNDS, SAMPLES = 100, 200, 600
 def row(cell: str, scheduler: Scheduler, seed: int) -> tuple[float, float, float, float, float]:
     """Participations, joules, joules of each, devices that took part, and the busiest tenth's part of it."""
     flops, bits = 5 * SAMPLES * 550_346, 640 * 32
-    problem = cell_problem(
-        PRESETS[cell], DEVICES, ROUNDS, seed, flops=flops, payload_bits=bits, samples=SAMPLES, hard_budget=True
-    )
+    placed = Cell.build(PRESETS[cell], DEVICES, seed)
+    problem = placed.problem(ROUNDS, flops=flops, payload_bits=bits, samples=SAMPLES, hard_budget=True)
     horizon = schedule(problem, scheduler)
     times = np.sort(horizon.taken)[::-1]
     spent_j = float(horizon.compute_energy_j.sum() + horizon.upload_energy_j.sum())

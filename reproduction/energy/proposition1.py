@@ -87,7 +87,7 @@ def ways(config: CellConfig, bits: float) -> dict[str, dict[str, FloatArray]]:
     cell = Cell.build(config, DEVICES, SEED)
     gain, share = cell.gains(ROUND).known_gain, np.full(DEVICES, SHARE)
     cycles = WORK_FLOP / config.flops_per_cycle
-    left = config.deadline_s - fastest_s(config, cell.cpu_hz)
+    left = config.deadline_s - fastest_s(config, cell.hardware.cpu_hz)
     able = (left > 0) & (least_gain(config, share, bits, np.maximum(left, 1e-9)) <= gain)
 
     def parts(compute_s: FloatArray, upload_s: FloatArray, power_w: FloatArray) -> dict[str, FloatArray]:
@@ -102,11 +102,11 @@ def ways(config: CellConfig, bits: float) -> dict[str, dict[str, FloatArray]]:
     band = (config.bandwidth_hz, config.noise_w_per_hz)
     slowest_s = upload_time(bits, uplink_rate(share, max(_least_w(config), 1e-30), gain, *band))
     long_s = np.minimum(left, slowest_s)  # the least power may end it earlier
-    fixed = curve_of(config, cell.cpu_hz, gain, bits, free_clock=False)
-    free = curve_of(config, cell.cpu_hz, gain, bits, free_clock=True)
+    fixed = curve_of(config, cell.hardware.cpu_hz, gain, bits, free_clock=False)
+    free = curve_of(config, cell.hardware.cpu_hz, gain, bits, free_clock=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         found = (
-            parts(fastest_s(config, cell.cpu_hz), long_s, transmit_power(share, bits, long_s, gain, *band)),
+            parts(fastest_s(config, cell.hardware.cpu_hz), long_s, transmit_power(share, bits, long_s, gain, *band)),
             parts(*fixed.operation(share)),
             parts(*free.operation(share)),
         )
@@ -179,7 +179,7 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> None:
         gain_db = 10 * np.log10(cell.gains(ROUND).known_gain)
         low, high = np.quantile(gain_db, [0.05, 0.95])
         panel.axhspan(low, high, color="0.85", lw=0, label="90 % of the devices")
-        left_s = float(config.deadline_s - np.median(fastest_s(config, cell.cpu_hz)))
+        left_s = float(config.deadline_s - np.median(fastest_s(config, cell.hardware.cpu_hz)))
         for payload, colour in (("knowledge", "#08306b"), ("CNN", "#b2182b"), ("MLP", "#7b3294")):
             reach = 10 * np.log10(least_gain(config, share, PAYLOADS[payload], left_s))
             longest = 10 * np.log10(longest_gain(config, share, PAYLOADS[payload], left_s))

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 
 from kfl import Experiment, FedAvg
-from kfl.scheduling import Dual, EnergyAccount, Lyapunov, Scheduler, data_weight
+from kfl.scheduling import Dual, Lyapunov, Scheduler, data_weight
 from kfl.scheduling.account import round_energy
 from kfl.scheduling.objective import DriftScheduler
 from kfl.simulation.round import initial_state
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import build_world
 from kfl.wireless import PRESETS
+from reproduction.theory import EnergyAccount
 
 SMALL = Experiment(distinct_classes=False)
 MNIST = Experiment(dataset="mnist", devices=100, distinct_classes=False, rounds=200)

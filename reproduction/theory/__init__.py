@@ -30,6 +30,7 @@ from reproduction.theory._gaps import GAPS, PAGE, Gap
 
 if TYPE_CHECKING:
     from reproduction.theory._curvature import PointMeasures, measure_model
+    from reproduction.theory._energy import EnergyAccount, EnergyBound, energy_account, proposition2_energy
     from reproduction.theory._estimate import Estimate, estimate_constants
     from reproduction.theory._finished import RunBound, bound_of_run
     from reproduction.theory._lemmas import KnowledgeGap, LemmaCheck, LocalRound, knowledge_gap, local_round
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     )
 
 _LAZY = {
+    "EnergyAccount": "reproduction.theory._energy",
+    "EnergyBound": "reproduction.theory._energy",
     "Estimate": "reproduction.theory._estimate",
     "KnowledgeGap": "reproduction.theory._lemmas",
     "LemmaCheck": "reproduction.theory._lemmas",
@@ -51,11 +54,13 @@ _LAZY = {
     "VolumeBound": "reproduction.theory._proposition2",
     "bound_of_run": "reproduction.theory._finished",
     "estimate_constants": "reproduction.theory._estimate",
+    "energy_account": "reproduction.theory._energy",
     "everybody_energy": "reproduction.theory._proposition2",
     "knowledge_gap": "reproduction.theory._lemmas",
     "local_round": "reproduction.theory._lemmas",
     "measure_model": "reproduction.theory._curvature",
     "offline_upper": "reproduction.theory._proposition2",
+    "proposition2_energy": "reproduction.theory._energy",
     "proposition2_of_run": "reproduction.theory._proposition2",
     "proposition2_volume": "reproduction.theory._proposition2",
 }
@@ -71,6 +76,8 @@ __all__ = [
     "PATTERNS",
     "Bound",
     "Constants",
+    "EnergyAccount",
+    "EnergyBound",
     "Estimate",
     "Gap",
     "KnowledgeGap",
@@ -80,6 +87,7 @@ __all__ = [
     "RunBound",
     "VolumeBound",
     "bound_of_run",
+    "energy_account",
     "equal_counts",
     "estimate_constants",
     "everybody_energy",
@@ -88,6 +96,7 @@ __all__ = [
     "measure_model",
     "offline_upper",
     "pattern_schedule",
+    "proposition2_energy",
     "proposition2_of_run",
     "proposition2_volume",
     "round_weights",

@@ -17,8 +17,9 @@ from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.text import several
 from kfl.models import architectures
 from kfl.runfolder import RunReader, load_run
-from kfl.scheduling import DriftScheduler, EnergyBound, why_not_covered
+from kfl.scheduling import DriftScheduler
 from reproduction.theory._bound import Bound, schedule_of, theorem1
+from reproduction.theory._energy import EnergyBound, why_not_covered
 from reproduction.theory._estimate import (
     DEVICES,
     ITERATIONS,

@@ -17,23 +17,17 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.experiment.traces import can_be_asked
-from kfl.scheduling import (
-    EnergyAccount,
-    EnergyBound,
-    Observation,
-    proposition2_energy,
-    round_energy,
-    serve,
-)
-from kfl.simulation.fleet import known_uplink
-from kfl.simulation.summary import MOST_ENTRIES, energy_account
+from kfl.scheduling import Observation, round_energy, serve
 from reproduction.theory._bound import schedule_of
+from reproduction.theory._energy import EnergyAccount, EnergyBound, energy_account, proposition2_energy
 
 if TYPE_CHECKING:
     from kfl.simulation import RoundLog
     from kfl.simulation.world import World
 
 FloatArray = NDArray[np.float64]
+MOST_ENTRIES = 20_000_000
+"""Rounds × devices up to which every joule is laid out in one array; larger runs skip Proposition 2."""
 
 
 @dataclass(frozen=True)
@@ -143,13 +137,13 @@ def observed_rounds(world: World, rounds: int) -> Iterator[Observation]:
     bits = float(table.bits_down.max(initial=0.0))
     for t in range(rounds):
         link = world.cell.link_state(t, table.flops, table.bits_up, fading, broadcast_bits=bits)
-        fading, uplink = link.fading, known_uplink(link)
+        fading, uplink = link.fading, link.uplink
         yield Observation(
             round=t,
             seed=asked.seed,
             samples=table.samples,
             available=asked.faults.present(asked.seed, t, world.devices, asked.rounds) & can_be_asked(asked, t),
-            compute_time_s=link.compute_time_s,
+            compute_time_s=np.asarray(uplink.device.fastest_s),
             base_energy_j=uplink.base_energy_j(link.compute_energy_j),
             battery_j=np.full(world.devices, np.inf),
             hard_budget=False,

@@ -11,7 +11,8 @@ import pytest
 from kfl.report.playground import Settings, playground_server
 from kfl.report.playground._settings import OPENING, start
 from kfl.report.words import percent, quantity
-from kfl.scheduling import cell_problem, schedule
+from kfl.scheduling import schedule
+from kfl.wireless import Cell
 
 WIDTHS = {"desktop": (1366, 900), "phone": (390, 844)}
 PLOTS = ("map", "shares", "energy", "budget", "gap", "count-chart", "when")
@@ -104,11 +105,8 @@ class Page:
     def as_the_library_says(self, state):
         """Compare everything the page shows with the library's own answer for these settings."""
         assert self.settings == state
-        problem = cell_problem(
-            state.radio,
-            state.devices,
+        problem = Cell.build(state.radio, state.devices, state.seed).problem(
             state.rounds,
-            state.seed,
             flops=state.flops,
             payload_bits=state.payload_bits,
             samples=state.samples,

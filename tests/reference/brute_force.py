@@ -6,14 +6,15 @@ called scarce when the optimum leaves out a device that would be worth its energ
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.randomness import stream
-from kfl.scheduling import DeviceUplink, Observation, Scheduler, SchedulerState, Uplink, reachable
+from kfl.scheduling import Observation, Scheduler, SchedulerState, Uplink, reachable
 from kfl.scheduling.allocation import share_band
+from tests.reference.uplinks import device_uplink, flat
 
 V = 0.01
 
@@ -72,25 +73,25 @@ def instance(seed: int, *, hard_budget: bool = False, whole_device: bool = False
             noise_w_per_hz=4e-21,
             gain=10 ** draw.uniform(-11, -7.5, devices),
             payload_bits=10 ** draw.uniform(5.0, 5.9) * draw.uniform(0.2, 1.0, devices),
-            upload_time_s=1.0 - compute_time,
+            time_s=1.0 - compute_time,
             max_power_w=np.full(devices, 0.5),
         ),
     )
     if whole_device:
         assert observation.uplink is not None
         uplink = _whole(observation.uplink, compute_time, draw)
-        base_j = uplink.curve.base_j + uplink.once_j
+        base_j = uplink.base_energy_j(observation.base_energy_j)
         # Batteries and queues that matter for what these devices spend.
         battery = base_j * draw.uniform(0.9, 4.0, devices) if hard_budget else observation.battery_j
         observation = replace(observation, uplink=uplink, base_energy_j=base_j, battery_j=battery)
     return Instance(state, observation, *_all_sets(state, observation))
 
 
-def _whole(uplink: Uplink, fastest_s: NDArray[np.float64], draw: np.random.Generator) -> DeviceUplink:
+def _whole(uplink: Uplink, fastest_s: NDArray[np.float64], draw: np.random.Generator) -> Uplink:
     size = len(fastest_s)
     free, least = draw.random() < 2 / 3, draw.random() < 1 / 3
-    return DeviceUplink(
-        **{field.name: getattr(uplink, field.name) for field in fields(uplink)},
+    return device_uplink(
+        **flat(uplink),
         fastest_s=fastest_s,
         slowest_s=fastest_s * (draw.uniform(1.0, 5.0, size) if free else 1.0),
         work_j_s2=10 ** draw.uniform(-1.7, 0.3, size) * fastest_s**2,
@@ -110,11 +111,13 @@ def _all_sets(state: SchedulerState, observation: Observation) -> tuple[NDArray[
     sets = (numbers[:, None] >> np.arange(len(able)) & 1).astype(bool)
     sets = sets[~(sets & ~able).any(axis=1)]
     # One row per set, in which the others have nothing to send and all the time in the world.
-    arrays = {field.name: getattr(uplink, field.name) for field in fields(uplink)}
-    rows = {name: np.broadcast_to(values, sets.shape) for name, values in arrays.items() if np.ndim(values)}
-    rows["payload_bits"] = np.where(sets, uplink.payload_bits, 0.0)
-    rows["upload_time_s"] = np.where(sets, uplink.upload_time_s, 1.0)
-    batch = replace(uplink, **rows)
+    batch = uplink.take(np.zeros(sets.shape, int) + np.arange(len(able)))
+    fastest_s = np.broadcast_to(uplink.device.fastest_s, sets.shape)
+    batch = replace(
+        batch,
+        payload_bits=np.where(sets, uplink.payload_bits, 0.0),
+        time_s=np.where(sets, uplink.time_s, 1.0 + fastest_s),
+    )
     queues = np.broadcast_to(state.queue_j, sets.shape)
     solved = share_band(batch, np.where(sets, queues, 0.0), np.where(sets, floor, 0.0))
     worth = V * observation.samples - state.queue_j * observation.base_energy_j

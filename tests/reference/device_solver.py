@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from kfl.core.randomness import stream
-from kfl.scheduling import DeviceUplink
 from kfl.scheduling.allocation import Allocation, share_band
+from tests.reference.uplinks import device_uplink
 from tests.reference.whole_device import Devices, FloatArray, golden, random_devices
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
@@ -76,7 +76,7 @@ def problems(count: int, seed: int, largest: int = 12) -> list[SharingProblem]:
 def ours(problem: SharingProblem) -> tuple[Allocation, FloatArray]:
     """The library's answer, and the least shares it starts from."""
     d = problem.devices
-    uplink = DeviceUplink(
+    uplink = device_uplink(
         bandwidth_hz=d.bandwidth_hz,
         noise_w_per_hz=d.noise_w_per_hz,
         gain=d.gain,

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from kfl.core.randomness import stream
-from kfl.scheduling import Observation, SchedulerState, Uplink
+from kfl.scheduling import Observation, SchedulerState
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.serve import share_floor
 from kfl.wireless import PRESETS, Cell, CellConfig
@@ -34,18 +34,11 @@ def paper_round(
         seed=seed,
         samples=np.full(devices, SAMPLES),
         available=np.ones(devices, bool),
-        compute_time_s=link.compute_time_s,
+        compute_time_s=np.asarray(link.uplink.device.fastest_s),
         base_energy_j=link.compute_energy_j,
         battery_j=np.full(devices, np.inf),
         hard_budget=False,
-        uplink=Uplink(
-            link.bandwidth_hz,
-            link.noise_w_per_hz,
-            link.gain,
-            link.payload_bits,
-            link.upload_time_s,
-            link.max_power_w,
-        ),
+        uplink=link.uplink,
     )
 
 

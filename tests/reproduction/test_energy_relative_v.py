@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.experiment import Experiment
-from kfl.scheduling import Dual, Lyapunov, Observation, SchedulerState, Uplink, cell_problem, data_weight
+from kfl.scheduling import Dual, Lyapunov, Observation, SchedulerState, Uplink, data_weight
 from kfl.scheduling.horizon import play
-from kfl.wireless import PRESETS
+from kfl.wireless import PRESETS, Cell
 from reproduction.figures import schedulers
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "paper" / "results.jsonl"
@@ -42,7 +42,7 @@ def some_round(seed: int, joule: float = 1.0, sample: float = 1.0) -> tuple[Sche
             noise_w_per_hz=joule * 4e-21,
             gain=10 ** draw.uniform(-13, -9, devices),
             payload_bits=draw.uniform(1e3, 1e5, devices),
-            upload_time_s=1 - compute_s,
+            time_s=1 - compute_s,
             max_power_w=np.full(devices, joule * 0.5),
         ),
     )
@@ -88,7 +88,7 @@ def test_what_a_device_is_worth_in_the_last_round(kind, gamma, horizon):
 def test_nobody_overspends_by_more_than_its_last_participation_explains(cell, rounds):
     """Whom the dual scheduler takes has q E ≤ V γ D, and then rests: so its overspend is bounded round by round."""
     scheduler = Dual()
-    problem = cell_problem(PRESETS[cell], 20, rounds, 7, flops=1.65e9, payload_bits=640 * 32, samples=600)
+    problem = Cell.build(PRESETS[cell], 20, 7).problem(rounds, flops=1.65e9, payload_bits=640 * 32, samples=600)
     allowance_j = problem.budget_j / rounds
     v = scheduler.printed_v(scheduler.init(problem.budget_j, rounds), problem.samples)
     limit_j, spent_j, dearest_j = np.zeros((3, 20))
@@ -110,7 +110,7 @@ def test_nobody_overspends_by_more_than_its_last_participation_explains(cell, ro
 def test_a_deep_fade_is_waited_out_unless_v_is_printed(kind):
     """One device that reaches the server at half its power, which costs it 200 budgets per round."""
     observation = some_round(0)[1].take(np.arange(1))
-    link = replace(observation.uplink, max_power_w=np.ones(1), upload_time_s=np.ones(1), payload_bits=np.full(1, 1e4))
+    link = replace(observation.uplink, max_power_w=np.ones(1), time_s=np.ones(1), payload_bits=np.full(1, 1e4))
     seen = replace(observation, uplink=replace(link, gain=link.gain * float(link.power_w(1.0)[0]) / 0.5))
     state = SchedulerState(1000, np.full(1, 0.5 / 200), np.zeros(1))
     assert not kind().decide(state, seen).chosen.any()
@@ -158,9 +158,8 @@ def test_the_relative_v_tells_runs_apart_where_it_decides():
 @KINDS
 def test_whole_devices_with_empty_queues_need_not_hurry(kind):
     """A narrow share would make them compute at the fastest clock; the others would save next to nothing by it."""
-    problem = cell_problem(
-        PRESETS["paper-mnist-free-clock"], 40, 200, 7, flops=1.65e9, payload_bits=640 * 32, samples=600
-    )
+    cell = Cell.build(PRESETS["paper-mnist-free-clock"], 40, 7)
+    problem = cell.problem(200, flops=1.65e9, payload_bits=640 * 32, samples=600)
     observation = next(iter(play(problem, Dual()))).observation
     state = SchedulerState(200, np.full(40, 0.1), np.where(np.arange(40) < 20, 0.0, 0.05))
     spent_j = {}
@@ -243,7 +242,8 @@ def test_worth_weights_and_gamma_of_a_round(kind) -> None:
 
 @KINDS
 def test_a_joule_of_a_whole_device_has_its_own_small_price(kind) -> None:
-    problem = cell_problem(PRESETS["paper-mnist-modem"], 4, 10, 7, flops=1.65e9, payload_bits=640 * 32, samples=600)
+    cell = Cell.build(PRESETS["paper-mnist-modem"], 4, 7)
+    problem = cell.problem(10, flops=1.65e9, payload_bits=640 * 32, samples=600)
     observation = next(iter(play(problem, Dual()))).observation
     state, _ = few()
     assert kind().small_price(state, observation) == pytest.approx(0.01 * 3)

@@ -9,6 +9,7 @@ from kfl.scheduling import (
     AllDevices,
     Ascend,
     Descend,
+    DeviceEnergyModel,
     FixedSet,
     GreedyEnergy,
     Myopic,
@@ -31,18 +32,11 @@ def _observation(round_index: int = 0, devices: int = 20, battery_j: float = np.
         seed=seed,
         samples=np.full(devices, 600.0),
         available=np.ones(devices, dtype=bool),
-        compute_time_s=link.compute_time_s,
+        compute_time_s=link.uplink.device.fastest_s,
         base_energy_j=link.compute_energy_j,
         battery_j=np.full(devices, battery_j),
         hard_budget=False,
-        uplink=Uplink(
-            link.bandwidth_hz,
-            link.noise_w_per_hz,
-            link.gain,
-            link.payload_bits,
-            link.upload_time_s,
-            link.max_power_w,
-        ),
+        uplink=link.uplink,
     )
 
 
@@ -214,7 +208,10 @@ def test_greedy_looks_at_the_channel_where_uploads_cost() -> None:
     seen = _observation()
     assert seen.uplink is not None
     alike = replace(seen, base_energy_j=np.full(20, 0.1))
-    heavy = replace(alike, uplink=replace(seen.uplink, payload_bits=np.full(20, 2e6), upload_time_s=np.full(20, 0.4)))
+    heavy = replace(
+        alike,
+        uplink=replace(seen.uplink, device=DeviceEnergyModel(), payload_bits=np.full(20, 2e6), time_s=np.full(20, 0.4)),
+    )
     decision = GreedyEnergy(count=5).decide(_state(GreedyEnergy()), heavy)
     assert set(np.flatnonzero(decision.chosen)) == set(np.argsort(-seen.uplink.gain)[:5])
 
@@ -309,7 +306,12 @@ def _link(observation: Observation) -> Uplink:
 @pytest.mark.parametrize("kind", [AllDevices, Uniform, RoundRobin, Myopic, GreedyEnergy])
 def test_where_nobody_is_able_everybody_is_named_with_the_reason(kind: type[Scheduler]) -> None:
     scheduler, seen = kind(), _observation(devices=4, battery_j=100.0)
-    late = replace(_link(seen), upload_time_s=np.array([-1.0, 0.4, -1.0, 0.4]), gain=np.array([1.0, 0.0, 1.0, 1.0]))
+    late = replace(
+        _link(seen),
+        device=DeviceEnergyModel(),
+        time_s=np.array([-1.0, 0.4, -1.0, 0.4]),
+        gain=np.array([1.0, 0.0, 1.0, 1.0]),
+    )
     nobody = replace(seen, uplink=late, available=np.array([True, True, True, False]))
     decision = scheduler.decide(scheduler.init(np.full(4, 20.0), 200), nobody)
     reasons = {"unavailable": (3,), "past_deadline": (0, 2), "out_of_reach": (1,)}
@@ -402,7 +404,7 @@ def test_greedy_compares_at_an_equal_part_of_the_band() -> None:
         _link(seen),
         bandwidth_hz=1e6,
         payload_bits=np.array([1e6, 1e5]),
-        upload_time_s=np.ones(2),
+        time_s=np.ones(2),
         gain=np.array([1e-9, 1e-11]),
         max_power_w=np.full(2, 100.0),
     )

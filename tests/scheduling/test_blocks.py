@@ -27,15 +27,15 @@ def _case(seed: int, devices: int) -> dict[str, np.ndarray]:
     draw = stream(seed, "test")
     return {
         "payload_bits": draw.uniform(1e4, 3e5, devices),
-        "upload_time_s": draw.uniform(0.2, 1.0, devices),
+        "time_s": draw.uniform(0.2, 1.0, devices),
         "gain": 10 ** draw.uniform(-13, -10, devices),
         "max_power_w": np.full(devices, 0.5),
     }
 
 
 def _energy(case: dict[str, np.ndarray], share: np.ndarray) -> np.ndarray:
-    power = transmit_power(share, case["payload_bits"], case["upload_time_s"], case["gain"], B, N0)
-    return np.where(power <= case["max_power_w"], power * case["upload_time_s"], np.inf)
+    power = transmit_power(share, case["payload_bits"], case["time_s"], case["gain"], B, N0)
+    return np.where(power <= case["max_power_w"], power * case["time_s"], np.inf)
 
 
 @pytest.mark.parametrize("seed", range(12))

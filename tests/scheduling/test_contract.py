@@ -20,7 +20,6 @@ from kfl.core.randomness import stream
 from kfl.scheduling import (
     SCHEDULERS,
     Decision,
-    DeviceUplink,
     Observation,
     Scheduler,
     SchedulerState,
@@ -30,7 +29,6 @@ from kfl.scheduling import (
     energy_parts,
     reachable,
 )
-from kfl.simulation.fleet import known_uplink
 from kfl.wireless import PRESETS, Cell, in_outage, transmit_power
 
 HORIZON, DEVICES = 40, 30
@@ -87,7 +85,7 @@ def _case(scheduler: Scheduler, cell_name: str, seed: int, hard_budget: bool) ->
     link = cell.link_state(7, 5 * 550_346 * samples, bits * draw.uniform(0.5, 1.0, DEVICES))
     state = scheduler.init(cell.budget_j(HORIZON), HORIZON)
     queue = draw.exponential(0.3, DEVICES) * (draw.random(DEVICES) > 0.3)
-    uplink = known_uplink(replace(link, bandwidth_hz=link.bandwidth_hz * narrow))
+    uplink = replace(link.uplink, bandwidth_hz=link.uplink.bandwidth_hz * narrow)
     need = uplink.base_energy_j(link.compute_energy_j)
     battery = need * draw.choice([0.5, 1.0 + 1e-7, 1.5, 5.0, 100.0], DEVICES) * (HORIZON - 7) ** draw.integers(0, 2)
     observation = Observation(
@@ -95,7 +93,7 @@ def _case(scheduler: Scheduler, cell_name: str, seed: int, hard_budget: bool) ->
         seed=seed,
         samples=samples,
         available=draw.random(DEVICES) > 0.2,
-        compute_time_s=link.compute_time_s,
+        compute_time_s=link.uplink.device.fastest_s,
         base_energy_j=need,
         battery_j=battery,
         hard_budget=hard_budget,
@@ -168,7 +166,7 @@ def test_uploads_arrive_before_the_deadline_at_the_stated_energy(scheduler: Sche
             decision.share[on], uplink.payload_bits[on], decision.upload_time_s[on], uplink.gain[on], *radio
         )
         assert decision.power_w[on] == pytest.approx(power, rel=1e-9)
-        if not isinstance(uplink, DeviceUplink):
+        if uplink.device.is_paper_model:
             assert decision.upload_energy_j[on] == pytest.approx(power * decision.upload_time_s[on], rel=1e-9)
             assert (decision.compute_energy_j[on] == observation.base_energy_j[on]).all()
 
@@ -178,7 +176,7 @@ def test_whole_devices_keep_their_limits_and_spend_what_the_parts_add_up_to(sche
     served = 0
     for _, observation, decision in _decided(scheduler):
         uplink = observation.uplink
-        if not isinstance(uplink, DeviceUplink):
+        if uplink.device.is_paper_model:
             assert decision.clock_hz is None
             continue
         on = np.flatnonzero(decision.chosen)
@@ -186,15 +184,17 @@ def test_whole_devices_keep_their_limits_and_spend_what_the_parts_add_up_to(sche
             continue
         served += len(on)
         one, work_s, send_s = uplink.take(on), decision.compute_time_s[on], decision.upload_time_s[on]
-        assert (work_s >= one.fastest_s * (1 - 1e-12)).all() and (work_s <= one.slowest_s * (1 + 1e-12)).all()
-        assert (work_s + send_s <= (one.fastest_s + one.upload_time_s) * (1 + 1e-12)).all()
-        assert (decision.power_w[on] >= one.min_power_w * (1 - 1e-9)).all()
+        assert (work_s >= one.device.fastest_s * (1 - 1e-12)).all() and (
+            work_s <= one.device.slowest_s * (1 + 1e-12)
+        ).all()
+        assert (work_s + send_s <= (one.device.fastest_s + one.upload_time_s) * (1 + 1e-12)).all()
+        assert (decision.power_w[on] >= one.device.min_power_w * (1 - 1e-9)).all()
         assert decision.clock_hz is not None
-        assert decision.clock_hz[on] * work_s == pytest.approx(one.cpu_hz * one.fastest_s, rel=1e-12)
-        compute_j = one.work_j_s2 / work_s**2 + one.static_power_w * work_s
-        send_w = decision.power_w[on] / one.amplifier_efficiency + one.circuit_power_w
+        assert decision.clock_hz[on] * work_s == pytest.approx(one.device.cpu_hz * one.device.fastest_s, rel=1e-12)
+        compute_j = one.device.work_j_s2 / work_s**2 + one.device.static_power_w * work_s
+        send_w = decision.power_w[on] / one.device.amplifier_efficiency + one.device.circuit_power_w
         assert decision.compute_energy_j[on] == pytest.approx(compute_j, rel=1e-12)
-        assert decision.upload_energy_j[on] == pytest.approx(send_w * send_s + one.once_j, rel=1e-12)
+        assert decision.upload_energy_j[on] == pytest.approx(send_w * send_s + one.device.once_j, rel=1e-12)
         whole_j = observation.base_energy_j[on] + one.curve.energy_j(decision.share[on])
         assert compute_j + decision.upload_energy_j[on] == pytest.approx(whole_j, rel=1e-9)
         parts = energy_parts(observation, decision)
@@ -217,7 +217,7 @@ def test_a_hard_budget_is_never_overspent(scheduler: Scheduler) -> None:
 def test_nobody_to_schedule_is_a_sentence(scheduler: Scheduler) -> None:
     state, observation = _case(scheduler, "paper", 0, hard_budget=False)
     assert observation.uplink is not None
-    late = replace(observation, uplink=replace(observation.uplink, upload_time_s=np.full(DEVICES, -0.1)))
+    late = replace(observation, uplink=replace(observation.uplink, time_s=observation.uplink.device.fastest_s - 0.1))
     away = replace(observation, available=np.zeros(DEVICES, dtype=bool))
     broke = replace(observation, battery_j=np.zeros(DEVICES), hard_budget=True)
     deaf = replace(observation, uplink=replace(observation.uplink, gain=np.zeros(DEVICES)))
@@ -247,9 +247,7 @@ def _permuted(thing: Any, order: np.ndarray) -> Any:
         if isinstance(item, np.ndarray):
             changes[field.name] = item[order]
         elif isinstance(item, Uplink):
-            parts = {f.name: getattr(item, f.name) for f in fields(item)}
-            moved = {k: v[order] if isinstance(v, np.ndarray) else v for k, v in parts.items()}
-            changes[field.name] = type(item)(**moved)
+            changes[field.name] = item.take(order)
     return replace(thing, **changes)
 
 

@@ -15,7 +15,6 @@ import pytest
 from kfl.core.randomness import stream
 from kfl.scheduling import (
     AllDevices,
-    DeviceUplink,
     Dual,
     Lyapunov,
     Observation,
@@ -28,6 +27,7 @@ from kfl.scheduling.device_curve import DeviceCurve
 from kfl.scheduling.objective import drift_objective
 from kfl.scheduling.serve import share_floor
 from tests.reference.device_solver import compare, problems
+from tests.reference.uplinks import device_uplink
 from tests.reference.whole_device import Devices, exact, random_devices
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -47,7 +47,7 @@ def uplink(kind: str, devices: int, seed: int) -> Uplink:
         "max_power_w": np.full(devices, 2.0),
     }
     if kind == "printed":
-        return Uplink(**radio)
+        return device_uplink(**radio)
     fastest_s = draw.uniform(0.1, 1.0, devices)
     free = kind != "circuits"
     whole = {
@@ -63,7 +63,7 @@ def uplink(kind: str, devices: int, seed: int) -> Uplink:
     if kind == "limits":
         radio["max_power_w"] = 10 ** draw.uniform(-2.5, -0.5, devices)
         radio["gain"] = 10 ** draw.uniform(-12, -10, devices)
-    return DeviceUplink(**radio, **whole)
+    return device_uplink(**radio, **whole)
 
 
 @pytest.fixture(params=KINDS)
@@ -231,22 +231,31 @@ def test_a_device_that_is_only_a_processor_at_one_clock_and_a_perfect_radio_is_t
     printed = uplink("printed", 20, 6)
     whole = uplink("circuits", 20, 6)
     assert isinstance(printed.curve, UploadCurve)
-    bare = replace(whole, circuit_power_w=np.zeros(20), amplifier_efficiency=np.ones(20))
+    bare = DeviceCurve.of(
+        bandwidth_hz=printed.bandwidth_hz,
+        noise_w_per_hz=printed.noise_w_per_hz,
+        gain=printed.gain,
+        payload_bits=printed.payload_bits,
+        max_power_w=printed.max_power_w,
+        time_s=printed.upload_time_s + whole.device.fastest_s,
+        fastest_s=whole.device.fastest_s,
+        work_j_s2=whole.device.work_j_s2,
+    )
     share = inside(printed, 0)
-    np.testing.assert_allclose(bare.curve.energy_j(share), printed.curve.energy_j(share), rtol=1e-13)
+    np.testing.assert_allclose(bare.energy_j(share), printed.curve.energy_j(share), rtol=1e-13)
     price = printed.curve.log_saving(share, np.zeros(20))
-    np.testing.assert_allclose(bare.curve.log_saving(share, np.zeros(20)), price, rtol=1e-13)
-    np.testing.assert_allclose(bare.power_floor(), printed.power_floor(), rtol=1e-15)
+    np.testing.assert_allclose(bare.log_saving(share, np.zeros(20)), price, rtol=1e-13)
+    np.testing.assert_allclose(whole.power_floor(), printed.power_floor(), rtol=1e-14)
 
 
 def test_proposition_1_holds_exactly_where_circuits_are_cheaper_than_power() -> None:
     """Use all the time left, if and only if p_c ≤ a θ G(c/(θ T))."""
     link = uplink("circuits", 300, 7)
-    assert isinstance(link, DeviceUplink)
+    assert not link.device.is_paper_model
     share = inside(link, 0)
-    noise = link.bandwidth_hz * link.noise_w_per_hz / (link.amplifier_efficiency * link.gain)
+    noise = link.bandwidth_hz * link.noise_w_per_hz / (link.device.amplifier_efficiency * link.gain)
     x = link.payload_bits * np.log(2) / link.bandwidth_hz / (share * link.upload_time_s)
-    holds = link.circuit_power_w <= noise * share * ((x - 1) * np.exp(x) + 1)
+    holds = link.device.circuit_power_w <= noise * share * ((x - 1) * np.exp(x) + 1)
     assert 0.1 < holds.mean() < 0.9
     upload_s = link.curve.operation(share)[1]
     np.testing.assert_allclose(upload_s[holds], link.upload_time_s[holds], rtol=1e-12)

@@ -10,7 +10,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.scheduling import DeviceUplink, Dual, Observation, SchedulerState, Status, Uplink, curve
+from kfl.scheduling import Dual, Observation, SchedulerState, Status, Uplink, curve
 from kfl.scheduling._band import Candidates, band_log_price
 from kfl.scheduling._relaxation import (
     critical_log_prices,
@@ -22,6 +22,7 @@ from kfl.scheduling._relaxation import (
 from kfl.scheduling._repair import repair, set_values
 from kfl.scheduling.allocation import share_band
 from kfl.scheduling.curve import UploadCurve
+from tests.reference.uplinks import device_uplink, flat
 
 BAND, NOISE = 1e5, 4e-21
 
@@ -47,7 +48,7 @@ def _round(
             noise_w_per_hz=NOISE,
             gain=10 ** draw.uniform(-11, -8, devices),
             payload_bits=1.5e5 * load * draw.uniform(0.2, 1.0, devices),
-            upload_time_s=1 - compute_time,
+            time_s=1 - compute_time,
             max_power_w=np.full(devices, 0.5),
         ),
     )
@@ -208,7 +209,7 @@ def test_identical_devices() -> None:
             observation.uplink,
             gain=np.full(devices, 1e-9),
             payload_bits=np.full(devices, 2e5),
-            upload_time_s=np.full(devices, 0.5),
+            time_s=np.full(devices, 0.5),
         )
         observation = replace(
             observation, **same, samples=np.full(devices, 600.0), available=np.ones(devices, bool), uplink=uplink
@@ -373,8 +374,8 @@ def test_the_band_is_shared_by_the_queues_and_a_small_price() -> None:
         np.testing.assert_allclose(decision.upload_energy_j, wanted.energy_j, rtol=1e-5)
     # Whole devices: ε, however large.
     ones = np.ones(4)
-    whole = DeviceUplink(
-        **vars(replace(link)),
+    whole = device_uplink(
+        **flat(link),
         fastest_s=0.5 * ones,
         slowest_s=0.5 * ones,
         work_j_s2=0.01 * ones,

@@ -11,11 +11,10 @@ import pytest
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
 from kfl.scheduling import OUTCOMES, AllDevices, Dual, Lyapunov, RoundRobin, read_problem, schedule
-from kfl.scheduling.horizon import cell_problem
 from kfl.scheduling.horizon_table import horizon_csv, horizon_table, never_schedulable
-from kfl.scheduling.problem_device import CLOCK_BY, UPLOAD_BY, WholeDevice, decided_by
-from kfl.scheduling.uplink import DeviceUplink
+from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY, DeviceEnergyModel
 from kfl.wireless import ENERGY_PARTS, PRESETS, Cell, CellConfig
+from tests.reference.uplinks import device_uplink
 
 
 def problem(*devices, **top):
@@ -62,7 +61,7 @@ def test_a_problem_is_seen_round_by_round():
     assert third.uplink.gain.tolist() == [3e-9, 1e-9]
     assert third.uplink.upload_time_s.tolist() == [1.0, 1.75]
     assert (third.uplink.bandwidth_hz, third.uplink.noise_w_per_hz) == (1e6, pytest.approx(1e-20))
-    assert not isinstance(third.uplink, DeviceUplink)
+    assert third.uplink.device.is_paper_model
 
 
 def test_a_computation_that_takes_until_the_deadline_is_too_slow():
@@ -103,39 +102,39 @@ def test_memory_goes_on_where_it_was_and_must_have_the_schedulers_size():
     ],
 )
 def test_a_cell_as_a_problem_is_the_cell(radio):
-    made = cell_problem(radio, 3, 4, seed=5, flops=1e9, payload_bits=2e4, samples=600, hard_budget=True)
     cell = Cell.build(radio, 3, 5)
+    made = cell.problem(4, flops=1e9, payload_bits=2e4, samples=600, hard_budget=True)
     assert made.ids == ("d0", "d1", "d2")
     assert (made.rounds, made.round, made.seed, made.hard_budget, made.described) == (4, 0, 5, True, 4)
     assert (made.bandwidth_hz, made.noise_dbm_per_hz) == (radio.bandwidth_hz, radio.noise_dbm_per_hz)
     for t in range(4):
         link = cell.link_state(t, 1e9, 2e4)
-        assert (made.gain[t] == link.gain).all()
+        assert (made.gain[t] == link.uplink.gain).all()
         seen = made.observation(t, made.spent_j)
-        assert seen.uplink.upload_time_s == pytest.approx(link.upload_time_s)
-        assert (seen.uplink.max_power_w == link.max_power_w).all()
+        assert seen.uplink.upload_time_s == pytest.approx(link.uplink.upload_time_s)
+        assert (seen.uplink.max_power_w == link.uplink.max_power_w).all()
         assert seen.battery_j == pytest.approx(np.full(3, 4 * radio.budget_j_per_round))
     assert made.available.all() and made.samples.tolist() == [600.0] * 3
     assert (made.compute_energy_j == link.compute_energy_j).all()
-    assert (made.compute_time_s == link.compute_time_s).all()
+    assert (made.compute_time_s == link.uplink.device.fastest_s).all()
     assert made.payload_bits.tolist() == [2e4] * 3
     assert made.spent_j.tolist() == made.queue_j.tolist() == [0.0] * 3
-    assert (made.device is None) == radio.printed_model
-    assert not cell_problem(radio, 1, 1, seed=5, flops=1e9, payload_bits=2e4, samples=1).hard_budget
+    assert made.device.is_paper_model == radio.printed_model
+    assert not cell.problem(1, flops=1e9, payload_bits=2e4, samples=1).hard_budget
 
 
-def test_whole_devices_of_a_cell():
+def test_devices_of_a_cell_draw_what_its_configuration_says():
     radio = replace(PRESETS["wifi"], downlink_power_dbm=20.0)
     cell = Cell.build(radio, 3, 5)
     link = cell.link_state(0, 1e9, 2e4, broadcast_bits=1e6)
-    device = WholeDevice.of_cell(cell, link)
-    assert (device.min_cpu_hz == 80e6).all() and (device.cpu_hz == cell.cpu_hz).all()
-    assert device.receive_energy_j == pytest.approx(np.full(3, 0.21 * link.reserved_s)) and link.reserved_s > 0
-    assert device.tail_energy_j == pytest.approx(np.full(3, 0.04))
-    assert device.min_power_w == pytest.approx(np.full(3, dbm_to_watt(2.0)))
-    weak = replace(cell, max_power_w=np.array([1e-6, 1.0, 1.0]))
-    assert WholeDevice.of_cell(weak, link).min_power_w[0] == 1e-6
-    assert WholeDevice.of_cell(Cell.build(CellConfig(), 3, 5), link) is None
+    device = link.uplink.device
+    assert (device.min_cpu_hz == 80e6).all() and (device.cpu_hz == cell.hardware.cpu_hz).all()
+    assert device.receiving_j == pytest.approx(0.21 * link.reserved_s) and link.reserved_s > 0
+    assert device.tail_j == pytest.approx(0.04)
+    assert device.min_power_w == pytest.approx(dbm_to_watt(2.0))
+    weak = replace(cell, hardware=replace(cell.hardware, max_power_w=np.array([1e-6, 1.0, 1.0])))
+    assert weak.link_state(0, 1e9, 2e4).uplink.device.min_power_w[0] == 1e-6
+    assert Cell.build(CellConfig(), 3, 5).link_state(0, 1e9, 2e4).uplink.device.is_paper_model
 
 
 # ── Whole devices ────────────────────────────────────────────────────────────
@@ -145,26 +144,26 @@ def test_the_uplink_of_whole_devices_follows_from_time_and_energy_at_the_fastest
     """κW³ = E t²; the slowest clock takes as much longer as it is slower; who sends nothing has no tail."""
     seen = problem(WHOLE, {**WHOLE, "payload_bits": 0.0}, {**WHOLE, "payload_bits": 0.5, "min_cpu_hz": 1e9})
     link = seen.observation(0, seen.spent_j).uplink
-    assert isinstance(link, DeviceUplink)
-    assert link.fastest_s.tolist() == [0.2] * 3
-    assert link.slowest_s == pytest.approx([0.8, 0.8, 0.2])
-    assert link.work_j_s2 == pytest.approx([0.02 * 0.2**2] * 3)
-    assert link.once_j == pytest.approx([0.005, 0.001, 0.005])
-    assert link.receiving_j.tolist() == [0.001] * 3
-    assert link.static_power_w.tolist() == [0.01] * 3 and link.circuit_power_w.tolist() == [0.5] * 3
-    assert link.amplifier_efficiency.tolist() == [0.25] * 3 and link.min_power_w.tolist() == [1e-6] * 3
-    assert link.cpu_hz.tolist() == [1e9] * 3 and link.upload_time_s.tolist() == [0.8] * 3
+    assert not link.device.is_paper_model
+    assert link.device.fastest_s.tolist() == [0.2] * 3
+    assert link.device.slowest_s == pytest.approx([0.8, 0.8, 0.2])
+    assert link.device.work_j_s2 == pytest.approx([0.02 * 0.2**2] * 3)
+    assert link.device.once_j == pytest.approx([0.005, 0.001, 0.005])
+    assert link.device.receiving_j.tolist() == [0.001] * 3
+    assert link.device.static_power_w.tolist() == [0.01] * 3 and link.device.circuit_power_w.tolist() == [0.5] * 3
+    assert link.device.amplifier_efficiency.tolist() == [0.25] * 3 and link.device.min_power_w.tolist() == [1e-6] * 3
+    assert link.device.cpu_hz.tolist() == [1e9] * 3 and link.upload_time_s.tolist() == [0.8] * 3
 
 
-PRINTED = {
+PAPER = {
+    "fastest_s": 0.5,
+    "slowest_s": 0.5,
     "static_power_w": 0.0,
     "circuit_power_w": 0.0,
     "amplifier_efficiency": 1.0,
     "min_power_w": 0.0,
-    "tail_energy_j": 0.0,
-    "receive_energy_j": 0.0,
-    "cpu_hz": 1e9,
-    "min_cpu_hz": 1e9,
+    "tail_j": 0.0,
+    "receiving_j": 0.0,
 }
 
 
@@ -176,16 +175,15 @@ PRINTED = {
         {"circuit_power_w": 1e-9},
         {"amplifier_efficiency": 0.5},
         {"min_power_w": 1e-9},
-        {"tail_energy_j": 1e-9},
-        {"receive_energy_j": 1e-9},
-        {"min_cpu_hz": 9e8},
+        {"tail_j": 1e-9},
+        {"receiving_j": 1e-9},
+        {"slowest_s": 0.6},
     ],
 )
-def test_one_number_of_one_device_makes_it_more_than_the_printed_model(change):
-    rows = {name: np.array([value, change.get(name, value)]) for name, value in PRINTED.items()}
-    assert WholeDevice(**rows).printed == (not change)
-    unknown = WholeDevice(**{**rows, "cpu_hz": np.full(2, np.nan), "min_cpu_hz": np.full(2, np.nan)})
-    assert unknown.printed == (not change or "min_cpu_hz" in change)
+def test_one_number_of_one_device_makes_it_more_than_the_papers_model(change):
+    rows = {name: np.array([value, change.get(name, value)]) for name, value in PAPER.items()}
+    assert DeviceEnergyModel(**rows).is_paper_model == (not change)
+    assert DeviceEnergyModel(**{**rows, "work_j_s2": 1.0, "cpu_hz": 1e9}).is_paper_model == (not change)
 
 
 def cases():
@@ -236,7 +234,7 @@ def link_of(n, **changes):
         "min_power_w": 0.1 * one,
         "once_j": 0.0 * one,
     }
-    return DeviceUplink(**{**values, **{name: value * one for name, value in changes.items()}})
+    return device_uplink(**{**values, **{name: value * one for name, value in changes.items()}})
 
 
 def words(upload, clock):
@@ -246,7 +244,7 @@ def words(upload, clock):
 def test_what_decided_times_and_clocks():
     """To a relative 1e-9, as deadlines and powers are kept."""
     runs, expected = zip(*cases(), strict=True)
-    found = decided_by(link_of(len(runs)), *np.array(runs).T)
+    found = link_of(len(runs)).decided_by(*np.array(runs).T)
     assert words(*found) == list(expected)
     assert found[0].dtype == found[1].dtype == np.int8
 
@@ -254,11 +252,11 @@ def test_what_decided_times_and_clocks():
 def test_what_decided_where_there_is_nothing_to_decide():
     one = np.ones(1)
     run = (0.2 * one, 0.5 * one, 0.5 * one)
-    assert words(*decided_by(link_of(1, payload_bits=0.0), *run)) == [("nothing", "fastest")]
-    assert words(*decided_by(link_of(1, payload_bits=0.5), *run)) == [("circuits", "fastest")]
-    assert words(*decided_by(link_of(1, slowest_s=0.2), *run)) == [("circuits", "fixed")]
+    assert words(*link_of(1, payload_bits=0.0).decided_by(*run)) == [("nothing", "fastest")]
+    assert words(*link_of(1, payload_bits=0.5).decided_by(*run)) == [("circuits", "fastest")]
+    assert words(*link_of(1, slowest_s=0.2).decided_by(*run)) == [("circuits", "fixed")]
     silent = (0.2 * one, 0.5 * one, 0.0 * one)
-    assert words(*decided_by(link_of(1, min_power_w=0.0), *silent)) == [("circuits", "fastest")]
+    assert words(*link_of(1, min_power_w=0.0).decided_by(*silent)) == [("circuits", "fastest")]
 
 
 # ── What became of it ────────────────────────────────────────────────────────

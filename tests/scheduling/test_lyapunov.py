@@ -17,9 +17,10 @@ from kfl.scheduling.lyapunov import Lyapunov, line_up
 from kfl.scheduling.objective import data_weight
 from kfl.scheduling.serve import reachable, serve, share_floor
 from kfl.scheduling.status import Status
-from kfl.scheduling.uplink import DeviceUplink, Uplink
+from kfl.scheduling.uplink import Uplink
 from tests.reference.literal_algorithm3 import literal_best_prefix
 from tests.reference.rounds import KINDS, instance, paper_round
+from tests.reference.uplinks import device_uplink, flat
 
 
 def observe(**changes: object) -> Observation:
@@ -39,7 +40,7 @@ def observe(**changes: object) -> Observation:
             noise_w_per_hz=4e-21,
             gain=np.array([1e-9, 1e-10, 1e-11, 1e-12]),
             payload_bits=np.full(n, 1e5),
-            upload_time_s=np.full(n, 0.5),
+            time_s=np.full(n, 0.5),
             max_power_w=np.ones(n),
         ),
     )
@@ -176,7 +177,7 @@ def test_nobody_is_better_than_a_loss() -> None:
 def test_unreachable_devices_are_never_chosen_and_the_status_says_so() -> None:
     seen = observe(
         available=np.array([True, True, True, False]),
-        upload_time_s=np.array([0.5, -0.1, 0.5, 0.5]),
+        time_s=np.array([0.5, -0.1, 0.5, 0.5]),
         gain=np.array([1e-9, 1e-9, 1e-20, 1e-9]),
     )
     decision = Lyapunov(v=0.01).decide(state(np.zeros(4)), seen)
@@ -280,7 +281,7 @@ def test_serve_allocates_and_fills_arrays_for_everybody() -> None:
 def test_serve_leaves_out_those_who_cannot_and_says_who() -> None:
     seen = observe(
         available=np.array([True, True, True, False]),
-        upload_time_s=np.array([0.5, 0.0, 0.5, 0.5]),
+        time_s=np.array([0.5, 0.0, 0.5, 0.5]),
         gain=np.array([1e-9, 1e-9, 0.0, 1e-9]),
     )
     decision = serve(seen, np.ones(4, bool), np.ones(4))
@@ -304,7 +305,7 @@ def test_serve_drops_the_largest_least_shares_until_the_rest_fits() -> None:
 
 def test_many_dropped_devices_are_counted_not_listed() -> None:
     seen = paper_round(40, seed=0)
-    late = replace(seen, uplink=replace(seen.uplink, upload_time_s=-np.ones(40)))
+    late = replace(seen, uplink=replace(seen.uplink, time_s=-np.ones(40)))
     decision = serve(late, np.ones(40, bool), np.ones(40))
     assert str(decision.status) == (
         "Left out 40 of 40 chosen devices: 40 devices (0, 1, 2, 3, 4, …) past the deadline after computing."
@@ -381,8 +382,8 @@ def test_a_hard_budget_without_a_radio_pays_for_computing() -> None:
 
 def test_the_printed_rule_is_not_for_whole_devices() -> None:
     one = np.ones(4)
-    link = DeviceUplink(
-        **vars(observe().uplink),
+    link = device_uplink(
+        **flat(observe().uplink),
         fastest_s=0.5 * one,
         slowest_s=one,
         work_j_s2=0.01 * one,
@@ -455,5 +456,5 @@ def test_the_status_of_a_round() -> None:
     assert scheduler.decide(idle, some_away).status == Status()
     some_flat = replace(some_away, empty=np.array([False, True, False, False]))
     assert scheduler.decide(idle, some_flat).status == Status("unschedulable", {"empty": (1,)}, {"devices": 4})
-    late = observe(upload_time_s=np.array([0.5, 0.5, -1.0, 0.5]))
+    late = observe(time_s=np.array([0.5, 0.5, -1.0, 0.5]))
     assert scheduler.decide(idle, late).status == Status("unschedulable", {"past_deadline": (2,)}, {"devices": 4})

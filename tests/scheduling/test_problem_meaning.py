@@ -223,7 +223,7 @@ def test_a_device_computes_what_it_says_or_what_its_clock_says():
     made = read_problem(of(*rows))
     assert made.compute_time_s == pytest.approx([2.0, 0.5, 0.0])
     assert made.compute_energy_j == pytest.approx([2.0, 0.25, 0.0])
-    assert made.device is None
+    assert made.device.is_paper_model
 
 
 def test_a_clock_at_the_top_is_no_claim_about_devices_that_say_their_times():
@@ -274,7 +274,7 @@ def test_who_says_its_times_is_not_asked_what_the_top_would_make_of_them():
 def test_limits_may_meet():
     """The slowest clock may be the fastest, the battery may be full; a power range needs a least power to be one."""
     made = read_problem(of(device(flops=1, cpu_hz=1e9, min_cpu_hz=1e9, budget_j=2, battery_j=2, max_power_w=0)))
-    assert made.device is None and made.spent_j.tolist() == [0.0] and made.max_power_w.tolist() == [0.0]
+    assert made.device.is_paper_model and made.spent_j.tolist() == [0.0] and made.max_power_w.tolist() == [0.0]
 
 
 def test_whole_devices_beside_printed_ones():
@@ -287,9 +287,9 @@ def test_whole_devices_beside_printed_ones():
     made = read_problem(of(*rows, receive_energy_j=2)).device
     np.testing.assert_array_equal(made.cpu_hz, [1e9, 5e8, np.nan])
     np.testing.assert_array_equal(made.min_cpu_hz, [2e8, 5e8, np.nan])
-    assert made.static_power_w.tolist() == [0, 0, 0.5] and made.tail_energy_j.tolist() == [0, 0, 3]
+    assert made.static_power_w.tolist() == [0, 0, 0.5] and made.tail_j.tolist() == [0, 0, 3]
     assert made.min_power_w == pytest.approx([0, 0, 1e-3])
-    assert made.receive_energy_j.tolist() == [2, 2, 2] and made.amplifier_efficiency.tolist() == [1, 1, 1]
+    assert made.receiving_j.tolist() == [2, 2, 2] and made.amplifier_efficiency.tolist() == [1, 1, 1]
     top = read_problem(of(*rows, min_cpu_hz=1e8)).device
     np.testing.assert_array_equal(top.min_cpu_hz, [2e8, 1e8, np.nan])
 

@@ -351,7 +351,7 @@ def test_fields_that_are_left_out_or_null_have_the_documented_defaults():
             assert getattr(problem, name).tolist() == [pytest.approx(value)], name
         for name in ("compute_time_s", "compute_energy_j", "spent_j", "queue_j"):
             assert getattr(problem, name).tolist() == [0.0], name
-        assert problem.device is None and not problem.memory and problem.notes == ()
+        assert problem.device.is_paper_model and not problem.memory and problem.notes == ()
 
 
 OTHERWISE = {

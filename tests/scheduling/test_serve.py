@@ -20,7 +20,8 @@ from kfl.scheduling.serve import (
     standing,
 )
 from kfl.scheduling.status import OUTCOMES
-from kfl.scheduling.uplink import DeviceUplink, Uplink
+from kfl.scheduling.uplink import Uplink
+from tests.reference.uplinks import device_uplink, flat
 
 CODES = tuple(OUTCOMES)
 
@@ -32,7 +33,7 @@ def observe(n=4, **changes):
         "noise_w_per_hz": 4e-21,
         "gain": np.full(n, 1e-9),
         "payload_bits": np.full(n, 1e5),
-        "upload_time_s": np.full(n, 0.5),
+        "time_s": np.full(n, 0.5),
         "max_power_w": np.ones(n),
     }
     link |= {name: np.asarray(changes.pop(name), float) for name in list(changes) if name in link}
@@ -60,9 +61,9 @@ def test_every_reason_and_which_comes_first():
         ({}, "not_chosen"),
         ({"battery_j": np.zeros(1)}, "no_energy"),
         ({"battery_j": np.zeros(1), "gain": [0.0]}, "out_of_reach"),
-        ({"battery_j": np.zeros(1), "gain": [0.0], "upload_time_s": [0.0]}, "past_deadline"),
-        ({"gain": [0.0], "upload_time_s": [-1.0], "empty": np.ones(1, bool), "available": np.zeros(1, bool)}, "empty"),
-        ({"gain": [0.0], "upload_time_s": [0.0], "available": np.zeros(1, bool)}, "unavailable"),
+        ({"battery_j": np.zeros(1), "gain": [0.0], "time_s": [0.0]}, "past_deadline"),
+        ({"gain": [0.0], "time_s": [-1.0], "empty": np.ones(1, bool), "available": np.zeros(1, bool)}, "empty"),
+        ({"gain": [0.0], "time_s": [0.0], "available": np.zeros(1, bool)}, "unavailable"),
     ):
         seen = observe(1, **{"battery_j": np.ones(1), "hard_budget": True, **faults})
         assert codes(standing(seen)) == [code]
@@ -109,7 +110,7 @@ def test_who_is_left_out_is_told_by_reason():
     seen = observe(
         4,
         available=np.array([True, False, True, True]),
-        upload_time_s=[0.5, 0.5, 0.0, 0.5],
+        time_s=[0.5, 0.5, 0.0, 0.5],
     )
     decision = serve(seen, np.array([True, True, True, False]), np.ones(4))
     assert decision.chosen.tolist() == [True, False, False, False]
@@ -211,8 +212,8 @@ def test_a_decision_of_given_shares():
 def test_a_decision_of_whole_devices_has_their_own_times_joules_and_clocks():
     n, one = 3, np.ones(3)
     plain = observe(n).uplink
-    link = DeviceUplink(
-        **{name: getattr(plain, name) for name in Uplink.__dataclass_fields__},
+    link = device_uplink(
+        **flat(plain),
         fastest_s=0.1 * one,
         slowest_s=0.4 * one,
         work_j_s2=1e-4 * one,

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kfl.core.errors import ConfigError
 from kfl.scheduling import (
     AllDevices,
-    DeviceUplink,
     Dual,
     Lyapunov,
     Observation,
@@ -19,7 +18,6 @@ from kfl.scheduling import (
     in_blocks,
     round_energy,
 )
-from kfl.simulation.fleet import known_uplink
 from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
 
 DEVICES, HORIZON = 6, 20
@@ -42,13 +40,13 @@ CELLS = st.builds(
 def observed(config: CellConfig, seed: int, payload_bits: float = 20480.0) -> Observation:
     cell = Cell.build(config, DEVICES, seed)
     link = cell.link_state(0, 1.65e9, payload_bits, broadcast_bits=20480.0)
-    uplink = known_uplink(link)
+    uplink = link.uplink
     return Observation(
         round=0,
         seed=seed,
         samples=np.full(DEVICES, 600.0),
         available=np.ones(DEVICES, bool),
-        compute_time_s=link.compute_time_s,
+        compute_time_s=link.uplink.device.fastest_s,
         base_energy_j=uplink.base_energy_j(link.compute_energy_j),
         battery_j=np.full(DEVICES, np.inf),
         hard_budget=False,
@@ -65,8 +63,8 @@ def test_a_decision_spends_what_base_and_curve_say(config, seed, scheduler, bloc
     if blocks:
         decision = in_blocks(decision, scheduler, state, seen, 25)
     on = np.flatnonzero(decision.chosen)
-    assert seen.uplink is not None and isinstance(seen.uplink, DeviceUplink) != config.printed_model
-    assert (decision.clock_hz is None) == (config.printed_model or not len(on))
+    assert seen.uplink is not None and (seen.uplink.device.is_paper_model or not config.printed_model)
+    assert (decision.clock_hz is None) == (seen.uplink.device.is_paper_model or not len(on))
     compute_j, upload_j = round_energy(decision)
     expected = seen.base_energy_j[on] + seen.uplink.take(on).curve.energy_j(decision.share[on])
     np.testing.assert_allclose((compute_j + upload_j)[on], expected, rtol=1e-9)

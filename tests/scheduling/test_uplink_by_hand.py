@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.optimize import brentq, minimize_scalar
 
-from kfl.scheduling import DeviceUplink, Uplink, of_device
-from kfl.wireless import DeviceCosts
+from kfl.scheduling import Uplink
+from tests.reference.uplinks import device_uplink, flat
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -27,10 +27,10 @@ def printed(**other: Any) -> Uplink:
         "upload_time_s": np.array([2.0, 0.5, 3.0]),
         "max_power_w": np.array([3.0, 7.0, 20.0]),
     }
-    return Uplink(**given | other)
+    return device_uplink(**given | other)
 
 
-def whole(**other: Any) -> DeviceUplink:
+def whole(**other: Any) -> Uplink:
     given: dict[str, Any] = {
         "fastest_s": np.array([1.0, 2.0, 0.5]),
         "slowest_s": np.array([1.0, 4.0, 0.5]),
@@ -43,8 +43,7 @@ def whole(**other: Any) -> DeviceUplink:
         "receiving_j": np.array([4.0, 5.0, 6.0]),
         "cpu_hz": np.array([1e9, 2e9, 3e9]),
     }
-    radio = {field.name: getattr(printed(), field.name) for field in fields(Uplink)}
-    return DeviceUplink(**radio | given | other)
+    return device_uplink(**flat(printed()) | given | other)
 
 
 # ── The printed model ────────────────────────────────────────────────────────
@@ -81,7 +80,7 @@ def test_a_share_at_the_limit_passes_and_one_below_does_not() -> None:
     exact = replace(link, max_power_w=power_w / (1 + 1e-9))
     at = exact.max_power_w * (1 + 1e-9) == power_w
     assert at.any() and np.isfinite(exact.energy_within_limits(np.full(3, 0.5)))[at].all()
-    endless = replace(link, max_power_w=np.full(3, np.inf), upload_time_s=np.array([2.0, -1.0, 3.0]))
+    endless = replace(link, max_power_w=np.full(3, np.inf), time_s=np.array([2.0, -1.0, 3.0]))
     np.testing.assert_array_equal(endless.energy_within_limits(np.zeros(3)), [np.inf] * 3)
 
 
@@ -112,17 +111,17 @@ def test_how_printed_devices_run() -> None:
     np.testing.assert_array_equal(known.upload_energy_j, [1.0, 0.0, 6.0])
     np.testing.assert_array_equal(known.power_w, [0.5, 0.0, 2.0])
     np.testing.assert_array_equal(known.upload_time_s, [2.0, 0.0, 3.0])
-    late = replace(link, upload_time_s=np.array([0.0, -2.0, 0.5]))
-    power_w, time_s = late.transmission(np.array([0.0, 0.0, 0.4]), np.array([0.0, 3.0, 1.0]))
-    np.testing.assert_array_equal(power_w, [0.0, 3.0, 2.0])
-    np.testing.assert_array_equal(time_s, [0.0, 0.0, 0.5])
+    late = replace(link, time_s=np.array([0.0, -2.0, 0.5]))
+    run = late.operation(np.array([0.0, 0.0, 0.4]), np.array([0.0, 3.0, 1.0]))
+    np.testing.assert_array_equal(run.power_w, [0.0, 3.0, 2.0])
+    np.testing.assert_array_equal(run.upload_time_s, [0.0, 0.0, 0.5])
 
 
 def test_some_devices_and_plain_batches() -> None:
     link = printed()
     some = link.take(np.array([2, 0]))
-    for field in fields(Uplink):
-        all_of, taken = getattr(link, field.name), getattr(some, field.name)
+    for name in flat(link):
+        all_of, taken = getattr(link, name), getattr(some, name)
         np.testing.assert_array_equal(taken, all_of[[2, 0]] if np.ndim(all_of) else all_of)
     np.testing.assert_array_equal(some.curve.energy_j(np.full(2, 0.5)), link.curve.energy_j(np.full(3, 0.5))[[2, 0]])
     stacked = Uplink(
@@ -152,7 +151,7 @@ def test_how_whole_devices_run_and_where_their_joules_go() -> None:
     np.testing.assert_allclose(link.power_w(share), power_w, rtol=1e-12)
     parts = link.parts_j(run.compute_time_s, run.upload_time_s, run.power_w)
     expected = {
-        "computing": link.work_j_s2 / run.compute_time_s**2,
+        "computing": link.device.work_j_s2 / run.compute_time_s**2,
         "static": np.array([0.5, 0.0, 0.125]),
         "radiating": power_w * run.upload_time_s * [2.0, 4.0, 1.25],
         "circuits": run.upload_time_s * [0.125, 0.25, 0.5],
@@ -163,44 +162,33 @@ def test_how_whole_devices_run_and_where_their_joules_go() -> None:
     for name, joules in expected.items():
         np.testing.assert_allclose(parts[name], joules, rtol=1e-12, err_msg=name)
     np.testing.assert_allclose(run.compute_energy_j, parts["computing"] + parts["static"], rtol=1e-14)
-    np.testing.assert_allclose(run.upload_energy_j, parts["radiating"] + parts["circuits"] + link.once_j, rtol=1e-14)
-    watts, seconds = link.transmission(share, np.full(3, np.nan))
-    np.testing.assert_array_equal(watts, run.power_w)
-    np.testing.assert_array_equal(seconds, run.upload_time_s)
+    np.testing.assert_allclose(
+        run.upload_energy_j, parts["radiating"] + parts["circuits"] + link.device.once_j, rtol=1e-14
+    )
+    again = link.operation(share, np.full(3, np.nan))
+    np.testing.assert_array_equal(again.power_w, run.power_w)
+    np.testing.assert_array_equal(again.upload_time_s, run.upload_time_s)
 
 
 @pytest.mark.parametrize("device", range(3))
 def test_a_whole_device_takes_the_cheapest_time(device: int) -> None:
     link, share = whole(), np.array([0.5, 0.6, 1.0])
-    left_s, fastest_s = link.upload_time_s[device], link.fastest_s[device]
-    eta = link.amplifier_efficiency[device]
+    left_s, fastest_s = link.upload_time_s[device], link.device.fastest_s[device]
+    eta = link.device.amplifier_efficiency[device]
 
     def joules(seconds: float) -> float:
         """Beyond the cheapest computation; that of the second takes all of the 2.5 s."""
         computing_s = fastest_s if device != 1 else min(4.0, 2.5 - seconds)
-        computing = link.work_j_s2[device] / computing_s**2 + link.static_power_w[device] * computing_s
+        computing = link.device.work_j_s2[device] / computing_s**2 + link.device.static_power_w[device] * computing_s
         share_hz = share[device] * BAND_HZ
         watts = share_hz * NOISE / link.gain[device] * (2 ** (link.payload_bits[device] / (share_hz * seconds)) - 1)
-        return computing + seconds * (watts / eta + link.circuit_power_w[device])
+        return computing + seconds * (watts / eta + link.device.circuit_power_w[device])
 
     best = minimize_scalar(joules, bounds=(0.01, left_s), method="bounded", options={"xatol": 1e-9})
-    base = link.work_j_s2 / np.array([1.0, 2.5, 0.5]) ** 2 + link.static_power_w * [1.0, 2.5, 0.5]
-    assert link.base_energy_j(np.full(3, np.nan))[device] == pytest.approx(base[device] + link.once_j[device])
+    base = link.device.work_j_s2 / np.array([1.0, 2.5, 0.5]) ** 2 + link.device.static_power_w * [1.0, 2.5, 0.5]
+    assert link.base_energy_j(np.full(3, np.nan))[device] == pytest.approx(base[device] + link.device.once_j[device])
     assert link.curve.base_j[device] == pytest.approx(base[device])
     assert link.curve.energy_j(share)[device] == pytest.approx(best.fun - base[device], rel=1e-6)
-
-
-def test_nobody_can_spend_more_than_full_power_until_the_end() -> None:
-    """The fastest clock and full power, less the cheapest computation: 3 − 3, 50 − 32, 4 − 4 joules of computing."""
-    link = whole()
-    full_w = np.array([6.0 + 0.125, 28.0 + 0.25, 25.0 + 0.5])
-    expected = full_w * [2.0, 0.5, 3.0] + [0.0, 50.0 - 32.0, 0.0]
-    np.testing.assert_allclose(link.most_energy_j(), expected, rtol=1e-12)
-    # Static power, where the fastest clock is not the cheapest: 1/4 + 0.25 against 1 + 0.125.
-    slower = whole(slowest_s=np.array([1.0, 4.0, 2.0]))
-    race_s = 8.0 ** (1 / 3)  # 2 κW³ = p_s t³
-    least = 1.0 / race_s**2 + 0.25 * race_s
-    np.testing.assert_allclose(slower.most_energy_j()[2], 25.5 * 3.0 + 4.0 + 0.125 - least, rtol=1e-12)
 
 
 def test_a_whole_device_below_its_least_share_cannot_send() -> None:
@@ -220,7 +208,7 @@ def test_the_limits_of_a_whole_device_reach_its_curve() -> None:
     run = link.operation(np.full(3, 1.0))
     assert run.compute_time_s is not None and run.clock_hz is not None
     assert ((run.compute_time_s >= 0.2) & (run.compute_time_s <= 0.4)).all() and (run.compute_time_s > 0.3).any()
-    np.testing.assert_allclose(run.clock_hz * run.compute_time_s, 0.2 * link.cpu_hz, rtol=1e-12)
+    np.testing.assert_allclose(run.clock_hz * run.compute_time_s, 0.2 * link.device.cpu_hz, rtol=1e-12)
     np.testing.assert_allclose(link.curve.devices.end_s, link.upload_time_s, rtol=1e-12)
     loud = whole(min_power_w=np.array([2.9, 6.9, 19.0])).operation(np.full(3, 1.0))
     np.testing.assert_allclose(loud.power_w[[0, 2]], [2.9, 19.0], rtol=1e-12)
@@ -233,30 +221,15 @@ def test_a_device_that_does_not_compute_runs_at_its_fastest_clock() -> None:
     idle = whole(fastest_s=np.zeros(3), slowest_s=np.zeros(3), work_j_s2=np.zeros(3))
     run = idle.operation(np.full(3, 0.9))
     assert run.clock_hz is not None and run.compute_energy_j is not None
-    np.testing.assert_array_equal(run.clock_hz, idle.cpu_hz)
+    np.testing.assert_array_equal(run.clock_hz, idle.device.cpu_hz)
     np.testing.assert_array_equal(run.compute_energy_j, np.zeros(3))
-    np.testing.assert_array_equal(idle.most_energy_j(), [12.25, 14.125, 76.5])
 
 
-def test_what_receives_nothing_and_tells_no_clock_is_the_default() -> None:
-    named = {field.name: getattr(whole(), field.name) for field in fields(DeviceUplink)}
-    bare = DeviceUplink(**{name: value for name, value in named.items() if name not in ("receiving_j", "cpu_hz")})
+def test_a_device_that_tells_no_clock_receives_nothing() -> None:
+    link = whole()
+    bare = replace(link, device=replace(link.device, tail_j=link.device.once_j, receiving_j=0.0, cpu_hz=np.nan))
     run = bare.operation(np.full(3, 0.9))
     assert run.compute_time_s is not None and run.clock_hz is not None and np.isnan(run.clock_hz).all()
     parts = bare.parts_j(run.compute_time_s, run.upload_time_s, run.power_w)
     np.testing.assert_array_equal(parts["receiving"], np.zeros(3))
-    np.testing.assert_array_equal(parts["tail"], bare.once_j)
-
-
-def test_a_whole_device_from_the_printed_one_and_its_costs() -> None:
-    costs = DeviceCosts(**{field.name: np.arange(3.0) + 10 * k for k, field in enumerate(fields(DeviceCosts))})
-    base, fastest_s = printed(), np.array([0.1, 0.2, 0.3])
-    link = of_device(base, fastest_s, costs, reserved_s=0.5)
-    for field in fields(Uplink):
-        assert getattr(link, field.name) is getattr(base, field.name)
-    for name in ("slowest_s", "work_j_s2", "static_power_w", "circuit_power_w", "amplifier_efficiency", "min_power_w"):
-        assert getattr(link, name) is getattr(costs, name), name
-    assert link.fastest_s is fastest_s and link.cpu_hz is costs.cpu_hz
-    np.testing.assert_array_equal(link.receiving_j, 0.5 * costs.receive_power_w)
-    np.testing.assert_array_equal(link.once_j, costs.tail_j + 0.5 * costs.receive_power_w)
-    np.testing.assert_array_equal(of_device(base, fastest_s, costs).once_j, costs.tail_j)
+    np.testing.assert_array_equal(parts["tail"], bare.device.once_j)

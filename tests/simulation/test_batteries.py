@@ -171,7 +171,6 @@ def test_the_folder_tells_what_was_harvested_spent_and_wasted(tmp_path):
     first = 8 * 0.2 * 0.6
     assert told["charge_j"] + history.energy_j + told["wasted_j"] == pytest.approx(first + told["harvested_j"])
     assert told["wasted_j"] > 0 and "devices_over_budget" not in history.summary
-    assert "proposition2" not in history.summary
     assert load_run(tmp_path / "run")[1].rounds == history.rounds
     expected = Cell.build(experiment.radio, 8, 0).budget_j(48)
     assert [device["budget_j"] for device in devices] == expected.tolist()

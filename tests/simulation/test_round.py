@@ -294,14 +294,17 @@ def test_the_log_of_a_round_has_what_its_costs_follow_from():
     decision = fleet.experiment.scheduler.decide(state.scheduler, conditions.observation)
     chosen = np.flatnonzero(decision.chosen)
     assert log.devices == tuple(chosen)
-    assert (log.gain, log.true_gain) == (tuple(conditions.link.gain[chosen]), tuple(conditions.link.true_gain[chosen]))
+    assert (log.gain, log.true_gain) == (
+        tuple(conditions.link.uplink.gain[chosen]),
+        tuple(conditions.link.true_gain[chosen]),
+    )
     assert log.gain != log.true_gain
     assert log.compute_time_s == tuple(decision.compute_time_s[chosen])
     assert log.upload_time_s == tuple(decision.upload_time_s[chosen])
     assert (log.reserved_s, log.clock_hz, log.static_j) == (conditions.link.reserved_s, (), ())
     assert following.fading.round == conditions.link.fading.round
     assert np.array_equal(following.fading.coefficient, conditions.link.fading.coefficient)
-    known = replace(conditions, link=replace(conditions.link, true_gain=conditions.link.gain))
+    known = replace(conditions, link=replace(conditions.link, true_gain=conditions.link.uplink.gain))
     assert radio_facts(state, known, decision, replies())["true_gain"] == ()
     assert radio_facts(state, replace(conditions, link=None), decision, replies()) == {}
 

@@ -147,10 +147,12 @@ def test_energy_and_bits_follow_the_papers_formulas(data):
         for place, k in enumerate(log.devices):
             profile = world.engine.profile(k)
             work = 5 * profile.samples * profile.model.flops  # τ D C
-            expected = compute_energy(work, world.cell.cpu_hz[k], radio.flops_per_cycle, radio.power_coefficient)
+            expected = compute_energy(
+                work, world.cell.hardware.cpu_hz[k], radio.flops_per_cycle, radio.power_coefficient
+            )
             assert log.compute_energy_j[place] == pytest.approx(float(expected), rel=1e-12)
-            time_s, band = link.upload_time_s[k], log.share[place] * radio.bandwidth_hz
-            power = band * radio.noise_w_per_hz / link.gain[k] * (2 ** (64 * 4 * 32 / (band * time_s)) - 1)
+            time_s, band = link.uplink.upload_time_s[k], log.share[place] * radio.bandwidth_hz
+            power = band * radio.noise_w_per_hz / link.uplink.gain[k] * (2 ** (64 * 4 * 32 / (band * time_s)) - 1)
             assert log.power_w[place] == pytest.approx(power, rel=1e-6)
             assert log.upload_energy_j[place] == pytest.approx(power * time_s, rel=1e-6)
         assert log.bits_up == 64 * 4 * 32 * len(log.devices)

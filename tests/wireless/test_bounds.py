@@ -170,12 +170,12 @@ WHOLE = CellConfig(
 
 def test_a_device_is_described_by_what_its_costs_are_computed_from():
     printed = Cell.build(CellConfig(cpu_frequencies_hz=(1e9,), max_power_dbm=30.0), 2, 0)
-    assert printed.printed_model
-    assert set(printed.hardware(1)) == {"position_m", "cpu_hz", "flops_per_cycle", "power_coefficient", "max_power_w"}
-    assert printed.hardware(1)["position_m"] == printed.position_m[1].tolist()
+    assert printed.hardware.is_paper_model
+    assert set(printed.describe(1)) == {"position_m", "cpu_hz", "flops_per_cycle", "power_coefficient", "max_power_w"}
+    assert printed.describe(1)["position_m"] == printed.position_m[1].tolist()
     whole = Cell.build(WHOLE, 2, 0)
-    assert not whole.printed_model
-    found = whole.hardware(0)
+    assert not whole.hardware.is_paper_model
+    found = whole.describe(0)
     assert found.pop("position_m") == whole.position_m[0].tolist()
     assert found == pytest.approx(
         {
@@ -209,9 +209,10 @@ def test_a_device_is_described_by_what_its_costs_are_computed_from():
 )
 def test_one_number_makes_a_cell_of_whole_devices(change):
     cell = Cell.build(CellConfig(**change), 3, 0)
-    assert not cell.printed_model
-    assert cell.link_state(0, 1e9, 1e4).device is not None
-    assert Cell.build(CellConfig(), 3, 0).link_state(0, 1e9, 1e4).device is None
+    assert not cell.hardware.is_paper_model
+    model = cell.link_state(0, 1e9, 1e4).uplink.device
+    assert model.is_paper_model == ("receive_power_w" in change)  # without a downlink there is nothing to receive
+    assert Cell.build(CellConfig(), 3, 0).link_state(0, 1e9, 1e4).uplink.device.is_paper_model
 
 
 @pytest.mark.parametrize(
@@ -228,28 +229,31 @@ def test_one_number_makes_a_cell_of_whole_devices(change):
 )
 def test_one_whole_device_among_printed_ones_makes_the_cell_whole(name, value):
     printed = Cell.build(CellConfig(cpu_frequencies_hz=(1e9,)), 3, 0)
-    array = getattr(printed, name).copy()
+    array = getattr(printed.hardware, name).copy()
     array[1] = value
-    cell = replace(printed, **{name: array})
-    assert printed.printed_model and not cell.printed_model
-    assert cell.hardware(1)[name] == value
+    cell = replace(printed, hardware=replace(printed.hardware, **{name: array}))
+    assert printed.hardware.is_paper_model and not cell.hardware.is_paper_model
+    assert cell.describe(1)[name] == value
 
 
 def test_whole_devices_cost_what_their_formulas_say():
     """Work of 8 GFLOP at 4 per cycle: 2e9 cycles, κ c³ = 8 J s², 2 s at 1 GHz and 10 s at 0.2 GHz."""
     cell = Cell.build(replace(WHOLE, deadline_s=20.0), 2, 0)
     link = cell.link_state(0, 8e9, [1e4, 0.0])
-    assert link.compute_time_s.tolist() == pytest.approx([2.0, 2.0])
+    device = link.uplink.device
+    assert device.fastest_s.tolist() == pytest.approx([2.0, 2.0])
     assert link.compute_energy_j.tolist() == pytest.approx([2.0, 2.0])  # κ c f²
-    assert link.upload_time_s.tolist() == pytest.approx([18.0, 18.0])
-    assert link.device.slowest_s.tolist() == pytest.approx([10.0, 10.0])
-    assert link.device.work_j_s2.tolist() == pytest.approx([8.0, 8.0])
-    assert link.device.tail_j.tolist() == [8.0, 0.0]  # who sends nothing opens no connection
-    assert cell.link_state(0, 8e9, [0.5, 0.0]).device.tail_j.tolist() == [8.0, 0.0]
-    assert link.device.min_power_w.tolist() == pytest.approx([1e-3, 1e-3])
-    assert link.device.static_power_w.tolist() == [0.25, 0.25]
-    assert link.device.circuit_power_w.tolist() == [0.5, 0.5]
-    assert link.device.receive_power_w.tolist() == [0.125, 0.125]
+    assert link.uplink.upload_time_s.tolist() == pytest.approx([18.0, 18.0])
+    assert device.slowest_s.tolist() == pytest.approx([10.0, 10.0])
+    assert device.work_j_s2.tolist() == pytest.approx([8.0, 8.0])
+    assert device.tail_j.tolist() == [8.0, 0.0]  # who sends nothing opens no connection
+    assert cell.link_state(0, 8e9, [0.5, 0.0]).uplink.device.tail_j.tolist() == [8.0, 0.0]
+    assert device.min_power_w == pytest.approx(1e-3)
+    assert (device.static_power_w, device.circuit_power_w, device.amplifier_efficiency) == (0.25, 0.5, 0.4)
+    assert device.receiving_j == 0.0  # no downlink
+    loud = Cell.build(replace(WHOLE, deadline_s=20.0, downlink_power_dbm=30.0), 2, 0)
+    heard = loud.link_state(0, 8e9, 1e4, broadcast_bits=1e6)
+    assert heard.uplink.device.receiving_j == pytest.approx(0.125 * heard.reserved_s) and heard.reserved_s > 0
 
 
 def test_a_budget_is_per_round_and_a_harvest_replaces_it():
@@ -270,10 +274,10 @@ def test_the_broadcast_is_missed_by_whom_it_is_too_fast_for():
     time_s, missed = cell.broadcast(link, everybody, bits)
     assert time_s > 0
     assert not missed.any()  # a channel that is known carries its own rate
-    weak = replace(link, true_gain=link.gain * np.array([1.0, 1e-9, 1e-9]))
+    weak = replace(link, true_gain=link.uplink.gain * np.array([1.0, 1e-9, 1e-9]))
     same_s, missed = cell.broadcast(weak, np.array([True, True, False]), bits)
     assert missed.tolist() == [False, True, False]  # who was not chosen misses nothing
-    assert same_s == pytest.approx(cell.broadcast_time(link.gain, np.array([True, True, False]), bits))
+    assert same_s == pytest.approx(cell.broadcast_time(link.uplink.gain, np.array([True, True, False]), bits))
     for silent, sent in ((cell, 0.0), (Cell.build(CellConfig(), 3, 0), bits)):
         time_s, missed = silent.broadcast(weak, everybody, sent)
         assert time_s == 0
@@ -285,7 +289,7 @@ def test_a_broadcast_is_heard_up_to_a_relative_1e_9_later():
     last_s = 1 + 1e-9
     gain = (2 ** (1 / last_s) - 1) * (1 + 1e-16 * np.arange(-400, 400))
     cell = Cell.build(CellConfig(downlink_power_dbm=0.0, noise_dbm_per_hz=0.0, bandwidth_hz=1.0), len(gain), 0)
-    link = replace(cell.link_state(0, 1.0, 1.0), gain=np.ones(len(gain)), true_gain=gain)
+    link = replace(cell.with_gains(cell.link_state(0, 1.0, 1.0), np.ones(len(gain)), 0.0), true_gain=gain)
     time_s, missed = cell.broadcast(link, np.ones(len(gain), bool), 1.0)
     takes_s = upload_time(1.0, uplink_rate(1.0, 1e-3, gain, 1.0, 1e-3))
     assert time_s == 1.0 and (takes_s == last_s).any() and missed.any()
@@ -299,7 +303,7 @@ def test_one_bit_of_a_broadcast_takes_its_time():
     assert cell.broadcast_time(gain, np.array([True, True]), 1.0) == pytest.approx(1.0)
     assert cell.broadcast_time(gain, np.array([False, True]), 1.0) == pytest.approx(0.5)
     assert cell.broadcast_time(gain, np.array([False, False]), 1.0) == 0.0
-    link = replace(cell.link_state(0, 1.0, 1.0), gain=gain, true_gain=np.array([0.9, 3.0]))
+    link = replace(cell.with_gains(cell.link_state(0, 1.0, 1.0), gain, 0.0), true_gain=np.array([0.9, 3.0]))
     time_s, missed = cell.broadcast(link, np.array([True, True]), 1.0)
     assert (time_s, missed.tolist()) == (1.0, [True, False])
 
@@ -307,23 +311,23 @@ def test_one_bit_of_a_broadcast_takes_its_time():
 def test_who_has_no_share_loses_no_upload():
     link = Cell.build(CellConfig(), 3, 0).link_state(0, 1e9, 1e4)
     share, power_w = np.array([0.5, 0.0, 0.5]), np.array([1.0, 1.0, 0.0])
-    assert link.outage(share, power_w, link.upload_time_s).tolist() == [False, False, True]
-    assert link.outage(share / 1e3, power_w, link.upload_time_s).tolist() == [False, False, True]
+    assert link.outage(share, power_w, link.uplink.upload_time_s).tolist() == [False, False, True]
+    assert link.outage(share / 1e3, power_w, link.uplink.upload_time_s).tolist() == [False, False, True]
 
 
 def test_a_cell_reckons_in_floats_whatever_numbers_it_is_given():
     """Work beyond every integer, a clock and an upload in whole numbers."""
     cell = Cell.build(replace(WHOLE, cpu_frequencies_hz=(10**9,), min_cpu_hz=10**8), 2, 0)
     link = cell.link_state(0, 10**20, 20480)
-    assert cell.cpu_hz.dtype == link.payload_bits.dtype == np.float64
-    assert link.device.work_j_s2.dtype == np.float64
-    assert link.device.work_j_s2.tolist() == pytest.approx([1e-27 * 2.5e19**3] * 2)
+    assert cell.hardware.cpu_hz.dtype == link.uplink.payload_bits.dtype == np.float64
+    assert link.uplink.device.work_j_s2.dtype == np.float64
+    assert link.uplink.device.work_j_s2.tolist() == pytest.approx([1e-27 * 2.5e19**3] * 2)
 
 
 def test_work_beyond_all_bounds_costs_every_joule():
     link = Cell.build(WHOLE, 1, 0).link_state(0, 1e120, 1e4)
-    assert link.device.work_j_s2.tolist() == [INF]
-    assert link.upload_time_s[0] < 0
+    assert link.uplink.device.work_j_s2.tolist() == [INF]
+    assert link.uplink.upload_time_s[0] < 0
 
 
 def test_batteries_begin_with_a_charge_and_no_history():

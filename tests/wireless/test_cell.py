@@ -19,10 +19,15 @@ def _upload_over_computation(preset: str, bits: int, devices: int = 10) -> tuple
     cell = Cell.build(PRESETS[preset], 300, 1)
     link = cell.link_state(0, WORK, bits)
     power = transmit_power(
-        1 / devices, link.payload_bits, link.upload_time_s, link.gain, link.bandwidth_hz, link.noise_w_per_hz
+        1 / devices,
+        link.uplink.payload_bits,
+        link.uplink.upload_time_s,
+        link.uplink.gain,
+        link.uplink.bandwidth_hz,
+        link.uplink.noise_w_per_hz,
     )
-    able = power <= link.max_power_w
-    ratio = power[able] * link.upload_time_s[able] / link.compute_energy_j[able]
+    able = power <= link.uplink.max_power_w
+    ratio = power[able] * link.uplink.upload_time_s[able] / link.compute_energy_j[able]
     return float(np.median(ratio)) if able.any() else np.nan, float(able.mean())
 
 
@@ -40,20 +45,29 @@ def test_regimes() -> None:
 
 def test_the_papers_upload_is_about_1e_8_joule() -> None:
     link = Cell.build(PRESETS["paper-mnist"], 300, 1).link_state(0, WORK, KNOWLEDGE)
-    fair = transmit_power(0.1, KNOWLEDGE, link.upload_time_s, link.gain, link.bandwidth_hz, link.noise_w_per_hz)
-    assert 1e-9 < float(np.median(fair * link.upload_time_s)) < 1e-7
+    fair = transmit_power(
+        0.1,
+        KNOWLEDGE,
+        link.uplink.upload_time_s,
+        link.uplink.gain,
+        link.uplink.bandwidth_hz,
+        link.uplink.noise_w_per_hz,
+    )
+    assert 1e-9 < float(np.median(fair * link.uplink.upload_time_s)) < 1e-7
 
 
 def test_one_flop_per_cycle_breaks_the_papers_deadline() -> None:
     cell = Cell.build(dataclasses.replace(PRESETS["paper-mnist"], flops_per_cycle=1.0), 50, 0)
-    assert (cell.link_state(0, WORK, KNOWLEDGE).upload_time_s <= 0).all()
+    assert (cell.link_state(0, WORK, KNOWLEDGE).uplink.upload_time_s <= 0).all()
 
 
 def test_observation_is_a_pure_function() -> None:
     cell = Cell.build(CellConfig(), 8, 4)
     one, two = cell.link_state(3, WORK, KNOWLEDGE), cell.link_state(3, WORK, KNOWLEDGE)
-    assert (one.gain == two.gain).all() and (one.gain != cell.link_state(4, WORK, KNOWLEDGE).gain).all()
-    assert one.upload_time_s + one.compute_time_s == pytest.approx(1.0)
+    assert (one.uplink.gain == two.uplink.gain).all() and (
+        one.uplink.gain != cell.link_state(4, WORK, KNOWLEDGE).uplink.gain
+    ).all()
+    assert one.uplink.upload_time_s + one.uplink.device.fastest_s == pytest.approx(1.0)
     assert cell.budget_j(200) == pytest.approx(np.full(8, 20.0))
 
 
@@ -61,14 +75,15 @@ def test_downlink_time_comes_off_the_deadline() -> None:
     free = Cell.build(CellConfig(), 8, 4)
     cell = Cell.build(CellConfig(downlink_power_dbm=46.0), 8, 4)
     assert (
-        cell.link_state(0, WORK, KNOWLEDGE).upload_time_s == free.link_state(0, WORK, KNOWLEDGE).upload_time_s
+        cell.link_state(0, WORK, KNOWLEDGE).uplink.upload_time_s
+        == free.link_state(0, WORK, KNOWLEDGE).uplink.upload_time_s
     ).all()
     link = cell.link_state(0, WORK, KNOWLEDGE, broadcast_bits=KNOWLEDGE)
-    lost = free.link_state(0, WORK, KNOWLEDGE).upload_time_s - link.upload_time_s
+    lost = free.link_state(0, WORK, KNOWLEDGE).uplink.upload_time_s - link.uplink.upload_time_s
     everyone = np.ones(8, dtype=bool)
-    assert lost == pytest.approx(np.full(8, cell.broadcast_time(link.gain, everyone, KNOWLEDGE)))
-    nearest = np.arange(8) == np.argmax(link.gain)
-    assert 0 < cell.broadcast_time(link.gain, nearest, KNOWLEDGE) < lost[0]
+    assert lost == pytest.approx(np.full(8, cell.broadcast_time(link.uplink.gain, everyone, KNOWLEDGE)))
+    nearest = np.arange(8) == np.argmax(link.uplink.gain)
+    assert 0 < cell.broadcast_time(link.uplink.gain, nearest, KNOWLEDGE) < lost[0]
 
 
 @given(
@@ -88,10 +103,10 @@ def test_the_broadcast_is_never_longer_than_reserved(error, margin_db, power_dbm
     assert time_s <= link.reserved_s and not missed[~chosen].any()
     if chosen.any():
         snr = dbm_to_watt(power_dbm) / (config.bandwidth_hz * config.noise_w_per_hz)
-        planned = np.log2(1 + snr * link.gain[chosen].min())
+        planned = np.log2(1 + snr * link.uplink.gain[chosen].min())
         assert time_s == pytest.approx(KNOWLEDGE / (config.bandwidth_hz * planned), rel=1e-6)
-        clear = np.abs(link.true_gain / link.gain[chosen].min() - 1) > 1e-6
-        weak = chosen & (link.true_gain < link.gain[chosen].min())
+        clear = np.abs(link.true_gain / link.uplink.gain[chosen].min() - 1) > 1e-6
+        weak = chosen & (link.true_gain < link.uplink.gain[chosen].min())
         np.testing.assert_array_equal(missed[clear], weak[clear])
     if error == 0:
         assert not missed.any()
@@ -103,6 +118,6 @@ def test_the_broadcast_is_never_longer_than_reserved(error, margin_db, power_dbm
 
 def test_processors_come_from_the_list() -> None:
     cell = Cell.build(CellConfig(), 400, 0)
-    names, counts = np.unique(cell.cpu_hz, return_counts=True)
+    names, counts = np.unique(cell.hardware.cpu_hz, return_counts=True)
     assert set(names) == set(CellConfig().cpu_frequencies_hz)
     assert counts.min() > 60

@@ -27,8 +27,8 @@ def test_devices_are_uniform_over_the_disc() -> None:
 def test_more_devices_move_nobody() -> None:
     few, many = Cell.build(CellConfig(), 5, 1), Cell.build(CellConfig(), 50, 1)
     assert (few.position_m == many.position_m[:5]).all()
-    assert (few.cpu_hz == many.cpu_hz[:5]).all()
-    assert (few.link_state(4, 1e9, 1e4).gain == many.link_state(4, 1e9, 1e4).gain[:5]).all()
+    assert (few.hardware.cpu_hz == many.hardware.cpu_hz[:5]).all()
+    assert (few.link_state(4, 1e9, 1e4).uplink.gain == many.link_state(4, 1e9, 1e4).uplink.gain[:5]).all()
 
 
 def test_path_gain_is_the_papers() -> None:
@@ -124,18 +124,23 @@ def test_a_margin_saves_uploads() -> None:
         link = cell.link_state(0, 1e9, 20480)
         share = np.full(500, 1 / 500)
         power = transmit_power(
-            share, link.payload_bits, link.upload_time_s, link.gain, link.bandwidth_hz, link.noise_w_per_hz
+            share,
+            link.uplink.payload_bits,
+            link.uplink.upload_time_s,
+            link.uplink.gain,
+            link.uplink.bandwidth_hz,
+            link.uplink.noise_w_per_hz,
         )
-        lost.append(link.outage(share, power, link.upload_time_s).mean())
+        lost.append(link.outage(share, power, link.uplink.upload_time_s).mean())
     assert lost[0] > 0.3 > lost[1] > lost[2]
     perfect = Cell.build(CellConfig(), 500, 0).link_state(0, 1e9, 20480)
     share = np.full(500, 1 / 500)
     power = transmit_power(
         share,
-        perfect.payload_bits,
-        perfect.upload_time_s,
-        perfect.gain,
-        perfect.bandwidth_hz,
-        perfect.noise_w_per_hz,
+        perfect.uplink.payload_bits,
+        perfect.uplink.upload_time_s,
+        perfect.uplink.gain,
+        perfect.uplink.bandwidth_hz,
+        perfect.uplink.noise_w_per_hz,
     )
-    assert not perfect.outage(share, power, perfect.upload_time_s).any()
+    assert not perfect.outage(share, power, perfect.uplink.upload_time_s).any()

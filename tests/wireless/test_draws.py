@@ -65,7 +65,7 @@ def test_places_and_processors():
         [12.987830623588227, -341.713837665811],
     ]
     assert cell.position_m == pytest.approx(np.array(places), rel=1e-9)
-    assert cell.cpu_hz.tolist() == [1.12e9, 1.12e9, 1.2e9]
+    assert cell.hardware.cpu_hz.tolist() == [1.12e9, 1.12e9, 1.2e9]
 
 
 def test_panels_and_clouds():

@@ -26,7 +26,7 @@ def test_three_ways_to_say_the_same(tmp_path) -> None:
         for t, gains in enumerate(expected):
             np.testing.assert_allclose(made.gains(t).true_gain, gains, rtol=1e-12)
             assert (made.gains(t).known_gain == made.gains(t).true_gain).all()
-        assert made.link_state(1, 1e9, 2e4).gain == pytest.approx(expected[1])
+        assert made.link_state(1, 1e9, 2e4).uplink.gain == pytest.approx(expected[1])
 
 
 def test_a_margin_lowers_what_the_server_plans_with(tmp_path) -> None:
@@ -41,7 +41,7 @@ def test_the_broadcast_does_not_wait_for_a_device_that_is_not_heard(tmp_path) ->
     )
     other = "round,device,gain\n0,*,1e-9\n"
     heard = cell(tmp_path, other, downlink_power_dbm=40.0, receive_power_w=1.0).link_state(0, 1e9, 2e4, None, 2e4)
-    assert 0 < link.reserved_s == heard.reserved_s and (link.upload_time_s == heard.upload_time_s).all()
+    assert 0 < link.reserved_s == heard.reserved_s and (link.uplink.upload_time_s == heard.uplink.upload_time_s).all()
 
 
 @pytest.mark.parametrize(

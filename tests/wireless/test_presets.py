@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kfl.scheduling.uplink import LARGEST_POWER_W
 from kfl.wireless import PRESET_SOURCES, PRESETS, CellConfig
-from kfl.wireless.device import LARGEST_POWER_W
 
 DOCS = Path(__file__).parents[2] / "docs"
 generate = runpy.run_path(str(DOCS / "generated.py"))["on_page_markdown"]

@@ -22,8 +22,8 @@ from kfl.core.names import for_terminal
 from kfl.core.text import DASH, fine_percent, quantity, several
 from kfl.scheduling import OUTCOMES, FloatArray, by_part, describe, dominant
 from kfl.scheduling.horizon_table import never_schedulable
-from kfl.scheduling.problem_device import CLOCK_BY, UPLOAD_BY
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, Field
+from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY
 
 if TYPE_CHECKING:
     from kfl.scheduling import Horizon, ScheduledRound

@@ -137,7 +137,7 @@ class FlowerFleet(Fleet):
         available = np.zeros(self.table.size, dtype=bool)
         available[list(self._again(state) or self.present)] = True
         if link is not None and self.settings.channel != "simulated":
-            available &= link.gain > 0
+            available &= link.uplink.gain > 0
         return available
 
     def link_state(self, state: RunState) -> LinkState | None:
@@ -362,8 +362,9 @@ class FlowerFleet(Fleet):
     def _radio_power_w(self, device: int) -> float:
         """The most that a device's radio draws; without a cell the transmit power its profile says, or 1 W."""
         if self.cell is not None:
-            amplifier_w = self.cell.max_power_w[device] / self.cell.amplifier_efficiency[device]
-            return float(amplifier_w + self.cell.circuit_power_w[device])
+            radio = self.cell.hardware
+            amplifier_w = radio.max_power_w[device] / radio.amplifier_efficiency[device]
+            return float(amplifier_w + radio.circuit_power_w[device])
         own = self.beliefs[device].profile.max_power_w
         return 1.0 if own is None else own
 

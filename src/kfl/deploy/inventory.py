@@ -7,7 +7,7 @@ leave all hardware open, and the simulated channel, all numbers are exactly the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from kfl.deploy.belief import Belief
 from kfl.deploy.profile import Profile
 from kfl.experiment import Experiment
 from kfl.simulation.fleet import DeviceTable, FloatArray
-from kfl.wireless import Cell, LinkState
+from kfl.wireless import Cell, Hardware, LinkState
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,20 +68,8 @@ class Inventory:
 
         none = np.zeros(count)
         if cell is not None:
-            cell = replace(
-                cell,
-                cpu_hz=known(lambda _, p: p.cpu_hz, cell.cpu_hz),
-                flops_per_cycle=known(lambda _, p: p.flops_per_cycle, cell.flops_per_cycle),
-                power_coefficient=known(lambda _, p: p.power_coefficient, cell.power_coefficient),
-                max_power_w=known(lambda _, p: p.max_power_w, cell.max_power_w),
-                min_cpu_hz=known(lambda _, p: p.min_cpu_hz, cell.min_cpu_hz),
-                static_power_w=known(lambda _, p: p.static_power_w, cell.static_power_w),
-                circuit_power_w=known(lambda _, p: p.circuit_power_w, cell.circuit_power_w),
-                amplifier_efficiency=known(lambda _, p: p.amplifier_efficiency, cell.amplifier_efficiency),
-                min_power_w=known(lambda _, p: p.min_power_w, cell.min_power_w),
-                tail_j=known(lambda _, p: p.tail_j, cell.tail_j),
-                receive_power_w=known(lambda _, p: p.receive_power_w, cell.receive_power_w),
-            )
+            own = {one.name: known(_of_profile(one.name), getattr(cell.hardware, one.name)) for one in fields(Hardware)}
+            cell = replace(cell, hardware=Hardware(**own))
         return Inventory(
             cell=cell,
             table=DeviceTable(
@@ -119,14 +107,17 @@ class Inventory:
         """
         assert self.cell is not None  # there is a link state
         known = np.where(np.isfinite(gains), gains, 0.0)
-        reserved_s = self.cell.broadcast_time(known, known > 0, float(self.table.bits_down.max()))
-        return replace(
-            link,
-            gain=known,
-            true_gain=known,
-            upload_time_s=self.cell.config.deadline_s - reserved_s - link.compute_time_s,
-            reserved_s=reserved_s,
-        )
+        return self.cell.with_gains(link, known, float(self.table.bits_down.max()))
+
+
+def _of_profile(name: str) -> Callable[[int, Profile], float | None]:
+    """A number of a device's hardware; None where its profile has none."""
+
+    def value(device: int, profile: Profile) -> float | None:
+        found: float | None = getattr(profile, name)
+        return found
+
+    return value
 
 
 def server_engine(experiment: Experiment, profile: Profile) -> Engine:

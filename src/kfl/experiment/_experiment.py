@@ -40,7 +40,7 @@ from kfl.experiment.traces import check_availability, open_traces
 from kfl.models import PAPER_WIDTHS, default_widths, names_widths
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
 from kfl.wireless import PRESETS, CellConfig
-from kfl.wireless.device import PRINTED
+from kfl.wireless.hardware import PAPER_MODEL
 
 log = logging.getLogger("kfl")
 
@@ -51,7 +51,7 @@ ADDED_LATER: Table = {
     "algorithm": {"targets": "random", "charge": "printed"},
     "scheduler": {"device_epsilon": 0.01},
     "radio": {
-        **{name: "none" if value is None else value for name, value in PRINTED.items()},
+        **{name: "none" if value is None else value for name, value in PAPER_MODEL.items()},
         "round_period_s": "none",
         "battery_capacity_j": "none",
         "initial_charge": 1.0,

@@ -156,7 +156,7 @@ def cell_chart(run: RunData, prefix: str) -> Chart | None:
             str(device),
             f"{position_m[device, 0]:.0f}, {position_m[device, 1]:.0f} m",
             f"{distance_m[device]:.0f} m",
-            quantity(float(run.cell.cpu_hz[device]), "Hz"),
+            quantity(float(run.cell.hardware.cpu_hz[device]), "Hz"),
             f"{taken[device]:.0f}",
             percent(float(run.accuracy[device])),
         )

@@ -15,7 +15,7 @@ from kfl.report.companions import Companions
 from kfl.report.measures import Totals, battery_curves, device_energy, fairness, totals
 from kfl.report.words import duration, percent, quantity, title_of
 from kfl.runfolder import RunData, given_as_objects
-from kfl.scheduling import SCHEDULERS, DriftScheduler, EnergyBound, by_part, describe, dominant, why_not_covered
+from kfl.scheduling import by_part, describe, dominant
 
 
 def title(run: RunData) -> str:
@@ -191,34 +191,11 @@ def facts(run: RunData) -> dict[str, str]:
         parts = run.rounds.parts_j
         decides = dominant(run.rounds.compute_energy_j, run.rounds.upload_energy_j) if parts is None else by_part(parts)
         found["What decides the energy"] = decides
-        proposition = _proposition2(run)
-        found |= {} if proposition is None else {"Proposition 2": proposition}
     wall = run.summary.get("wall_s")
     if isinstance(wall, float | int) and math.isfinite(wall):
         found["It took"] = duration(float(wall))
     unheard = run.played and np.isnan(run.rounds.accuracy).all()
     return found | ({"Tests": "no round was tested"} if unheard else {})
-
-
-def _proposition2(run: RunData) -> str | None:
-    """What Proposition 2 says of a finished run, in words; None where its summary does not tell.
-
-    Earlier versions evaluated it for every scheduler, and judged it by each device's dearest round.
-    """
-    bound = EnergyBound.from_summary(run.summary)
-    if bound is None or "v" not in run.summary["proposition2"]:
-        kind = SCHEDULERS.get(run.scheduler)
-        if kind is None:
-            return None
-        hard = run.config.get("hard_budget") is True
-        drift = issubclass(kind, DriftScheduler)
-        batteries = run.cell is not None and run.cell.config.battery_capacity_j is not None
-        reason = why_not_covered(run.scheduler, minimises_drift=drift, hard_budget=hard, batteries=batteries)
-        if reason is not None:
-            return f"{reason[0].upper()}{reason[1:]}."
-    if bound is None:
-        return None
-    return f"{bound} python -m reproduction bound says whether that is vacuous."
 
 
 def _repeatable(environment: Mapping[str, Any]) -> str:

@@ -254,9 +254,9 @@ def _cell(config: Table, devices: int, records: Sequence[dict[str, Any]]) -> Cel
         cell = Cell.build(from_table(CellConfig, radio), devices, seed)
     except (ConfigError, ValueError, OverflowError):
         return None
-    cpu_hz = cell.cpu_hz.copy()
+    cpu_hz = cell.hardware.cpu_hz.copy()
     for record in records:
         device, clock = record.get("device"), record.get("cpu_hz")
         if isinstance(device, int) and 0 <= device < devices and isinstance(clock, float) and math.isfinite(clock):
             cpu_hz[device] = clock
-    return replace(cell, cpu_hz=cpu_hz)
+    return replace(cell, hardware=replace(cell.hardware, cpu_hz=cpu_hz))

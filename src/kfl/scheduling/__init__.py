@@ -9,14 +9,10 @@ True
 """
 
 from kfl.scheduling.account import (
-    EnergyAccount,
-    EnergyBound,
     by_part,
     dominant,
     energy_parts,
-    proposition2_energy,
     round_energy,
-    why_not_covered,
 )
 from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
@@ -24,15 +20,14 @@ from kfl.scheduling.baselines import AllDevices, Ascend, Descend, FixedSet, Gree
 from kfl.scheduling.blocks import BlockSplit, in_blocks, round_to_blocks
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, UploadCurve
 from kfl.scheduling.dual import Dual
-from kfl.scheduling.horizon import Horizon, Problem, ScheduledRound, cell_problem, schedule
+from kfl.scheduling.horizon import Horizon, Problem, ScheduledRound, schedule
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
-from kfl.scheduling.problem_device import WholeDevice
 from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
 from kfl.scheduling.serve import by_reason, reachable, serve, share_floor, standing
 from kfl.scheduling.status import OUTCOMES, Status, describe
-from kfl.scheduling.uplink import DeviceUplink, Uplink, of_device
+from kfl.scheduling.uplink import ENERGY_PARTS, DeviceEnergyModel, Uplink
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
     scheduler.name: scheduler
@@ -41,6 +36,7 @@ SCHEDULERS: dict[str, type[Scheduler]] = {
 """Every scheduler by the word that selects it. Random-k is "uniform" with its `count`."""
 
 __all__ = [
+    "ENERGY_PARTS",
     "OUTCOMES",
     "SCHEDULERS",
     "AllDevices",
@@ -52,11 +48,9 @@ __all__ = [
     "CostCurve",
     "Decision",
     "Descend",
-    "DeviceUplink",
+    "DeviceEnergyModel",
     "DriftScheduler",
     "Dual",
-    "EnergyAccount",
-    "EnergyBound",
     "FixedSet",
     "FloatArray",
     "GreedyEnergy",
@@ -74,19 +68,15 @@ __all__ = [
     "Uniform",
     "Uplink",
     "UploadCurve",
-    "WholeDevice",
     "allocate",
     "by_part",
     "by_reason",
-    "cell_problem",
     "data_weight",
     "describe",
     "dominant",
     "drift_objective",
     "energy_parts",
     "in_blocks",
-    "of_device",
-    "proposition2_energy",
     "reachable",
     "read_problem",
     "round_energy",
@@ -95,6 +85,5 @@ __all__ = [
     "serve",
     "share_floor",
     "standing",
-    "why_not_covered",
     "write_problem",
 ]

@@ -25,7 +25,7 @@ absolute. `kfl.scheduling.as_printed` keeps it for comparison.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,7 +34,7 @@ from kfl.core.errors import ConfigError
 from kfl.scheduling._band import log_prices
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray
 from kfl.scheduling.status import Status
-from kfl.scheduling.uplink import DeviceUplink, Uplink
+from kfl.scheduling.uplink import DeviceEnergyModel, Uplink
 
 SHARE_TOLERANCE = 1e-12
 """How far rounding may push Σ θ above 1."""
@@ -115,12 +115,12 @@ class AllocationProblem:
             noise_w_per_hz=noise,
             gain=arrays["gain"],
             payload_bits=arrays["payload_bits"],
-            upload_time_s=arrays["upload_time_s"],
+            time_s=arrays["upload_time_s"],
             max_power_w=arrays["max_power_w"],
         )
         if not self.printed_model:
-            whole = {name: arrays[name] for name in _DEVICE_RULES}
-            uplink = DeviceUplink(**vars(uplink), **whole, once_j=np.zeros_like(arrays["gain"]))
+            device = DeviceEnergyModel(**{name: arrays[name] for name in _DEVICE_RULES})
+            uplink = replace(uplink, time_s=arrays["upload_time_s"] + arrays["fastest_s"], device=device)
         floor = np.maximum(uplink.power_floor(), arrays["share_floor"])
         return uplink, arrays["weight"], floor, included
 

@@ -79,7 +79,7 @@ def round_to_blocks(
     any energy stay unused.
 
     >>> one = np.ones(2)
-    >>> link = Uplink(1e6, 4e-21, np.array([1e-9, 1e-10]), one * 1e5, upload_time_s=one, max_power_w=one)
+    >>> link = Uplink(1e6, 4e-21, np.array([1e-9, 1e-10]), one * 1e5, time_s=one, max_power_w=one)
     >>> round_to_blocks(one / 2, 5, link).share
     array([0.2, 0.8])
     """

@@ -22,7 +22,7 @@ from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight
 from kfl.scheduling.serve import by_reason, decision_for, nobody_there, share_floor, standing
 from kfl.scheduling.status import Status
-from kfl.scheduling.uplink import DeviceUplink
+from kfl.scheduling.uplink import Uplink
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Dual(DriftScheduler):
             devices = Candidates.of(only.curve, floor, queue, worth[members])
             magnitude = float(np.sum(v * gamma * only.samples + queue * only.base_energy_j))
             positions, bound = _best_set(devices, magnitude)
-            tiny = self._tiny_price(state, only.take(positions), v * gamma)
+            tiny = self._tiny_price(self.small_price(state, seen), seen.uplink, only.take(positions), v * gamma)
             share, energy = _share_band(devices.take(positions), tiny)
         if not len(positions):
             return replace(_nobody(size, Status("nobody_worth")), lower_bound=bound)
@@ -73,13 +73,12 @@ class Dual(DriftScheduler):
         value = self.objective(state, observation, decision)
         return replace(decision, objective=value, lower_bound=min(bound, value))
 
-    def _tiny_price(self, state: SchedulerState, chosen: Observation, value: float) -> float:
+    def _tiny_price(self, tiny: float, uplink: Uplink | None, chosen: Observation, value: float) -> float:
         """ε, or less: sharing the band by q + ε costs at most ε Σ E_U, kept under 0.1 % of one device's worth.
 
         Where devices are whole it is ε: the joules that shares save are mostly within budgets, and worth a little gap.
         """
-        tiny = self.small_price(state, chosen)
-        if chosen.uplink is None or isinstance(chosen.uplink, DeviceUplink):
+        if uplink is None or chosen.uplink is None or not uplink.device.is_paper_model:
             return tiny
         total_j = float(np.sum(chosen.uplink.most_energy_j()))
         return min(tiny, 1e-3 * value * float(np.min(chosen.samples)) / total_j) if total_j > 0 else tiny

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,9 @@ from kfl.scheduling.account import energy_parts, round_energy
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.dual import Dual
-from kfl.scheduling.problem_device import WholeDevice, decided_by
 from kfl.scheduling.serve import outcomes
 from kfl.scheduling.status import OUTCOMES, Status
-from kfl.scheduling.uplink import DeviceUplink, Uplink
-from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
+from kfl.scheduling.uplink import ENERGY_PARTS, DeviceEnergyModel, Uplink
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +57,10 @@ class Problem:
     payload_bits: FloatArray
     deadline_s: FloatArray
     max_power_w: FloatArray
-    compute_time_s: FloatArray
-    """At the fastest clock, where a device can choose."""
+    device: DeviceEnergyModel
+    """What devices draw."""
     compute_energy_j: FloatArray
-    """At that clock."""
+    """At the fastest clock, where a device can choose."""
     budget_j: FloatArray
     """For all rounds together; infinite where there is none."""
     spent_j: FloatArray
@@ -72,8 +71,6 @@ class Problem:
     """What the scheduler remembers besides the queues."""
     notes: tuple[str, ...] = ()
     """What a reader of the file should know: a sentence each."""
-    device: WholeDevice | None = None
-    """What else whole devices draw; None for the printed model."""
 
     @property
     def size(self) -> int:
@@ -84,6 +81,11 @@ class Problem:
     def described(self) -> int:
         """How many rounds are described here."""
         return len(self.gain)
+
+    @cached_property
+    def compute_time_s(self) -> FloatArray:
+        """Seconds of computing at the fastest clock, where a device can choose."""
+        return np.asarray(np.broadcast_to(self.device.fastest_s, self.size))
 
     @property
     def too_slow(self) -> BoolArray:
@@ -97,11 +99,10 @@ class Problem:
             noise_w_per_hz=dbm_to_watt(self.noise_dbm_per_hz),
             gain=self.gain[index],
             payload_bits=self.payload_bits,
-            upload_time_s=self.deadline_s - self.compute_time_s,
+            time_s=self.deadline_s,
             max_power_w=self.max_power_w,
+            device=self.device,
         )
-        if self.device is not None:
-            uplink = self.device.uplink(uplink, self.compute_time_s, self.compute_energy_j)
         return Observation(
             round=self.round + index,
             seed=self.seed,
@@ -126,51 +127,6 @@ class Problem:
             memory=state.memory,
             notes=(),
         )
-
-
-def cell_problem(
-    radio: CellConfig,
-    devices: int,
-    rounds: int,
-    seed: int,
-    *,
-    flops: float,
-    payload_bits: float,
-    samples: float,
-    hard_budget: bool = False,
-) -> Problem:
-    """A cell with its devices placed and its channel drawn, as a problem for `schedule`.
-
-    >>> problem = cell_problem(CellConfig(), 20, 5, seed=0, flops=1.65e9, payload_bits=20480, samples=600)
-    >>> [len(one.devices) for one in schedule(problem).rounds]
-    [20, 0, 0, 3, 0]
-    """
-    cell = Cell.build(radio, devices, seed)
-    links = [cell.link_state(0, flops, payload_bits)]
-    while len(links) < rounds:
-        links.append(cell.link_state(len(links), flops, payload_bits, links[-1].fading))
-    first = links[0]
-    return Problem(
-        ids=tuple(f"d{device}" for device in range(devices)),
-        bandwidth_hz=radio.bandwidth_hz,
-        noise_dbm_per_hz=radio.noise_dbm_per_hz,
-        rounds=rounds,
-        round=0,
-        seed=seed,
-        hard_budget=hard_budget,
-        gain=np.stack([link.gain for link in links]),
-        available=np.ones((rounds, devices), dtype=bool),
-        samples=np.full(devices, float(samples)),
-        payload_bits=first.payload_bits,
-        deadline_s=np.full(devices, radio.deadline_s),
-        max_power_w=first.max_power_w,
-        compute_time_s=first.compute_time_s,
-        compute_energy_j=first.compute_energy_j,
-        budget_j=cell.budget_j(rounds),
-        spent_j=np.zeros(devices),
-        queue_j=np.zeros(devices),
-        device=WholeDevice.of_cell(cell, first),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,11 +154,11 @@ class ScheduledRound:
     clock_hz: FloatArray | None = None
     """Clocks of whole devices, NaN where only times are known. This and what follows is None in the printed model."""
     parts_j: Mapping[str, FloatArray] | None = None
-    """Where the joules went, by the words of `kfl.wireless.ENERGY_PARTS`."""
+    """Where the joules went, by the words of `ENERGY_PARTS`."""
     upload_by: NDArray[np.int8] | None = None
-    """What decided how long each upload takes, as positions in `kfl.scheduling.problem_device.UPLOAD_BY`."""
+    """What decided how long each upload takes, as positions in `kfl.scheduling.uplink.UPLOAD_BY`."""
     clock_by: NDArray[np.int8] | None = None
-    """What decided each clock, as positions in `kfl.scheduling.problem_device.CLOCK_BY`."""
+    """What decided each clock, as positions in `kfl.scheduling.uplink.CLOCK_BY`."""
 
     @property
     def energy_j(self) -> float:
@@ -252,7 +208,7 @@ def schedule(problem: Problem, scheduler: Scheduler | None = None) -> Horizon:
     """
     scheduler = Dual() if scheduler is None else scheduler
     taken, compute_j, upload_j = np.zeros(problem.size, np.int64), np.zeros(problem.size), np.zeros(problem.size)
-    parts_j = None if problem.device is None else {name: np.zeros(problem.size) for name in ENERGY_PARTS}
+    parts_j = None if problem.device.is_paper_model else {name: np.zeros(problem.size) for name in ENERGY_PARTS}
     rounds = []
     for one in play(problem, scheduler):
         taken, compute_j, upload_j = taken + one.decision.chosen, compute_j + one.compute_j, upload_j + one.upload_j
@@ -331,12 +287,12 @@ def _record(played: PlayedRound) -> ScheduledRound:
 def _whole_device(played: PlayedRound, chosen: NDArray[np.intp]) -> dict[str, Any]:
     """Clocks, energy by part, and what decided times and clocks; nothing in the printed model."""
     uplink, decision = played.observation.uplink, played.decision
-    if not isinstance(uplink, DeviceUplink):
+    if uplink is None or uplink.device.is_paper_model:
         return {}
     clock_hz = np.full(len(chosen), np.nan) if decision.clock_hz is None else decision.clock_hz[chosen]
     parts = energy_parts(played.observation, decision)
     run = (decision.compute_time_s[chosen], decision.upload_time_s[chosen], decision.power_w[chosen])
-    upload_by, clock_by = decided_by(uplink.take(chosen), *run)
+    upload_by, clock_by = uplink.take(chosen).decided_by(*run)
     return {
         "clock_hz": clock_hz,
         "parts_j": {name: energy_j[chosen] for name, energy_j in parts.items()},

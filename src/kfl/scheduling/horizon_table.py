@@ -30,10 +30,9 @@ from kfl.core.names import for_csv
 from kfl.core.text import shown
 from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.horizon import Horizon, ScheduledRound
-from kfl.scheduling.problem_device import CLOCK_BY, UPLOAD_BY
 from kfl.scheduling.problem_file import problem_table
 from kfl.scheduling.status import OUTCOMES, describe
-from kfl.wireless import ENERGY_PARTS
+from kfl.scheduling.uplink import CLOCK_BY, ENERGY_PARTS, UPLOAD_BY
 
 Row = dict[str, Any]
 
@@ -136,7 +135,7 @@ def never_schedulable(horizon: Horizon, named: int = 5) -> list[str]:
 def horizon_csv(horizon: Horizon) -> str:
     """The scheduled devices as CSV: one row for each device and round."""
     out = io.StringIO()
-    more = () if horizon.problem.device is None else _WHOLE_DEVICE
+    more = () if horizon.problem.device.is_paper_model else _WHOLE_DEVICE
     writer = csv.DictWriter(out, ("round", "id", *_SCHEDULED, *more), lineterminator="\n")
     writer.writeheader()
     for one in horizon.rounds:

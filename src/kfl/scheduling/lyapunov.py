@@ -38,7 +38,6 @@ from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight
 from kfl.scheduling.serve import by_reason, nobody_there, reachable, serve, standing
 from kfl.scheduling.status import Status
-from kfl.scheduling.uplink import DeviceUplink
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Lyapunov(DriftScheduler):
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """Algorithm 3 for one round."""
-        if self.as_printed and isinstance(observation.uplink, DeviceUplink):
+        if self.as_printed and observation.uplink is not None and not observation.uplink.device.is_paper_model:
             right = "false in a cell with whole devices: the printed rule is about the printed energy model"
             raise ConfigError("scheduler.as_printed", True, right)
         seen = self.limited(state, observation)

@@ -37,7 +37,6 @@ from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
-from kfl.scheduling.uplink import DeviceUplink
 
 LARGEST_WEIGHT = 1e30
 """Weights in what schedulers minimise are no larger: products with samples and joules must stay finite."""
@@ -158,8 +157,8 @@ class DriftScheduler(Scheduler):
 
     def small_price(self, state: SchedulerState, observation: Observation) -> float:
         """ε in joules of queue."""
-        whole = isinstance(observation.uplink, DeviceUplink)
-        return (self.device_epsilon if whole else self.epsilon) * typical_allowance_j(state.allowance_j)
+        paper = observation.uplink is None or observation.uplink.device.is_paper_model
+        return (self.epsilon if paper else self.device_epsilon) * typical_allowance_j(state.allowance_j)
 
 
 def drift_objective(

@@ -1,7 +1,7 @@
 """The fields of a problem file: what each means, what it may hold, and what holds when it is left out.
 
 This is the format's only description in code: reading checks against it, `kfl schedule --fields` prints it.
-Defaults of the cell are the paper's (`kfl.wireless.CellConfig`).
+Defaults of the cell are the paper's, as in `kfl.wireless.CellConfig`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ import numpy as np
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.suggest import nearest
 from kfl.scheduling.curve import BoolArray, FloatArray
-from kfl.wireless import CellConfig
-from kfl.wireless.device import MOST_POWER_W
-
-_CELL = CellConfig()
+from kfl.scheduling.uplink import MOST_POWER_W
 
 
 class ProblemError(KflError):
@@ -83,8 +80,8 @@ CELL_FIELDS = {
             "the whole uplink band B, shared by the scheduled devices",
             "a positive number of hertz",
             positive=True,
-            default=_CELL.bandwidth_hz,
-            shown_default=f"{_CELL.bandwidth_hz / 1e6:g} MHz",
+            default=5e6,
+            shown_default="5 MHz",
         ),
         Field(
             "noise_dbm_per_hz",
@@ -92,7 +89,7 @@ CELL_FIELDS = {
             _DECIBELS,
             -400.0,
             400.0,
-            default=_CELL.noise_dbm_per_hz,
+            default=-174.0,
         ),
         Field(
             "rounds",
@@ -153,9 +150,9 @@ DEVICE_FIELDS = {
             "computation and upload must end within this time",
             "a positive number of seconds",
             positive=True,
-            default=_CELL.deadline_s,
+            default=1.0,
         ),
-        Field("max_power_w", "largest transmit power", _AT_LEAST_ZERO, default=_CELL.max_power_w),
+        Field("max_power_w", "largest transmit power", _AT_LEAST_ZERO, default=1.0),
         Field("max_power_dbm", "the same in dBm", _DECIBELS, -400.0, 400.0, shown_default="max_power_w"),
         Field("compute_time_s", "time to compute before the upload", _AT_LEAST_ZERO, default=0.0),
         Field("compute_energy_j", "energy of that computation", _AT_LEAST_ZERO, default=0.0),
@@ -174,13 +171,13 @@ DEVICE_FIELDS = {
             "with flops: operations per clock cycle n",
             "a positive number",
             positive=True,
-            default=_CELL.flops_per_cycle,
+            default=4.0,
         ),
         Field(
             "power_coefficient",
             "with flops: κ, a cycle costs κ f² joule",
             _AT_LEAST_ZERO,
-            default=_CELL.power_coefficient,
+            default=1e-27,
         ),
         Field(
             "min_cpu_hz",
@@ -194,7 +191,7 @@ DEVICE_FIELDS = {
             "drawn while the processor computes, besides κ f³",
             _WATTS,
             most=MOST_POWER_W,
-            default=_CELL.static_power_w,
+            default=0.0,
         ),
         Field(
             "amplifier_efficiency",
@@ -202,14 +199,14 @@ DEVICE_FIELDS = {
             "above 0 and at most 1: radiated over drawn power",
             most=1.0,
             positive=True,
-            default=_CELL.amplifier_efficiency,
+            default=1.0,
         ),
         Field(
             "circuit_power_w",
             "drawn by the radio while it sends, besides the amplifier",
             _WATTS,
             most=MOST_POWER_W,
-            default=_CELL.circuit_power_w,
+            default=0.0,
         ),
         Field("min_power_w", "least radiated power while sending", _AT_LEAST_ZERO, default=0.0),
         Field("min_power_dbm", "the same in dBm", _DECIBELS, -400.0, 400.0, shown_default="min_power_w"),

@@ -27,7 +27,6 @@ from kfl.core.names import for_csv, for_json
 from kfl.scheduling._problem_text import Draft, draft_from_csv, draft_from_json
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.horizon import Problem
-from kfl.scheduling.problem_device import WholeDevice
 from kfl.scheduling.problem_fields import (
     CELL_FIELDS,
     DEVICE_FIELDS,
@@ -37,16 +36,19 @@ from kfl.scheduling.problem_fields import (
     refuse_both,
     refuse_wrong,
 )
-from kfl.wireless import compute_energy, compute_time
-from kfl.wireless.device import LARGEST_POWER_W
+from kfl.scheduling.uplink import LARGEST_POWER_W, DeviceEnergyModel
 
-_DRAWN = (
-    "static_power_w",
-    "amplifier_efficiency",
-    "circuit_power_w",
-    "tail_energy_j",
-    "receive_energy_j",
-)
+_DRAWN = {
+    "cpu_hz": "cpu_hz",
+    "min_cpu_hz": "min_cpu_hz",
+    "min_power_w": "min_power_w",
+    "static_power_w": "static_power_w",
+    "amplifier_efficiency": "amplifier_efficiency",
+    "circuit_power_w": "circuit_power_w",
+    "tail_energy_j": "tail_j",
+    "receive_energy_j": "receiving_j",
+}
+"""Fields of a file for which the paper's energy model has no use, with their names in `DeviceEnergyModel`."""
 
 
 def read_problem(source: str | Path, **changes: object) -> Problem:
@@ -123,14 +125,13 @@ def _assemble(draft: Draft) -> Problem:
         payload_bits=_pick(draft, "payload_bits"),
         deadline_s=_pick(draft, "deadline_s"),
         max_power_w=max_power_w,
-        compute_time_s=compute_s,
         compute_energy_j=compute_j,
         budget_j=budget_j,
         spent_j=spent_j,
         queue_j=_pick(draft, "queue_j"),
         memory={name: np.array(values, float) for name, values in top.get("memory", {}).items()},
         notes=(*draft.notes, *notes),
-        device=_whole_device(draft, max_power_w),
+        device=_device(draft, compute_s, compute_j, max_power_w),
     )
 
 
@@ -258,15 +259,18 @@ def _computation(draft: Draft) -> tuple[FloatArray, FloatArray]:
     flops = np.where(derived, _pick(draft, "flops", derived), 0.0)
     clock = np.where(derived, _pick(draft, "cpu_hz", derived), 1.0)
     cycle, kappa = _pick(draft, "flops_per_cycle"), _pick(draft, "power_coefficient")
-    time_s = compute_time(flops, clock * cycle, 1.0)
-    energy_j = compute_energy(kappa * flops / cycle, clock, 1.0, 1.0)
+    # Equations (10) and (11), with κ D C f² / n as cycles times joules per cycle.
+    with np.errstate(over="ignore"):
+        time_s, energy_j = flops / (clock * cycle), kappa * flops / cycle * clock**2
     _refuse_derived(draft, time_s, "compute_time_s")
     _refuse_derived(draft, energy_j, "compute_energy_j")
     return np.where(derived, time_s, _pick(draft, times[0])), np.where(derived, energy_j, _pick(draft, times[1]))
 
 
-def _whole_device(draft: Draft, max_power_w: FloatArray) -> WholeDevice | None:
-    """What devices draw besides the printed model; None where they draw nothing else."""
+def _device(
+    draft: Draft, compute_time_s: FloatArray, compute_energy_j: FloatArray, max_power_w: FloatArray
+) -> DeviceEnergyModel:
+    """What devices draw: time and energy at the fastest clock say everything about a processor but how slow it gets."""
     clocked = _given(draft, "cpu_hz") | ("cpu_hz" in draft.top)
     cpu_hz = np.where(clocked, _pick(draft, "cpu_hz", clocked), np.nan)
     own = _given(draft, "min_cpu_hz")
@@ -279,13 +283,20 @@ def _whole_device(draft: Draft, max_power_w: FloatArray) -> WholeDevice | None:
     min_power_w = _power(draft, "min_power")
     above = (min_power_w > 0) & (min_power_w >= max_power_w)
     _refuse_above(draft, "min_power_w", min_power_w, above, "below its max_power_w", max_power_w)
-    device = WholeDevice(
+    slower = np.where(min_cpu_hz < cpu_hz, cpu_hz / min_cpu_hz, 1.0)
+    return DeviceEnergyModel(
+        fastest_s=compute_time_s,
+        slowest_s=compute_time_s * slower,
+        work_j_s2=compute_energy_j * compute_time_s**2,  # κW³ = E t²
+        static_power_w=_pick(draft, "static_power_w"),
+        circuit_power_w=_pick(draft, "circuit_power_w"),
+        amplifier_efficiency=_pick(draft, "amplifier_efficiency"),
+        min_power_w=min_power_w,
+        tail_j=np.where(_pick(draft, "payload_bits") > 0, _pick(draft, "tail_energy_j"), 0.0),
+        receiving_j=_pick(draft, "receive_energy_j"),
         cpu_hz=cpu_hz,
         min_cpu_hz=min_cpu_hz,
-        min_power_w=min_power_w,
-        **{name: _pick(draft, name) for name in _DRAWN},
     )
-    return None if device.printed else device
 
 
 def _refuse_above(draft: Draft, name: str, values: FloatArray, above: BoolArray, right: str, limit: FloatArray) -> None:
@@ -366,9 +377,9 @@ def problem_table(problem: Problem) -> tuple[dict[str, Any], list[dict[str, Any]
     fixed = ("samples", "payload_bits", "deadline_s", "max_power_w", "compute_time_s", "compute_energy_j")
     for name in (*fixed, "budget_j", "spent_j", "queue_j"):
         columns[name] = getattr(problem, name).tolist()
-    if problem.device is not None:
-        for name in ("cpu_hz", "min_cpu_hz", "min_power_w", *_DRAWN):
-            columns[name] = getattr(problem.device, name).tolist()
+    if not problem.device.is_paper_model:
+        for name, own in _DRAWN.items():
+            columns[name] = np.broadcast_to(getattr(problem.device, own), problem.size).tolist()
     names = list(columns)
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     for row in rows:

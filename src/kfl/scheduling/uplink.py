@@ -1,29 +1,105 @@
-"""The shared band in one round, as a scheduler meets it: what the radio says of each device, and what a share costs it.
+"""The shared band in one round: what the radio says of each device, what a device draws, what a share costs it.
 
-`Uplink` is the printed model: a fixed clock, and the radiated power alone. `DeviceUplink` is the whole device
-(`kfl.wireless.device` names its parts), which can also choose its clock and how long it sends.
+`DeviceEnergyModel` says what a processor and a modem draw. The paper charges a processor at a fixed clock and the
+radiated power alone, the *paper's model*. A real processor may slow down and draws static power while it works; an
+amplifier wastes a part of what it draws; a radio's circuits draw power while it sends; and a connection costs energy to
+open, to listen to, and to keep for a while after the last packet. The energy of a device in a round has six parts:
+
+    computing    κ W³ / t_c²               W cycles in t_c seconds: the clock is W / t_c
+    static       p_s t_c
+    radiating    p t_u / η                 what the amplifier draws to radiate p for t_u seconds
+    circuits     p_c t_u
+    tail         E_0 + p_tail t_tail       once per round: opening the connection, and keeping it afterwards
+    receiving    p_r t_r                   while the broadcast is on the air
+
+`Uplink` joins it with the radio and chooses the cost curve.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from kfl.scheduling.curve import (
-    CostCurve,
-    FloatArray,
-    Index,
-    UploadCurve,
-    energy_scale,
-    min_share,
-    required_exponent,
-)
+from kfl.scheduling.arrays import ArrayRecord, PerDevice
+from kfl.scheduling.curve import CostCurve, FloatArray, UploadCurve, energy_scale, min_share, required_exponent
 from kfl.scheduling.device_curve import DeviceCurve
-from kfl.wireless import DeviceCosts, transmit_power
+
+ENERGY_PARTS = ("computing", "static", "radiating", "circuits", "tail", "receiving")
+"""Where the joules of a device go in a round."""
+UPLOAD_BY = {
+    "deadline": "all the time left",
+    "clock": "what a slower clock leaves of the time",
+    "circuits": "shorter, because circuits draw power",
+    "full_power": "as long as full power takes",
+    "least_power": "as long as the least power takes",
+    "nothing": "nothing to send",
+}
+"""What decided how long an upload takes, in words."""
+CLOCK_BY = {
+    "fixed": "fixed",
+    "slowest": "the slowest",
+    "static": "no slower, because static power would cost more",
+    "deadline": "as slow as the deadline allows",
+    "fastest": "the fastest",
+}
+"""What decided the clock of a device, in words."""
+LARGEST_POWER_W = 10.0
+"""More than any battery device radiates, a phone has 0.2 W: such powers are questioned."""
+MOST_POWER_W = 10_000.0
+"""No device draws more; a larger number is in milliwatts, or of another machine."""
+Codes = NDArray[np.int8]
+_UPLOAD, _CLOCK = tuple(UPLOAD_BY), tuple(CLOCK_BY)
+_SAME = 1e-9
+"""Relative difference up to which times and powers count as the same, as for deadlines."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceEnergyModel(ArrayRecord):
+    """What devices draw in a round; the defaults are the paper's model of devices that only send.
+
+    >>> DeviceEnergyModel(fastest_s=np.array([0.2, 0.4])).is_paper_model
+    True
+    >>> DeviceEnergyModel(fastest_s=np.array([0.2, 0.4]), slowest_s=np.array([0.2, 1.6])).is_paper_model
+    False
+    """
+
+    fastest_s: PerDevice = 0.0
+    """Seconds of the work at the fastest clock."""
+    slowest_s: PerDevice = 0.0
+    """Seconds of the work at the slowest clock; at most `fastest_s`: the clock is fixed."""
+    work_j_s2: PerDevice = 0.0
+    """κ W³: computing for t seconds takes this over t². The paper's model needs none: its joules are given."""
+    static_power_w: PerDevice = 0.0
+    """p_s, drawn while the processor computes."""
+    circuit_power_w: PerDevice = 0.0
+    """p_c, drawn while the radio sends."""
+    amplifier_efficiency: PerDevice = 1.0
+    """η: radiated power over what the amplifier draws for it."""
+    min_power_w: PerDevice = 0.0
+    """Least radiated power while sending."""
+    tail_j: PerDevice = 0.0
+    """Opening the connection, and the tail after the last packet; 0 for a device that has nothing to send."""
+    receiving_j: PerDevice = 0.0
+    """Listening to the broadcast."""
+    cpu_hz: PerDevice = float("nan")
+    """Fastest clock; NaN where only times are known."""
+    min_cpu_hz: PerDevice = float("nan")
+    """Slowest clock; NaN where only times are known."""
+
+    @cached_property
+    def is_paper_model(self) -> bool:
+        """Whether this is the paper's model for every device: a fixed clock, and the radiated power alone."""
+        drawn = (self.static_power_w, self.circuit_power_w, self.min_power_w, self.tail_j, self.receiving_j)
+        slowed = np.any(np.asarray(self.slowest_s) > np.asarray(self.fastest_s))
+        return not (slowed or np.any(np.asarray(self.amplifier_efficiency) != 1) or any(np.any(one) for one in drawn))
+
+    @property
+    def once_j(self) -> PerDevice:
+        """Joules once per round, whatever the share: tail and receiving."""
+        return self.tail_j + self.receiving_j
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,39 +111,73 @@ class Operation:
     upload_energy_j: FloatArray
     """All that the radio spends."""
     compute_time_s: FloatArray | None = None
-    """None, like what follows, where computing is the same whatever the share."""
+    """None, like what follows, in the paper's model, where computing is the same whatever the share."""
     compute_energy_j: FloatArray | None = None
     clock_hz: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Uplink:
-    """The shared band in one round, one entry per device: what the radio says, the least shares, the cost curves.
+class Uplink(ArrayRecord):
+    """The shared band in one round, one entry per device: what the radio says, what devices draw, the cost curves.
 
     >>> link = Uplink(bandwidth_hz=1e6, noise_w_per_hz=4e-21, gain=np.array([1e-9, 1e-11]),
-    ...               payload_bits=np.full(2, 1e6), upload_time_s=np.ones(2), max_power_w=np.ones(2))
+    ...               payload_bits=np.full(2, 1e6), time_s=np.ones(2), max_power_w=np.ones(2))
     >>> link.curve.energy_j(np.array([0.2, 0.8])).round(6)
     array([2.50e-05, 4.41e-04])
     >>> link.power_floor().round(4)
     array([0.0446, 0.0657])
+
+    Devices that may slow their clocks, and whose radios draw more than they radiate:
+
+    >>> from dataclasses import replace
+    >>> device = DeviceEnergyModel(fastest_s=0.5, slowest_s=2.0, work_j_s2=0.025, circuit_power_w=0.2)
+    >>> run = replace(link, payload_bits=np.full(2, 1e5), device=device).operation(np.array([0.2, 0.8]))
+    >>> bool((run.compute_time_s > 0.5).all()), bool((run.compute_time_s + run.upload_time_s <= 1).all())
+    (True, True)
     """
 
-    bandwidth_hz: float | FloatArray
-    noise_w_per_hz: float | FloatArray
+    bandwidth_hz: PerDevice
+    noise_w_per_hz: PerDevice
     gain: FloatArray
     """Channel power gain h_k, linear."""
     payload_bits: FloatArray
-    upload_time_s: FloatArray
-    """Time left for the upload, T_max − T_L. Zero or less: the device computes past the deadline."""
+    time_s: FloatArray
+    """Time for computing and sending, T_max less what the broadcast takes."""
     max_power_w: FloatArray
+    device: DeviceEnergyModel = DeviceEnergyModel()
+
+    @cached_property
+    def upload_time_s(self) -> FloatArray:
+        """Time left after computing at the fastest clock, T_max − T_L. Zero or less: past the deadline."""
+        return np.asarray(self.time_s - self.device.fastest_s)
 
     @cached_property
     def curve(self) -> CostCurve:
-        """The energy of each device's upload over its share."""
+        """The least joules beyond the fixed ones over each device's share."""
+        if not self.device.is_paper_model:
+            return self._device_curve
         time_s = np.maximum(self.upload_time_s, 0.0)
         heard = np.where(self.gain > 0, self.gain, 1.0)  # a device that is not heard has no share that is enough
         return UploadCurve.of(
             energy_scale(self.bandwidth_hz, self.noise_w_per_hz, time_s, heard), self._required_exponent
+        )
+
+    @cached_property
+    def _device_curve(self) -> DeviceCurve:
+        return DeviceCurve.of(
+            bandwidth_hz=self.bandwidth_hz,
+            noise_w_per_hz=self.noise_w_per_hz,
+            gain=self.gain,
+            payload_bits=self.payload_bits,
+            max_power_w=self.max_power_w,
+            min_power_w=self.device.min_power_w,
+            time_s=self.time_s,
+            fastest_s=self.device.fastest_s,
+            slowest_s=self.device.slowest_s,
+            work_j_s2=self.device.work_j_s2,
+            static_power_w=self.device.static_power_w,
+            circuit_power_w=self.device.circuit_power_w,
+            amplifier_efficiency=self.device.amplifier_efficiency,
         )
 
     @cached_property
@@ -81,192 +191,129 @@ class Uplink:
             return np.asarray(self.max_power_w * self.gain / (self.bandwidth_hz * self.noise_w_per_hz))
 
     def power_floor(self) -> FloatArray:
-        """θ^min from the power limit, constraint (25a); infinite where no share is enough, or no time is left."""
+        """Return θ^min, with which a device just finishes at the fastest clock and full power, constraint (25a).
+
+        Infinite where no share is enough, or no time is left.
+        """
         return min_share(self.snr, self._required_exponent)
 
     def power_w(self, share: ArrayLike) -> FloatArray:
-        """Equation (24): the power with which an upload ends exactly in time; infinite where none does."""
-        return transmit_power(
-            share, self.payload_bits, self.upload_time_s, self.gain, self.bandwidth_hz, self.noise_w_per_hz
-        )
+        """Return the radiated power at which a share costs least; infinite where no power is enough.
+
+        In the paper's model that is equation (24): the upload ends exactly in time.
+        """
+        if not self.device.is_paper_model:
+            return self._device_curve.operation(share)[2]
+        radio = (self.gain, self.bandwidth_hz, self.noise_w_per_hz)
+        return transmit_power(share, self.payload_bits, self.upload_time_s, *radio)
 
     def most_energy_j(self) -> FloatArray:
-        """Nobody can spend more on an upload: full power for all the time left."""
+        """Return the joules of full power for all the time left: no upload radiates more."""
         return np.asarray(self.max_power_w * self.upload_time_s)
 
     def energy_within_limits(self, share: FloatArray) -> FloatArray:
-        """What shares cost beyond the base, in joules; infinite where the power limit forbids them."""
-        power_w = self.power_w(share)
+        """Return what shares cost beyond the fixed joules; infinite where the power limit forbids them."""
         # A relative 1e-9: a share exactly at the limit must not fail by a rounding error.
+        if not self.device.is_paper_model:
+            floor = self.power_floor()
+            return np.where(share >= floor * (1 - 1e-9), self.curve.energy_j(np.maximum(share, floor)), np.inf)
+        power_w = self.power_w(share)
         able = (power_w < np.inf) & (power_w <= self.max_power_w * (1 + 1e-9))
         return np.where(able, power_w * self.upload_time_s, np.inf)
 
     def base_energy_j(self, compute_energy_j: FloatArray) -> FloatArray:
-        """Joules that no share changes, given those of computing at the fastest clock: the same here."""
-        return compute_energy_j
+        """Return the joules that no share changes: the cheapest computation, and what a round costs once.
 
-    def operation(self, share: FloatArray, energy_j: FloatArray | None = None) -> Operation:
-        """How devices with these shares run; `energy_j` is what they cost by the curve, where that is known."""
-        if energy_j is None:
-            power_w, time_s = self.power_w(share), np.where(share > 0, self.upload_time_s, 0.0)
-            return Operation(power_w, time_s, power_w * time_s)
-        power_w, time_s = self.transmission(share, energy_j)
-        return Operation(power_w, time_s, energy_j)
-
-    def transmission(self, share: FloatArray, energy_j: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Power in watts and duration in seconds of an upload with these shares, which costs these joules.
-
-        By Proposition 1 an upload takes all the time left.
+        In the paper's model these are `compute_energy_j`, the joules of computing at the only clock.
         """
-        time_s = np.where(self.upload_time_s > 0, self.upload_time_s, 1.0)
-        return np.asarray(energy_j / time_s), np.where(share > 0, self.upload_time_s, 0.0)
-
-    def take(self, index: Index) -> Self:
-        """Some of the devices."""
-        return replace(self, **{name: values[index] for name, values in self._arrays().items()})
-
-    def rows(self) -> Self:
-        """The same problems as a plain batch: arrays (..., n) become (m, n)."""
-        return replace(self, **{name: values.reshape(-1, values.shape[-1]) for name, values in self._arrays().items()})
-
-    def _arrays(self) -> dict[str, FloatArray]:
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: values for name, values in arrays.items() if np.ndim(values)}
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceUplink(Uplink):
-    """The uplink of whole devices: they may slow their clocks, and their radios draw more than they radiate.
-
-    `upload_time_s` is the time left after computing at the fastest clock, and `power_floor` the share with which a
-    device just finishes at that clock and full power.
-
-    >>> one = np.ones(2)
-    >>> link = DeviceUplink(bandwidth_hz=1e6, noise_w_per_hz=4e-21, gain=np.array([1e-9, 1e-11]),
-    ...                     payload_bits=1e5 * one, upload_time_s=0.5 * one, max_power_w=one, fastest_s=0.5 * one,
-    ...                     slowest_s=2 * one, work_j_s2=0.025 * one, static_power_w=0 * one,
-    ...                     circuit_power_w=0.2 * one, amplifier_efficiency=0.4 * one, min_power_w=0 * one,
-    ...                     once_j=0 * one)
-    >>> run = link.operation(np.array([0.2, 0.8]))
-    >>> bool((run.compute_time_s > 0.5).all()), bool((run.compute_time_s + run.upload_time_s <= 1).all())
-    (True, True)
-    """
-
-    fastest_s: FloatArray
-    """Seconds of the work at the fastest clock."""
-    slowest_s: FloatArray
-    """Seconds of the work at the slowest clock; `fastest_s` where the clock is fixed."""
-    work_j_s2: FloatArray
-    """κ W³: computing for t seconds takes this over t²."""
-    static_power_w: FloatArray
-    """p_s, drawn while the processor computes."""
-    circuit_power_w: FloatArray
-    """p_c, drawn while the radio sends."""
-    amplifier_efficiency: FloatArray
-    """η."""
-    min_power_w: FloatArray
-    """Least radiated power while sending."""
-    once_j: FloatArray
-    """Tail and receiving: once per round, whatever the share."""
-    receiving_j: FloatArray | float = 0.0
-    """What of `once_j` is receiving."""
-    cpu_hz: FloatArray | float = float("nan")
-    """Fastest clock; NaN where only times are known."""
-
-    @cached_property
-    def curve(self) -> DeviceCurve:
-        """The least joules beyond the cheapest computation over each device's share."""
-        return DeviceCurve.of(
-            bandwidth_hz=self.bandwidth_hz,
-            noise_w_per_hz=self.noise_w_per_hz,
-            gain=self.gain,
-            payload_bits=self.payload_bits,
-            max_power_w=self.max_power_w,
-            min_power_w=self.min_power_w,
-            time_s=self.upload_time_s + self.fastest_s,
-            fastest_s=self.fastest_s,
-            slowest_s=self.slowest_s,
-            work_j_s2=self.work_j_s2,
-            static_power_w=self.static_power_w,
-            circuit_power_w=self.circuit_power_w,
-            amplifier_efficiency=self.amplifier_efficiency,
-        )
-
-    def power_w(self, share: ArrayLike) -> FloatArray:
-        """The radiated power at which a share costs least."""
-        return self.curve.operation(share)[2]
-
-    def most_energy_j(self) -> FloatArray:
-        """Full power for all the time left after computing at the fastest clock, beyond the cheapest computation."""
-        sending_w = self.max_power_w / self.amplifier_efficiency + self.circuit_power_w
-        fastest_j = self._computing_j(self.fastest_s) + self.static_power_w * self.fastest_s
-        return np.asarray(sending_w * self.upload_time_s + fastest_j - self.curve.base_j)
-
-    def energy_within_limits(self, share: FloatArray) -> FloatArray:
-        """What shares cost beyond the base, in joules; infinite below the least share."""
-        floor = self.power_floor()
-        return np.where(share >= floor * (1 - 1e-9), self.curve.energy_j(np.maximum(share, floor)), np.inf)
-
-    def base_energy_j(self, compute_energy_j: FloatArray) -> FloatArray:
-        """The cheapest computation, and what a round costs once."""
-        return np.asarray(self.curve.base_j + self.once_j)
+        if self.device.is_paper_model:
+            return compute_energy_j
+        return np.broadcast_to(self._device_curve.base_j + self.device.once_j, np.shape(self.gain))
 
     def operation(self, share: FloatArray, energy_j: FloatArray | None = None) -> Operation:
-        """The clock, times and powers at which the shares cost least."""
-        compute_s, upload_s, power_w = self.curve.operation(share)
+        """Return how devices run at which the shares cost least.
+
+        `energy_j` is what the shares cost by the curve, where that is known. By Proposition 1 an upload takes all the
+        time left in the paper's model.
+        """
+        if not self.device.is_paper_model:
+            return self._device_operation(share)
+        upload_s = np.where(share > 0, self.upload_time_s, 0.0)
+        if energy_j is None:
+            power_w = self.power_w(share)
+            return Operation(power_w, upload_s, power_w * upload_s)
+        power_w = np.asarray(energy_j / np.where(self.upload_time_s > 0, self.upload_time_s, 1.0))
+        return Operation(power_w, upload_s, energy_j)
+
+    def _device_operation(self, share: FloatArray) -> Operation:
+        """Return the clock, times and powers at which the shares cost least."""
+        compute_s, upload_s, power_w = self._device_curve.operation(share)
         parts = self.parts_j(compute_s, upload_s, power_w)
         with np.errstate(divide="ignore", invalid="ignore"):
-            slower = np.where(compute_s > 0, self.fastest_s / compute_s, 1.0)
+            slower = np.where(compute_s > 0, self.device.fastest_s / compute_s, 1.0)
         return Operation(
             power_w,
             upload_s,
-            parts["radiating"] + parts["circuits"] + self.once_j,
+            parts["radiating"] + parts["circuits"] + self.device.once_j,
             compute_s,
             parts["computing"] + parts["static"],
-            np.asarray(self.cpu_hz * slower),
+            np.asarray(self.device.cpu_hz * slower),
         )
-
-    def transmission(self, share: FloatArray, energy_j: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Power in watts and duration in seconds of an upload with these shares."""
-        _, upload_s, power_w = self.curve.operation(share)
-        return power_w, upload_s
 
     def parts_j(
         self, compute_time_s: FloatArray, upload_time_s: FloatArray, power_w: FloatArray
     ) -> dict[str, FloatArray]:
-        """Where the joules go, by the words of `kfl.wireless.device.ENERGY_PARTS`."""
-        size = np.shape(compute_time_s)
-        receiving_j = np.broadcast_to(self.receiving_j, size)
+        """Return where the joules go, by the words of `ENERGY_PARTS`, from times and radiated power."""
+        device, size = self.device, np.shape(compute_time_s)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            computing = np.where(np.asarray(device.work_j_s2) > 0, device.work_j_s2 / compute_time_s**2, 0.0)
         return {
-            "computing": self._computing_j(compute_time_s),
-            "static": self.static_power_w * compute_time_s,
-            "radiating": power_w * upload_time_s / self.amplifier_efficiency,
-            "circuits": self.circuit_power_w * upload_time_s,
-            "tail": np.broadcast_to(self.once_j - receiving_j, size),
-            "receiving": receiving_j,
+            "computing": computing,
+            "static": device.static_power_w * compute_time_s,
+            "radiating": power_w * upload_time_s / device.amplifier_efficiency,
+            "circuits": device.circuit_power_w * upload_time_s,
+            "tail": np.broadcast_to(device.tail_j, size),
+            "receiving": np.broadcast_to(device.receiving_j, size),
         }
 
-    def _computing_j(self, time_s: FloatArray) -> FloatArray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(self.work_j_s2 > 0, self.work_j_s2 / time_s**2, 0.0)
+    def decided_by(
+        self, compute_time_s: FloatArray, upload_time_s: FloatArray, power_w: FloatArray
+    ) -> tuple[Codes, Codes]:
+        """Return what decided how long each upload takes, and each clock, as positions in `UPLOAD_BY`, `CLOCK_BY`."""
+        device = self.device
+        early = compute_time_s + upload_time_s < self.time_s * (1 - _SAME)
+        slowed = compute_time_s > device.fastest_s * (1 + _SAME)
+        upload = np.where(early, _UPLOAD.index("circuits"), np.where(slowed, _UPLOAD.index("clock"), 0))
+        least_w = np.asarray(device.min_power_w)
+        upload = np.where((least_w > 0) & (power_w <= least_w * (1 + _SAME)), _UPLOAD.index("least_power"), upload)
+        upload = np.where(power_w >= self.max_power_w * (1 - _SAME), _UPLOAD.index("full_power"), upload)
+        upload = np.where(self.payload_bits > 0, upload, _UPLOAD.index("nothing"))
+        clock = np.where(early, _CLOCK.index("static"), _CLOCK.index("deadline"))
+        clock = np.where(compute_time_s >= device.slowest_s * (1 - _SAME), _CLOCK.index("slowest"), clock)
+        clock = np.where(slowed, clock, _CLOCK.index("fastest"))
+        free = np.asarray(device.slowest_s) > device.fastest_s
+        return upload.astype(np.int8), np.where(free, clock, _CLOCK.index("fixed")).astype(np.int8)
 
 
-def of_device(uplink: Uplink, fastest_s: FloatArray, device: DeviceCosts, reserved_s: float = 0.0) -> DeviceUplink:
-    """The uplink of whole devices, from that of the printed model and what else is known of them.
+def transmit_power(
+    share: ArrayLike,
+    payload_bits: ArrayLike,
+    upload_time_s: ArrayLike,
+    gain: ArrayLike,
+    bandwidth_hz: PerDevice,
+    noise_w_per_hz: PerDevice,
+) -> FloatArray:
+    """Return p = (θ B N_0 / h) (2^(Q q / (T_U θ B)) − 1), equation (24): the power that ends exactly in time.
 
-    `fastest_s` is the time of computing at the fastest clock, `reserved_s` that of the broadcast.
+    Infinite where no power does: no time, no share, no gain, or more than a float can hold.
+
+    >>> float(transmit_power(0.5, 2.0, 1.0, 3.0, 2.0, 1.0))
+    1.0
     """
-    receiving_j = device.receive_power_w * reserved_s
-    return DeviceUplink(
-        **{field.name: getattr(uplink, field.name) for field in fields(Uplink)},
-        fastest_s=fastest_s,
-        slowest_s=device.slowest_s,
-        work_j_s2=device.work_j_s2,
-        static_power_w=device.static_power_w,
-        circuit_power_w=device.circuit_power_w,
-        amplifier_efficiency=device.amplifier_efficiency,
-        min_power_w=device.min_power_w,
-        once_j=device.tail_j + receiving_j,
-        receiving_j=receiving_j,
-        cpu_hz=device.cpu_hz,
-    )
+    band_hz = np.asarray(share, float) * bandwidth_hz
+    bits, time_s, gain = np.asarray(payload_bits, float), np.asarray(upload_time_s, float), np.asarray(gain, float)
+    possible = (band_hz > 0) & (time_s > 0) & (gain > 0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        exponent = bits * np.log(2.0) / (time_s * band_hz)
+        power_w = band_hz * noise_w_per_hz / gain * np.expm1(exponent)
+    return np.where(bits == 0, 0.0, np.where(possible, power_w, np.inf))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.experiment.traces import can_be_asked
-from kfl.scheduling import Decision, Observation, Status, Uplink, of_device
+from kfl.scheduling import Decision, Observation, Status
 
 if TYPE_CHECKING:
     from kfl.algorithms import Upload
@@ -185,7 +185,7 @@ def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> O
     """What the server knows when a round starts."""
     table, experiment = fleet.table, fleet.experiment
     available = fleet.available(state, link) & can_be_asked(experiment, state.round)
-    uplink, nothing = None if link is None else known_uplink(link), np.zeros(table.size)
+    uplink, nothing = None if link is None else link.uplink, np.zeros(table.size)
     base_j = nothing if link is None or uplink is None else uplink.base_energy_j(link.compute_energy_j)
     battery_j, empty, capacity_j = table.budget_j - state.compute_energy_j - state.upload_energy_j, None, None
     if state.batteries is not None and link is not None:
@@ -200,7 +200,7 @@ def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> O
         seed=experiment.seed,
         samples=table.samples,
         available=available,
-        compute_time_s=nothing if link is None else link.compute_time_s,
+        compute_time_s=nothing if uplink is None else np.asarray(uplink.device.fastest_s),
         base_energy_j=base_j,
         battery_j=battery_j,
         hard_budget=experiment.hard_budget,
@@ -208,21 +208,6 @@ def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> O
         empty=empty,
         capacity_j=capacity_j,
     )
-
-
-def known_uplink(link: LinkState) -> Uplink:
-    """The uplink as the server knows it: without the true gains."""
-    uplink = Uplink(
-        bandwidth_hz=link.bandwidth_hz,
-        noise_w_per_hz=link.noise_w_per_hz,
-        gain=link.gain,
-        payload_bits=link.payload_bits,
-        upload_time_s=link.upload_time_s,
-        max_power_w=link.max_power_w,
-    )
-    if link.device is None:
-        return uplink
-    return of_device(uplink, link.compute_time_s, link.device, link.reserved_s)
 
 
 def finite(states: Sequence[State]) -> list[bool]:

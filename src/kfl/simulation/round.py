@@ -14,7 +14,7 @@ import numpy as np
 
 from kfl.algorithms.sums import summation_of
 from kfl.engine import RoundKey
-from kfl.scheduling import Decision, DeviceUplink, Status, energy_parts, in_blocks, round_energy
+from kfl.scheduling import Decision, Status, energy_parts, in_blocks, round_energy
 from kfl.simulation.fleet import Conditions, Fleet, FloatArray, IntArray, Replies
 from kfl.simulation.logs import RoundLog
 from kfl.simulation.state import RunState
@@ -182,7 +182,7 @@ def radio_facts(state: RunState, conditions: Conditions, decision: Decision, rep
     link, chosen = conditions.link, np.flatnonzero(decision.chosen).tolist()
     if link is None:
         return {}
-    gain, true_gain = _of(link.gain, chosen), _of(link.true_gain, chosen)
+    gain, true_gain = _of(link.uplink.gain, chosen), _of(link.true_gain, chosen)
     return {
         "gain": gain,
         "true_gain": () if true_gain == gain else true_gain,
@@ -201,7 +201,8 @@ def _whole_device(
 
     A device that spent less than planned, or more, did so in all parts alike.
     """
-    if not isinstance(conditions.observation.uplink, DeviceUplink) or decision.clock_hz is None:
+    uplink = conditions.observation.uplink
+    if uplink is None or uplink.device.is_paper_model or decision.clock_hz is None:
         return {}
     planned = energy_parts(conditions.observation, decision)
     compute_j, upload_j = round_energy(decision)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kfl.core.units import dbm_to_watt
-from kfl.wireless.device import LARGEST_POWER_W
+from kfl.scheduling.uplink import LARGEST_POWER_W
 
 if TYPE_CHECKING:
     from kfl.simulation.world import World

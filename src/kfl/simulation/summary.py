@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.experiment.faults import RAN_DRY
-from kfl.scheduling import EnergyAccount, proposition2_energy, why_not_covered
 from kfl.simulation.logs import RoundLog, totals
 
 if TYPE_CHECKING:
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from kfl.wireless import Batteries
 
 FloatArray = NDArray[np.float64]
-MOST_ENTRIES = 20_000_000
-"""Rounds × devices up to which every joule is laid out in one array; larger runs skip Proposition 2."""
 
 
 def summarise(fleet: Fleet, state: RunState, logs: Sequence[RoundLog], wall_s: float) -> dict[str, Any]:
@@ -53,7 +49,7 @@ def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
         records.append(
             {
                 **facts,
-                **({} if cell is None else cell.hardware(device)),
+                **({} if cell is None else cell.describe(device)),
                 "flops": float(table.flops[device]),
                 "bits_up": float(table.bits_up[device]),
                 "bits_down": float(table.bits_down[device]),
@@ -71,29 +67,19 @@ def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
 
 
 def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
-    """Who is over budget, and what Proposition 2 says of a run that it covers; empty without a radio or a budget."""
+    """How much of the budgets was used, and who is over its own; empty without a radio or a budget."""
     budget_j = fleet.table.budget_j
-    if fleet.cell is None or fleet.harvests or len(logs) * len(budget_j) > MOST_ENTRIES:
+    if fleet.cell is None or fleet.harvests:
         return {}
-    account = energy_account(logs, budget_j)
-    used = account.energy_j.sum(axis=0) / budget_j
-    facts: dict[str, Any] = {
+    spent_j = np.zeros(len(budget_j))
+    for log in logs:
+        spent_j[list(log.devices)] += np.add(log.compute_energy_j, log.upload_energy_j)
+    used = spent_j / budget_j
+    return {
         "devices_over_budget": int((used > 1 + 1e-9).sum()),
         "largest_use_of_budget": float(used.max()),
         "mean_use_of_budget": float(used.mean()),
     }
-    asked, samples = fleet.experiment, fleet.table.samples
-    weights = asked.scheduler.drift_weights(budget_j, asked.rounds, samples)
-    reason = why_not_covered(
-        asked.scheduler.name,
-        minimises_drift=weights is not None,
-        hard_budget=asked.hard_budget,
-        batteries=fleet.cell.config.battery_capacity_j is not None,
-    )
-    if weights is not None and reason is None and np.isfinite(budget_j).all():
-        v, gamma = weights
-        facts["proposition2"] = {**asdict(proposition2_energy(account, samples, v, gamma[: len(logs)])), "v": v}
-    return facts
 
 
 def battery_facts(state: RunState, logs: Sequence[RoundLog]) -> dict[str, Any]:
@@ -124,12 +110,3 @@ def battery_record(batteries: Batteries | None, device: int) -> dict[str, Any]:
         "wasted_j": float(batteries.wasted_j[device]),
         "empty_rounds": int(batteries.empty_rounds[device]),
     }
-
-
-def energy_account(logs: Sequence[RoundLog], budget_j: FloatArray) -> EnergyAccount:
-    """Every joule of a run, one row per round and one column per device."""
-    compute_j, upload_j = np.zeros((2, len(logs), len(budget_j)))
-    for row, log in enumerate(logs):
-        compute_j[row, list(log.devices)] = log.compute_energy_j
-        upload_j[row, list(log.devices)] = log.upload_energy_j
-    return EnergyAccount(compute_j, upload_j, budget_j)

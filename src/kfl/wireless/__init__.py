@@ -7,10 +7,13 @@
 True
 """
 
+from kfl.scheduling import ENERGY_PARTS
 from kfl.wireless.battery import Batteries
-from kfl.wireless.cell import (
-    Cell,
-    LinkState,
+from kfl.wireless.cell import Cell, LinkState
+from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, gauss_markov, path_gain
+from kfl.wireless.channels import CHANNELS, MOBILITIES
+from kfl.wireless.config import CellConfig
+from kfl.wireless.costs import (
     broadcast_time,
     compute_energy,
     compute_time,
@@ -20,11 +23,8 @@ from kfl.wireless.cell import (
     upload_energy,
     upload_time,
 )
-from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, gauss_markov, path_gain
-from kfl.wireless.channels import CHANNELS, MOBILITIES
-from kfl.wireless.config import CellConfig
-from kfl.wireless.device import ENERGY_PARTS, DeviceCosts
 from kfl.wireless.gain_trace import GainTrace
+from kfl.wireless.hardware import Hardware
 from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, Sun
 from kfl.wireless.mobility import Mobility, Motion, NoMobility, place_devices, points_in_cell
 from kfl.wireless.presets import PRESET_SOURCES, PRESETS, Preset, Sourced
@@ -44,10 +44,10 @@ __all__ = [
     "CellConfig",
     "Channel",
     "ConstantHarvest",
-    "DeviceCosts",
     "Fading",
     "GainTrace",
     "Gains",
+    "Hardware",
     "Harvest",
     "HarvestTrace",
     "LinkState",

@@ -18,7 +18,7 @@ from kfl.core.units import dbm_to_watt
 from kfl.wireless.battery import check_battery
 from kfl.wireless.channel import Channel
 from kfl.wireless.channels import CHANNELS, MOBILITIES
-from kfl.wireless.device import check_device, is_printed
+from kfl.wireless.hardware import PAPER_MODEL, check_device
 from kfl.wireless.harvest import HARVESTS, Harvest, NoHarvest
 from kfl.wireless.mobility import Mobility, NoMobility
 from kfl.wireless.rayleigh import Rayleigh
@@ -138,7 +138,7 @@ class CellConfig(Fields):
         >>> CellConfig().printed_model, CellConfig(circuit_power_w=0.5).printed_model
         (True, False)
         """
-        return is_printed(self)
+        return all(getattr(self, name) == value for name, value in PAPER_MODEL.items())
 
     @property
     def period_s(self) -> float:

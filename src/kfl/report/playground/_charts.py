@@ -12,9 +12,9 @@ from kfl.report.chart import Chart, axis, line, numbers, table
 from kfl.report.measures import part_ink, part_mark
 from kfl.report.playground._model import JudgedRound, Play
 from kfl.report.words import percent, quantity
-from kfl.scheduling import OUTCOMES, DeviceUplink, describe
-from kfl.scheduling.problem_device import CLOCK_BY, UPLOAD_BY, decided_by
+from kfl.scheduling import OUTCOMES, describe
 from kfl.scheduling.serve import CANNOT
+from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY
 
 WORDS = tuple(OUTCOMES.values())
 KINDS = (("scheduled", "@c1"), ("not chosen", "@muted"), ("could not take part", "@c2"))
@@ -121,7 +121,7 @@ def shares_chart(play: Play, index: int) -> Chart:
             "data": [
                 _bar(part, names, energy_j[order], part_mark(part), f"{part} %{{y:.3~g}} [[y]]")
                 for part, energy_j in one.parts_j.items()
-                if play.problem.device is None or energy_j.any()
+                if play.problem.device.is_paper_model or energy_j.any()
             ],
             "layout": {
                 "barmode": "stack",
@@ -131,9 +131,9 @@ def shares_chart(play: Play, index: int) -> Chart:
         },
     }
     clock_hz = one.decision.clock_hz
-    if play.problem.device is not None and clock_hz is not None:
+    if clock_hz is not None:
         views |= _times_and_clocks(one, names, order, across)
-    clocks = () if play.problem.device is None or clock_hz is None else (clock_hz,)
+    clocks = () if clock_hz is None else (clock_hz,)
     columns = ("device", "share", "power", *(["clock"] if clocks else []), *one.parts_j, "queue before")
     rows = [
         (
@@ -181,12 +181,12 @@ def _times_and_clocks(
 def _decided_sentence(one: JudgedRound, order: NDArray[np.intp]) -> str:
     """What decided the times and clocks of whole devices."""
     uplink, decision = one.observation.uplink, one.decision
-    if not isinstance(uplink, DeviceUplink):
+    if uplink is None or uplink.device.is_paper_model:
         return ""
     run = (decision.compute_time_s[order], decision.upload_time_s[order], decision.power_w[order])
     told = []
     for what, every, codes in zip(
-        ("Upload time", "Clock"), (UPLOAD_BY, CLOCK_BY), decided_by(uplink.take(order), *run), strict=True
+        ("Upload time", "Clock"), (UPLOAD_BY, CLOCK_BY), uplink.take(order).decided_by(*run), strict=True
     ):
         counts = np.bincount(codes, minlength=len(every))
         words = [f"{words} ({count})" for words, count in zip(every.values(), counts, strict=True) if count]
@@ -247,7 +247,7 @@ def energy_chart(play: Play) -> Chart:
             "layout": _over_rounds("virtual queue before the round", over, si="J"),
         },
     }
-    if play.problem.device is not None:
+    if not play.problem.device.is_paper_model:
         views["By part"] = {"data": _stacked(play, x), "layout": _over_rounds("energy of all devices", over, si="J")}
     spent, budget = float(compute[-1] + upload[-1]), float(allowed[-1])
     summary = (

@@ -16,7 +16,6 @@ from kfl.scheduling import (
     DriftScheduler,
     Dual,
     FloatArray,
-    cell_problem,
     data_weight,
     drift_objective,
     energy_parts,
@@ -48,11 +47,8 @@ class Play:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.problem = cell_problem(
-            settings.radio,
-            settings.devices,
+        self.problem = self.cell.problem(
             settings.rounds,
-            settings.seed,
             flops=settings.flops,
             payload_bits=settings.payload_bits,
             samples=settings.samples,
@@ -104,7 +100,7 @@ class Play:
         )
 
     def _parts(self, one: PlayedRound) -> dict[str, FloatArray]:
-        if self.problem.device is None:
+        if self.problem.device.is_paper_model:
             return {"computing": one.compute_j, "sending": one.upload_j}
         return energy_parts(one.observation, one.decision)
 
@@ -113,7 +109,11 @@ class Play:
         """Where the joules of each device went so far, without parts that took nothing."""
         names = self.rounds[0].parts_j if self.rounds else ()
         sums = {name: np.asarray(np.sum([one.parts_j[name] for one in self.rounds], axis=0)) for name in names}
-        return sums if self.problem.device is None else {name: joules for name, joules in sums.items() if joules.any()}
+        return (
+            sums
+            if self.problem.device.is_paper_model
+            else {name: joules for name, joules in sums.items() if joules.any()}
+        )
 
     @property
     def compute_j(self) -> FloatArray:

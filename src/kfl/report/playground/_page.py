@@ -91,7 +91,7 @@ def cards(play: Play, index: int) -> list[tuple[str, str, str]]:
 def sentence(play: Play, index: int) -> str:
     """What to see, in words."""
     one = play.rounds[index]
-    whole = play.problem.device is not None
+    whole = not play.problem.device.is_paper_model
     sentences = [by_part(play.parts_j) if whole else dominant(play.compute_j, play.upload_j)]
     slow = int(play.problem.too_slow.sum())
     if slow:
@@ -149,13 +149,14 @@ def python_code(settings: Settings) -> str:
     return f"""\
 from dataclasses import replace
 
-from kfl.scheduling import {kind}, cell_problem, schedule
-from kfl.wireless import PRESETS
+from kfl.scheduling import {kind}, schedule
+from kfl.wireless import PRESETS, Cell
 
 radio = {radio}
-problem = cell_problem(
-    radio, devices={settings.devices}, rounds={settings.rounds}, seed={settings.seed},
-    flops={settings.flops!r}, payload_bits={settings.payload_bits!r}, samples={settings.samples!r}{hard},
+cell = Cell.build(radio, devices={settings.devices}, seed={settings.seed})
+problem = cell.problem(
+    rounds={settings.rounds}, flops={settings.flops!r}, payload_bits={settings.payload_bits!r},
+    samples={settings.samples!r}{hard},
 )
 horizon = schedule(problem, {kind}({given}))
 
