@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kfl.cli.demo import METHODS
 from kfl.cli.demo_words import account, columns, learnt, lines_of, not_learnt, seeds_of
 from kfl.cli.main import main as kfl
-from kfl.comparison.entries import summarise_rows
+from kfl.comparison.presets import DEMO as METHODS
+from kfl.comparison.rows import summarise_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "demo"

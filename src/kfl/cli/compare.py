@@ -69,7 +69,7 @@ DESCRIPTION = f"""Compare anything on the same seeds: one table with paired inte
 
 Every other option of kfl run applies to all alike; a field that only some algorithms or schedulers have applies to
 those. Asked again, a comparison runs only what is missing: more seeds, another algorithm. Without any of the options
-above, KFL is compared with the three that share nothing; with --twins alone, {len(UPLOADING)} methods with the twins."""
+above, KFL is compared with the three that share nothing; with --twins alone, {len(UPLOADING)} methods with twins."""
 
 
 @dataclass(frozen=True)
@@ -312,8 +312,8 @@ def show_search(found: Comparison, folder: Path, command: str) -> None:
             **({"condition": condition} if condition else {}),
             "searched": dict(outcome.trial.changed),
             "seeds": list(found.search_seeds),
+            "accuracy": list(outcome.reached),
             "mean": outcome.accuracy.mean,
-            "finished": outcome.finished,
         }
         for (condition, label), some in found.outcomes.items()
         for outcome in some

@@ -80,6 +80,10 @@ def asked_entries(
         tables += [("", label, table) for label, table in combinations(asked, base).items()]
     tables += [("", label, table) for label, table in _labelled_tables(entry, file)]
     labels = [label for _, label, _ in tables]
+    places = [(condition, label) for condition, label, _ in tables]
+    for place in places:
+        if places.count(place) > 1:
+            raise ConfigError("entry", place[1], "a label of its own; another entry has it")
     tuned = {} if settings is None else read_settings(settings, labels)
     every = [table for _, _, table in tables]
     return [
@@ -150,7 +154,7 @@ def _varied(texts: Sequence[str]) -> dict[str, list[Any]]:
     found = {}
     for text in texts:
         name, _, values = text.partition("=")
-        name = name.strip().lstrip("-").replace("-", "_")
+        name = name.strip().lstrip("-")
         words = [value.strip() for value in values.split(",") if value.strip()]
         if not name or not words:
             raise ConfigError("vary", text, "FIELD=VALUE,VALUE with an option of kfl run, such as scheduler.v=0.01,0.1")

@@ -115,7 +115,7 @@ def vary(base: Experiment, fields_of: Mapping[str, Sequence[Any]]) -> dict[str, 
     >>> list(vary(base, {"algorithm": ["kfl", "local"], "algorithm.knowledge_weight": [0.1, 1]}))
     ['kfl knowledge_weight=0.1', 'kfl knowledge_weight=1', 'local']
     """
-    tables = combinations({name.replace("-", "_"): list(values) for name, values in fields_of.items()}, base)
+    tables = combinations(fields_of, base)
     return {label: with_fields(base, table) for label, table in tables.items()}
 
 
@@ -149,7 +149,7 @@ def has_field(name: str, table: Mapping[str, Any], base: Experiment) -> bool:
         return True
     word = table.get(part)
     cls = type(getattr(base, part)) if word is None else _class_named(part, word)
-    return rest.partition(".")[0] in {field.name for field in fields(cls)}
+    return rest.partition(".")[0].replace("-", "_") in {field.name for field in fields(cls)}
 
 
 def _class_named(part: str, word: Any) -> type[Any]:

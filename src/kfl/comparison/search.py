@@ -66,8 +66,13 @@ class Outcome:
 
     trial: Trial
     accuracy: Spread
-    finished: int | None = None
-    """How many of its runs have a result; None for all. The others diverged, and count as wrong everywhere."""
+    reached: tuple[float | None, ...] = ()
+    """By seed. None is for a run that diverged, which counts as wrong everywhere."""
+
+    @property
+    def finished(self) -> int:
+        """How many of its runs have a result."""
+        return sum(accuracy is not None for accuracy in self.reached)
 
 
 def refuse_reported_seeds(seeds: Sequence[int], allowed: bool) -> None:
@@ -165,8 +170,7 @@ def _two_digits(rate: float) -> float:
 
 def judge(trial: Trial, accuracies: Sequence[float | None]) -> Outcome:
     """The outcome of a trial. A run without a result diverged, and counts as wrong everywhere."""
-    finished = sum(accuracy is not None for accuracy in accuracies)
-    return Outcome(trial, spread([accuracy or 0.0 for accuracy in accuracies]), finished)
+    return Outcome(trial, spread([accuracy or 0.0 for accuracy in accuracies]), tuple(accuracies))
 
 
 def best(outcomes: Sequence[Outcome]) -> Outcome:

@@ -75,13 +75,13 @@ def test_an_own_class_is_tuned_then_compared_with_what_was_found(capsys):
     found = lines(Path("c"))
     assert [(line["label"], line["seed"]) for line in found[-2:]] == [("my_algo:Mine", 0), ("my_algo:Mine", 1)]
     assert found[-1]["settings"]["knowledge_weight"] == tuned["my_algo:Mine"]["knowledge_weight"]
-    runs = json.loads(Path("c/comparison.json").read_text())
-    assert runs["reference"] == "local"
-    for label, entry in runs["entries"].items():
+    study = json.loads(Path("c/study.json").read_text())
+    assert study["reference"] == "local"
+    for entry in study["entries"]:
         assert set(entry["runs"]) == {"0", "1"}
-        for name in entry["runs"].values():
-            config = tomllib.loads(Path("c", name, "config.toml").read_text())
-            assert config["algorithm"]["name"] == label
+        for digest in entry["runs"].values():
+            (run,) = Path("c").glob(f"*-{digest}")
+            assert tomllib.loads((run / "config.toml").read_text())["algorithm"]["name"] == entry["label"]
 
 
 def test_schedulers_stand_side_by_side_each_with_its_own_fields(capsys):
