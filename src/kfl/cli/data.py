@@ -37,8 +37,8 @@ class ShowOptions:
 class DownloadOptions:
     """What `kfl data download` takes."""
 
-    dataset: Annotated[Downloadable, tyro.conf.Positional]
-    """Dataset to download."""
+    dataset: Annotated[Downloadable, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """Dataset to download, such as cifar10."""
     data_dir: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder to put it in. Default: KFL_DATA_DIR, else the user's data folder."""
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
 
 from kfl.cli.checkup import Finding, look
@@ -19,6 +19,18 @@ from kfl.core.terminal import tell, tell_json
 
 DESCRIPTION = """What is installed, which processor is used, where data was found, and what to do about what is missing.
 Nothing is changed. Exit status: 0 when kfl can run, 2 when it cannot."""
+
+
+@dataclass(frozen=True)
+class DoctorArgs:
+    """What `kfl doctor` takes."""
+
+    json: bool = False
+    """Print everything as JSON, for programs."""
+
+
+ARGS = DoctorArgs
+"""For `kfl completion`."""
 
 MARKS = {"ok": "✓", "absent": "–", "broken": "✗"}
 PLAIN_MARKS = {"ok": "ok", "absent": "--", "broken": "!!"}
@@ -38,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options. Not by tyro, which may be what is missing."""
+    """Return the parser of the options; not tyro's, which may be what is missing."""
     made = argparse.ArgumentParser("kfl doctor", description=DESCRIPTION)
     made.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
     return made

@@ -104,6 +104,8 @@ def serve_safely(address: str, arguments: Sequence[str]) -> int:
     """Call the command at `module:name`; every expected error becomes one sentence and an exit status."""
     try:
         return serve(address, arguments)
+    except SystemExit as end:  # tyro's, after help or an explanation
+        return end.code if isinstance(end.code, int) else 2
     except KflError as problem:
         return _fail(str(problem), problem.exit_status)
     except KeyboardInterrupt:

@@ -7,25 +7,27 @@ defaults: flags override them.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import os
 import re
-import warnings
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import fields, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
 from kfl.algorithms import ALGORITHMS
-from kfl.cli.arguments import Grammar, Option, read_options
-from kfl.cli.help import help_text
-from kfl.core.errors import ConfigError
+from kfl.cli.values import VALUES
+from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
-from kfl.core.terminal import tell_exactly
-from kfl.data import DATASETS, short_name
+from kfl.core.suggest import MEANT, nearest
+from kfl.data import short_name
 from kfl.experiment import DataSettings, Experiment
 from kfl.scheduling import SCHEDULERS
 from kfl.wireless import (
@@ -56,11 +58,18 @@ ConfigFile = Annotated[
         help="TOML file that describes the experiment, such as config.toml of a run folder. Flags override it.",
     ),
 ]
-SchedulerName = Annotated[str, tyro.conf.arg(name="scheduler", metavar="NAME", help="Who takes part in each round.")]
+AlgorithmName = Annotated[
+    str, tyro.conf.arg(name="algorithm", metavar="NAME", help=f"How devices learn: {', '.join(ALGORITHMS)}.")
+]
+SchedulerName = Annotated[
+    str, tyro.conf.arg(name="scheduler", metavar="NAME", help=f"Who takes part in each round: {', '.join(SCHEDULERS)}.")
+]
 RadioName = Annotated[
     str,
     tyro.conf.arg(
-        name="radio", metavar="NAME", help="The cell: auto is the paper's cell for the dataset, none is no radio."
+        name="radio",
+        metavar="NAME",
+        help=f"The cell: auto is the paper's cell for the dataset, none is no radio, or {', '.join(PRESETS)}.",
     ),
 ]
 FadingName = Annotated[
@@ -109,53 +118,137 @@ Quiet = Annotated[
     tyro.conf.arg(aliases=("-q",), help="Print only the result, no progress."),
 ]
 
-only_parser: ContextVar[bool] = ContextVar("only_parser", default=False)
-"""Set by `kfl completion`, which asks every command for its options: `parse` then raises `ParserFound`."""
+list_options: ContextVar[bool] = ContextVar("list_options", default=False)
+"""Set by `kfl completion`, which asks every command for its options: `parse` then raises `OptionsListed`."""
 
 
-class ParserFound(Exception):  # noqa: N818  # it carries an answer and is not an error
-    """The parser of a command, handed out in place of parsing."""
+class OptionsListed(Exception):  # noqa: N818  # it carries an answer and is not an error
+    """The options of a command, handed out in place of parsing."""
 
-    def __init__(self, parser: Any) -> None:
+    def __init__(self, cls: type[Any], default: Any) -> None:
         super().__init__()
-        self.parser: Any = parser  # argparse's, or tyro's copy of it
+        self.cls, self.default = cls, default
 
 
 def parse(cls: type[T], arguments: Sequence[str], prog: str, description: str, default: T | None = None) -> T:
-    """Parse arguments into a dataclass: help that a person can read, and one sentence for a wrong word."""
-    extra: dict[str, Any] = {} if default is None else {"default": default}
-    extra |= {"prog": prog, "description": description}
-    config = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff)
-    with warnings.catch_warnings():  # tyro would rather keep it to itself, but offers nothing else to list options
-        warnings.simplefilter("ignore", DeprecationWarning)
-        parser: Any = tyro.extras.get_parser(cls, config=config, **extra)
-    if only_parser.get():
-        raise ParserFound(parser)
-    options = read_options(parser)
-    if {"-h", "--help"} & set(arguments):
-        tell_exactly(help_text(prog, description, options, NAMES) + "\n")
-        raise SystemExit(0)
-    words = Grammar(prog, options, NAMES, lambda flag: _elsewhere(flag, arguments, options)).checked(arguments)
-    parsed: T = tyro.cli(cls, args=words, config=config, **extra)
+    """Parse the words of a command into a dataclass.
+
+    Args:
+        cls: The dataclass; every field is an option, with the string below it as help.
+        arguments: The words after the command.
+        prog: The command, such as `kfl run`.
+        description: What its help begins with.
+        default: The values of options that are not given; the defaults of the fields if None.
+
+    Returns:
+        An instance of the dataclass.
+
+    Raises:
+        KflError: Some words belong to no option; the sentence says what was probably meant.
+        SystemExit: Help was asked for, or a value cannot be read (status 2, with tyro's explanation).
+    """
+    if list_options.get():
+        raise OptionsListed(cls, default)
+    given: dict[str, Any] = {} if default is None else {"default": default}
+    parsed: T
+    parsed, unknown = tyro.cli(
+        cls,
+        args=arguments,
+        prog=prog,
+        description=description,
+        config=(tyro.conf.AvoidSubcommands,),
+        registry=VALUES,
+        return_unknown_args=True,
+        **given,
+    )
+    if unknown:
+        raise KflError(_about_unknown(unknown, prog, flags_of(cls, default)))
     return parsed
 
 
-def _elsewhere(flag: str, arguments: Sequence[str], options: Sequence[Option]) -> str:
-    """Of which other algorithms, schedulers or models a flag is an option; empty where of none."""
-    head, _, field = flag.removeprefix("--").rpartition(".")
-    registry = REGISTRIES.get(head, {})
-    owners = [
-        name
-        for name, kind in registry.items()
-        if field.removeprefix("no-").replace("-", "_") in {own.name for own in fields(kind)}
-    ]
-    if not owners:
-        return ""
-    if not any(option.flag.startswith(f"--{head}") for option in options):
-        return "an option of kfl run"
-    chosen = peek(arguments, head) or next((option.default for option in options if option.flag == f"--{head}"), "")
-    here = f"; --{head} is {chosen}" if chosen else ""
-    return f"an option of {' and '.join([', '.join(owners[:-1]), owners[-1]] if owners[1:] else owners)}{here}"
+@dataclass(frozen=True)
+class Flag:
+    """An option of a command, or an argument without a dash."""
+
+    name: str
+    """As it is typed, such as --algorithm.learning-rate; in capitals without a dash."""
+    hint: Any
+    """Its type."""
+    metavar: str
+    help: str
+    """The first sentence of its help."""
+    paired: bool = True
+    """Whether a switch can also be turned off."""
+
+    @property
+    def opposite(self) -> str:
+        """The flag that turns a switch off, such as --algorithm.no-memory; empty where there is none."""
+        head, dot, last = self.name.lstrip("-").rpartition(".")
+        return f"--{head}{dot}no-{last}" if self.hint is bool and self.paired else ""
+
+    @property
+    def positional(self) -> bool:
+        """Whether it is an argument without a dash."""
+        return not self.name.startswith("-")
+
+
+def flags_of(cls: type[Any], default: Any = None, prefix: str = "") -> list[Flag]:
+    """The options that the fields of a dataclass are, those of its parts included."""
+    found = []
+    hints, docs = get_type_hints(cls, include_extras=True), field_docs(cls)
+    for field in fields(cls):
+        hint: Any = hints[field.name]
+        notes: list[Any] = []
+        if get_origin(hint) is Annotated:
+            hint, *notes = get_args(hint)
+        named: Any = next((note for note in notes if hasattr(note, "metavar")), None)  # tyro.conf.arg
+        name = field.name if named is None or named.name is None else named.name
+        value = getattr(default, field.name, None if field.default is MISSING else field.default)
+        if is_dataclass(value) or is_dataclass(hint):
+            part = type(value) if is_dataclass(value) else hint
+            found += flags_of(part, value, f"{prefix}{name}." if name else prefix)
+            continue
+        metavar = "" if named is None else named.metavar or ""
+        text = docs.get(field.name, "") if named is None or not named.help else named.help
+        flag = (metavar or name.upper()) if tyro.conf.Positional in notes else f"--{prefix}{name}".replace("_", "-")
+        first = " ".join(text.split()).partition(". ")[0].rstrip(".")
+        found.append(Flag(flag, hint, metavar, first, tyro.conf.FlagCreatePairsOff not in notes))
+    return found
+
+
+def field_docs(cls: type[Any]) -> dict[str, str]:
+    """The strings below the fields of a dataclass and of those it inherits from."""
+    found: dict[str, str] = {}
+    for kind in reversed([kind for kind in cls.__mro__ if is_dataclass(kind)]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(tree, ast.ClassDef)
+        for node, after in itertools.pairwise(tree.body):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(after, ast.Expr):
+                found[node.target.id] = str(ast.literal_eval(after.value))
+    return found
+
+
+def _about_unknown(words: Sequence[str], prog: str, flags: Sequence[Flag]) -> str:
+    """The sentence about words that belong to no option."""
+    known = [name for flag in flags if not flag.positional for name in (flag.name, flag.opposite) if name]
+    unknown = [word.partition("=")[0] for word in words if word.startswith("-")]
+    if not unknown:
+        return f"{prog} does not know what {words[0]!r} is for; {prog} --help lists its options."
+    told = ", ".join(f"{word}{_meant(word, known)}" for word in unknown)
+    return f"{prog} does not know {told}; {prog} --help lists its options."
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    """What a flag was probably meant to be, in brackets: an option of the command, or of another algorithm's."""
+    last = {name.rpartition(".")[2].lstrip("-"): name for name in reversed(known)}
+    wanted = word.lstrip("-")
+    head, _, field = wanted.rpartition(".")
+    others = [name for name, kind in REGISTRIES.get(head, {}).items() if field.replace("-", "_") in field_docs(kind)]
+    if others:
+        return f" (an option of --{head} {', '.join(others)})"
+    near = None if head else nearest(wanted, last, MEANT)
+    near = nearest(wanted, [name[2:] for name in known]) if near is None else near
+    return "" if near is None else f" (did you mean {last.get(near, f'--{near}')}?)"
 
 
 def starting_point(arguments: Sequence[str]) -> Experiment:
@@ -204,7 +297,7 @@ def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Exper
         if word is not None:
             models[field] = kind.from_plain(word, f"radio.{field}")
     for option, (field, trace) in TRACES.items():
-        path = peek(arguments, option) or peek(arguments, option.replace("-", "_"))
+        path = peek(arguments, option)
         if path is None:
             continue
         named, before = models.get(field), getattr(cell, field)
@@ -228,10 +321,13 @@ def peek(arguments: Sequence[str], name: str) -> str | None:
     """The value of one option before the rest is parsed; the last one counts."""
     found = None
     for index, word in enumerate(arguments):
-        if word == f"--{name}" and index + 1 < len(arguments):
+        flag, equals, value = word.partition("=")
+        if flag.replace("_", "-") != f"--{name}".replace("_", "-"):
+            continue
+        if equals:
+            found = value
+        elif index + 1 < len(arguments):
             found = arguments[index + 1]
-        elif word.startswith(f"--{name}="):
-            found = word.partition("=")[2]
     return found
 
 
@@ -253,16 +349,6 @@ REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     **{f"radio.{field}": kind.registry() for field, kind in MODELS.items()},
 }
 """Words that choose something with options of its own, and what there is to choose from."""
-
-NAMES: dict[str, Sequence[str]] = {
-    "--algorithm": ALGORITHM_NAMES,
-    "--algorithms": ALGORITHM_NAMES,
-    "--scheduler": SCHEDULER_NAMES,
-    "--radio": RADIO_NAMES,
-    **{f"--radio.{field}": tuple(kind.registry()) for field, kind in MODELS.items()},
-    "--dataset": tuple(DATASETS),
-}
-"""The names that help shows for options whose type does not tell them."""
 
 LONGEST_RANGE = 100_000
 

@@ -12,6 +12,7 @@ import tyro
 
 from kfl.cli.interrupt import GentleStop
 from kfl.cli.options import (
+    AlgorithmName,
     ConfigFile,
     DataDir,
     Device,
@@ -59,8 +60,7 @@ class RunArgs:
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Run folder to write. Default: a new one under runs/."""
     data_dir: DataDir = None
-    algorithm_name: Annotated[str, tyro.conf.arg(name="algorithm", metavar="NAME")] = "kfl"
-    """How devices learn."""
+    algorithm_name: AlgorithmName = "kfl"
     scheduler_name: SchedulerName = "uniform"
     radio_name: RadioName = "auto"
     fading_name: FadingName = "rayleigh"
@@ -72,9 +72,9 @@ class RunArgs:
     precision: Precision = "float32"
     deterministic: bool = False
     """Use only deterministic algorithms on a GPU; slower. A CPU is always deterministic."""
-    no_baseline: bool = False
+    no_baseline: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """No effect: training alone is no longer run beside; kfl compare --twins does that."""
-    no_models: bool = False
+    no_models: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Do not keep the devices' models in the run folder; kfl export needs them."""
     track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()
     """Log the run to tensorboard, mlflow or wandb as well, separated by commas; each is an extra of kfl."""

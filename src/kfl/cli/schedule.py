@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from kfl.cli.options import SchedulerName, parse, peek
+from kfl.cli.values import YES_NO
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.terminal import tell_exactly
 from kfl.experiment import Experiment
@@ -56,13 +57,13 @@ class ScheduleOptions:
     """Write the problem of the next round here (.json or .csv)."""
     save: Annotated[Path | None, _option("FILE")] = None
     """Write the result here: .json as --json prints it, .csv one row per scheduled device and round."""
-    bandwidth_hz: Annotated[float | None, _option("FLOAT")] = None
+    bandwidth_hz: Annotated[float | None, _option("X")] = None
     """The uplink band, in place of what the file says."""
-    deadline_s: Annotated[float | None, _option("FLOAT")] = None
+    deadline_s: Annotated[float | None, _option("X")] = None
     """The deadline of devices without their own, in place of what the file says."""
-    rounds: Annotated[int | None, _option("INT")] = None
+    rounds: Annotated[int | None, _option("N")] = None
     """The horizon that budgets are for, in place of what the file says."""
-    hard_budget: Annotated[bool | None, tyro.conf.arg(help_behavior_hint="")] = None
+    hard_budget: Annotated[bool | None, tyro.conf.arg(metavar="yes|no", help_behavior_hint="")] = None
     """Whether nobody may spend more than its battery holds, in place of what the file says."""
     example: Annotated[Literal["json", "csv", "modem"] | None, _option("{json,csv,modem}")] = None
     """Print a problem to start from, and stop; modem: one whose devices have a real modem and a clock to slow."""
@@ -96,12 +97,13 @@ def _plain(text: str) -> str:
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:
-    """The arguments with `--example` alone written as `--example json`."""
-    words = list(arguments)
-    if "--example" in words:
-        following = words.index("--example") + 1
-        if not set(words[following : following + 1]) & set(EXAMPLES):
-            words.insert(following, "json")
+    """The arguments with the values of options that can stand alone: `--example json` and `--hard-budget yes`."""
+    words = ["--hard-budget=no" if word in ("--no-hard-budget", "--no_hard_budget") else word for word in arguments]
+    for flag, usual, others in (("--example", "json", EXAMPLES), ("--hard-budget", "yes", YES_NO)):
+        if flag in words:
+            following = words.index(flag) + 1
+            if not set(words[following : following + 1]) & {*others, "none"}:
+                words.insert(following, usual)
     return words
 
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from kfl.core.errors import ConfigError
-from kfl.core.fields import MEANT
 from kfl.core.parse import parse_toml, read_toml
-from kfl.core.suggest import did_you_mean
+from kfl.core.suggest import MEANT, did_you_mean
 
 T = TypeVar("T")
 Table = dict[str, Any]

@@ -7,42 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from kfl.core.errors import ConfigError
-from kfl.core.suggest import did_you_mean
-
-MEANT = {
-    "alpha": "dirichlet_alpha",
-    "batch": "batch_size",
-    "bs": "batch_size",
-    "cell": "radio",
-    "clients": "devices",
-    "num_clients": "devices",
-    "n_clients": "devices",
-    "num_devices": "devices",
-    "nodes": "devices",
-    "comm_rounds": "rounds",
-    "communication_rounds": "rounds",
-    "global_rounds": "rounds",
-    "num_rounds": "rounds",
-    "n_rounds": "rounds",
-    "data": "dataset",
-    "epochs": "local_steps",
-    "local_epochs": "local_steps",
-    "hidden": "widths",
-    "hidden_size": "widths",
-    "lam": "knowledge_weight",
-    "lambda_": "knowledge_weight",
-    "lr": "learning_rate",
-    "method": "algorithm",
-    "strategy": "algorithm",
-    "network": "model",
-    "partition": "split",
-    "power_dbm": "max_power_dbm",
-    "bandwidth": "bandwidth_hz",
-    "deadline": "deadline_s",
-    "budget": "budget_j_per_round",
-    "clients_per_round": "count",
-}
-"""Other people's words for fields."""
+from kfl.core.suggest import MEANT, did_you_mean
 
 
 class Fields:

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
-from kfl.core.fields import MEANT, Fields
+from kfl.core.fields import Fields
 from kfl.core.lazy import import_class
 from kfl.core.randomness import stream
-from kfl.core.suggest import nearest
+from kfl.core.suggest import MEANT, nearest
 from kfl.core.text import several
 from kfl.data import (
     DATASETS,
