@@ -55,7 +55,7 @@ def execute(
     store = Store.open(folder, shard.file)
     todo = wanted(figures, scale)
     todo = {name: todo[name] for name in shard.part(list(todo))}
-    run_missing(store, todo, execution or Execution(), on_progress=on_progress, more=_budget)
+    run_missing(store, todo, execution or Execution(keep_runs=False), on_progress=on_progress, more=_budget)
     gone = [name for name in todo if store.has_diverged(name, todo[name].digest())]
     if gone:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""

@@ -246,7 +246,7 @@ def test_a_summary_on_the_terminal(tmp_path, capsys):
         nobody = tuple(replace(log, devices=(), status=Status.note(name)) for log in history.rounds)
         for rounds in (history.rounds, nobody):
             found = replace(history, rounds=rounds, summary=history.summary | counts, devices=records)
-            print_summary(experiment, found, found, tmp_path / name.replace("/", "-"))
+            print_summary(experiment, found, tmp_path / name.replace("/", "-"))
         display = ManyDisplay(name)
         display.on_progress(Progress(name, 1, 2, 3, 6, problem=name))
         shown = capsys.readouterr()

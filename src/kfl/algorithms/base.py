@@ -78,7 +78,7 @@ class Algorithm(Fields, ABC):
     predicts_alone: ClassVar[bool] = True
     """True where a device's predictions depend on its own state only: an idle one need not be tested again."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None
-    """The field that `kfl tune` searches beside the learning rate, and the values it tries; None for none."""
+    """The field that `kfl compare --search` searches beside the learning rate, and the values it tries; None for none."""
     style: ClassVar[PlotStyle | None] = None
     """Its line in plots; None for one that follows from its name."""
 

@@ -81,9 +81,9 @@ def asked_entries(
     tables += [("", label, table) for label, table in _labelled_tables(entry, file)]
     labels = [label for _, label, _ in tables]
     places = [(condition, label) for condition, label, _ in tables]
-    for place in places:
-        if places.count(place) > 1:
-            raise ConfigError("entry", place[1], "a label of its own; another entry has it")
+    for one in places:
+        if places.count(one) > 1:
+            raise ConfigError("entry", one[1], "a label of its own; another entry has it")
     tuned = {} if settings is None else read_settings(settings, labels)
     every = [table for _, _, table in tables]
     return [

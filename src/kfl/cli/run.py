@@ -83,8 +83,6 @@ class RunArgs:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, run, print."""
-    from kfl.runner import RunOptions
-
     start = starting_point(arguments)
     shown = with_radio_fields(start, arguments)
     default = RunArgs(shown, algorithm_name=start.algorithm.name, **names_of(start, shown))
@@ -93,6 +91,8 @@ def main(arguments: Sequence[str]) -> int:
     experiment = with_devices_of_data(experiment, options.data_dir)
     experiment.validate()
     folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
+    from kfl.runner import RunOptions  # PyTorch, which help texts do not need
+
     how = RunOptions(
         data_dir=options.data_dir,
         device=options.device,
@@ -156,10 +156,10 @@ been interrupted. For a finished run, only the summary is shown."""
 
 def resume(arguments: Sequence[str]) -> int:
     """Parse, continue, print."""
+    options = parse(ResumeArgs, arguments, "kfl resume", RESUME)
     from kfl.runfolder import load_experiment
     from kfl.runner import RunOptions
 
-    options = parse(ResumeArgs, arguments, "kfl resume", RESUME)
     experiment = load_experiment(options.folder)
     how = replace(RunOptions.load(options.folder), data_dir=options.data_dir, device=options.device)
     if options.track:

@@ -52,6 +52,8 @@ class Run:
     label: str
     condition: str
     experiment: Experiment
+    trial: str = ""
+    """Of a search, what this run tries."""
 
     @property
     def name(self) -> str:
@@ -60,8 +62,8 @@ class Run:
         >>> Run("kfl", "", Experiment(seed=3)).name
         'kfl, seed 3'
         """
-        place = f"{self.condition}, " if self.condition else ""
-        return f"{place}{self.label}, seed {self.experiment.seed}"
+        words = [self.condition, self.label, self.trial, f"seed {self.experiment.seed}"]
+        return ", ".join(word for word in words if word)
 
 
 Entries = Mapping[str, Experiment] | Iterable[Entry]

@@ -231,6 +231,10 @@ def run_many(
     experiments = [settled(experiment, how) for experiment in experiments]
     for experiment in experiments:
         experiment.validate()
+    paths = run_paths(experiments, Path(folder))
+    open_runs = {path: one for path, one in zip(paths, experiments, strict=True) if not _holds(path, one)}
+    if len(open_runs) > 1:
+        check_first(next(iter(open_runs.values())), how)
     with watching_many(progress, on_progress) as tell:
         return play_all(experiments, Path(folder), how, tell)
 
@@ -254,8 +258,6 @@ def play_all(
         for path, experiment in unique.items()
         if not _holds(path, experiment)
     ]
-    if len(jobs) > 1 and how.ray is None:  # the machines of a cluster have what this one may not
-        _check_first(jobs[0])
     ledger = _Ledger(unique, {job.path for job in jobs}, on_progress)
     if jobs:
         how.pool().play(jobs, ledger.tell)
@@ -320,12 +322,16 @@ def _holds(path: Path, experiment: Experiment) -> bool:
     return is_finished(path) and load_run(path)[0].identity() == experiment.identity()
 
 
-def _check_first(job: Job) -> None:
-    """Build one world here, so that what is wrong for all runs, such as missing data, is reported once and at once."""
+def check_first(experiment: Experiment, how: Execution) -> None:
+    """Build one world here, so that what is wrong for all runs, such as missing data, is reported once and at once.
+
+    The machines of a cluster have what this one may not.
+    """
+    if how.ray is not None:
+        return
     from kfl.simulation.world import build_world
 
-    how = job.options
-    build_world(job.experiment, dataset=job.dataset, data_dir=how.data_dir, device=how.device, precision=how.precision)
+    build_world(experiment, dataset=how.dataset, data_dir=how.data_folder, device=how.device, precision=how.precision)
 
 
 class _Ledger:

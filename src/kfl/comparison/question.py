@@ -21,7 +21,7 @@ from kfl.comparison.entries import (
     with_seeds,
     zero_upload_twins,
 )
-from kfl.comparison.execution import Execution, RunsFailedError, play_all, run_paths, settled
+from kfl.comparison.execution import Execution, RunsFailedError, check_first, play_all, run_paths, settled
 from kfl.comparison.records import class_facts, record
 from kfl.comparison.result import Comparison, best_outcomes
 from kfl.comparison.search import Search, equal_trials
@@ -81,13 +81,15 @@ def compare(
     asked = Question.of(entries, seeds, how, reference=reference, twins=twins, search=search)
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as where:
         store = ResultStore.open(where, how.shard)
-        store.write_plan(asked.plan(store))  # before the first run
         if asked.trials:
-            trials = [replace_trial(entry, trial) for entry, trial in asked.trials]
-            play(store, with_seeds(trials, asked.search_seeds), replace(how, keep_runs=False), on_progress)
+            trials = [
+                replace(run, trial=trial.name)
+                for entry, trial in asked.trials
+                for run in with_seeds([replace_trial(entry, trial)], asked.search_seeds)
+            ]
+            play(store, asked.plan(store), trials, replace(how, keep_runs=False), on_progress)
         plan = asked.plan(store)
-        store.write_plan(plan)
-        play(store, with_seeds(asked.chosen(store), asked.seeds), how, on_progress)
+        play(store, plan, with_seeds(asked.chosen(store), asked.seeds), how, on_progress)
         return replace(Comparison.of(plan, store), folder=None if folder is None else Path(folder))
 
 
@@ -249,8 +251,8 @@ def split_unfit(entries: Sequence[Entry], how: Execution) -> tuple[list[Entry], 
     return [entry for entry in entries if entry.label not in problems], problems
 
 
-def play(store: ResultStore, runs: Sequence[Run], how: Execution, on_progress: OnProgress = None) -> None:
-    """Play what the store does not hold yet, and write each result as its run ends.
+def play(store: ResultStore, plan: Plan, runs: Sequence[Run], how: Execution, on_progress: OnProgress = None) -> None:
+    """Play what the store does not hold yet, and write each result as its run ends; the plan first.
 
     An interrupted run stays in its run folder and is taken up there. A finished one is removed once its result is
     written, unless `how` keeps run folders. A run that diverges is noted and not tried again.
@@ -261,12 +263,16 @@ def play(store: ResultStore, runs: Sequence[Run], how: Execution, on_progress: O
     paths = dict(zip(order, run_paths([every[digest].experiment for digest in order], store.folder), strict=True))
     store.forget_outdated({paths[digest]: every[digest].experiment for digest in order}, now)
     missing = how.shard.part([digest for digest in order if not store.holds(every[digest].experiment)])
-    of_path = {paths[digest].name: every[digest] for digest in missing}
+    if len(missing) > 1:
+        check_first(every[missing[0]].experiment, how)
+    store.write_plan(plan)
 
     def follow(progress: Progress) -> None:
-        run = of_path[progress.name]
+        run = every[progress.name.rpartition("-")[2]]
         if progress.diverged and progress.problem is not None:
             store.add_diverged(run.experiment.digest(), run.name, progress.problem)
+            if not how.keep_runs:
+                shutil.rmtree(store.folder / progress.name, ignore_errors=True)
         if progress.history is not None and progress.history.folder is not None:
             path = Path(progress.history.folder)
             data = RunReader(path).dataset()

@@ -29,7 +29,7 @@ from kfl.comparison.tables import (
 )
 from kfl.core.errors import ConfigError, KflError, RunFolderError
 from kfl.core.lazy import import_object
-from kfl.core.names import for_markdown, markdown_table
+from kfl.core.names import fenced, for_markdown, markdown_table
 from kfl.simulation.logs import Axis
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class Comparison:
     def markdown(self, command: str | None = None, heading: str = "#") -> str:
         """All tables as a page, with the command that makes them below."""
         page = "\n".join(table.markdown(heading=heading) for table in self.tables())
-        return page if command is None else "\n".join([page, "```", command, "```", ""])
+        return page if command is None else "\n".join([page, *fenced(command), ""])
 
     def __repr__(self) -> str:
         return "\n\n".join(map(str, self.tables()))

@@ -59,6 +59,15 @@ class Trial:
     is_start: bool = False
     """Whether this is the setting that the search started from."""
 
+    @property
+    def name(self) -> str:
+        """What it changes, in a few words.
+
+        >>> Trial(None, {"learning_rate": 0.05, "knowledge_weight": 1 / 32}).name
+        'learning_rate 0.05 knowledge_weight 0.03125'
+        """
+        return " ".join(f"{name} {value:.4g}" for name, value in self.changed.items())
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -26,7 +26,7 @@ from kfl.core.files import write_json
 from kfl.core.parse import read_json
 from kfl.core.text import several
 from kfl.experiment import Experiment
-from kfl.runfolder import is_run_folder
+from kfl.runfolder import is_run_folder, runs_in
 
 STUDY = "study.json"
 OLD_STUDY = "comparison.json"
@@ -170,6 +170,26 @@ class ResultStore:
             for seed, digest in row.runs.items()
             if digest in self.rows
         }
+
+
+def planned_runs(folder: Path) -> tuple[dict[str, list[Path]], str] | None:
+    """The run folders of a comparison by label, and the label of the reference; None where there is none.
+
+    Only folders directly inside are found, whatever a stranger's file says.
+    """
+    try:
+        plan = read_plan(folder / STUDY) if (folder / STUDY).exists() else _read_old_plan(folder / OLD_STUDY)
+    except RunFolderError:
+        return None
+    if plan is None:
+        return None
+    present = {path.name.rpartition("-")[2]: path for path in runs_in(folder)}
+    labels: dict[str, list[Path]] = {}
+    for row in plan.rows:
+        runs = [present[digest] for digest in row.runs.values() if digest in present]
+        if runs:
+            labels[f"{row.condition}: {row.label}" if row.condition else row.label] = runs
+    return (labels, plan.reference or "") if labels else None
 
 
 def read_plan(path: Path) -> Plan:
