@@ -2,7 +2,7 @@
 # A fleet has an image of its own, in the project that `kfl deploy new` writes.
 # The base is pinned by its tag; for a build that can never change, pin it by digest as well.
 FROM python:3.12.11-slim-bookworm AS build
-ARG EXTRAS=data,fast,plot,privacy,flower
+ARG EXTRAS=data,fast,plot,privacy,fleet
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY constraints.txt ./

@@ -23,11 +23,11 @@ from pathlib import Path
 from benchmarks.machine import machine
 from benchmarks.relay import Relay
 from kfl.algorithms import Algorithm, FedAvg, Kfl
-from kfl.deploy import FleetSettings, ServerConfig
-from kfl.deploy.local_fleet import LocalFleet
-from kfl.deploy.processes import marked
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
+from kfl_fleet import FleetSettings, ServerConfig
+from kfl_fleet.local.fleet import LocalFleet
+from kfl_fleet.local.processes import marked
 
 ROUNDS = 20
 BEFORE = {

@@ -12,9 +12,8 @@ import statistics
 import time
 from dataclasses import replace
 
-from kfl.report.playground import FIRST_S, Play
-from kfl.report.playground._page import answer_json
-from kfl.report.playground._settings import STARTS, start
+from kfl.report.controls import STARTS, start
+from kfl.report.playground import FIRST_S, Play, answer_json
 
 
 def measure(begin: str, scheduler: str, devices: int, rounds: int, repeats: int = 5) -> tuple[float, float, int, float]:
@@ -25,11 +24,11 @@ def measure(begin: str, scheduler: str, devices: int, rounds: int, repeats: int 
         began = time.perf_counter()
         play = Play(settings)
         play.advance(FIRST_S)
-        answer_json(play, settings)
+        answer_json(play)
         first.append(time.perf_counter() - began)
         count = len(play.rounds)
         play.advance()
-        size = len(answer_json(play, settings)) / 1e3
+        size = len(answer_json(play)) / 1e3
         whole.append(time.perf_counter() - began)
     return 1e3 * statistics.median(first), 1e3 * statistics.median(whole), count, size
 

@@ -23,7 +23,7 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.machine import machine
-from kfl.deploy.secure import (
+from kfl_fleet.secure import (
     DeviceSum,
     Keys,
     Layout,

@@ -45,9 +45,9 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 def metrics() -> Iterator[tuple[str, str, str]]:
     """Name, type and description of all that a server exports when uploads have noise, so that nothing is left out."""
     from kfl.algorithms import Kfl
-    from kfl.deploy import FleetSettings, ServerConfig
-    from kfl.deploy.metrics import Metrics
     from kfl.experiment import Experiment
+    from kfl_fleet import FleetSettings, ServerConfig
+    from kfl_fleet.server.metrics import Metrics
 
     experiment = replace(Experiment(), algorithm=Kfl(clip_norm=1.0, noise_multiplier=1.0))
     config = ServerConfig(experiment, FleetSettings(privacy_alert_epsilon=1.0))
@@ -58,7 +58,7 @@ def metrics() -> Iterator[tuple[str, str, str]]:
 
 def alerts() -> Iterator[tuple[str, str, str, str]]:
     """Name, severity, condition and message; $value and labels stay as they are."""
-    text = (files("kfl.deploy.starter") / "template" / "watch" / "alerts.yml.in").read_text(encoding="utf-8")
+    text = (files("kfl_fleet.project") / "template" / "watch" / "alerts.yml.in").read_text(encoding="utf-8")
     for group in yaml.safe_load(text.replace("@@name@@", "fleet"))["groups"]:
         for rule in group["rules"]:
             lasting = f", for {rule['for']}" if "for" in rule else ""
@@ -67,14 +67,14 @@ def alerts() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _events() -> Iterator[tuple[str, str]]:
-    from kfl.deploy.logs import EVENTS
+    from kfl_fleet.logs import EVENTS
 
     for event, meaning in EVENTS.items():
         yield _whole(event), meaning
 
 
 def _settings(names: list[str]) -> Iterator[tuple[str, str, str]]:
-    from kfl.deploy import FleetSettings
+    from kfl_fleet import FleetSettings
 
     meanings = _field_docstrings(FleetSettings)
     defaults = {field.name: field.default for field in fields(FleetSettings)}

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import kfl
-from kfl.algorithms import Algorithm, Rejection, Upload, UploadFormat
-from kfl.algorithms.averaging import average_weights, part_of, weights_format, weights_upload
+from kfl.algorithms import Algorithm, Upload, UploadFormat
+from kfl.algorithms.weights import part_of, weights_format, weights_upload
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
-    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.engine import Engine, RoundKey
     from kfl.models import State
 
 
@@ -60,19 +60,9 @@ class SharedHead(Algorithm):
         return trained, uploads
 
     def upload_format(self, server: State) -> UploadFormat:
-        """Arrays like the server's head, and how many samples stand behind them."""
+        """Arrays like the server's head, weighed by the samples behind them. From this follow the bits that a round
+        takes, which uploads are refused, and that the server's new head is their weighted mean."""
         return weights_format(server)
-
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """What the scheduler plans with, up and down; what is reported is counted from the uploads."""
-        size = 32.0 * (profile.model.parameters - profile.model.body_parameters)
-        return size, size
-
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
-        """The mean of the heads, weighted by samples; uploads that make no sense are refused."""
-        return average_weights(server, uploads)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 The fleet is a server and three devices on 127.0.0.1, with TLS and a key for each device. They hold what the simulated
 devices hold, so round after round both must say the same. With `kfl deploy new` you then write the device function that
 reads your own data, and put the same server and devices on several machines. It takes a minute or two, most of it
-Flower starting processes. It needs the extras `flower` and `data`.
+Flower starting processes. It needs the extras `fleet` and `data`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 
 import kfl
-from kfl.deploy import FleetSettings, ServerConfig
-from kfl.deploy.local_fleet import LocalFleet
 from kfl.scheduling import Lyapunov
 from kfl.wireless import CellConfig
+from kfl_fleet import FleetSettings, ServerConfig
+from kfl_fleet.local.fleet import LocalFleet
 
 EXPERIMENT = kfl.Experiment(
     dataset="mnist-5k",
@@ -38,7 +38,9 @@ def simulate(folder: Path) -> kfl.History:
 def make_fleet(folder: Path) -> LocalFleet:
     """The same experiment for real devices: how long the server waits, how many must answer, and no cap on weights."""
     config = ServerConfig(EXPERIMENT, FleetSettings(deadline_s=120, quorum=0.5, largest_weight=1.0))
-    return LocalFleet(folder / "fleet", config, device="kfl.deploy.demo:device")  # your own: "my_fleet.device:device"
+    return LocalFleet(
+        folder / "fleet", config, device="kfl_fleet.device.simulated:device"
+    )  # your own: "my_fleet.device:device"
 
 
 def main(folder: Path) -> None:

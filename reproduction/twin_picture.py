@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kfl.algorithms import plot_style
 from kfl.comparison import Comparison, Row
 from kfl.comparison.twins import METHODS
 from kfl.plots import save
+from kfl.plots.style import style_of
 from reproduction.twin_plot import SharingPanel, SharingPoint, plot_sharing
 
 FORMATS = ("png", "svg")
@@ -60,4 +60,4 @@ def colour_of(label: str) -> str:
     if label in COLOURS:
         return COLOURS[label]
     algorithm = METHODS.get(label)
-    return plot_style(label if algorithm is None else algorithm.name).colour
+    return style_of(label if algorithm is None else algorithm.name).colour

@@ -29,10 +29,10 @@ from types import FrameType
 
 from benchmarks.machine import machine
 from kfl.algorithms import Kfl
-from kfl.deploy import FleetSettings, ServerConfig
 from kfl.experiment import Experiment
 from kfl.runner import run
 from kfl.scheduling import SCHEDULERS
+from kfl_fleet import FleetSettings, ServerConfig
 from studies.chaos.checks import INVARIANTS, Checker
 from studies.chaos.faults import WEIGHTS, Fault, draw
 from studies.chaos.fleet import ChaosFleet

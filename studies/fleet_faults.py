@@ -24,14 +24,14 @@ from typing import Any
 from benchmarks.machine import machine
 from kfl.algorithms import Kfl, Rejection
 from kfl.core.refusals import describe, stored_refusal
-from kfl.deploy import FleetSettings, ServerConfig
-from kfl.deploy.certificates import make_authority, make_device_key
-from kfl.deploy.local_fleet import LocalFleet
-from kfl.deploy.memory import Memory
-from kfl.deploy.node import NodeOptions, command
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import RoundLog
+from kfl_fleet import FleetSettings, ServerConfig
+from kfl_fleet.device.memory import Memory
+from kfl_fleet.device.node import NodeOptions, command
+from kfl_fleet.local.fleet import LocalFleet
+from kfl_fleet.project.certificates import make_authority, make_device_key
 
 DEADLINE_S = 12.0
 MOST_ROUNDS = 60
@@ -42,8 +42,8 @@ import os, resource, signal, time
 from dataclasses import replace
 from pathlib import Path
 import torch
-from kfl.deploy import demo
-from kfl.deploy.worker import Worker
+from kfl_fleet.device import simulated as demo
+from kfl_fleet.device.worker import Worker
 
 honest, said = Worker.answer, {}
 
@@ -342,7 +342,7 @@ class Faults:
 
         def start_skewed(name: str, words: list[str], folder: Path | None = None, **more: str) -> Any:
             shift = "import sys, time; real = time.time; time.time = lambda: real() + 3600.0; "
-            code = shift + "from kfl.deploy.node import main; sys.exit(main(sys.argv[1:]))"
+            code = shift + "from kfl_fleet.device.node import main; sys.exit(main(sys.argv[1:]))"
             return plain(name, [sys.executable, "-c", code, words[-1]], folder or home, **more)
 
         vars(self.fleet.processes)["start"] = start_skewed

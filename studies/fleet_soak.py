@@ -22,14 +22,14 @@ import numpy as np
 
 from benchmarks.machine import machine
 from kfl.algorithms import Kfl
-from kfl.deploy import FleetSettings, ServerConfig
-from kfl.deploy.local_fleet import LocalFleet
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
+from kfl_fleet import FleetSettings, ServerConfig
+from kfl_fleet.local.fleet import LocalFleet
 
 PROGRAMS = {
     "_worker_process": "worker of a device",
-    "kfl.deploy.node": "node of a device",
+    "kfl_fleet.device.node": "node of a device",
     "flwr-serverapp": "server app",
     "superlink": "SuperLink",
     "superexec": "SuperExec",

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from kfl.algorithms import Kfl
-from kfl.deploy import FleetSettings, ServerConfig
-from kfl.deploy.local_fleet import LocalFleet
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS
+from kfl_fleet import FleetSettings, ServerConfig
+from kfl_fleet.local.fleet import LocalFleet
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -36,19 +36,19 @@ from torch import nn
 
 import kfl
 from kfl.algorithms import Algorithm, Upload, UploadFormat
-from kfl.algorithms.caps import cap_weights
 from kfl.core.files import write_json
 from kfl.data import LocalData
-from kfl.deploy import FleetSettings
-from kfl.deploy.belief import Belief, believe
-from kfl.deploy.profile import Profile
-from kfl.deploy.validation import lower_counts
-from kfl.engine.factory import make_engine
+from kfl.engine.plan import make_engine
 from kfl.models import SplitModel
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import World, build_world
+from kfl_fleet import FleetSettings
+from kfl_fleet.messages.profile import Profile
+from kfl_fleet.server.caps import cap_weights
+from kfl_fleet.server.claim_limits import Belief, believe
+from kfl_fleet.server.verdicts import lower_counts
 
 LIAR = 0
 CLAIM = 2**53

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from scipy.stats import hypergeom
 
-from kfl.deploy.secure import threshold_of
+from kfl_fleet.secure import threshold_of
 
 VANISH, COLLUDE, SHARE = 0.3, 0.2, 0.5
 FLEETS = ((100, 50), (200, 60), (500, 100), (1000, 120))

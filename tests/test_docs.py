@@ -46,7 +46,12 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
 def test_the_life_of_a_round_names_files_and_functions_that_exist():
     page = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
     named = set(re.findall(r"\b((?:\w+/)+\w+\.py)\b", page))
-    found = [path for file in named for path in (ROOT / "src" / "kfl" / file, ROOT / file) if path.exists()]
+    found = [
+        path
+        for file in named
+        for path in (ROOT / "src" / "kfl" / file, ROOT / "src" / file, ROOT / file)
+        if path.exists()
+    ]
     assert len(found) == len(named) > 25
     code = "\n".join(path.read_text(encoding="utf-8") for path in found)
     for name in re.findall(r"`(?:fleet|scheduler|algorithm|Runner)\.(?!json)(\w+)", page):

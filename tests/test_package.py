@@ -33,9 +33,10 @@ def test_a_wheel_builds_and_what_is_in_it_imports(tmp_path):
     target = tmp_path / "installed"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(wheel)]
     assert subprocess.run(install, capture_output=True, timeout=120, check=False).returncode == 0
-    check = f"import sys; sys.path.insert(0, {str(target)!r}); import kfl; print(kfl.__file__, kfl.__version__)"
+    check = f"import sys; sys.path.insert(0, {str(target)!r}); import kfl, kfl_fleet; "
+    check += "print(kfl.__file__, kfl_fleet.__file__)"
     shown = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
-    assert shown.split() == [str(target / "kfl" / "__init__.py"), kfl.__version__]
+    assert shown.split() == [str(target / name / "__init__.py") for name in ("kfl", "kfl_fleet")]
 
 
 @pytest.mark.parametrize("blocked", ["tyro rich mlxtend matplotlib pyarrow PIL cvxpy hypothesis"])
@@ -83,6 +84,8 @@ def test_help_and_the_top_level_do_not_import_pytorch():
 
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGES = sorted(folder.name for folder in (ROOT / "src" / "kfl").glob("[a-z]*/") if (folder / "__init__.py").exists())
+PACKAGES.remove("deploy")  # the former place of kfl_fleet
+HOMES = {**{name: f"kfl.{name}" for name in PACKAGES}, "fleet": "kfl_fleet"}
 
 
 def entries(page):
@@ -95,13 +98,13 @@ def entries(page):
 
 def test_the_reference_lists_everything_public():
     """Each name that a package exports is on that package's page, or on the page of the package that defines it."""
-    listed = {name: entries(REFERENCE / f"{name}.md") for name in PACKAGES if name != "cli"}
+    listed = {name: entries(REFERENCE / f"{name}.md") for name in HOMES if name != "cli"}
     things = {id(thing) for page in listed.values() for thing in page.values()}
     things |= {id(error) for error in vars(kfl.core.errors).values()}  # listed as a module
     for name in NAMES:
         assert id(getattr(kfl, name)) in things, f"docs/reference does not list kfl.{name}"
     for package in listed:
-        home = importlib.import_module(f"kfl.{package}")
+        home = importlib.import_module(HOMES[package])
         missing = [name for name in getattr(home, "__all__", ()) if id(getattr(home, name)) not in things]
         assert not missing, f"docs/reference/{package}.md does not list {missing}"
     for registry in (ALGORITHMS, SCHEDULERS, CHANNELS):
@@ -110,7 +113,7 @@ def test_the_reference_lists_everything_public():
 
 def test_the_index_of_the_reference_names_every_package_and_every_top_level_name():
     page = on_page_markdown((REFERENCE / "index.md").read_text(encoding="utf-8"))
-    assert all(f"]({name}.md)" in page for name in PACKAGES if name != "cli")
+    assert all(f"]({name}.md)" in page for name in HOMES if name != "cli")
     assert all(f"`kfl.{name}`][kfl." in page for name in NAMES)
 
 
@@ -120,7 +123,8 @@ def test_the_release_workflow_is_valid_and_publishes_only_what_was_tested():
     done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
-    assert jobs["publish"]["needs"] == "attest" and set(jobs["attest"]["needs"]) == {"build", "test", "install"}
+    assert jobs["publish"]["needs"] == "attest"
+    assert set(jobs["attest"]["needs"]) == {"build", "test", "install", "oldest"}
     assert "vars.PUBLISH == 'yes'" in jobs["publish"]["if"]
     writers = {name for name, job in jobs.items() if "write" in job["permissions"].values()}
     assert writers == {"attest", "publish"}  # nothing that runs the project's code can sign or publish

@@ -26,7 +26,7 @@ import numpy as np
 from kfl.core.units import dbm_to_watt
 from kfl.plots.style import new_figure, plain_axes, save
 from kfl.scheduling import FloatArray
-from kfl.scheduling.curve import marginal_saving
+from kfl.scheduling._upload_formulas import log_marginal_saving
 from kfl.scheduling.device_curve import DeviceCurve
 from kfl.wireless import PRESETS, Cell, CellConfig, transmit_power, uplink_rate, upload_time
 
@@ -73,7 +73,7 @@ def longest_gain(config: CellConfig, share: FloatArray, bits: float, left_s: Flo
     """h*: in weaker channels an upload should use all the time left, in stronger ones end earlier."""
     x = bits * np.log(2.0) / (config.bandwidth_hz * share * left_s)
     noise_w = config.bandwidth_hz * share * config.noise_w_per_hz
-    return np.asarray(noise_w * marginal_saving(x) / (config.amplifier_efficiency * config.circuit_power_w))
+    return np.asarray(noise_w * np.exp(log_marginal_saving(x)) / (config.amplifier_efficiency * config.circuit_power_w))
 
 
 def least_gain(config: CellConfig, share: FloatArray, bits: float, left_s: FloatArray | float) -> FloatArray:

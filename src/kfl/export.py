@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_atomic, write_json
 from kfl.data import Dataset, Partition
 from kfl.engine import LocalData
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.autograd import AutogradEngine
 from kfl.experiment import Experiment
 from kfl.models import FleetModels, State, fleet_from_name
 from kfl.runfolder import RunReader, as_safetensors, device_name, load_run
@@ -97,8 +97,8 @@ class FinishedRun:
             name, _, width = models.names[int(models.architecture[device])].rpartition("-")
             about["model"], about["width"] = name, int(width)
             about["features"] = models.features
-            if models.small is not None:
-                about["small"] = asdict(models.small)
+            if models.added is not None:
+                about["small"] = dict(models.added)
         return {
             **about,
             "parameters": record["parameters"],
@@ -181,7 +181,7 @@ def load(name, folder=Path(__file__).parent):
     shape, classes = tuple(about["input_shape"]), about["classes"]
     model = build(input_shape=shape, classes=classes, width=about["width"])
     if "small" in about:  # a small network stands beside the device's own
-        from kfl.models import SmallNetwork, beside
+        from kfl.algorithms.small_network import SmallNetwork, beside
 
         model = beside(lambda own=model: own, SmallNetwork(**about["small"]), about["features"], shape, classes)
     model.load_state_dict(load_file(Path(folder) / f"{name}.safetensors"))
@@ -189,10 +189,10 @@ def load(name, folder=Path(__file__).parent):
 '''
 
 
-def _bare_engine(models: FleetModels) -> SequentialEngine:
+def _bare_engine(models: FleetModels) -> AutogradEngine:
     """An engine that can start models, without any data: one sample that belongs to nobody stands for the dataset."""
     classes = models.profiles[0].classes
     sample, label = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
     nobody = np.zeros((0, classes), dtype=np.int64)
     nothing = Dataset("none", sample, label, sample, label, classes)
-    return SequentialEngine(LocalData(nothing, Partition((), (), nobody, nobody)), models)
+    return AutogradEngine(LocalData(nothing, Partition((), (), nobody, nobody)), models)

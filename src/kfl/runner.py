@@ -2,7 +2,7 @@
 
 `Runner` plays rounds with any fleet and makes them last: the checkpoint that holds the round, then the history, so that
 a process killed at any moment resumes with the round after the last checkpoint. `run` and `resume` are for
-simulated fleets; the server of a real one is `kfl.deploy.server`.
+simulated fleets; the server of a real one is `kfl_fleet.server.app`.
 """
 
 from __future__ import annotations
@@ -369,8 +369,8 @@ def other_bits(name: str, entry: RoundLog) -> str:
     declared = entry.declared_bits_up or 0.0
     return (
         f"Devices sent {entry.bits_up:,.0f} bits in round {entry.round + 1}, but {name} declares {declared:,.0f}: "
-        "bits_up counts what was sent, while times and energies are planned with what is declared. Compare its bits() "
-        "with the arrays of its uploads."
+        "bits_up counts what was sent, while times and energies are planned with what is declared. Compare its "
+        "upload_format, or its bits(), with the arrays of its uploads."
     )
 
 

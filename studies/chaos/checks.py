@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from kfl.core.errors import KflError
-from kfl.deploy.status import read_status
+from kfl_fleet.server.status import read_status
 from studies.chaos.fleet import ChaosFleet
 
 CLOSE = 1e-9

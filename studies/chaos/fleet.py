@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from kfl.core.errors import KflError
-from kfl.deploy.local_fleet import RESTART_S, LocalFleet
-from kfl.deploy.processes import ProcessGroup
-from kfl.deploy.starter.project import Project
+from kfl_fleet.local.fleet import RESTART_S, LocalFleet
+from kfl_fleet.local.processes import ProcessGroup
+from kfl_fleet.project.project import Project
 from studies.chaos.machine import Clocks, Disk
 from studies.chaos.network import Relay
 
@@ -27,8 +27,8 @@ SILENT_S, SUBMIT_S = 8.0, 45.0
 WITNESS = """
 import hashlib, json, os
 from dataclasses import replace
-from kfl.deploy import demo
-from kfl.deploy.worker import Worker
+from kfl_fleet.device import simulated as demo
+from kfl_fleet.device.worker import Worker
 
 BOOK, plain, honest = {}, Worker._train, Worker.answer
 
@@ -101,7 +101,7 @@ class ChaosFleet(LocalFleet):
         (self.folder / "app" / "local_fleet" / "witness.py").write_text(WITNESS)
 
     def start_superexec(self) -> None:
-        words = [sys.executable, "-m", "kfl.deploy.gate", "superexec"]
+        words = [sys.executable, "-m", "kfl_fleet._flower.control_auth", "superexec"]
         words += ["--runtime-api-address", f"127.0.0.1:{self.server_relay.port}"]
         words += ["--root-certificates", str(self.authority)]
         words += ["--superexec-auth-secret-file", str(Project(self.folder).superexec_secret)]

@@ -1,39 +1,36 @@
-"""What servers make of uploads, in cases small enough to compute by hand; and what a round costs."""
+"""What servers make of uploads through `aggregate`, in cases small enough to compute by hand."""
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
-from torch import nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kfl.algorithms import (
     Apfl,
     ArrayFormat,
-    Fd,
     FedAvg,
-    FedGh,
+    FederatedDistillation,
     FedKd,
+    FedMrl,
     FedProto,
     FedRep,
-    FedTgp,
-    FixedKnowledge,
     Kfl,
-    Local,
-    SelfKnowledge,
+    LgFedAvg,
+    SharedStem,
     Upload,
 )
-from kfl.algorithms.averaging import Reports, equal_uploads, part_of
-from kfl.algorithms.local import pull_to
-from kfl.algorithms.targets import fixed_targets
+from kfl.algorithms.averaging import average_weights
 from kfl.algorithms.uploads import MOST_SAMPLES
-from kfl.core.errors import ConfigError, DataError, ModelError
-from kfl.engine import DeviceProfile, LocalData, RoundKey, Sgd, Supervised
-from kfl.engine.sequential import SequentialEngine
-from kfl.models import ModelProfile, SplitModel, cnn, fleet_from_modules, inspect_model, mlp
+from kfl.core.errors import ConfigError
+
+RULES = ("mean", "clip", "median", "trimmed")
+ROBUST = RULES[1:]
+PLAIN_MEANS = [Kfl, SharedStem, FedAvg, FedRep, Apfl, FedMrl, LgFedAvg, FedProto, FederatedDistillation, FedKd]
 
 
 def aggregate(algorithm, server, uploads):
@@ -41,284 +38,195 @@ def aggregate(algorithm, server, uploads):
     return algorithm.aggregate(server, uploads, engine=None, key=None)
 
 
-def knowledge(device, means, counts):
-    return Upload(device, {"means": torch.tensor(means), "counts": torch.tensor(counts)})
+def report(device, means, counts, dtype=torch.float32):
+    return Upload(device, {"means": torch.tensor(means, dtype=dtype), "counts": torch.tensor(counts)})
 
+
+def server(knowledge, known, dtype=torch.float32):
+    return {"knowledge": torch.tensor(knowledge, dtype=dtype), "known": torch.tensor(known)}
+
+
+@pytest.mark.parametrize("cls", PLAIN_MEANS, ids=lambda cls: cls.name)
+def test_every_average_has_the_robust_rules(cls):
+    for rule in RULES:
+        cls(aggregation=rule).validate()
+    with pytest.raises(ConfigError, match=r"aggregation is 'krum'.*mean, clip, median, trimmed"):
+        cls(aggregation="krum").validate()
+    for trim in (-0.1, 0.5, math.nan):
+        with pytest.raises(ConfigError, match=r"trim.*below 0\.5"):
+            cls(trim=trim).validate()
+
+
+# ── Class means ──────────────────────────────────────────────────────────────
 
 REPORTS = [
-    knowledge(0, [[1.0, 0.0], [5.0, 5.0], [math.nan, 7.0]], [1, 2, 0]),
-    knowledge(1, [[4.0, 3.0], [0.0, 0.0], [0.0, 0.0]], [2, 0, 0]),
+    report(0, [[1.0, 0.0], [5.0, 5.0], [math.nan, 7.0]], [1, 2, 0]),
+    report(1, [[4.0, 3.0], [0.0, 0.0], [0.0, 0.0]], [2, 0, 0]),
 ]
-BEFORE = {"knowledge": torch.tensor([[9.0, 9.0], [9.0, 9.0], [8.0, 8.0]]), "known": torch.tensor([True, False, True])}
+BEFORE = server([[9.0, 9.0], [9.0, 9.0], [8.0, 8.0]], [True, False, True])
 
 
-def test_kfl_weighs_by_samples():
-    """(1·(1, 0) + 2·(4, 3))/3 = (3, 2); one reporter gives its own mean; nobody leaves the last."""
-    after, rejected = aggregate(Kfl(), BEFORE, REPORTS)
-    assert rejected == []
-    assert after["knowledge"].tolist() == [[3.0, 2.0], [5.0, 5.0], [8.0, 8.0]]
-    assert after["known"].tolist() == [True, True, True]
+def test_kfl_weighs_by_samples_and_remembers_or_forgets_classes_that_nobody_reports():
+    """(1·(1, 0) + 2·(4, 3))/3 = (3, 2); one reporter gives its own mean."""
+    for memory, last in ((True, [8.0, 8.0]), (False, [0.0, 0.0])):
+        after, rejected = aggregate(Kfl(memory=memory), BEFORE, REPORTS)
+        assert rejected == [] and after["knowledge"].tolist() == [[3.0, 2.0], [5.0, 5.0], last]
+        assert after["known"].tolist() == [True, True, memory]
 
 
-def test_kfl_without_memory_forgets():
-    after, _ = aggregate(Kfl(memory=False), BEFORE, REPORTS)
-    assert after["knowledge"].tolist() == [[3.0, 2.0], [5.0, 5.0], [0.0, 0.0]]
-    assert after["known"].tolist() == [True, True, False]
+def test_a_server_keeps_what_it_has_when_nothing_usable_arrives():
+    bad = report(0, [[math.nan, 0.0]] * 3, [1, 1, 1])
+    for rule, uploads in itertools.product(RULES, ([], [bad])):
+        after, rejected = aggregate(Kfl(memory=False, aggregation=rule), BEFORE, uploads)
+        assert len(rejected) == len(uploads) and after is BEFORE
 
 
-def test_kfl_without_memory_keeps_what_it_has_when_nothing_usable_arrives():
-    bad = knowledge(0, [[math.nan, 0.0]] * 3, [1, 1, 1])
-    for uploads in ([], [bad]):
-        after, rejected = aggregate(Kfl(memory=False), BEFORE, uploads)
-        assert len(rejected) == len(uploads)
-        assert after is BEFORE
-
-
+@pytest.mark.parametrize("cls", [FedProto, FederatedDistillation], ids=lambda cls: cls.name)
 @pytest.mark.parametrize("counts", [([1, 2, 0], [2, 0, 0]), ([1, 1, 0], [1, 0, 0])], ids=["counts", "flags"])
-def test_fedproto_weighs_devices_alike(counts):
+def test_prototypes_weigh_devices_alike(cls, counts):
     """((1, 0) + (4, 3))/2 = (2.5, 1.5), whatever counts a device claims."""
     uploads = [Upload(u.device, {**u.arrays, "counts": torch.tensor(c)}) for u, c in zip(REPORTS, counts, strict=True)]
-    after, _ = aggregate(FedProto(), BEFORE, uploads)
+    after, _ = aggregate(cls(), BEFORE, uploads)
     assert after["knowledge"].tolist() == [[2.5, 1.5], [5.0, 5.0], [8.0, 8.0]]
 
 
-def test_fedproto_tells_no_counts(toy, play):
-    run = play(FedProto(), toy, [[0, 1]])
-    assert all(set(upload.arrays["counts"].tolist()) == {0, 1} for upload in run.uploads[0])
-
-
-@pytest.mark.parametrize("algorithm", [FedAvg(), FedRep(), Apfl()], ids=lambda a: a.name)
-def test_weights_are_weighed_by_samples(algorithm):
-    """(1·1 + 3·5)/4 = 4. A counter, 2 and 3, is 2.75, which is 3; what else is in an upload is ignored."""
-    server = {"body.0.weight": torch.tensor([[0.0]]), "body.1.num_batches_tracked": torch.tensor(0)}
-
-    def upload(device, weight, counter, samples):
-        arrays = {"body.0.weight": torch.tensor([[weight]]), "body.1.num_batches_tracked": torch.tensor(counter)}
-        return Upload(device, {**arrays, "samples": torch.tensor(samples), "more": torch.tensor(math.nan)})
-
-    after, rejected = aggregate(algorithm, server, [upload(0, 1.0, 2, 1.0), upload(1, 5.0, 3, 3.0)])
-    assert rejected == []
-    assert after["body.0.weight"].tolist() == [[4.0]]
-    assert after["body.1.num_batches_tracked"].item() == 3
-    assert {name: value.dtype for name, value in after.items()} == {n: v.dtype for n, v in server.items()}
-
-
-def test_fedkd_averages_logits():
-    server = {"consensus": torch.zeros(1, 2), "known": torch.tensor(False)}
-    uploads = [Upload(k, {"logits": torch.tensor([said])}) for k, said in enumerate([[1.0, -1.0], [3.0, 5.0]])]
-    after, _ = aggregate(FedKd(), server, uploads)
-    assert after["consensus"].tolist() == [[2.0, 2.0]]
-    assert bool(after["known"])
-
-
-def test_apfl_mixes_with_the_current_global_model():
-    server = {"head.bias": torch.tensor([10.0]), "body.n": torch.tensor(4)}
-    device = {
-        "personal/head.bias": torch.tensor([2.0]),
-        "personal/body.n": torch.tensor(6),
-        "mixing": torch.tensor(0.25),
+def test_robust_rules_class_by_class_by_hand():
+    """Class 0 has three reports, class 1 one (whose holder alone is asked)."""
+    uploads = [
+        report(0, [[1.0, 0.0], [math.nan, 7.0]], [10, 0]),
+        report(1, [[2.0, 4.0], [5.0, 5.0]], [30, 2]),
+        report(2, [[60.0, -80.0], [0.0, 0.0]], [1000, 0]),
+    ]
+    far = math.hypot(58, 80)
+    expected = {
+        # Median (2, 0); distances 1, 4, √(58² + 80²) > 4, so the radius is 4; counts 10, 30 and no more than 30.
+        "clip": [2 + (10 * -1 + 0 + 30 * 4 * 58 / far) / 70, (30 * 4 - 30 * 4 * 80 / far) / 70],
+        "median": [2.0, 0.0],
+        "trimmed": [2.0, 0.0],
+        "mean": [(10 + 60 + 60000) / 1040, (120 - 80000) / 1040],
     }
-    mixed = Apfl().predictor(server, device)
-    assert mixed["head.bias"].tolist() == [8.0]
-    assert mixed["body.n"].item() == 6
+    fresh = server([[0.0, 0.0], [9.0, 9.0]], [False, True])
+    for rule, value in expected.items():
+        after, rejected = aggregate(Kfl(aggregation=rule), fresh, uploads)
+        assert rejected == [] and after["known"].all()
+        # The center of class 1 is what was known, and of one report the distance is the median distance.
+        torch.testing.assert_close(after["knowledge"], torch.tensor([value, [5.0, 5.0]]))
 
 
-def test_self_knowledge_remembers_its_own_means(toy, play):
-    algorithm = SelfKnowledge()
-    start = algorithm.device_init(toy.engine, 0, toy.seed)
-    assert not start["own/known"].any()
-    state = play(algorithm, toy, [[0]]).devices[0]
-    means, counts = toy.engine.class_means([0], [algorithm.predictor({}, state)])
-    assert torch.equal(state["own/knowledge"], means[0])
-    assert torch.equal(state["own/known"], counts[0] > 0)
+def test_clip_measures_from_what_is_known_and_else_from_the_median():
+    """Class 0 is known and short, class 1 is unknown, class 2 known but nobody holds it."""
+    before = server([[0.0, 1.0], [9.0, 9.0], [7.0, 7.0]], [True, False, True])
+    means = [
+        [[0.0, 3.0], [1.0, 1.0], [0.0, 0.0]],
+        [[0.0, 9.0], [2.0, 5.0], [0.0, 0.0]],
+        [[4.0, 1.0], [9.0, 0.0], [0.0, 0.0]],
+    ]
+    uploads = [report(k, mean, [k + 1, 4, 0]) for k, mean in enumerate(means)]
+    after, rejected = aggregate(Kfl(aggregation="clip"), before, uploads)
+    assert rejected == [] and after["known"].tolist() == [True, True, True]
+    # Everybody is drawn to distance 1 of (0, 1); samples 1, 2, 3 count as 1, 2, 2.
+    assert after["knowledge"][0].tolist() == pytest.approx([2 / 5, 1 + 3 / 5])
+    # Median (2, 1), distances 1, 4, √50: the radius is 4, and all weigh the same.
+    wide = 4 / math.sqrt(50)
+    assert after["knowledge"][1].tolist() == pytest.approx([2 + (-1 + 7 * wide) / 3, 1 + (4 - wide) / 3])
+    assert after["knowledge"][2].tolist() == [7.0, 7.0]
 
 
-@pytest.mark.parametrize("kind", ["random", "simplex"])
-def test_fixed_targets_are_one_draw_for_all(kind):
-    targets = fixed_targets(kind, 10, 64, 3.0, seed=5)
-    assert torch.equal(targets, fixed_targets(kind, 10, 64, 3.0, seed=5))
-    assert not torch.equal(targets, fixed_targets(kind, 10, 64, 3.0, seed=6))
-    assert (targets >= 0).all()
-    torch.testing.assert_close(targets.norm(dim=1), torch.full((10,), 3.0))
-    assert torch.linalg.matrix_rank(targets) == 10
+@pytest.mark.parametrize("rule", RULES)
+def test_equal_reports_are_the_result_and_memory_is_kept(rule):
+    same = [report(k, [[3.0, -1.0], [0.0, 0.0], [0.0, 0.0]], [k + 1, 0, 0]) for k in range(4)]
+    before = server([[9.0, 9.0], [8.0, 8.0], [0.0, 0.0]], [True, True, False])
+    after, _ = aggregate(Kfl(aggregation=rule), before, same)
+    torch.testing.assert_close(after["knowledge"], torch.tensor([[3.0, -1.0], [8.0, 8.0], [0.0, 0.0]]))
+    assert after["known"].tolist() == [True, True, False]
+    forgets, _ = aggregate(Kfl(aggregation=rule, memory=False), before, same)
+    assert forgets["known"].tolist() == [True, False, False]
 
 
-def test_corners_of_a_simplex_are_equally_far_apart_and_need_a_feature_each():
-    targets = fixed_targets("simplex", 10, 64, 3.0, seed=5)
-    apart = torch.pdist(targets)
-    torch.testing.assert_close(apart, torch.full_like(apart, 3.0 * 2**0.5))
-    with pytest.raises(ConfigError, match="10 corners of a simplex need 10 features, not 9"):
-        fixed_targets("simplex", 10, 9, 3.0, seed=5)
-
-
-def test_fedkd_without_proxy_samples_says_so(toy):
-    engine = SequentialEngine(LocalData(toy.dataset, toy.partition), toy.models)
-    with pytest.raises(DataError, match="fedkd needs proxy samples"):
-        FedKd().server_init(engine, 0)
-
-
-def test_fedrep_gives_each_part_as_many_steps_as_the_others_take_or_what_is_asked_for():
-    assert FedRep(local_steps=3).steps() == (3, 3)
-    assert FedRep(head_steps=10).steps() == (10, 5)
-    assert FedRep(body_steps=1).steps() == (5, 1)
-    FedRep(local_steps=1).validate()
-    for part in ("head_steps", "body_steps"):
-        with pytest.raises(ConfigError, match=rf"algorithm\.{part} is 0, but must be 1 or more"):
-            FedRep(**{part: 0}).validate()
-
-
-MLP = ModelProfile(
-    features=64,
-    classes=10,
-    parameters=550_346,
-    body_parameters=549_696,
-    flops=550_346,
-    body_flops=549_696,
-    input_shape=(1, 28, 28),
-)
-TAU_D_C = 5 * 600 * 550_346
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "real", "values_up"),
-    [
-        (Kfl(), 3 * TAU_D_C + 600 * 549_696, 640),
-        (Local(), 3 * TAU_D_C, 0),
-        (FedAvg(), 3 * TAU_D_C, 550_346),
-        # 5 head steps of C + 2·650 and 5 body steps of C + 2·549,696 + 650.
-        (FedRep(), 2 * TAU_D_C + 600 * 5 * (1300 + 2 * 549_696 + 650), 549_696),
-        (Apfl(), 6 * TAU_D_C, 550_346),
-        # 500 proxy samples: distill_steps passes forward and backward, one more forward for the logits.
-        (FedKd(distill_steps=4), 3 * TAU_D_C + 13 * 500 * 550_346, 5_000),
-        (FedProto(), 3 * TAU_D_C + 600 * 549_696, 640),
-        (SelfKnowledge(), 3 * TAU_D_C + 600 * 549_696, 0),
-        (FixedKnowledge(), 3 * TAU_D_C, 0),
-    ],
-    ids=lambda value: getattr(value, "name", None),
-)
-def test_cost_of_the_papers_mlp(algorithm, real, values_up):
-    """The numbers of V-A and V-B: 640 parameters for KFL, all 550 thousand for FedAvg, 5,000 for FedKD."""
-    profile = DeviceProfile(MLP, 600)
-    printed = algorithm.cost(profile, real_work=False)
-    assert (printed.flops, printed.bits_up, printed.bits_down) == (TAU_D_C, 32 * values_up, 32 * values_up)
-    assert algorithm.cost(profile, real_work=True).flops == real
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "real", "up", "down"),
-    [
-        (FedTgp(), 3 * TAU_D_C + 600 * 549_696, 2 * 64, 640),
-        (FedGh(), 3 * TAU_D_C + 600 * 549_696, 2 * 64, 650),
-        (Fd(), 3 * TAU_D_C + 600 * 550_346, 2 * 10, 100),
-    ],
-    ids=lambda value: getattr(value, "name", None),
-)
-def test_only_classes_that_a_device_holds_are_charged(algorithm, real, up, down):
-    """Two of ten classes, and a bit for each of the ten that says which; all of them where that is not known."""
-    cost = algorithm.cost(DeviceProfile(MLP, 600, held_classes=2), real_work=True)
-    assert (cost.flops, cost.bits_up, cost.bits_down) == (real, 32 * up + 10, 32 * down)
-    assert algorithm.cost(DeviceProfile(MLP, 600), real_work=True).bits_up == 32 * 5 * up + 10
-
-
-@pytest.mark.parametrize(
-    "heads",
-    [
-        (nn.Linear(6, 3), nn.Linear(6, 3, bias=False)),
-        (nn.Sequential(nn.Linear(6, 3), nn.Tanh()),) * 2,
-        (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)),) * 2,
-    ],
-    ids=["different", "not linear", "two layers"],
-)
-def test_fedgh_needs_one_linear_head(heads):
-    models = fleet_from_modules([SplitModel(nn.Linear(4, 6), head) for head in heads], 2, (4,), 3)
-    with pytest.raises(ModelError, match="fedgh trains one head for all devices"):
-        FedGh().check_models(models)
-
-
-@pytest.mark.parametrize(("model", "shape"), [(mlp(), (1, 28, 28)), (cnn(), (3, 32, 32))], ids=["mlp", "cnn"])
-def test_four_steps_of_each_part_make_fedrep_as_much_work_as_kfl(model, shape):
-    """The row at equal work: 4 C + 4 · 3 C against τ · 3 C and the knowledge pass, both 16 C."""
-    profile = DeviceProfile(inspect_model(model, shape, 10), 600)
-    ours, theirs = (one.cost(profile, real_work=True).flops for one in (Kfl(), FedRep(head_steps=4, body_steps=4)))
-    forward = 600 * profile.model.flops
-    assert ours == pytest.approx(16 * forward, rel=2e-4)
-    assert theirs == pytest.approx(ours, rel=4e-4)
-    assert FedRep().cost(profile, real_work=True).flops == pytest.approx(20 * forward, rel=4e-4)
-
-
-def test_kfl_may_be_charged_for_what_it_sends():
-    """Two held classes of ten: 128 values and a mask of ten bits up; a broadcast has all classes for everybody."""
-    profile = DeviceProfile(MLP, 600, held_classes=2)
-    assert Kfl().bits(profile) == (20_480, 20_480)
-    assert Kfl(charge="held").bits(profile) == (2 * 64 * 32 + 10, 20_480 + 10)
-    assert Kfl(charge="held", bits_per_value=8).bits(profile) == (2 * 64 * 8 + 64 + 10, 640 * 8 + 64 + 10)
-    secret = Kfl(charge="held", noise_counts=True, noise_multiplier=1.0, clip_norm=1.0)
-    assert secret.bits(profile)[0] == 20_480 + 320  # noisy counts report every class, so nobody needs a mask
-    assert Kfl(charge="held").bits(DeviceProfile(MLP, 600))[0] == 20_480 + 10
-
-
-# Knowledge
-
-ONE = {"knowledge": torch.tensor([[9.0, -9.0], [8.0, 8.0]], dtype=torch.float64), "known": torch.tensor([True, True])}
-
-
-def fine(device, means, counts):
-    return Upload(device, {"means": torch.tensor(means, dtype=torch.float64), "counts": torch.tensor(counts)})
-
-
-RULES = ("mean", "clip", "median", "trimmed")
+@pytest.mark.parametrize("rule", ROBUST)
+def test_one_liar_in_five_moves_the_mean_and_not_the_robust_rules(rule):
+    honest = [report(k, [[1.0 + k / 10, 2.0]], [20]) for k in range(4)]
+    liar = report(4, [[1e9, -1e9]], [10**9])
+    before = server([[1.0, 2.0]], [True])
+    plain = aggregate(Kfl(), before, [*honest, liar])[0]["knowledge"]
+    robust = aggregate(Kfl(aggregation=rule), before, [*honest, liar])[0]["knowledge"]
+    assert plain.abs().max() > 1e8
+    assert (robust - torch.tensor([[1.15, 2.0]])).abs().max() < 0.3
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("bad", [False, True], ids=["all sound", "one refused"])
 def test_a_class_of_a_single_sample_is_knowledge_and_no_digit_is_lost(rule, bad):
     """The server's own type decides how exactly: here float64, where 1 + 1e-12 is not 1."""
-    odd = [fine(7, [[math.inf, 0.0], [0.0, 0.0]], [1, 0])] if bad else []
+    one = server([[9.0, -9.0], [8.0, 8.0]], [True, True], torch.float64)
+    odd = [report(7, [[math.inf, 0.0], [0.0, 0.0]], [1, 0], torch.float64)] if bad else []
     # A class without samples may hold anything, and does not make the rest of an upload useless.
-    sound = [fine(0, [[1 + 1e-12, -2.0], [math.nan, 0.0]], [1, 0]), fine(1, [[50.0, 50.0], [50.0, 50.0]], [0, 0])]
-    after, rejected = aggregate(Kfl(aggregation=rule, memory=False), ONE, [*sound, *odd])
-    assert [(one.device, one.code) for one in rejected] == [(one.device, "not_finite") for one in odd]
+    sound = [
+        report(0, [[1 + 1e-12, -2.0], [math.nan, 0.0]], [1, 0], torch.float64),
+        report(1, [[50.0, 50.0], [50.0, 50.0]], [0, 0], torch.float64),
+    ]
+    after, rejected = aggregate(Kfl(aggregation=rule, memory=False), one, [*sound, *odd])
+    assert [(refused.device, refused.code) for refused in rejected] == [(7, "not_finite")] * bad
     assert after["knowledge"].dtype == torch.float64
     assert after["knowledge"][0].tolist() == pytest.approx([1 + 1e-12, -2.0], rel=1e-14)
     assert not after["knowledge"][1].any() and after["known"].tolist() == [True, False]
-    assert ONE["knowledge"].tolist() == [[9.0, -9.0], [8.0, 8.0]]
+    assert one["knowledge"].tolist() == [[9.0, -9.0], [8.0, 8.0]]
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_counts_of_different_types_count_alike(rule):
+    means = [[[1.0, 2.0], [0.0, 0.0]], [[3.0, 4.0], [0.0, 0.0]], [[2.0, 3.0], [0.0, 0.0]]]
+    # 100,000 is infinite as a half-precision number, which the third device's counts are.
+    kinds = (torch.int64, torch.int64, torch.float16)
+    counts = [torch.tensor([n, 0]).to(kind) for n, kind in zip((100_000, 100_000, 100), kinds, strict=True)]
+    uploads = [Upload(k, {"means": torch.tensor(m), "counts": counts[k]}) for k, m in enumerate(means)]
+    alike = [Upload(u.device, {**u.arrays, "counts": u.arrays["counts"].double()}) for u in uploads]
+    (found, rejected), (wanted, _) = (aggregate(Kfl(aggregation=rule), BEFORE_TWO, some) for some in (uploads, alike))
+    assert rejected == [] and torch.isfinite(found["knowledge"]).all()
+    assert torch.equal(found["knowledge"], wanted["knowledge"])
+
+
+BEFORE_TWO = server([[0.0, 0.0], [9.0, 9.0]], [False, True])
 SOUND = {"means": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "counts": torch.tensor([2, 3])}
-KNOWN = {"knowledge": torch.zeros(2, 2), "known": torch.zeros(2, dtype=torch.bool)}
-
-
-@pytest.mark.parametrize(
-    ("arrays", "code"),
-    [
-        ({"counts": torch.tensor([-1, 3])}, "negative_count"),
-        ({"counts": torch.tensor([2.0, -0.5])}, "negative_count"),
-        ({"counts": torch.tensor([2, MOST_SAMPLES + 1])}, "too_many_samples"),
-        ({"counts": torch.tensor([2.0, math.nan])}, "not_finite"),
-        ({"counts": torch.tensor([2.0, math.inf])}, "not_finite"),
-        ({"counts": torch.tensor([2 + 0j, 3])}, "not_finite"),
-        ({"counts": torch.tensor([2, 3, 4])}, "shape"),
-        ({"counts": torch.tensor([[2, 3]])}, "shape"),
-        ({"counts": torch.tensor([[2, 3], [1, 1]])}, "shape"),
-        ({"counts": torch.tensor(2)}, "shape"),
-        ({"counts": None}, "missing_array"),
-        ({"means": None}, "missing_array"),
-        ({"means": torch.ones(3, 2)}, "shape"),
-        ({"means": torch.ones(2, 3)}, "shape"),
-        ({"means": torch.ones(2)}, "shape"),
-        ({"means": torch.tensor([[1.0, 2.0], [math.nan, 4.0]])}, "not_finite"),
-        ({"means": torch.tensor([[1.0, 2.0], [3.0, -math.inf]])}, "not_finite"),
-        ({"means": torch.tensor([[1.0, 2.0], [3.0, 1e300]], dtype=torch.float64)}, "not_finite"),
-        ({"means": torch.ones(2, 2, dtype=torch.complex64)}, "not_finite"),
+BAD_KNOWLEDGE = {
+    "negative_count": [{"counts": torch.tensor([-1, 3])}, {"counts": torch.tensor([2.0, -0.5])}],
+    "too_many_samples": [{"counts": torch.tensor([2, MOST_SAMPLES + 1])}],
+    "not_finite": [
+        {"counts": torch.tensor([2.0, math.nan])},
+        {"counts": torch.tensor([2.0, math.inf])},
+        {"counts": torch.tensor([2 + 0j, 3])},
+        {"means": torch.tensor([[1.0, 2.0], [math.nan, 4.0]])},
+        {"means": torch.tensor([[1.0, 2.0], [3.0, -math.inf]])},
+        {"means": torch.tensor([[1.0, 2.0], [3.0, 1e300]], dtype=torch.float64)},
+        {"means": torch.ones(2, 2, dtype=torch.complex64)},
     ],
-)
+    "shape": [
+        {"counts": torch.tensor([2, 3, 4])},
+        {"counts": torch.tensor([[2, 3]])},
+        {"counts": torch.tensor([[2, 3], [1, 1]])},
+        {"counts": torch.tensor(2)},
+        {"means": torch.ones(3, 2)},
+        {"means": torch.ones(2, 3)},
+        {"means": torch.ones(2)},
+    ],
+    "missing_array": [
+        {"counts": None},
+        {"means": None},
+        *({"counts": torch.tensor([1, 2]).to(kind)} for kind in (torch.uint32, torch.uint64, torch.float8_e4m3fn)),
+    ],
+}
+
+
 @pytest.mark.parametrize("rule", ["mean", "median"])
-def test_knowledge_that_cannot_be_is_refused_and_the_rest_is_used(arrays, code, rule):
-    bad = Upload(5, {name: value for name, value in {**SOUND, **arrays}.items() if value is not None})
-    for others in ([], [Upload(1, SOUND)]):
-        after, rejected = aggregate(Kfl(aggregation=rule), KNOWN, [bad, *others])
-        assert [(one.device, one.code) for one in rejected] == [(5, code)]
-        assert after["knowledge"].tolist() == (SOUND["means"].tolist() if others else [[0.0, 0.0]] * 2)
+@pytest.mark.parametrize("code", BAD_KNOWLEDGE)
+def test_knowledge_that_cannot_be_is_refused_and_the_rest_is_used(code, rule):
+    unknown = server([[0.0, 0.0], [0.0, 0.0]], [False, False])
+    for arrays in BAD_KNOWLEDGE[code]:
+        bad = Upload(5, {name: value for name, value in {**SOUND, **arrays}.items() if value is not None})
+        for others in ([], [Upload(1, SOUND)]):
+            after, rejected = aggregate(Kfl(aggregation=rule), unknown, [bad, *others])
+            assert [(one.device, one.code) for one in rejected] == [(5, code)], arrays
+            assert after["knowledge"].tolist() == (SOUND["means"].tolist() if others else [[0.0, 0.0]] * 2)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +246,7 @@ def test_knowledge_that_can_be_is_used(arrays):
     """Also counts that are not whole or of another type, and anything in the row of a class that is not held."""
     upload = Upload(5, {**SOUND, **arrays})
     counts = upload.arrays["counts"]
-    after, rejected = aggregate(Kfl(), KNOWN, [upload])
+    after, rejected = aggregate(Kfl(), server([[0.0, 0.0], [0.0, 0.0]], [False, False]), [upload])
     assert rejected == [] and after["known"].tolist() == (counts > 0).tolist()
     for c in range(2):
         wanted = upload.arrays["means"][c].float() if counts[c] > 0 else torch.zeros(2)
@@ -349,148 +257,167 @@ def test_knowledge_that_can_be_is_used(arrays):
 def test_knowledge_of_nothing_at_all_is_no_error(shape):
     empty = {"knowledge": torch.zeros(shape), "known": torch.zeros(shape[0], dtype=torch.bool)}
     upload = Upload(0, {"means": torch.zeros(shape), "counts": torch.tensor([1, 0])[: shape[0]]})
-    after, rejected = aggregate(Kfl(), empty, [upload])
-    assert rejected == [] and after["known"].tolist() == [True, False][: shape[0]]
-
-
-def test_equal_uploads_say_whether_a_class_is_held_and_need_a_mean_for_every_device():
-    means, counts = torch.arange(8.0).reshape(2, 2, 2), torch.tensor([[5, 0], [1, 2]])
-    first, second = equal_uploads([4, 9], means, counts)
-    assert (first.device, second.device) == (4, 9)
-    assert first.arrays["counts"].tolist() == [1, 0] and second.arrays["counts"].tolist() == [1, 1]
-    assert torch.equal(first.arrays["means"], means[0]) and torch.equal(second.arrays["means"], means[1])
-    with pytest.raises(ValueError, match="argument"):
-        equal_uploads([4, 9, 11], means, counts)
-
-
-def test_a_server_starts_with_no_knowledge_which_is_zero(toy):
-    for algorithm in (Kfl(), FedProto()):
-        start = algorithm.server_init(toy.engine, toy.seed)
-        assert torch.equal(start["knowledge"], torch.zeros(4, 5)) and start["known"].tolist() == [False] * 4
-        assert start["known"].dtype == torch.bool
-        vectors, known = algorithm.class_vectors(start)
-        assert vectors is start["knowledge"] and known is start["known"]
-
-
-def test_reports_are_samples_with_labels_for_a_server_that_trains():
-    reports = Reports(torch.arange(12.0).reshape(2, 3, 2), torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.5, 0.0]]))
-    vectors, labels = reports.labelled()
-    assert vectors.tolist() == [[0.0, 1.0], [4.0, 5.0], [8.0, 9.0]] and labels.tolist() == [0, 2, 1]
-    # Without a limit 1 and 2, with one of 0.5 alike.
-    means, known = Reports(reports.means, torch.tensor([[1.0, 0.0, 2.0], [2.0, 0.0, 0.5]])).average()
-    assert means[0].tolist() == pytest.approx([(0 + 2 * 6) / 3, (1 + 2 * 7) / 3]) and known.tolist() == [
-        True,
-        False,
-        True,
-    ]
-    means, _ = Reports(reports.means, torch.tensor([[1.0, 0.0, 2.0], [2.0, 0.0, 0.5]])).average(0.5)
-    assert means[0].tolist() == [3.0, 4.0]
+    for rule in RULES:
+        after, rejected = aggregate(Kfl(aggregation=rule), empty, [upload])
+        assert rejected == [] and after["known"].tolist() == [True, False][: shape[0]]
 
 
 @pytest.mark.parametrize(
     ("settings", "means", "counts"),
     [
-        ({}, ArrayFormat((2, 2)), ArrayFormat((2,), "int64", "counts")),
-        ({"bits_per_value": 8}, ArrayFormat((2, 2), bits=8), ArrayFormat((2,), "int64", "counts")),
-        ({"charge": "held"}, ArrayFormat((2, 2), rows="counts"), ArrayFormat((2,), "int64", "counts")),
-        ({"clip_norm": 1.0, "noise_multiplier": 0.7}, ArrayFormat((2, 2)), ArrayFormat((2,), "int64", "counts")),
+        ({}, {}, {}),
+        ({"bits_per_value": 8}, {"bits": 8}, {}),
+        ({"charge": "held"}, {"held_rows": True}, {}),
+        ({"clip_norm": 1.0, "noise_multiplier": 0.7}, {}, {}),
         (
             {"clip_norm": 1.0, "noise_multiplier": 0.7, "noise_counts": True, "charge": "held", "bits_per_value": 31},
-            ArrayFormat((2, 2), bits=31),
-            ArrayFormat((2,), "float64", "counts", 1.4),
+            {"bits": 31},
+            {"dtype": "float64", "noise": 1.4},
         ),
     ],
 )
 def test_kfl_declares_what_it_sends(settings, means, counts):
     """Noisy counts are declared with their noise, 2 z, and then every row is sent, since they hide which are held."""
-    assert Kfl(**settings).upload_format(KNOWN) == {"means": means, "counts": counts}
-    assert FedProto().upload_format(KNOWN) == {
-        "means": ArrayFormat((2, 2)),
-        "counts": ArrayFormat((2,), "int64", "counts"),
+    expected = {
+        "means": ArrayFormat((2, 2), weight="counts", **means),
+        "counts": ArrayFormat((2,), **{"dtype": "int64", **counts}, holds="counts"),
     }
+    assert Kfl(**settings).upload_format(BEFORE_TWO) == expected
 
 
-# Worlds of other sizes
+# ── Weights ──────────────────────────────────────────────────────────────────
+
+SERVER = {
+    "body.weight": torch.tensor([[1.0, 2.0]]),
+    "body.num_batches_tracked": torch.tensor(10),
+    "head.bias": torch.tensor([3.0], dtype=torch.float64),
+}
 
 
-def lone_sample(toy):
-    """The world in which device 0 has one sample of class 0 beside its others, all that it has."""
-    labels = toy.dataset.labels("train", toy.partition.train[0]).numpy()
-    own = np.concatenate([toy.partition.train[0][labels == 0][:1], toy.partition.train[0][labels != 0]])
-    counts = toy.partition.train_counts.copy()
-    counts[0, 0] = 1
-    train = (np.sort(own), *toy.partition.train[1:])
-    partition = dataclasses.replace(toy.partition, train=train, train_counts=counts)
-    data = LocalData(toy.dataset, partition, toy.proxy)
-    return dataclasses.replace(toy, partition=partition, engine=SequentialEngine(data, toy.models))
-
-
-def test_a_single_sample_of_a_class_is_sent_and_remembered(toy, play):
-    world = lone_sample(toy)
-    exact = play(Kfl(), world, [[0]]).uploads[0][0].arrays
-    assert exact["counts"].tolist() == [1, 7, 0, 0]
-    state = play(SelfKnowledge(), world, [[0]]).devices[0]
-    assert state["own/known"].tolist() == [True, True, False, False]
-    assert play(FedProto(), world, [[0]]).uploads[0][0].arrays["counts"].tolist() == [1, 1, 0, 0]
-
-
-def test_a_single_bit_carries_the_least_and_the_largest_value_of_the_classes_that_are_held():
-    """One sample is enough to hold a class, and a class that is not held has no say in the range."""
-    means = torch.tensor([[2.0, 3.0], [0.0, 0.0], [5.0, 2.5]])
-    rough = [Kfl(bits_per_value=1)._upload(k, means, torch.tensor([1, 0, 3]), RoundKey(7, 0)) for k in range(20)]
-    found = torch.stack([upload.arrays["means"] for upload in rough])
-    assert not found[:, 1].any()
-    assert set(found[:, [0, 2]].flatten().tolist()) == {2.0, 5.0}
-    assert set(found[:, 0, 0].tolist()) == {2.0} and set(found[:, 2, 0].tolist()) == {5.0}
-    assert set(found[:, 0, 1].tolist()) == {2.0, 5.0}  # at random, and every device draws for itself
-
-
-@pytest.mark.parametrize("algorithm", [FedAvg(), FedRep(), Apfl()], ids=lambda a: a.name)
-def test_a_fleet_may_be_one_device(algorithm, toy):
-    models = dataclasses.replace(toy.models, architecture=toy.models.architecture[:1])
-    partition = dataclasses.replace(
-        toy.partition,
-        train=toy.partition.train[:1],
-        test=toy.partition.test[:1],
-        train_counts=toy.partition.train_counts[:1],
-        test_counts=toy.partition.test_counts[:1],
+def upload(device, update, samples, counter=10):
+    """A model that differs from the server's by an update of three values; what else is in an upload is ignored."""
+    return Upload(
+        device,
+        {
+            "body.weight": SERVER["body.weight"] + torch.tensor([update[:2]], dtype=torch.float32),
+            "body.num_batches_tracked": torch.tensor(counter),
+            "head.bias": SERVER["head.bias"] + update[2],
+            "samples": torch.tensor(float(samples), dtype=torch.float64),
+            "more": torch.tensor(math.nan),
+        },
     )
-    engine = SequentialEngine(LocalData(toy.dataset, partition), models)
-    server, state = algorithm.server_init(engine, 3), algorithm.device_init(engine, 0, 3)
-    start = engine.initial(0, 3, common=True)
-    torch.testing.assert_close(algorithm.predictor(server, state), start)
 
 
-def test_what_a_device_remembers_lies_beside_its_model_and_has_its_type(toy):
-    """PyTorch's device "meta" stands for a GPU: what is on another one cannot be computed with."""
-    engine = SequentialEngine(LocalData(toy.dataset, toy.partition), toy.models, device="meta", number="float64")
-    apfl = Apfl().device_init(engine, 0, toy.seed)
-    assert {(value.device.type, value.dtype) for value in apfl.values()} == {("meta", torch.float64)}
-    own = SelfKnowledge().device_init(engine, 0, toy.seed)
-    assert {value.device.type for value in own.values()} == {"meta"}
-    pull = pull_to(torch.ones(4, 5), 0.5, own)
-    assert (pull.targets.device.type, pull.known.device.type) == ("meta", "meta")
+UPLOADS = [
+    upload(0, (3.0, 0.0, 4.0), 10, 12),
+    upload(1, (0.0, 1.0, 0.0), 30, 13),
+    upload(2, (1.0, 2.0, 2.0), 20, 14),
+    upload(3, (-600.0, 0.0, 800.0), 2**53, 10**6),
+    upload(4, (9.0, 9.0, 9.0), 0, 99),  # of no sample: it has no say
+]
 
 
-def test_the_pull_to_fixed_targets_holds_for_every_class(toy):
-    pull = pull_to(torch.ones(4, 5), 0.5, toy.engine.initial(0, 0))
-    assert pull.known.tolist() == [True] * 4 and pull.known.dtype == torch.bool
-    assert (pull.weight, pull.targets.shape) == (0.5, (4, 5))
+def after(rule, uploads, trim=0.25, algorithm=FedAvg):
+    found, rejected = aggregate(algorithm(aggregation=rule, trim=trim), SERVER, uploads)
+    assert not rejected
+    return found
 
 
-def test_fedrep_draws_other_batches_for_the_body_than_for_the_head(toy):
-    """The second training of a device in a round is phase 1 of its draws."""
-    algorithm, key = FedRep(batch_size=4, head_steps=2, body_steps=3), RoundKey(toy.seed, 6)
-    server, state = algorithm.server_init(toy.engine, toy.seed), algorithm.device_init(toy.engine, 1, toy.seed)
-    (after,), (upload,) = algorithm.local_update(server, [1], [state], toy.engine, key)
-    model, expected = {**server, **state}, Supervised()
-    (model,) = toy.engine.train([1], [model], expected, Sgd(2, 0.0, 0.05, 0.9, 4), RoundKey(toy.seed, 6))
-    (model,) = toy.engine.train([1], [model], expected, Sgd(3, 0.05, 0.0, 0.9, 4), RoundKey(toy.seed, 6, phase=1))
-    for name, value in model.items():
-        assert torch.equal({**after, **upload.arrays}[name], value)
+def moved(state):
+    """What the server's model moved by, as one vector."""
+    return torch.cat([(state[name].double() - SERVER[name]).flatten() for name in ("body.weight", "head.bias")])
 
 
-def test_parts_of_a_model_are_told_by_their_prefix():
-    state = {"body.0.weight": torch.ones(1), "head.weight": torch.zeros(1), "bodyguard": torch.ones(2)}
-    assert part_of(state, "body.") == {"body.0.weight": state["body.0.weight"]}
-    assert part_of(state, "head.") == {"head.weight": state["head.weight"]}
+@pytest.mark.parametrize("cls", [FedAvg, FedRep, Apfl, LgFedAvg], ids=lambda cls: cls.name)
+def test_weights_are_weighed_by_samples_and_counters_rounded(cls):
+    """(10·(3, 0, 4) + 30·(0, 1, 0) + 20·(1, 2, 2))/60, and (120 + 390 + 280)/60 = 13.2 batches."""
+    state = after("mean", UPLOADS[:3], algorithm=cls)
+    assert moved(state).tolist() == pytest.approx([50 / 60, 70 / 60, 80 / 60])
+    assert state["body.num_batches_tracked"].item() == 13
+    assert {name: value.dtype for name, value in state.items()} == {name: value.dtype for name, value in SERVER.items()}
+    assert average_weights(SERVER, UPLOADS[:3])[0]["body.weight"].equal(state["body.weight"])  # its name of old
+
+
+@pytest.mark.parametrize("cls", [FedAvg, LgFedAvg], ids=lambda cls: cls.name)
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("median", [0.5, 0.5, 3.0]),
+        ("trimmed", [0.5, 0.5, 3.0]),
+        # Lengths 5, 1, 3 and 1000: the smaller of the middle two is 3. Samples 10, 30, 20 and no more than 20.
+        (
+            "clip",
+            [
+                (10 * 3 * 3 / 5 + 0 + 20 * 1 - 20 * 3 * 0.6) / 70,
+                (0 + 20 * 1 + 20 * 2 + 0) / 70,
+                (10 * 4 * 3 / 5 + 0 + 20 * 2 + 20 * 3 * 0.8) / 70,
+            ],
+        ),
+    ],
+)
+def test_robust_rules_see_whole_updates_by_hand(rule, expected, cls):
+    state = after(rule, UPLOADS, algorithm=cls)
+    assert moved(state).tolist() == pytest.approx(expected, abs=1e-5)
+    assert state["body.num_batches_tracked"] == 14  # the median of 12, 13, 14 and a million is 13.5
+    assert {name: value.dtype for name, value in state.items()} == {name: value.dtype for name, value in SERVER.items()}
+    assert state["body.weight"].shape == (1, 2)
+
+
+def test_samples_count_to_the_last_one():
+    many, along = 2**24 + 1, (0.0, 1.0, 0.0)  # a number that 32 bits do not hold
+    found = moved(after("clip", [upload(0, along, many), upload(1, along, many), upload(2, (0.0, 0.0, 1.0), 1)]))
+    assert float(found[2]) == pytest.approx(1 / (2 * many + 1), rel=4e-8, abs=0)
+
+
+def test_trim_is_how_much_is_left_out():
+    few = [upload(k, (float(k), 0.0, 0.0), 1) for k in range(10)]
+    assert float(moved(after("trimmed", few, trim=0.0))[0]) == pytest.approx(4.5)
+    few[9] = upload(9, (1000.0, 0.0, 0.0), 1)
+    assert float(moved(after("trimmed", few, trim=0.0))[0]) == pytest.approx(103.6)
+    assert float(moved(after("trimmed", few, trim=0.1))[0]) == pytest.approx(4.5)
+
+
+@settings(max_examples=30)
+@given(
+    honest=st.lists(st.tuples(*[st.floats(-5, 5, width=16)] * 3), min_size=3, max_size=7),
+    poison=st.lists(st.tuples(*[st.floats(-(2.0**100), 2.0**100)] * 3), max_size=2),
+)
+def test_a_minority_stays_within_the_honest_ones(honest, poison):
+    uploads = [upload(k, values, 5) for k, values in enumerate([*poison, *honest])]
+    values, slack = torch.tensor(honest).double(), 1e-5
+    for rule in ("median", "trimmed"):
+        found = moved(after(rule, uploads, trim=0.49))
+        assert (found >= values.amin(0) - slack).all() and (found <= values.amax(0) + slack).all()
+    assert moved(after("clip", uploads)).norm() <= values.norm(dim=1).max() + slack
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_uploads_without_samples_leave_the_server_as_it_was_and_broken_ones_are_refused(rule):
+    for uploads in ([], [UPLOADS[4]]):
+        assert after(rule, uploads) is SERVER
+    broken = Upload(7, {**UPLOADS[0].arrays, "body.weight": torch.full((1, 2), math.nan)})
+    found, rejected = aggregate(FedAvg(aggregation=rule), SERVER, [broken, *UPLOADS])
+    assert [one.device for one in rejected] == [7]
+    assert moved(found).equal(moved(after(rule, UPLOADS)))
+
+
+# ── Logits of a proxy set, where all devices weigh the same ──────────────────
+
+
+def test_fedkd_averages_logits_or_combines_them_by_a_rule():
+    before = {"consensus": torch.zeros(1, 2), "known": torch.tensor(False)}
+    said = [[1.0, -1.0], [3.0, 5.0], [800.0, -4.0]]
+    uploads = [Upload(k, {"logits": torch.tensor([values])}) for k, values in enumerate(said)]
+    found = {rule: aggregate(FedKd(aggregation=rule), before, uploads)[0] for rule in RULES}
+    assert found["mean"]["consensus"].tolist() == [[268.0, 0.0]] and bool(found["mean"]["known"])
+    assert found["median"]["consensus"].tolist() == found["trimmed"]["consensus"].tolist() == [[3.0, -1.0]]
+    # Around the median (3, −1): distances 2, 6 and about 797, so the radius is 6.
+    far = math.hypot(797, 3)
+    assert found["clip"]["consensus"][0].tolist() == pytest.approx(
+        [3 + (-2 + 6 * 797 / far) / 3, -1 + (6 - 18 / far) / 3]
+    )
+    # Once there is a consensus, it is the center: from (3, −1) the same.
+    known = {"consensus": torch.tensor([[3.0, -1.0]]), "known": torch.tensor(True)}
+    again, _ = aggregate(FedKd(aggregation="clip"), known, uploads)
+    torch.testing.assert_close(again["consensus"], found["clip"]["consensus"])
+    assert aggregate(FedKd(aggregation="clip"), known, [])[0] is known

@@ -8,7 +8,6 @@ import inspect
 import itertools
 import json
 import math
-import re
 import subprocess
 import sys
 import textwrap
@@ -18,10 +17,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from kfl.algorithms import ALGORITHMS, Algorithm, ArrayFormat, Rejection, Upload, plot_style
-from kfl.algorithms.sent import sent_bits
+from kfl.algorithms import ALGORITHMS, Algorithm, ArrayFormat, Rejection, Upload
+from kfl.algorithms.uploads import sent_bits
 from kfl.core.config import from_table, to_table
-from kfl.core.errors import ConfigError, KflError, ModelError
+from kfl.core.errors import ConfigError, ModelError
 from kfl.engine import RoundKey, Sgd, Supervised
 
 COHORTS = [[0, 1, 3], [1, 2], [0, 3, 2]]
@@ -64,6 +63,11 @@ def copy(state):
 def aggregate(algorithm, toy, server, uploads):
     """What the server makes of uploads, after round 1."""
     return algorithm.aggregate(server, uploads, engine=toy.engine, key=RoundKey(toy.seed, 1))
+
+
+def charge(algorithm, toy, profile, *, real_work=False):
+    """What a round costs a device."""
+    return algorithm.costs([profile], algorithm.server_init(toy.engine, toy.seed), real_work=real_work)[0]
 
 
 def one_round(algorithm, toy, cohort=(0, 1, 3), number=1):
@@ -174,12 +178,12 @@ def test_cost_is_sane_and_grows_with_samples(cls, toy):
     profile = toy.engine.profile(0)
     for real_work in (False, True):
         sizes = [dataclasses.replace(profile, samples=samples) for samples in (1, 10, 500)]
-        costs = [algorithm.cost(size, real_work=real_work) for size in sizes]
+        costs = [charge(algorithm, toy, size, real_work=real_work) for size in sizes]
         for cost in costs:
             assert all(math.isfinite(value) for value in dataclasses.astuple(cost))
             assert cost.flops > 0 and cost.bits_up >= 0 and cost.bits_down >= 0
         assert costs[0].flops < costs[1].flops < costs[2].flops
-    printed, real = (algorithm.cost(profile, real_work=flag) for flag in (False, True))
+    printed, real = (charge(algorithm, toy, profile, real_work=flag) for flag in (False, True))
     assert real.flops > printed.flops
     assert (real.bits_up, real.bits_down) == (printed.bits_up, printed.bits_down)
 
@@ -190,7 +194,7 @@ def test_as_printed_everybody_is_charged_the_forward_passes_of_the_local_steps(c
     """τ D C for all alike: no second model, no proxy samples, no knowledge pass."""
     for device in range(5):
         profile = toy.engine.profile(device)
-        cost = cls(local_steps=steps).cost(profile, real_work=False)
+        cost = charge(cls(local_steps=steps), toy, profile)
         assert cost.flops == steps * profile.samples * profile.model.flops
 
 
@@ -205,23 +209,15 @@ def test_real_work_is_what_pytorch_counts(cls, countable_toy):
     with FlopCounterMode(display=False) as counter:
         algorithm.local_update(algorithm.broadcast(server), [1], [state], toy.engine, RoundKey(toy.seed, 1))
     counted = counter.get_total_flops() / 2
-    charged = algorithm.cost(toy.engine.profile(1), real_work=True).flops
+    charged = charge(algorithm, toy, toy.engine.profile(1), real_work=True).flops
     assert counted <= charged <= 1.03 * counted
-
-
-def test_an_algorithm_with_uploads_must_say_how_large_they_are(toy):
-    class Mute(ALGORITHMS["fedavg"]):
-        bits = Algorithm.bits
-
-    with pytest.raises(KflError, match="Mute has uploads"):
-        Mute().cost(toy.engine.profile(0), real_work=False)
 
 
 @every
 def test_bits_are_charged_exactly_when_something_is_sent(cls, toy):
     algorithm = cls()
     _, _, uploads = one_round(algorithm, toy)
-    cost = algorithm.cost(toy.engine.profile(0), real_work=False)
+    cost = charge(algorithm, toy, toy.engine.profile(0))
     assert bool(uploads) == (cost.bits_up > 0)
 
 
@@ -254,7 +250,7 @@ def test_what_is_declared_is_what_is_sent(cls, world, request):
         formats = algorithm.upload_format(server)
         for upload in uploads:
             profile = own.engine.profile(upload.device)
-            assert sent_bits(upload, formats) == algorithm.cost(profile, real_work=False).bits_up, setting
+            assert sent_bits(upload, formats) == charge(algorithm, own, profile).bits_up, setting
 
 
 def test_an_own_algorithm_sees_the_layers_of_a_network_and_their_sizes(normalised_toy):
@@ -291,13 +287,6 @@ def test_class_vectors_have_a_row_per_class(cls, toy):
         rows, known = vectors
         assert rows.shape == (toy.engine.classes, toy.engine.features) and known.shape == rows.shape[:1]
         assert known.dtype == torch.bool
-
-
-@every
-def test_its_line_in_plots_is_plain_and_its_own(cls):
-    style = plot_style(cls.name)
-    assert re.fullmatch("#[0-9a-f]{6}", style.colour) and style.width > 0 and len(style.dash) % 2 == 0
-    assert [name for name in ALGORITHMS if plot_style(name) == style] == [cls.name]
 
 
 @every

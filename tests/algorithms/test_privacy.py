@@ -222,7 +222,9 @@ def test_kfl_uploads_noisy_means_by_name_and_the_models_stay_exact(toy, play):
 
 def test_noisy_counts_are_charged(toy):
     profile = toy.engine.profile(0)
-    plain, counted = (private(noise_counts=flag).cost(profile, real_work=False) for flag in (False, True))
+    server = private().server_init(toy.engine, toy.seed)
+    some = [private(noise_counts=flag).costs([profile], server, real_work=False) for flag in (False, True)]
+    (plain,), (counted,) = some
     assert counted.bits_up - plain.bits_up == 4 * 32
     assert counted.bits_down == plain.bits_down
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
-from operator import add
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from kfl.algorithms import Fd, FedGh, FedTgp, Upload
-from kfl.algorithms.server_training import descend_on_server
+from kfl.algorithms import FederatedDistillation, FedGh, FedTgp, Upload
+from kfl.algorithms.prototypes import descend_on_server, labeled
 from kfl.core.errors import ConfigError, ModelError
 from kfl.engine import RoundKey
 from kfl.models import SplitModel, fleet_from_modules
 
 KEY = RoundKey(7, 1)
-prototype_servers = pytest.mark.parametrize("cls", [Fd, FedGh, FedTgp], ids=lambda cls: cls.name)
+prototype_servers = pytest.mark.parametrize("cls", [FederatedDistillation, FedGh, FedTgp], ids=lambda cls: cls.name)
 
 
 def report(device, means, counts):
@@ -37,7 +35,7 @@ def reports(toy):
         means = [torch.randn(4, columns, generator=draw) + apart for _ in held]
         return [report(k, mean.tolist(), counts) for k, (mean, counts) in enumerate(zip(means, held, strict=True))]
 
-    return lambda algorithm: made(toy.engine.classes if isinstance(algorithm, Fd) else toy.engine.features)
+    return lambda algorithm: made(toy.engine.classes if algorithm.of == "logits" else toy.engine.features)
 
 
 @prototype_servers
@@ -47,13 +45,18 @@ def test_a_device_weighs_one_whatever_number_it_claims(cls, toy, reports):
     boast = [Upload(u.device, {**u.arrays, "counts": u.arrays["counts"] * (1 + 3 * u.device)}) for u in honest]
     (plain, _), (loud, _) = (algorithm.aggregate(server, sent, engine=toy.engine, key=KEY) for sent in (honest, boast))
     assert all(torch.equal(plain[name], loud[name]) for name in plain)
-    if cls is Fd:
-        summed = [
-            algorithm.summation().apply(server, reduce(add, (algorithm.summation().terms(u, {}, None) for u in sent)))
-            for sent in (honest, boast)
-        ]
-        for found in summed:
-            torch.testing.assert_close(found["knowledge"], plain["knowledge"], rtol=1e-6, atol=1e-7)
+
+
+def test_class_means_are_samples_with_labels_in_the_order_of_devices(toy):
+    means = torch.arange(20.0).reshape(4, 5)
+    late, broken, early = (
+        report(device, means.tolist(), counts)
+        for device, counts in ((7, [0, 0, 3, 0]), (4, [-1, 0, 3, 0]), (2, [1, 0, 0, 2]))
+    )
+    formats = FedGh().upload_format(FedGh().server_init(toy.engine, 7))
+    good, (vectors, labels), rejected = labeled([late, broken, early], formats)
+    assert [upload.device for upload in good] == [2, 7] and [one.code for one in rejected] == ["negative_count"]
+    assert labels.tolist() == [0, 3, 2] and vectors.equal(means[[0, 3, 2]].double())
 
 
 @prototype_servers
@@ -63,7 +66,7 @@ def test_a_class_keeps_what_was_said_of_it_and_one_of_which_nothing_was_said_has
     assert once["known"].tolist() == [True, True, True, False] and not once["knowledge"][3].any()
     twice, _ = algorithm.aggregate(once, reports(algorithm)[2:], engine=toy.engine, key=RoundKey(7, 2))
     assert twice["known"].tolist() == [True, True, True, False] and not twice["knowledge"][3].any()
-    if cls is not Fd:  # which has no vectors of features to show
+    if cls is not FederatedDistillation:  # which has no vectors of features to show
         rows, known = algorithm.class_vectors(twice)
         assert rows is twice["knowledge"] and known is twice["known"]
     if cls is not FedTgp:  # whose server trains all prototypes at once

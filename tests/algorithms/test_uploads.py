@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 
-from kfl.algorithms import ArrayFormat, Rejection, Upload, usable
-from kfl.algorithms.sent import sent_bits
-from kfl.algorithms.uploads import MOST_SAMPLES, array_problem, find_problem, is_plain, plain_arrays, separate
+from kfl.algorithms import ArrayFormat, Rejection, Upload, usable, wire_size
+from kfl.algorithms.uploads import MOST_SAMPLES, sent_bits
 
 FORMATS = {
     "means": ArrayFormat((2, 3)),
@@ -75,17 +75,26 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("others", [0, 1, 2])
 @pytest.mark.parametrize("kind", BAD)
-def test_what_cannot_be_used_is_refused_with_a_code_and_its_facts(kind, others):
+def test_what_cannot_be_used_is_refused_with_a_code_and_its_facts(kind):
     spoilt, code, facts = BAD[kind]
     bad = Upload(9, arrays(**spoilt))
-    uploads = [Upload(k, arrays()) for k in range(others)]
-    for place in range(others + 1):
+    uploads = [Upload(k, arrays()) for k in range(2)]
+    for place in range(3):
         good, rejected = usable([*uploads[:place], bad, *uploads[place:]], FORMATS)
         assert good == uploads
         assert rejected == [Rejection(9, code, facts)]
-    assert find_problem(bad, FORMATS) == (code, facts)
+    assert usable([bad], FORMATS) == ([], [Rejection(9, code, facts)])
+
+
+def test_rows_without_weight_may_hold_anything_and_weights_are_judged_first():
+    formats = {"means": ArrayFormat((2, 3), weight="counts"), "counts": ArrayFormat((2,), "int64", "counts")}
+    odd = means(math.nan)
+    fine, wrong = (Upload(k, {"means": odd, "counts": torch.tensor([1, k])}) for k in (0, 1))
+    good, rejected = usable([fine, wrong], formats)
+    assert good == [fine] and rejected == [Rejection(1, "not_finite", {"array": "means"})]
+    negative = Upload(2, {"means": odd, "counts": torch.tensor([1, -1])})
+    assert usable([negative], formats)[1] == [Rejection(2, "negative_count", {"array": "counts"})]
 
 
 @pytest.mark.parametrize("kind", GOOD)
@@ -94,7 +103,6 @@ def test_what_can_be_used_is_taken_as_it_is(kind):
     for some in (uploads, uploads[::-1], uploads[1:]):
         good, rejected = usable(some, FORMATS)
         assert rejected == [] and len(good) == len(some) and all(a is b for a, b in zip(good, some, strict=True))
-    assert find_problem(uploads[1], FORMATS) is None
 
 
 @pytest.mark.parametrize("name", ["counts", "samples"])
@@ -121,21 +129,20 @@ def test_values_of_several_types_are_each_looked_at(bad):
         spoilt = Upload(1, {**sound, name: torch.stack([value[0], torch.tensor(bad).to(value)])})
         assert usable([Upload(0, sound), spoilt], formats)[1] == [Rejection(1, "not_finite", {"array": name})]
     # 1e30 is a float32 and infinite as a half; 65,504 is the largest half.
-    assert array_problem("half", torch.tensor([1.0, 65_504.0]), formats["half"]) is None
-    assert array_problem("half", torch.tensor([1.0, 1e30]), formats["half"]) == ("not_finite", {"array": "half"})
+    for largest, codes in ((65_504.0, []), (1e30, ["not_finite"])):
+        upload = Upload(2, {**sound, "half": torch.tensor([1.0, largest])})
+        assert [one.code for one in usable([upload], formats)[1]] == codes
 
 
-def test_problems_separate_uploads_in_their_order():
-    uploads = [Upload(k, {}) for k in (5, 2, 8, 1)]
-    good, rejected = separate(uploads, lambda one: ("odd", {"n": one.device}) if one.device % 2 else None)
-    assert good == [uploads[1], uploads[2]]
-    assert rejected == [Rejection(5, "odd", {"n": 5}), Rejection(1, "odd", {"n": 1})]
-    assert rejected[0].to_dict() == {"device": 5, "code": "odd", "n": 5}
+def test_rejections_go_through_plain_values():
+    uploads = [Upload(k, {}) for k in (5, 2)]
+    _, rejected = usable(uploads, {"x": ArrayFormat((1,))})
+    assert [one.to_dict() for one in rejected] == [{"device": k, "code": "missing_array", "array": "x"} for k in (5, 2)]
     assert Rejection(4, "busy").to_dict() == {"device": 4, "code": "busy"} and "busy" in Rejection(4, "busy").describe()
     assert Rejection.from_dict({"device": 4, "reason": "it was late"}).describe() == "it was late"
 
 
-def quantised():
+def quantized():
     with warnings.catch_warnings():  # PyTorch is about to drop them
         warnings.simplefilter("ignore")
         return torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8)
@@ -146,39 +153,28 @@ def quantised():
     [
         *((torch.ones(2).to(kind), True) for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64)),
         *((torch.ones(2).to(kind), True) for kind in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int64)),
-        (torch.ones(2).to(torch.complex64), True),
         *((torch.ones(2).to(kind), False) for kind in (torch.uint16, torch.uint32, torch.uint64)),
         *((torch.ones(2).to(kind), False) for kind in (torch.float8_e4m3fn, torch.float8_e5m2)),
         (torch.ones(2).to_sparse(), False),
         (torch.ones(2, device="meta"), False),
-        (quantised(), False),
+        (quantized(), False),
         (None, False),
         ([1.0, 1.0], False),
         (1.0, False),
     ],
     ids=str,
 )
-def test_plain_is_what_pytorch_computes_with_and_has_a_value_in_every_place(found, plain):
-    assert is_plain(found) is plain
-    two = plain_arrays([Upload(0, {"a": torch.ones(1), "b": found})], ("a", "b"))
-    if plain:
-        assert two[0][1] is found and len(two) == 1 and len(two[0]) == 2
-    else:
-        assert two is None
-
-
-def test_plain_arrays_come_by_upload_and_in_the_order_of_the_names():
-    uploads = [Upload(k, {"a": torch.tensor(k), "b": torch.tensor(-k), "c": None}) for k in (1, 2)]
-    assert [[int(x) for x in row] for row in plain_arrays(uploads, ("b", "a"))] == [[-1, 1], [-2, 2]]
-    assert plain_arrays(uploads, ("a", "c")) is None
-    assert plain_arrays([*uploads, Upload(3, {"a": torch.tensor(3)})], ("a", "b")) is None
-    assert plain_arrays([], ("a",)) == []
+def test_arrays_are_those_that_pytorch_computes_with_and_that_have_a_value_in_every_place(found, plain):
+    kind = str(getattr(found, "dtype", "torch.float32")).removeprefix("torch.")
+    form = {"a": ArrayFormat((2,), kind if plain else "float32")}
+    codes = [one.code for one in usable([Upload(0, {"a": found})], form)[1]]
+    assert codes == ([] if plain else ["missing_array"])
 
 
 def test_a_format_like_an_array_has_its_shape_and_the_plain_name_of_its_type():
     assert ArrayFormat.like(torch.zeros(3, 1, dtype=torch.bfloat16)) == ArrayFormat((3, 1), "bfloat16")
     form = ArrayFormat((2,))
-    assert (form.dtype, form.holds, form.noise, form.bits, form.rows) == ("float32", "values", 0.0, None, "")
+    assert (form.dtype, form.holds, form.noise, form.bits, form.weight) == ("float32", "values", 0.0, None, "")
 
 
 HELD = torch.tensor([5, 0, 1, 0])
@@ -203,13 +199,13 @@ HELD = torch.tensor([5, 0, 1, 0])
         (torch.zeros(4, 3), ArrayFormat((4, 3), bits=1), 12 + 64),
         (torch.zeros(4, 3), ArrayFormat((4, 3), bits=32), 384),
         # Rows of two of four classes, and one bit per class that says which.
-        (torch.zeros(4, 3), ArrayFormat((4, 3), rows="held"), 6 * 32 + 4),
-        (torch.zeros(4, 3), ArrayFormat((4, 3), bits=5, rows="held"), 6 * 5 + 64 + 4),
-        (torch.zeros(4, 3, 2), ArrayFormat((4, 3, 2), rows="held"), 12 * 32 + 4),
-        (torch.zeros(4), ArrayFormat((4,), rows="held"), 2 * 32 + 4),
-        (torch.zeros(0, 3), ArrayFormat((0, 3), rows="held"), 0),
-        (torch.tensor(1.0), ArrayFormat((), rows="held"), 32),
-        (torch.zeros(4, 3), ArrayFormat((4, 3), rows="elsewhere"), 384),
+        (torch.zeros(4, 3), ArrayFormat((4, 3), weight="held", held_rows=True), 6 * 32 + 4),
+        (torch.zeros(4, 3), ArrayFormat((4, 3), bits=5, weight="held", held_rows=True), 6 * 5 + 64 + 4),
+        (torch.zeros(4, 3, 2), ArrayFormat((4, 3, 2), weight="held", held_rows=True), 12 * 32 + 4),
+        (torch.zeros(4), ArrayFormat((4,), weight="held", held_rows=True), 2 * 32 + 4),
+        (torch.zeros(0, 3), ArrayFormat((0, 3), weight="held", held_rows=True), 0),
+        (torch.tensor(1.0), ArrayFormat((), weight="held", held_rows=True), 32),
+        (torch.zeros(4, 3), ArrayFormat((4, 3), weight="elsewhere", held_rows=True), 384),
         # Counts are sent once and never change, unless they have noise.
         (torch.zeros(4), ArrayFormat((4,), "float64", "counts"), 0),
         (torch.zeros(()), ArrayFormat((), "float64", "samples"), 0),
@@ -220,10 +216,18 @@ HELD = torch.tensor([5, 0, 1, 0])
 def test_bits_of_an_array(array, form, bits):
     formats = {"held": ArrayFormat((4,), "int64", "counts"), **({} if form is None else {"x": form})}
     assert sent_bits(Upload(0, {"x": array, "held": HELD}), formats) == bits
+    if form is not None and array != "text" and form.weight != "elsewhere":  # what is declared is what is counted
+        assert wire_size({"x": replace(form, dtype=ArrayFormat.like(array).dtype)}, held_classes=2) == bits
+
+
+def test_all_rows_are_charged_where_it_is_not_known_how_many_are_held():
+    form = ArrayFormat((10, 6), weight="counts", held_rows=True)
+    assert [wire_size({"x": form}, held) for held in (3, 0, None)] == [3 * 6 * 32 + 10, 10, 10 * 6 * 32 + 10]
+    assert wire_size({"x": replace(form, bits=4)}, 3) == 3 * 6 * 4 + 64 + 10
 
 
 def test_bits_of_a_single_class():
-    formats = {"x": ArrayFormat((1, 3), rows="held")}
+    formats = {"x": ArrayFormat((1, 3), weight="held", held_rows=True)}
     for held, values in ((1, 3), (0, 0)):
         upload = Upload(0, {"x": torch.zeros(1, 3), "held": torch.tensor([held], dtype=torch.bool)})
         assert sent_bits(upload, {**formats, "held": ArrayFormat((1,), "bool", "counts")}) == 32 * values + 1

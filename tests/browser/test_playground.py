@@ -8,14 +8,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from kfl.report.playground import Settings, playground_server
-from kfl.report.playground._settings import OPENING, start
-from kfl.report.words import percent, quantity
+from kfl.report import playground_server
+from kfl.report.controls import OPENING, Settings, start
+from kfl.report.text import percent, quantity
 from kfl.scheduling import schedule
 from kfl.wireless import Cell
 
 WIDTHS = {"desktop": (1366, 900), "phone": (390, 844)}
-PLOTS = ("map", "shares", "energy", "budget", "gap", "count-chart", "when")
+PLOTS = ("schedule", "participants", "cell", "shares", "energy", "pace", "gap")
 
 
 @pytest.fixture(scope="module")
@@ -112,24 +112,24 @@ class Page:
             samples=state.samples,
             hard_budget=state.hard_budget,
         )
-        horizon = schedule(problem, state.make_scheduler())
-        one, cards = horizon.rounds[state.round - 1], self.cards
-        spent = float(horizon.compute_energy_j.sum() + horizon.upload_energy_j.sum())
-        assert cards[f"scheduled in round {state.round}"] == f"{len(one.devices)} of {state.devices}"
-        assert cards["energy so far"] == quantity(spent, "J")
-        assert cards["band in use"] == percent(float(one.share.sum()))
-        if len(one.devices):
-            bars = self.trace("shares", "share")
-            shares = {
-                problem.ids[k]: pytest.approx(share, rel=1e-4) for k, share in zip(one.devices, one.share, strict=True)
-            }
-            assert dict(zip(bars["x"], bars["y"], strict=True)) == shares
-            assert len(self.trace("map", "scheduled")["x"]) == len(one.devices)
-        energy = self.trace("energy", "spent")
-        assert energy["x"] == list(range(1, state.rounds + 1))
-        assert energy["y"][-1] * self.joules_per_unit("energy") == pytest.approx(spent, rel=1e-4)
-        assert self.trace("count-chart", "scheduled")["y"] == [len(other.devices) for other in horizon.rounds]
-        return horizon
+        result = schedule(problem, state.make_scheduler())
+        cards, counts = self.cards, [len(one.devices) for one in result.rounds]
+        spent = float(result.compute_energy_j.sum() + result.upload_energy_j.sum())
+        assert cards["Scheduled"] == f"{sum(counts) / state.rounds:.1f} of {state.devices}"
+        assert cards["Energy so far"] == quantity(spent, "J")
+        assert cards["Band in use"] == percent(sum(float(one.share.sum()) for one in result.rounds) / state.rounds)
+        mean = self.trace("pace", "mean device")
+        assert mean["x"] == list(range(1, state.rounds + 1))
+        mean_j = mean["y"][-1] * self.joules_per_unit("pace")
+        assert mean_j * state.devices == pytest.approx(spent, rel=1e-4)
+        assert self.trace("participants", "scheduled")["y"] == counts
+        if sum(counts):
+            shares = [share for one in result.rounds for share in one.share]
+            drawn = self.js("return Array.from(document.getElementById('shares-plot').data[0].y)")
+            assert drawn == [pytest.approx(share, rel=1e-3) for share in shares]
+            marked = self.js("return document.getElementById('cell-plot').data[1].x.length")
+            assert marked == counts[-1], "the slider of the map stands at the last round"
+        return result
 
 
 @pytest.fixture(params=list(WIDTHS))
@@ -140,11 +140,10 @@ def size(request):
 def test_it_opens_and_every_chart_is_drawn(browser, url, size):
     page = Page(browser, url, size=size)
     assert page.drawn() == list(PLOTS)
-    horizon = page.as_the_library_says(start(OPENING))
-    counts = [len(one.devices) for one in horizon.rounds]
+    counts = [len(one.devices) for one in page.as_the_library_says(start(OPENING)).rounds]
     assert 0 < counts[0] < start(OPENING).devices, "something is decided in the round that is shown first"
     assert sum(0 < count < start(OPENING).devices for count in counts) > 0.9 * len(counts), "and in nearly all others"
-    assert "stands in for accuracy" in page.js("return document.querySelector('.cards').textContent")
+    assert "nothing is trained here" in page.js("return document.querySelector('.cards').textContent")
     assert page.js("return document.documentElement.scrollWidth <= window.innerWidth"), "it scrolls sideways"
     assert page.js("return Array.from(document.querySelectorAll('.plot')).every((p) => p.ariaLabel.length > 20)")
     assert all(address.startswith((url, "data:", "blob:", "about:")) for address in browser.asked())
@@ -166,8 +165,6 @@ def test_moving_a_control_gives_what_the_library_says(browser, url, size):
     page.type("payload_bits", "900")
     page.type("max_power_dbm", "20")
     page.type("power_coefficient", "2e-28")
-    page.slide("round", 7)
-    assert page.settings.round == 7
     assert page.settings.bandwidth_hz == 2e6
     page.as_the_library_says(page.settings)
     assert browser.messages() == []
@@ -219,21 +216,27 @@ def test_a_bad_value_is_a_sentence_and_the_last_good_results_stay(browser, url, 
     assert browser.messages() == []
 
 
-def test_switches_tables_and_the_link(browser, url):
+def test_switches_sliders_and_the_link(browser, url):
     page = Page(browser, url, Settings(devices=10, rounds=5, relative_v=100.0))
+    drawn = "Array.from(document.getElementById('shares-plot').data[0].y)"
     page.js("document.getElementById('shares-view-1').click()")
-    assert page.trace("shares", "power")["y"]
-    page.slide("round", 3)  # the choice of the reader stays
-    assert page.js("return document.getElementById('shares-view-1').checked")
-    assert page.trace("shares", "power")["y"]
-    link = browser.find("#link").get_attribute("href")
-    assert Settings.from_query(dict(parse_qsl(urlsplit(link).query))) == replace(page.settings, round=3)
-    code = browser.find("#python").get_attribute("textContent")
-    assert "devices=10, rounds=5" in code
-    assert re.search(
-        r"kfl schedule cell\.json --scheduler lyapunov",
-        browser.find("#commands").get_attribute("textContent"),
+    power_w = browser.wait(
+        f"return document.getElementById('shares-plot').dataset.drawn === 'Power' && {drawn}",
     )
+    label = "return document.querySelector('#cell output').textContent"
+    page.js(
+        "const slider = document.getElementById('cell-slider'); slider.value = 2;"
+        "slider.dispatchEvent(new Event('input', { bubbles: true }))"
+    )
+    browser.wait(f"{label} === 'round 3'")
+    page.type("bandwidth_hz", "4000")  # what the reader chose stays
+    assert page.js("return document.getElementById('shares-view-1').checked")
+    assert page.js(label) == "round 3" and page.js(f"return {drawn}") != power_w
+    link = browser.find("#link").get_attribute("href")
+    assert Settings.from_query(dict(parse_qsl(urlsplit(link).query))) == page.settings
+    assert "devices=10" in browser.find("#python").get_attribute("textContent")
+    commands = browser.find("#commands").get_attribute("textContent")
+    assert re.search(r"kfl schedule cell\.json --scheduler lyapunov", commands)
     assert browser.messages() == []
 
 
@@ -255,26 +258,21 @@ def test_by_keyboard(browser, url):
     time.sleep(0.2)
     page.settle()
     assert 1.0 < page.settings.relative_v < 1.2
-    slider = browser.find("#round-slider")
-    slider.send_keys(Keys.ARROW_RIGHT)
-    time.sleep(0.2)
-    page.settle()
-    assert page.settings.round == 2
-    assert page.js("return document.activeElement.id") == "round-slider"  # new results do not take the focus away
+    assert page.js("return document.activeElement.id") == "relative_v-slider"  # new results do not take the focus
     page.as_the_library_says(page.settings)
 
 
 def test_dark_and_light(browser, url):
     page = Page(browser, url, Settings(devices=10, rounds=5))
-    colours = {}
+    colors = {}
     for _ in range(3):
         name = page.js("document.getElementById('theme').click(); return document.documentElement.dataset.theme")
         page.settle()
-        colours[name] = (
+        colors[name] = (
             page.js("return getComputedStyle(document.body).backgroundColor"),
-            page.js("return document.getElementById('shares-plot').data[0].marker.color"),
+            page.js("return document.getElementById('participants-plot').data[0].line.color"),
         )
-    assert colours["light"] != colours["dark"]
+    assert colors["light"] != colors["dark"]
     assert page.drawn() == list(PLOTS)
     assert browser.messages() == []
 
@@ -283,7 +281,8 @@ TICKS = """
 return Array.from(document.querySelectorAll('.plot')).flatMap((plot) => ['xaxis', 'yaxis'].flatMap((name) => {
   const axis = plot._fullLayout[name];
   if (!/%/.test(axis.tickformat || '')) return [];
-  return axis._vals.filter((tick) => tick.text).map((tick) => [plot.id, tick.x, tick.text]);
+  const place = (tick) => (axis.type === 'log' ? 10 ** tick.x : tick.x);
+  return axis._vals.filter((tick) => tick.text).map((tick) => [plot.id, place(tick), tick.text]);
 }));
 """
 
@@ -294,4 +293,6 @@ def test_ticks_in_per_cent_say_where_they_stand(browser, url, devices):
     ticks = page.js(TICKS)
     assert len({plot for plot, _, _ in ticks}) >= 2
     for plot, value, said in ticks:
-        assert float(said.rstrip("%").replace("\N{MINUS SIGN}", "-")) == pytest.approx(100 * value, abs=1e-6), plot
+        assert float(said.rstrip("%").replace("\N{MINUS SIGN}", "-")) == pytest.approx(
+            100 * value, rel=1e-6, abs=1e-6
+        ), plot

@@ -36,7 +36,7 @@ def watched(tmp_path):
     folder = tmp_path / "run"
     start = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     start += "from kfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    with child("-c", start, "watch", str(folder), "--port", "0") as server:
+    with child("-c", start, "report", str(folder), "--live", "--port", "0") as server:
         url = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", server.stdout.readline())[0]
         yield folder, url, server
         if server.poll() is None:
@@ -75,7 +75,7 @@ def test_a_page_lives_through_the_whole_life_of_a_run(browser, complete, watched
 
     server.send_signal(signal.SIGINT)
     assert server.wait(timeout=20) == 0
-    browser.wait(f"{NEWS}.startsWith('kfl watch has ended')")
+    browser.wait(f"{NEWS}.startsWith('The server has stopped')")
     assert browser.run(f"return {POINTS}") == 40, "the last page stays readable"
 
 

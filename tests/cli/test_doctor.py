@@ -40,6 +40,7 @@ def test_the_extras_are_those_of_the_package():
         for extra, lines in project["optional-dependencies"].items()
     }
     del names["dev"]
+    assert names.pop("flower") == {"kfl"}  # an earlier name of fleet
     assert {name: set(extra.packages) for name, extra in EXTRAS.items()} == names
     assert {re.match(r"[\w.-]+", line)[0] for line in project["dependencies"]} == set(REQUIRED)
 
@@ -101,7 +102,7 @@ def test_with_numpy_alone_it_still_works_and_says_what_to_install(tmp_path):
     assert done.stderr == ""
     for name in REQUIRED[1:]:
         assert f"pip install '{name}" in done.stdout
-    assert "pip install 'kfl[flower]'" in done.stdout
+    assert "pip install 'kfl[fleet]'" in done.stdout
     assert "kfl cannot run yet" in done.stdout
 
 

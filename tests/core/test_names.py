@@ -171,7 +171,7 @@ def test_devices_of_a_strangers_file():
 
 
 def test_log_lines_are_lines_as_text_and_as_json(tmp_path):
-    from kfl.deploy.logs import logging_as, logging_into, note
+    from kfl_fleet.logs import logging_as, logging_into, note
 
     stream = io.StringIO()
     with logging_as("text", "kfl: ", stream), logging_into(tmp_path / "server.log", "text"):

@@ -191,8 +191,8 @@ def test_metrics_of_a_fleet_that_goes_on_with_such_a_run(tmp_path):
     from prometheus_client import generate_latest
     from prometheus_client.parser import text_string_to_metric_families
 
-    from kfl.deploy import FleetSettings, ServerConfig
-    from kfl.deploy.metrics import Metrics, round_sentence
+    from kfl_fleet import FleetSettings, ServerConfig
+    from kfl_fleet.server.metrics import Metrics, round_sentence
 
     logs = RunReader(fleet_of(tmp_path / "run", HOSTILE[:40])).rounds()
     metrics = Metrics(ServerConfig(kfl.Experiment(devices=40, rounds=3), FleetSettings()))
@@ -209,12 +209,12 @@ def test_metrics_of_a_fleet_that_goes_on_with_such_a_run(tmp_path):
 
 
 def test_what_peers_say_is_one_short_line_before_anybody_keeps_it():
-    from kfl.deploy.belief import Belief
-    from kfl.deploy.courier import Answer
-    from kfl.deploy.frames import RawArray
-    from kfl.deploy.profile import Profile
-    from kfl.deploy.protocol import PROTOCOL_VERSION
-    from kfl.deploy.validation import EnergyLimits, Question, judge
+    from kfl_fleet.messages.frames import RawArray
+    from kfl_fleet.messages.profile import Profile
+    from kfl_fleet.messages.protocol import PROTOCOL_VERSION
+    from kfl_fleet.server.claim_limits import Belief
+    from kfl_fleet.server.messaging import Answer
+    from kfl_fleet.server.verdicts import EnergyLimits, Question, judge
 
     profile = Profile(0, 2, 64, 1000, 900, 2000, 1900, (8,), 30, (10, 20), 5, 3)
     question = Question(0, 0, profile, Belief(profile, 30, 5), {}, EnergyLimits(1.0, 1.0), deadline_s=1.0)
@@ -287,8 +287,8 @@ def test_a_dataset_under_such_a_name_is_read_and_kept_in_the_cache_alone(tmp_pat
 
 
 def test_folders_of_runs_and_of_devices_stay_where_they_belong(tmp_path):
-    from kfl.deploy.memory import Memory
-    from kfl.deploy.protocol import RefusedError
+    from kfl_fleet.device.memory import Memory
+    from kfl_fleet.messages.protocol import RefusedError
 
     some = [kfl.Experiment(dataset=f"{name}:load", devices=6, widths=(8,)) for name in WRITABLE]
     paths = run_paths(some, tmp_path)

@@ -25,7 +25,7 @@ def told(code, **more):
 
 
 def test_flowers_programs_find_it_off_and_a_users_own_word_is_kept(tmp_path):
-    from kfl.deploy.app_folder import flower_environment
+    from kfl_fleet._flower.app_folder import flower_environment
 
     found = flower_environment(tmp_path, {})
     assert {name: found[name] for name in hush({})} == hush({})
@@ -33,7 +33,7 @@ def test_flowers_programs_find_it_off_and_a_users_own_word_is_kept(tmp_path):
 
 
 def test_flower_itself_is_silent_when_we_import_it():
-    code = "import kfl.deploy.flower, flwr.supercore.telemetry as t; print(t.FLWR_TELEMETRY_ENABLED)"
+    code = "import kfl_fleet._flower.names, flwr.supercore.telemetry as t; print(t.FLWR_TELEMETRY_ENABLED)"
     assert told(code) == ["0"]
     assert told(code, FLWR_TELEMETRY_ENABLED="1") == ["1"]
 
@@ -53,7 +53,7 @@ def test_trackers_are_silent_when_we_make_them():
 def test_a_devices_worker_inherits_it():
     """The device function may import anything."""
     code = (
-        'import os, kfl.deploy.node as node; node.main([\'{"superlink": "nowhere", "root_certificates": "none", '
+        'import os, kfl_fleet.device.node as node; node.main([\'{"superlink": "nowhere", "root_certificates": "none", '
         '"key": "none", "number": 0, "state": "."}\']); print(os.environ[\'WANDB_ERROR_REPORTING\'])'
     )
     assert told(code) == ["false"]

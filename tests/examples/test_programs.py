@@ -13,8 +13,8 @@ import pytest
 
 import kfl
 from kfl.core.files import LockedError, only_one
-from kfl.deploy.device import make_setup
 from kfl.runfolder import load_run
+from kfl_fleet.setup import make_setup
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

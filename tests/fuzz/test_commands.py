@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import kfl
-from kfl.cli.schedule import EXAMPLES
+from kfl.cli.schedule import example
 
 WRONG_WORDS = [
     ["rnu"],
@@ -56,7 +56,7 @@ def assert_clear(done, words):
 
 @pytest.mark.parametrize("words", WRONG_WORDS, ids=" ".join)
 def test_wrong_words(words, tmp_path):
-    (tmp_path / "problem.json").write_text(EXAMPLES["json"])
+    (tmp_path / "problem.json").write_text(example("json"))
     assert_clear(command(words, tmp_path), words)
     assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]
 
@@ -82,7 +82,7 @@ def test_problems_with_one_mutation(tmp_path, mutated):
     for number in range(PROBLEMS):
         kind = draw.choice(("json", "csv"))
         path = tmp_path / f"{number}.{kind}"
-        path.write_bytes(broken := mutated(EXAMPLES[kind].encode(), draw))
+        path.write_bytes(broken := mutated(example(kind).encode(), draw))
         done = command(["schedule", path.name], tmp_path)
         if done.returncode:
             assert_clear(done, broken)

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from kfl.cli.schedule import EXAMPLES
+from kfl.cli.schedule import example
 from kfl.core.errors import KflError
 from kfl.scheduling import SCHEDULERS, read_problem, schedule
 
@@ -57,7 +57,7 @@ def test_one_mutation_of_the_text(kind, mutated, judged):
     draw = random.Random(3)
     results = []
     for _ in range(CASES // 2):
-        text = mutated(EXAMPLES[kind].encode(), draw).decode("utf-8", "replace")
+        text = mutated(example(kind).encode(), draw).decode("utf-8", "replace")
         results.append(check(text, some_scheduler(draw), judged))
     assert results.count("decided") > CASES / 80 and results.count("refused") > CASES / 12
 
@@ -66,7 +66,7 @@ def test_one_strange_value(judged):
     draw = random.Random(4)
     results = []
     for _ in range(CASES):
-        table = json.loads(EXAMPLES["json"])
+        table = json.loads(example("json"))
         inner = draw.choice([table, *table["devices"]])
         key = draw.choice(list(inner))
         if draw.random() < 0.2:
@@ -82,6 +82,6 @@ def test_a_file_is_read_and_left_alone(mutated, judged, tmp_path):
     for number in range(60):
         kind = draw.choice(("json", "csv"))
         path = tmp_path / f"{number}.{kind}"
-        path.write_bytes(broken := mutated(EXAMPLES[kind].encode(), draw))
+        path.write_bytes(broken := mutated(example(kind).encode(), draw))
         judged(lambda path=path: read_problem(path))
         assert path.read_bytes() == broken

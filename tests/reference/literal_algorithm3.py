@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from kfl.scheduling._band import Candidates
+from kfl.scheduling._band_price import Candidates
 from kfl.scheduling._prefix import TIE
-from kfl.scheduling.curve import FloatArray, UploadCurve, log_marginal_saving, share_at_price, upload_energy
+from kfl.scheduling._upload_formulas import inverse_marginal_saving, log_marginal_saving, upload_energy
+from kfl.scheduling.curve import FloatArray, UploadCurve
 
 
 def literal_shares(log_cost: FloatArray, exponent: FloatArray, floor: FloatArray) -> FloatArray:
@@ -30,6 +31,12 @@ def literal_shares(log_cost: FloatArray, exponent: FloatArray, floor: FloatArray
         else:
             high = middle
     return np.maximum(share_at_price(high, log_cost, exponent), floor)
+
+
+def share_at_price(log_price: float, log_cost: FloatArray, exponent: FloatArray) -> FloatArray:
+    """θ(μ) = b / G⁻¹(μ / (a w)), equation (28)."""
+    with np.errstate(divide="ignore"):
+        return np.where(exponent > 0, exponent / inverse_marginal_saving(log_price - log_cost), 0.0)
 
 
 def literal_best_prefix(candidates: Candidates) -> tuple[int, int]:

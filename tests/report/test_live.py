@@ -22,13 +22,6 @@ from kfl.report.live import LiveRun
 
 
 @pytest.fixture
-def copy(runs, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(runs / "kfl", folder)
-    return folder
-
-
-@pytest.fixture
 def server(copy):
     with watch_server(copy, 0) as found:
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
@@ -198,7 +191,7 @@ def test_the_command_prints_its_address_and_ends_cleanly(copy, number):
     # A job in the background of a shell script ignores Ctrl-C, and so would its children.
     program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     program += "from kfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "watch", str(copy), "--port", "0"]
+    command = [sys.executable, "-c", program, "report", str(copy), "--live", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         said = child.stdout.readline()
         port, key = re.search(r"http://127\.0\.0\.1:(\d+)/([\w-]+)/", said).groups()
@@ -213,10 +206,10 @@ def test_the_command_prints_its_address_and_ends_cleanly(copy, number):
 
 
 def test_the_command_refuses_a_port_that_is_none(copy, capsys):
-    assert main(["watch", str(copy), "--port", "99999"]) == 2
+    assert main(["report", str(copy), "--live", "--port", "99999"]) == 2
     assert "port is 99999" in capsys.readouterr().err
 
 
 def test_the_command_refuses_a_file(copy, capsys):
-    assert main(["watch", str(copy / "config.toml")]) == 2
+    assert main(["report", str(copy / "config.toml"), "--live"]) == 2
     assert "must be a folder" in capsys.readouterr().err

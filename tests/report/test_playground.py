@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from kfl.cli.main import main
 from kfl.core.errors import ConfigError
-from kfl.report.playground import Play, Settings, playground_server
-from kfl.report.playground._page import cards, command_lines, compose_play, problem_file, python_code
-from kfl.report.playground._settings import CONTROLS, STARTS, start
+from kfl.report.controls import CONTROLS, STARTS, Settings, command_lines, python_code, start
+from kfl.report.playground import Play, cards, compose_play, playground_server, problem_file
 from kfl.scheduling import SCHEDULERS, Dual, schedule
 from kfl.wireless import PRESETS
 
@@ -43,13 +42,15 @@ def test_it_decides_what_the_library_decides(begin, name):
         assert mine.lower_bound <= mine.objective
         if not np.isnan(theirs.objective):
             assert mine.objective == theirs.objective
-    np.testing.assert_allclose(play.compute_j, horizon.compute_energy_j)
-    np.testing.assert_allclose(play.upload_j, horizon.upload_energy_j)
-    assert play.taken.tolist() == horizon.taken.tolist()
+    run = play.run
+    np.testing.assert_allclose(run.device_energy_j, horizon.compute_energy_j + horizon.upload_energy_j)
+    assert run.participation.tolist() == horizon.taken.tolist()
+    assert run.time_s == pytest.approx(sum(one.time_s for one in horizon.rounds))
+    assert run.bits_up == pytest.approx(state.payload_bits * run.uploads)
     if horizon.parts_j is not None:
-        for part, joules in play.parts_j.items():
-            np.testing.assert_allclose(joules, horizon.parts_j[part])
-        np.testing.assert_allclose(sum(play.parts_j.values()), play.compute_j + play.upload_j)
+        for part, joules in run.parts_j.items():
+            np.testing.assert_allclose(run.rounds.per_device(run.devices, joules), horizon.parts_j[part])
+        np.testing.assert_allclose(sum(run.parts_j.values()), run.rounds.energy_j)
 
 
 def test_the_gap_is_the_duals_and_holds_for_every_scheduler():
@@ -79,8 +80,8 @@ def test_settings_of_presets_are_the_presets():
 def test_an_address_holds_every_setting(data):
     drawn = {}
     for control in CONTROLS:
-        if control.scale == "whole":
-            most = {"rounds": 200, "round": drawn.get("rounds", 0)}.get(control.name, int(control.most))
+        if control.scale == "integer":
+            most = 200 if control.name == "rounds" else int(control.most)
             drawn[control.name] = data.draw(st.integers(int(control.least), most))
         else:
             drawn[control.name] = data.draw(st.floats(control.least, control.most))
@@ -95,15 +96,14 @@ def test_an_address_holds_every_setting(data):
     [
         ({"relative_v": "many"}, "Relative V is 'many', but must be a number."),
         ({"relative_v": "nan"}, "Relative V is nan, but must be from 0.001 to 1e+06."),
-        ({"devices": "2.5"}, "Devices is '2.5', but must be a whole number."),
+        ({"devices": "2.5"}, "Devices is '2.5', but must be an integer."),
         ({"devices": "0"}, "Devices is 0, but must be from 1 to 300."),
-        ({"devices": "inf"}, "Devices is 'inf', but must be a whole number."),
+        ({"devices": "inf"}, "Devices is 'inf', but must be an integer."),
         ({"bandwidth_hz": "-1"}, "Band is -0.001, but must be from 10 to 100000 kHz."),
         ({"scheduler": "best"}, "scheduler is 'best', but must be one of lyapunov"),
         ({"cell": "moon"}, "cell is 'moon'"),
         ({"hard_budget": "perhaps"}, "hard_budget is 'perhaps', but must be 1 or 0."),
-        ({"colour": "red"}, "setting is 'colour', but must be one of cell"),
-        ({"rounds": "9", "round": "10"}, "Round shown is 10, but must be at most the horizon, 9."),
+        ({"color": "red"}, "setting is 'color', but must be one of cell"),
         ({"devices": "300", "rounds": "400"}, "rounds is 400, but must be at most 333 with 300 devices."),
     ],
 )
@@ -119,7 +119,7 @@ def test_bad_values_are_one_sentence(query, sentence):
         small(),
         small(scheduler="round-robin", count=3, seed=7),
         replace(start("5g-phone"), devices=12, rounds=8, min_cpu_hz=0.0, tail_energy_j=0.2, min_power_dbm=-60.0),
-        replace(start("nb-iot"), devices=12, rounds=8, scheduler="dual", relative_v=0.3, radius_m=700.0, round=4),
+        replace(start("nb-iot"), devices=12, rounds=8, scheduler="dual", relative_v=0.3, radius_m=700.0),
         replace(start("small-cell"), devices=12, rounds=8, gamma="constant", hard_budget=True),
     ],
 )
@@ -130,8 +130,8 @@ def test_what_is_taken_home_gives_the_same(state, tmp_path, monkeypatch, capsys)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(python_code(state), names)
     chosen = [np.flatnonzero(one.decision.chosen).tolist() for one in play.rounds]
-    assert [one.devices.tolist() for one in names["horizon"].rounds] == chosen
-    assert f"{len(chosen[state.round - 1])} devices" in printed.getvalue()
+    assert [one.devices.tolist() for one in names["result"].rounds] == chosen
+    assert f"{len(chosen[0])} devices" in printed.getvalue()
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cell.json").write_text(problem_file(state))
@@ -155,19 +155,25 @@ def test_the_training_command_is_one_that_works(tmp_path, monkeypatch, capsys):
     assert (experiment.scheduler, experiment.radio, experiment.hard_budget) == (Dual(relative_v=2.0), state.radio, True)
 
 
-def test_the_page_says_what_was_played():
-    state = replace(start("small-cell"), devices=30, rounds=5, round=3, relative_v=100.0)
+def test_the_page_shows_what_was_scheduled():
+    state = replace(start("small-cell"), devices=30, rounds=5, relative_v=100.0)
     play = Play(state)
     play.advance()
-    one = play.rounds[2]
-    shown = {label: value for label, value, _ in cards(play, 2)}
-    assert shown["scheduled in round 3"] == f"{one.decision.chosen.sum()} of 30"
-    assert shown["gap to the bound"] == f"{one.gap:.3g}"
-    content = compose_play(play, state)
-    assert "5 rounds" in content.html
-    assert all(
-        f'role="img" aria-label="{word}' in content.html for word in ("Round 3: ", "Shares from", "After 5 rounds")
-    )
+    counts = [int(one.decision.chosen.sum()) for one in play.rounds]
+    shown = {label: value for label, value, _ in cards(play, play.run)}
+    assert shown["Scheduled"] == f"{np.mean(counts):.1f} of 30"
+    page = compose_play(play)
+    assert page.sections[0].title == "Participation over 5 rounds"
+    heat = page.figures["schedule"]["views"]["By number"]["data"][0]
+    outcome = np.array([[int(digit) for digit in row] for row in heat["z"]["digits"]])
+    np.testing.assert_array_equal(outcome, np.stack([one.outcome for one in play.rounds], axis=1))
+    assert (outcome == 0).sum(axis=0).tolist() == counts
+    assert heat["text"]["labels"][:2] == ["scheduled", "not chosen"]
+    gap = page.figures["gap"]["views"]["Value"]["data"]
+    assert gap[0]["y"] == pytest.approx([one.objective for one in play.rounds], rel=1e-4)
+    assert gap[1]["y"] == pytest.approx([one.lower_bound for one in play.rounds], rel=1e-4)
+    reasons = page.figures["cell"]["views"]["Rounds"]["data"][0]["text"]
+    assert f"<br>scheduled: {(outcome[0] == 0).sum()}" in reasons[0]
 
 
 def test_sliders_that_contradict_each_other_are_no_error():
@@ -185,34 +191,27 @@ def test_sliders_that_contradict_each_other_are_no_error():
         replace(state, circuit_power_w=-0.001)
 
 
-def test_the_page_shows_where_the_joules_of_whole_devices_went():
+def test_the_page_shows_the_energy_of_whole_devices_by_part():
     state = replace(start("paper-mnist-modem"), devices=12, rounds=4, scheduler="dual")
     play = Play(state)
     play.advance()
-    content = compose_play(play, state)
-    assert "Where the energy went: tail" in content.html and "Upload time: " in content.html
-    bars = content.figures["shares"]["views"]["Energy"]["data"]
-    joules = {trace["name"]: sum(trace["y"]) for trace in bars}
-    one = play.rounds[0]
-    assert joules == {name: pytest.approx(part.sum(), rel=1e-3) for name, part in one.parts_j.items() if part.any()}
-    by_part = content.figures["energy"]["views"]["By part"]["data"]
-    assert sum(trace["y"][-1] for trace in by_part) == pytest.approx((play.compute_j + play.upload_j).sum(), rel=1e-3)
-    assert list(content.figures["shares"]["views"]) == ["Share", "Power", "Energy", "Time", "Clock"]
+    page = compose_play(play)
+    assert "tail" in page.sentence
+    parts = {trace["name"]: trace["y"][-1] for trace in page.figures["parts"]["views"]["So far"]["data"]}
+    assert parts == {name: pytest.approx(joules.sum(), rel=1e-3) for name, joules in play.run.parts_j.items()}
     printed = Play(small())
     printed.advance()
-    assert list(compose_play(printed, small()).figures["shares"]["views"]) == ["Share", "Power", "Energy"]
+    assert "parts" not in compose_play(printed).figures
 
 
-def test_nobody_and_one_device_are_pages_too():
-    """Nobody can finish: everything is empty, and the page still has words for it."""
+def test_no_device_and_one_device_are_pages_too():
     for state in (small(deadline_s=0.1), small(devices=1, rounds=1), small(payload_bits=1e8, bandwidth_hz=1e4)):
         play = Play(state)
         play.advance()
-        assert "<h2" in compose_play(play, state).html
-    nobody = Play(small(deadline_s=0.1))
-    nobody.advance()
-    html = compose_play(nobody, nobody.settings).html
-    assert "12 devices can never take part" in html
+        assert {"schedule", "cell", "energy"} <= set(compose_play(play).figures)
+    none = Play(small(deadline_s=0.1))
+    none.advance()
+    assert "12 devices can never take part" in compose_play(none).sentence
 
 
 @pytest.fixture
@@ -245,7 +244,7 @@ def test_the_server(server):
     answer = json.loads(text)
     assert (status, answer["done"]) == (200, True)
     assert answer["query"] == "cell=paper-mnist&scheduler=dual&devices=9&rounds=3"
-    assert set(answer["figures"]) == {"map", "shares", "energy", "budget", "gap", "count-chart", "when"}
+    assert set(answer["figures"]) == {"schedule", "participants", "cell", "shares", "energy", "pace", "gap"}
     assert json.loads(ask(server, "/cell.json?devices=9&rounds=3")[1])["rounds"] == 3
 
 
@@ -264,14 +263,12 @@ def test_the_server_refuses_what_is_not_for_it(server):
     assert "<script>alert(1)" not in page
 
 
-def test_a_long_horizon_comes_in_parts_and_a_look_at_another_round_costs_nothing(server):
+def test_a_long_horizon_comes_in_parts_and_an_address_of_earlier_pages_is_understood(server):
     path = "/answer.json?devices=60&rounds=300&scheduler=dual&payload_bits=2e7"
     answers = []
     while not answers or not answers[-1]["done"]:
         answers.append(json.loads(ask(server, path)[1]))
         assert len(answers) < 200
     assert len(answers) > 1
-    assert answers[0]["news"].endswith("of 300 rounds played …")
-    other = json.loads(ask(server, path + "&round=250")[1])
-    assert other["done"]
-    assert "Round 250" in other["html"]
+    assert answers[0]["news"].endswith("of 300 rounds scheduled …")
+    assert json.loads(ask(server, path + "&round=250")[1]) == answers[-1]

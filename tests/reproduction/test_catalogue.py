@@ -72,7 +72,7 @@ def test_every_device_can_do_the_real_work_of_the_energy_view_in_time(name) -> N
         assert experiment.real_work and experiment.hard_budget and cell.flops_per_cycle == 16
         kind, shape = NETWORKS[experiment.dataset]
         model = fleet_from_name(kind, experiment.widths, 1, shape, 10, seed=0).profile(0)
-        work = experiment.algorithm.cost(DeviceProfile(model, SAMPLES[experiment.dataset]), real_work=True).flops
+        work = experiment.algorithm.real_flops(DeviceProfile(model, SAMPLES[experiment.dataset]))
         assert compute_time(work, min(cell.cpu_frequencies_hz), cell.flops_per_cycle) < 0.75 * cell.deadline_s
 
 
@@ -80,7 +80,7 @@ def test_fedrep_at_equal_work_works_as_much_as_kfl() -> None:
     for dataset, (kind, shape) in NETWORKS.items():
         model = fleet_from_name(kind, (EQUAL_WIDTH[dataset],), 1, shape, 10, seed=0).profile(0)
         device = DeviceProfile(model, SAMPLES[dataset])
-        kfl, fedrep = (as_set(name).cost(device, real_work=True).flops for name in ("kfl", EQUAL_WORK))
+        kfl, fedrep = (as_set(name).real_flops(device) for name in ("kfl", EQUAL_WORK))
         assert fedrep == pytest.approx(kfl, rel=0.01)
 
 

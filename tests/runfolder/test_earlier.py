@@ -15,13 +15,13 @@ import pytest
 import kfl
 from kfl.algorithms import ALGORITHMS, Rejection
 from kfl.cli.main import main
-from kfl.deploy.status import read_status
 from kfl.experiment import in_todays_words
 from kfl.export import load_model
-from kfl.report import build_report
-from kfl.report.charts_radio import shares_chart
-from kfl.runfolder import RunReader, load_experiment, read_run
+from kfl.report import build_report, read_run
+from kfl.report.charts.cell import shares_chart
+from kfl.runfolder import RunReader, load_experiment
 from kfl.scheduling import describe
+from kfl_fleet.server.status import read_status
 
 EARLIER = Path(__file__).parent / "earlier"
 FINISHED, STOPPED, FLEET = EARLIER / "finished", EARLIER / "stopped", EARLIER / "fleet"
@@ -63,13 +63,12 @@ def test_a_finished_run_is_loaded_whole():
 
 
 def test_it_is_reported_with_its_sentences(tmp_path):
-    page = build_report([FINISHED, STOPPED, FLEET], tmp_path / "page.html").read_text()
+    assert "Configuration differences" in build_report([FINISHED, STOPPED, FLEET], tmp_path / "page.html").read_text()
+    page = build_report([FINISHED], tmp_path / "single.html").read_text()
     assert "The processor dominates" in page
-    assert "dataset given as Python objects" in page
-    single = build_report([FINISHED], tmp_path / "single.html").read_text()
-    assert REFUSED in single
+    assert "dataset given as Python objects" in page and REFUSED in page
     run = read_run(FINISHED)
-    assert np.isnan(run.rounds.gain).all() and "Gain" not in shares_chart(run, "").views
+    assert np.isnan(run.rounds.gain).all() and "Gain" not in shares_chart(run).views
     assert run.finished and run.rounds.count == 4 and len(run.trail) == 4
 
 

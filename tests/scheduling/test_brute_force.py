@@ -1,4 +1,4 @@
-"""Both schedulers against all 2^K sets: a smaller run of studies/brute_force.py."""
+"""Both schedulers against all 2^K sets: a smaller run of `python -m studies.solvers sets`."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_the_dual_is_optimal_and_its_bound_is_one() -> None:
     rows = [run(Dual(v=V), case) for case in CASES]
     assert max(row.bound_excess for row in rows) <= 0
     assert max(row.certified_devices for row in rows) <= 1
-    # So are all of the first 3000 such rounds (studies/brute_force.py --instances 3000); these are 60 of them.
+    # So are all of the first 3000 such rounds (python -m studies.solvers sets --count 3000); these are 60 of them.
     assert all(row.optimal for row in rows)
     assert max(row.distance for row in rows) < 1e-6
 

@@ -1,7 +1,7 @@
 """What every cost curve promises, tried on the paper's model and on whole devices.
 
 The whole devices are held against `tests/reference/whole_device.py`, which minimises over the split of the time
-in 40 digits and shares no code with the library. `python -m studies.device_curve` does the same on many more.
+in 40 digits and shares no code with the library. `python -m studies.solvers curve` does the same on many more.
 """
 
 from __future__ import annotations
@@ -124,14 +124,9 @@ def test_the_inverse_the_elasticity_and_the_break_even_agree_with_the_curve(kind
         np.testing.assert_allclose(curve.share_for_energy(curve.energy_j(share)), share, rtol=1e-7)
 
 
-def test_copies_batches_and_parts_are_the_same_devices(kind: str) -> None:
+def test_batches_and_parts_are_the_same_devices(kind: str) -> None:
     link = uplink(kind, 6, 3)
-    curve, share = link.curve, inside(link, 0) / 4
-    np.testing.assert_allclose(curve.copies(4).energy_j(4 * share), 4 * curve.energy_j(share), rtol=1e-12)
-    zero = np.zeros(6)
-    price = curve.log_saving(share, zero)
-    np.testing.assert_allclose(curve.copies(4).log_saving(4 * share, zero), price, rtol=1e-12)
-    np.testing.assert_allclose(curve.copies(4).share_at_price(price, zero), 4 * share, rtol=1e-9)
+    curve, share, zero = link.curve, inside(link, 0) / 4, np.zeros(6)
     members = np.array([[True] * 6, [True, False] * 3])
     batch = curve.only(members)
     np.testing.assert_array_equal(batch.energy_j(share), np.where(members, curve.energy_j(share), 0.0))

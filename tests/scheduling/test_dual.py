@@ -6,22 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq, minimize_scalar
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.scheduling import Dual, Observation, SchedulerState, Status, Uplink, curve
-from kfl.scheduling._band import Candidates, band_log_price
-from kfl.scheduling._relaxation import (
-    critical_log_prices,
-    fitted_shares,
-    reduced_values,
-    relax,
-    shares_at_price,
-)
-from kfl.scheduling._repair import repair, set_values
+from kfl.scheduling import Dual, Observation, SchedulerState, Status, Uplink
 from kfl.scheduling.allocation import share_band
-from kfl.scheduling.curve import UploadCurve
 from tests.reference.uplinks import device_uplink, flat
 
 BAND, NOISE = 1e5, 4e-21
@@ -53,87 +42,6 @@ def _round(
         ),
     )
     return SchedulerState(200, np.full(devices, 0.1), queue), observation
-
-
-def _devices(seed: int, count: int, *, empty: float = 0.3) -> Candidates:
-    draw = stream(seed, "devices")
-    queue = 10 ** draw.uniform(-2, 1, count) * (draw.random(count) >= empty)
-    exponent = draw.uniform(0.05, 3.0, count)
-    scale = 10 ** draw.uniform(-6, -1, count)
-    floor = exponent / draw.uniform(3.2, 9.0, count)
-    return Candidates.of(UploadCurve.of(scale, exponent), floor, queue, value=draw.uniform(0.5, 10, count))
-
-
-def _sorted(devices: Candidates) -> tuple[Candidates, np.ndarray]:
-    prices = critical_log_prices(devices)
-    order = np.argsort(-prices, kind="stable")
-    order = order[prices[order] > -np.inf]
-    return devices.take(order), prices[order]
-
-
-# ── The relaxation ───────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_critical_price_is_where_a_device_breaks_even(seed: int) -> None:
-    devices = _devices(seed, 40)
-    found = critical_log_prices(devices)
-    for k in range(len(devices)):
-        one = devices.take(np.array([k]))
-
-        def reduced(log_price: float, one: Candidates = one) -> float:
-            return float(reduced_values(one, log_price)[0])
-
-        if found[k] == -np.inf:
-            assert reduced(-60.0) >= -1e-9
-            continue
-        root = brentq(reduced, -60.0, 60.0, xtol=1e-13, rtol=1e-14)
-        assert found[k] == pytest.approx(root, abs=1e-8)
-
-
-def test_all_three_forms_of_the_critical_price_occur() -> None:
-    """The test above would prove little if every device stayed within its floor and 1."""
-    devices = _devices(0, 40)
-    share = np.array(
-        [
-            shares_at_price(devices.take(np.array([k])), t)[0]
-            for k, t in enumerate(critical_log_prices(devices))
-            if t > -np.inf
-        ]
-    )
-    floor = devices.floor[critical_log_prices(devices) > -np.inf]
-    assert (share == 1).any() and (share == floor).any() and ((share > floor) & (share < 1)).any()
-
-
-@pytest.mark.parametrize("empty", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("count", [3, 30, 3000])
-def test_the_bound_is_the_maximum_of_the_dual(count: int, empty: float) -> None:
-    for seed in range(4):
-        devices, prices = _sorted(_devices(seed, count, empty=empty))
-
-        def dual(log_price: float, devices: Candidates = devices) -> float:
-            reduced = reduced_values(devices, log_price)
-            return float(np.minimum(reduced, 0).sum()) - float(np.exp(log_price))
-
-        found = relax(devices, prices, rounding_scale=float(devices.value.sum()))
-        # The dual is concave in μ; a grid finds the hill, a bounded search its top.
-        grid = np.linspace(prices.min() - 5, prices[np.isfinite(prices)].max() + 1, 400)
-        top = grid[int(np.argmax([dual(t) for t in grid]))]
-        best = -minimize_scalar(lambda t: -dual(t), bounds=(top - 1, top + 1), method="bounded").fun
-        assert found.lower_bound <= dual(found.log_price) + 1e-9
-        assert found.lower_bound >= best - 1e-6 * abs(best)
-
-
-def test_a_large_set_fills_the_band_like_a_small_one() -> None:
-    """The search in pieces (for more than 32,768 devices) against a bracketing root finder."""
-    devices = _devices(1, 50_000)
-    narrow = UploadCurve.of(devices.curve.scale_j, devices.curve.exponent / 2e4)
-    devices = replace(devices, curve=narrow, floor=devices.floor / 4e4)
-    price = band_log_price(devices)
-    root = brentq(lambda t: np.log(shares_at_price(devices, t).sum()), -60, 40, xtol=1e-12)
-    assert price == pytest.approx(root, abs=1e-8)
-    share = fitted_shares(devices, price)
-    assert share.sum() == pytest.approx(1.0, abs=1e-12) and (share >= devices.floor).all()
 
 
 # ── The sets ─────────────────────────────────────────────────────────────────
@@ -175,30 +83,6 @@ def test_random_rounds_keep_the_certificate(
     assert decision.objective == pytest.approx(value, abs=1e-12)
 
 
-def test_the_knapsack_that_fools_the_price() -> None:
-    """Values 1.0 and 0.2, shares 0.95 and 0.1: the price takes the second, the repair finds the first."""
-    floor = np.array([0.95, 0.1])
-    curves = UploadCurve.of(scale_j=np.ones(2), exponent=2.0 * floor)
-    devices = Candidates.of(curves, floor, queue_j=np.zeros(2), value=np.array([1.0, 0.2]))
-    prices = critical_log_prices(devices)
-    assert prices[1] > prices[0]
-    ordered, sorted_prices = _sorted(devices)
-    found = relax(ordered, sorted_prices, rounding_scale=1.2)
-    assert found.staying == 1 and ordered.value[0] == 0.2
-    assert ordered.value[repair(ordered, found)].tolist() == [1.0]
-    assert found.lower_bound == pytest.approx(-(0.2 + 0.9 / 0.95))
-
-
-def test_one_device_alone_is_certified_exactly() -> None:
-    """It takes the whole band and would pay less for it than its marginal joule is worth: no gap all the same."""
-    for seed in range(200):
-        devices, prices = _sorted(_devices(seed, 1, empty=0.0))
-        if len(devices):
-            found = relax(devices, prices, rounding_scale=float(devices.value.sum()))
-            alone = float(set_values(devices, np.array([[True]]))[0])
-            assert found.lower_bound == pytest.approx(alone, rel=1e-9)
-
-
 def test_identical_devices() -> None:
     """All prices tie: the band still fills, with a certified gap below one device."""
     for devices in (12, 500, 40_000):
@@ -219,20 +103,6 @@ def test_identical_devices() -> None:
             assert 0 < decision.chosen.sum() < devices
             assert decision.gap <= 6.0
             assert decision.chosen[: decision.chosen.sum()].all()  # of equals, the first
-
-
-def test_set_values_agree_with_a_direct_minimisation() -> None:
-    """Two devices: the best split by brute force over the share of the first."""
-    devices = _devices(3, 2, empty=0.0)
-    curves = UploadCurve.of(devices.curve.scale_j, np.array([0.6, 0.8]))
-    devices = replace(devices, floor=np.array([0.1, 0.1]), curve=curves)
-    share = np.linspace(0.1, 0.9, 200_001)
-    cost = sum(
-        devices.queue_j[k] * curve.upload_energy(devices.curve.scale_j[k], devices.curve.exponent[k], s)
-        for k, s in ((0, share), (1, 1 - share))
-    )
-    found = set_values(devices, np.array([[True, True]]))[0]
-    assert found == pytest.approx(float(cost.min()) - devices.value.sum(), rel=1e-9)
 
 
 def test_an_empty_queue_does_not_send_at_full_power() -> None:

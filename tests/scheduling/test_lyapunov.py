@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling import curve
-from kfl.scheduling._band import Candidates
+from kfl.scheduling import _upload_formulas as curve
+from kfl.scheduling._band_price import Candidates
 from kfl.scheduling._prefix import best_prefix
 from kfl.scheduling.base import Observation, SchedulerState
 from kfl.scheduling.curve import UploadCurve

@@ -9,8 +9,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import lambertw
 
-from kfl.scheduling import curve
-from kfl.scheduling._band import log_prices
+from kfl.scheduling import _upload_formulas as curve
 from kfl.scheduling.curve import CostCurve, UploadCurve
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -54,9 +53,6 @@ class Hyperbola(CostCurve):
     def break_even(self, log_value, log_weight):
         raise AssertionError("no test asks for it")
 
-    def copies(self, count):
-        return Hyperbola(count * self.c)
-
     def take(self, index):
         return Hyperbola(self.c[index])
 
@@ -77,10 +73,10 @@ def test_a_model_that_says_only_what_it_must_has_the_rest_from_the_base() -> Non
     np.testing.assert_allclose(sending.mismatch(share, [np.log(8.0), np.log(32.0)], weight[:2]), np.log([2.0, 0.5]))
 
 
-def test_its_band_is_split_by_the_square_root_of_weight_and_need() -> None:
-    c, weight = np.array([[1.0, 2.0, 3.0]]), np.array([[4.0, 9.0, 1.0]])
-    price = np.exp(log_prices(Hyperbola(c), np.log(weight), np.zeros((1, 3))))
-    assert price == pytest.approx(np.sum(c * np.sqrt(weight)) ** 2)
+def test_upload_curve_wants_no_band_when_joules_are_free_or_nothing_is_sent() -> None:
+    three = UploadCurve.of(np.ones(3), np.array([0.1, 0.1, 0.0]))
+    share = three.share_at_price(np.log(1e-3), np.array([-np.inf, np.log(1e-5), np.log(1e-5)]))
+    assert share[0] == 0 and share[1] > 0 and share[2] == 0
 
 
 # ── The paper's ──────────────────────────────────────────────────────────────
@@ -156,10 +152,7 @@ def test_a_value_below_every_upload_breaks_even_nowhere() -> None:
     UploadCurve.silent(3).break_even(ZERO, ZERO)  # nobody asks, but nobody is warned
 
 
-def test_copies_parts_and_batches() -> None:
-    four = CURVE.copies(4)
-    np.testing.assert_allclose(four.energy_j(np.full(3, 0.8)), 4 * CURVE.energy_j(np.full(3, 0.2)), rtol=1e-14)
-    np.testing.assert_array_equal(four.log_scale, CURVE.log_scale)
+def test_parts_and_batches() -> None:
     part = CURVE.take([2, 0])
     for name in ("scale_j", "exponent", "log_scale"):
         np.testing.assert_array_equal(getattr(part, name), getattr(CURVE, name)[[2, 0]])
@@ -182,9 +175,10 @@ def test_no_number_makes_the_formulas_fail() -> None:
     """Even a caller that lets NumPy raise on an underflow sees nothing but numbers."""
     levels = np.array([-np.inf, -1e5, -1500.0, -800.0, -1.0, 0.0, 1.0, 800.0, 1e5, 1e200, np.inf])
     with np.errstate(all="raise"):
-        logs, saving = curve.log_marginal_saving(SIZES[:-1]), curve.marginal_saving(SIZES[:-1])
+        logs = curve.log_marginal_saving(SIZES[:-1])
         elasticity, x = curve.saving_elasticity(SIZES[:-1]), curve.inverse_marginal_saving(levels)
-        share = curve.share_at_price(levels[3:, None], 0.0, SIZES[:-2])
+        shares = UploadCurve.of(np.ones(len(SIZES) - 2), SIZES[:-2])
+        share = shares.share_at_price(levels[3:, None], np.zeros(len(SIZES) - 2))
         energies = [curve.upload_energy(a, SIZES[:, None], SIZES[:-1]) for a in (0.0, 1e-300, 1.0, 1e300)]
         log_energies = [curve.log_upload_energy(a, SIZES[:, None], SIZES[:-1]) for a in (1e-300, 1.0, 1e300)]
         narrow = curve.min_share([1e308, 1e308, 1e150], [0.6, 1e-5, 1e-5])
@@ -192,8 +186,8 @@ def test_no_number_makes_the_formulas_fail() -> None:
         above = 3 * SIZES[:, None]
         least = curve.min_share(above, SIZES), curve.share_for_energy(1.0, SIZES, above)
         curve.share_for_energy(np.array([0.0, 1e-300, np.inf]), 0.1, np.array([[0.0], [1e300], [np.inf]]))
-    assert logs[0] == -np.inf and (np.diff(logs[1:]) > 0).all() and (np.diff(saving[:-3]) >= 0).all()
-    assert saving[0] == 0 and (saving[-3:] == np.inf).all() and (np.diff(elasticity) <= 0).all()
+    assert logs[0] == -np.inf and (np.diff(logs[1:]) > 0).all()
+    assert (np.diff(elasticity) <= 0).all()
     assert (np.diff(x[:-1]) >= 0).all() and x[0] == 0 and x[-1] == np.inf
     assert not np.isnan(share).any() and (share >= 0).all() and not share[:, 0].any()
     for energy in energies:
@@ -228,9 +222,8 @@ def test_no_share_and_no_price_makes_the_curve_fail() -> None:
             CURVE.demand(log_price, ZERO), CURVE.purchase(log_price, ZERO)
         UploadCurve.of(np.array([1e-300]), np.array([1e-10])).purchase(-700.0, np.zeros(1))
         UploadCurve.of(np.array([1.0]), np.array([1e-300])).demand(1e200, np.zeros(1))
-        assert curve.share_at_price(-np.inf, 0.0, 0.1) == np.inf, "a band that is free"
+        assert (CURVE.share_at_price(-np.inf, ZERO) == np.inf).all(), "a band that is free"
     with np.errstate(invalid="ignore"):
-        assert curve.share_at_price(-np.inf, 0.0, 0.0) == 0
         np.testing.assert_array_equal(UploadCurve.silent(3).demand(-np.inf, ZERO)[0], ZERO)
 
 
@@ -255,7 +248,6 @@ def test_mixed_arrays_are_what_their_elements_are() -> None:
     x = np.array([[0.01, 0.9, 1.0], [1.1, 0.06, 40.0]])
     for function in (
         curve.log_marginal_saving,
-        curve.marginal_saving,
         curve.saving_elasticity,
         curve.inverse_marginal_saving,
         lambda x: curve.inverse_marginal_saving(-x),

@@ -8,7 +8,7 @@ import torch
 
 import kfl
 from kfl.algorithms import Upload
-from kfl.algorithms.sums import Sums
+from kfl.algorithms.sums import Sums, summation_of
 from kfl.scheduling import Decision, Status, energy_parts
 from kfl.simulation import build_world
 from kfl.simulation.fleet import Conditions, Replies, make_observation
@@ -111,8 +111,9 @@ def test_sums_replace_uploads_and_the_lack_of_them_leaves_the_server(fleet):
     server, _, said = aggregate(fleet, state, decided([0, 1]), replies(sums=missing, usable=2))
     assert server is state.server
     assert said is missing
-    summation = fleet.experiment.algorithm.summation()
-    sums = [summation.terms(knowledge(d, v), {}, fleet.engine) for d, v in ((0, 2.0), (1, 4.0))]
+    summation = summation_of(fleet.experiment.algorithm)
+    message = fleet.experiment.algorithm.broadcast(state.server)
+    sums = [summation.terms(knowledge(d, v), message, fleet.engine) for d, v in ((0, 2.0), (1, 4.0))]
     total = sums[0] + sums[1]
     assert isinstance(total, Sums)
     server, _, said = aggregate(fleet, state, decided([0, 1]), replies(sums=total, usable=2))

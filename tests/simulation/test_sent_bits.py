@@ -65,7 +65,7 @@ def test_bits_are_those_of_the_arrays_in_an_upload(half, bits):
     assert kfl.run(one, dataset=DATA).bits_up == 4 * (64 * 4 + 4) * bits
 
 
-@pytest.mark.parametrize("algorithm", [kfl.Kfl(), kfl.Kfl(charge="held"), kfl.FedAvg(), kfl.Fd(), kfl.Local()])
+@pytest.mark.parametrize("algorithm", [kfl.Kfl(), kfl.Kfl(charge="held"), kfl.FedAvg(), kfl.FedGh(), kfl.Local()])
 def test_nothing_is_said_where_both_agree(algorithm, caplog):
     history = kfl.run(replace(SMALL, rounds=1, algorithm=algorithm), dataset=DATA)
     log = history.rounds[0]

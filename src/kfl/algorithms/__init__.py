@@ -7,8 +7,8 @@ True
 """
 
 from kfl.algorithms.apfl import Apfl
-from kfl.algorithms.base import Algorithm, Cost, PlotStyle, automatic_style, feature_flops, training_flops
-from kfl.algorithms.fd import Fd
+from kfl.algorithms.base import Algorithm, Cost, feature_flops, training_flops
+from kfl.algorithms.fd import Fd, FederatedDistillation
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedgh import FedGh
 from kfl.algorithms.fedkd import FedKd
@@ -20,23 +20,19 @@ from kfl.algorithms.kfl import Kfl
 from kfl.algorithms.lgfedavg import LgFedAvg
 from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
 from kfl.algorithms.privacy import PrivacyCost, privacy_cost
-from kfl.algorithms.stem import SharedStem
-from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
+from kfl.algorithms.prototypes import PrototypeMethod
+from kfl.algorithms.shared_stem import SharedStem
+from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable, wire_size
+from kfl.algorithms.weights import WeightAveraging
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.name: cls
     for cls in (
-        *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh, Fd, FedMrl, LgFedAvg),
-        *(SelfKnowledge, FixedKnowledge),
+        *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh),
+        *(FederatedDistillation, FedMrl, LgFedAvg, SelfKnowledge, FixedKnowledge),
     )
 }
 """Algorithms by the word that selects them."""
-
-
-def plot_style(name: str) -> PlotStyle:
-    """The line of an algorithm in plots, registered or not: the same everywhere."""
-    cls = ALGORITHMS.get(name)
-    return (cls and cls.style) or automatic_style(name)
 
 
 __all__ = [
@@ -53,20 +49,22 @@ __all__ = [
     "FedProto",
     "FedRep",
     "FedTgp",
+    "FederatedDistillation",
     "FixedKnowledge",
     "Kfl",
     "LgFedAvg",
     "Local",
-    "PlotStyle",
     "PrivacyCost",
+    "PrototypeMethod",
     "Rejection",
     "SelfKnowledge",
     "SharedStem",
     "Upload",
     "UploadFormat",
+    "WeightAveraging",
     "feature_flops",
-    "plot_style",
     "privacy_cost",
     "training_flops",
     "usable",
+    "wire_size",
 ]

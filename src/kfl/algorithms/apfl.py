@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import WeightAveraging, weights_upload
-from kfl.algorithms.base import BITS_PER_VALUE, PlotStyle, require, training_flops
+from kfl.algorithms.base import require, training_flops
 from kfl.algorithms.uploads import Upload
+from kfl.algorithms.weights import WeightAveraging, weights_upload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +46,6 @@ class Apfl(WeightAveraging):
     """
 
     name: ClassVar[str] = "apfl"
-    style: ClassVar[PlotStyle | None] = PlotStyle("#b2478c", (4, 1, 1, 1, 1, 1))
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("mixing", (0.5, 0.75, 0.9))
 
     mixing: float = 0.9
@@ -99,11 +98,6 @@ class Apfl(WeightAveraging):
     def real_flops(self, profile: DeviceProfile) -> float:
         """The local steps of two models: the shared one and the mixed one."""
         return 2 * training_flops(self.local_steps, profile)
-
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """One whole model, up and down."""
-        size = profile.model.state_values * BITS_PER_VALUE
-        return size, size
 
 
 def _as_personal(model: Mapping[str, Tensor]) -> State:

@@ -6,7 +6,11 @@ a process of its own. An algorithm *is* its hyper-parameters: a frozen dataclass
 the command line. State is passed in and returned, never changed in place.
 
 A round is:  broadcast → local_update (on the chosen devices) → aggregate;  `predictor` says at any time which
-model a device would use, chosen or not. An algorithm whose devices share nothing needs `local_update` alone.
+model a device would use, chosen or not. An algorithm whose devices share nothing needs `local_update` alone. One that
+sends something up declares it in `upload_format`: which uploads are refused, their mean or robust combination, secure
+sums and sizes on the air all follow from that. `aggregate` is the default, unless a server does more than averaging:
+
+    uploads ─ usable? ─> decoded ─> one weighted mean, or a robust rule measured from `center` ─> updated ─> server
 
 Work is charged by one rule for all. As printed, a round costs a device the forward passes of its τ local steps, τ D C
 operations, whatever else the algorithm does. With `real_work` it costs everything the algorithm computes on a device:
@@ -19,18 +23,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
-from zlib import crc32
 
-from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
-from kfl.core.errors import ConfigError, KflError, ModelError
+from kfl.algorithms.aggregation import RULES, Aggregation, combine, stored_like
+from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable, wire_size
+from kfl.core.errors import ConfigError, ModelError
 from kfl.core.fields import Fields
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kfl.algorithms.sums import Summation
     from kfl.engine import DeviceProfile, Engine, RoundKey, Sgd
     from kfl.models import FleetModels, State
 
@@ -40,19 +43,6 @@ if TYPE_CHECKING:
 
 LARGEST = 1e30
 """No step or weight of a loss may be larger: models are float32, which ends at 3e38."""
-BITS_PER_VALUE = 32
-"""Bits of one number on the air, the paper's q: float32."""
-
-
-@dataclass(frozen=True)
-class PlotStyle:
-    """How an algorithm's line is drawn; plain values, in the terms of Matplotlib."""
-
-    colour: str
-    dash: tuple[float, ...] = ()
-    """Lengths of dashes and gaps in units of the line's width; empty for a solid line."""
-    width: float = 1.7
-    """In points."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +68,7 @@ class Algorithm(Fields, ABC):
     predicts_alone: ClassVar[bool] = True
     """True where a device's predictions depend on its own state only: an idle one need not be tested again."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None
-    """The field that `kfl compare --search` searches beside the learning rate, and the values it tries; None for none."""
-    style: ClassVar[PlotStyle | None] = None
-    """Its line in plots; None for one that follows from its name."""
+    """The field that `kfl compare --search` tries beside the learning rate, and its values; None for none."""
 
     local_steps: int = 5
     """Passes over the local data in a round, τ. A pass is one full-batch step unless batch_size is set."""
@@ -154,32 +142,79 @@ class Algorithm(Fields, ABC):
         """The chosen devices' work: their new states and what they send."""
 
     def upload_format(self, server: State) -> UploadFormat:
-        """The arrays of an upload: names, shapes, types and what each holds; empty where devices send nothing.
+        """Declare the arrays of an upload: names, shapes, types and weights; empty where devices send nothing.
 
-        A fleet's server accepts exactly these arrays. `ArrayFormat.bits` and `rows` say how an array goes over the
-        air, where that is not all of its values in their own type: by that a run counts the bits it reports
-        (`kfl.algorithms.sent`).
+        A fleet's server accepts exactly these arrays. `ArrayFormat.bits` and `held_rows` say how an array goes over
+        the air, where that is not all of its values in their own type: the scheduler plans with that, and a run counts
+        the bits it reports by it.
         """
         return {}
 
+    def broadcast_format(self, server: State) -> UploadFormat:
+        """Declare the arrays of a broadcast that are charged: all of them, unless flags, which are not."""
+        import torch
+
+        message = self.broadcast(server)
+        return {name: ArrayFormat.like(value) for name, value in message.items() if value.dtype != torch.bool}
+
     @classmethod
     def sends(cls) -> bool:
-        """Whether devices upload anything at all."""
+        """Return whether devices upload anything at all."""
         return cls.upload_format is not Algorithm.upload_format
+
+    def rule(self) -> tuple[Aggregation, float]:
+        """Return how uploads become one, and the share that `trimmed` leaves out: the mean, unless a field says so."""
+        return getattr(self, "aggregation", "mean"), getattr(self, "trim", 0.0)
+
+    def averaged_format(self, server: State) -> UploadFormat:
+        """Declare the arrays that `decoded` makes of an upload: those of the upload itself, unless it is packed."""
+        return self.upload_format(server)
+
+    def decoded(self, upload: Upload, server: State) -> Mapping[str, Tensor]:
+        """Return what is averaged of an upload: its own arrays, unless they are packed."""
+        return upload.arrays
+
+    def received(self, message: Message, engine: Engine) -> State:
+        """Return what a device knows of the server's state: the message, unless that is packed."""
+        return dict(message)
+
+    def center(self, server: State) -> Mapping[str, Tensor]:
+        """Return what the rule `clip` measures averaged arrays from; nothing where that is their median.
+
+        A row that is not finite is not known.
+        """
+        return {}
+
+    def updated(self, server: State, mean: Mapping[str, Tensor], weight: Mapping[str, Tensor]) -> State:
+        """Return the server's new state from the averaged arrays, in float64, and the sums of their weights."""
+        return {**server, **{name: stored_like(value, server[name]) for name, value in mean.items()}}
 
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
     ) -> tuple[State, list[Rejection]]:
-        """The server's new state from what arrived, and the uploads it refused.
+        """Make the server's new state from what arrived: `updated` with the mean, or with what a robust rule gives.
 
-        The server may train too: `engine` runs its steps and `key` addresses its draws, as in `local_update`.
-        Where devices send nothing, nothing changes.
+        A server may do more: `engine` runs its steps and `key` addresses its draws, as in `local_update`.
+
+        Returns:
+            The new state, the old one where nothing can be used, and the uploads that were refused.
         """
-        return server, [Rejection(upload.device, "nothing_expected", {"algorithm": self.name}) for upload in uploads]
-
-    def summation(self) -> Summation | None:
-        """How uploads can be added without being seen (`kfl.algorithms.sums`); None where the server needs each."""
-        return None
+        formats = self.upload_format(server)
+        if not formats:
+            unexpected = {"algorithm": self.name}
+            return server, [Rejection(upload.device, "nothing_expected", unexpected) for upload in uploads]
+        good, rejected = usable(uploads, formats)
+        if not good:
+            return server, rejected
+        formats = self.averaged_format(server)
+        if type(self).decoded is not Algorithm.decoded:  # what was sound in its packing need not be so without
+            unpacked = [Upload(upload.device, self.decoded(upload, server)) for upload in good]
+            good, spoiled = usable(unpacked, formats)
+            rejected += spoiled
+        if not good:
+            return server, rejected
+        found = combine(formats, [upload.arrays for upload in good], *self.rule(), self.center(server))
+        return (server if found is None else self.updated(server, *found)), rejected
 
     def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
         """One vector per class (classes × features) for reports to show, and which classes have one; None for none."""
@@ -193,21 +228,34 @@ class Algorithm(Fields, ABC):
         """Everything a device computes in a round: τ forward and backward passes, unless an algorithm does more."""
         return training_flops(self.local_steps, profile)
 
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """Bits that a device is to send and receive in a round, which the scheduler plans with.
+    def bits(self, profile: DeviceProfile) -> tuple[float, float] | None:
+        """Return the bits that the scheduler plans with, up and down; None for those that the formats declare.
 
-        None where devices send nothing. `profile.model.layers` are the layers of the device's own network with their
-        names and sizes, and `profile.shared` those that all networks share. Where uploads turn out to have another
-        size, the run says so.
+        Override it only for sizes that no format can say. `profile.model.layers` are the layers of the device's own
+        network, and `profile.shared` those that all networks share. Where uploads turn out to have another size, the
+        run says so.
         """
-        if self.sends():
-            raise KflError(f"{type(self).__name__} has uploads, so its bits() must say how large they are.")
-        return 0, 0
+        return None
 
-    def cost(self, profile: DeviceProfile, *, real_work: bool) -> Cost:
-        """What a round costs a device, by the rule of all algorithms: τ D C as printed, or the real work."""
-        printed = float(self.local_steps * profile.samples * profile.model.flops)
-        return Cost(self.real_flops(profile) if real_work else printed, *self.bits(profile))
+    def costs(self, profiles: Sequence[DeviceProfile], server: State, *, real_work: bool) -> list[Cost]:
+        """Return what a round costs devices, by one rule for all algorithms.
+
+        Args:
+            profiles: What is known of each device.
+            server: The server's state before the first round, which decides the sizes of messages.
+            real_work: Charge all that is computed; otherwise τ D C operations, as printed.
+        """
+        up, down = self.upload_format(server), wire_size(self.broadcast_format(server))
+        sizes: dict[int | None, float] = {}
+        found = []
+        for profile in profiles:
+            held = profile.held_classes
+            if held not in sizes:
+                sizes[held] = wire_size(up, held)
+            printed = float(self.local_steps * profile.samples * profile.model.flops)
+            flops = self.real_flops(profile) if real_work else printed
+            found.append(Cost(flops, *(self.bits(profile) or (sizes[held], down))))
+        return found
 
     def sgd(self) -> Sgd:
         """The local steps as the engine expects them."""
@@ -227,31 +275,29 @@ def feature_flops(profile: DeviceProfile) -> float:
     return float(profile.samples * profile.model.body_flops)
 
 
-def held_bits(profile: DeviceProfile, values_per_class: int, bits: int = BITS_PER_VALUE) -> float:
-    """Bits of so many values for each class that a device holds, and one bit per class that says which these are.
-
-    All classes are charged where it is not known how many a device holds.
-    """
-    classes = profile.model.classes
-    held = classes if profile.held_classes is None else profile.held_classes
-    return float(held * values_per_class * bits + classes)
-
-
 def require(condition: bool, field: str, value: object, expected: str) -> None:
     """Raise a ConfigError that names an algorithm's field unless the condition holds."""
     if not condition:
         raise ConfigError(f"algorithm.{field}", value, expected)
 
 
-_COLOURS = ("#7f3c8d", "#11a579", "#e68310", "#008695", "#cf1c90", "#80602b", "#4b4b8f", "#a5313a")
-_DASHES: tuple[tuple[float, ...], ...] = ((), (7, 2), (2, 1.5), (6, 1.5, 1.5, 1.5))
+def check_rule(rule: str, trim: float) -> None:
+    """Raise ConfigError for a rule that is none, or a share that leaves nothing over."""
+    require(0 <= trim < 0.5, "trim", trim, "at least 0 and below 0.5")
+    require(rule in RULES, "aggregation", rule, f"one of {', '.join(RULES)}")
 
 
-def automatic_style(name: str) -> PlotStyle:
-    """The line of an algorithm that declares none: it follows from the name, so it is the same in every plot.
+@dataclass(frozen=True)
+class RobustRules(Algorithm):
+    """An algorithm whose server may combine uploads by a robust rule."""
 
-    >>> automatic_style("my-algorithm") == automatic_style("my-algorithm")
-    True
-    """
-    number = crc32(name.encode("utf-8", "surrogatepass"))
-    return PlotStyle(_COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)])
+    _: KW_ONLY
+    aggregation: Aggregation = "mean"
+    """How the server combines uploads: the mean, or against poisoned ones clip, median or trimmed."""
+    trim: float = 0.25
+    """Share of the uploads that trimmed leaves out at either end, value by value."""
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work."""
+        check_rule(self.aggregation, self.trim)
+        super().check()

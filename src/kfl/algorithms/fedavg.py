@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import WeightAveraging, weights_upload
-from kfl.algorithms.base import BITS_PER_VALUE, PlotStyle
 from kfl.algorithms.uploads import Upload
+from kfl.algorithms.weights import WeightAveraging, weights_upload
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
-    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.engine import Engine, RoundKey
     from kfl.models import State
 
 
@@ -35,7 +34,6 @@ class FedAvg(WeightAveraging):
     """
 
     name: ClassVar[str] = "fedavg"
-    style: ClassVar[PlotStyle | None] = PlotStyle("#d55e00", width=1.6)
 
     def device_init(self, engine: Engine, device: int, seed: int) -> State:
         """Nothing: a device trains what it is sent."""
@@ -55,8 +53,3 @@ class FedAvg(WeightAveraging):
     def predictor(self, server: State, device: State) -> State:
         """The global model."""
         return server
-
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """The whole model, up and down."""
-        size = profile.model.state_values * BITS_PER_VALUE
-        return size, size

@@ -7,7 +7,7 @@ Bodies may all be different and stay on their devices; heads have one shape. A c
 server's, trains body and head on its own data, and uploads the mean feature of each of its classes. The server takes
 each of them as a sample with its class as label, and a step of gradient descent on its head with each.
 
-The released code does not do that. Its server computes the gradients but calls `step` of an optimiser that holds the
+The released code does not do that. Its server computes the gradients but calls `step` of an optimizer that holds the
 weights of a device's network, in `FedGH.py` and `FedGH_mh.py` alike, so that the head that all devices receive stays
 as it was drawn. `head="as-released"` is that: uploads are sent and charged, and nothing is learned from them. The
 default is the algorithm of the paper, as HtFLlib (github.com/TsingZ0/HtFLlib) has it too.
@@ -26,26 +26,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from kfl.algorithms.averaging import empty_knowledge, equal_uploads, knowledge_format, part_of, renewed, usable_reports
-from kfl.algorithms.base import (
-    BITS_PER_VALUE,
-    LARGEST,
-    Algorithm,
-    PlotStyle,
-    feature_flops,
-    held_bits,
-    require,
-    training_flops,
-)
-from kfl.algorithms.server_training import descend_on_server
-from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
+from kfl.algorithms.aggregation import combine
+from kfl.algorithms.base import LARGEST, require
+from kfl.algorithms.prototypes import PrototypeMethod, descend_on_server, empty_knowledge, labeled
+from kfl.algorithms.uploads import Rejection, Upload
+from kfl.algorithms.weights import part_of
 from kfl.core.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.algorithms.base import Message
-    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.engine import Engine, Objective, RoundKey
     from kfl.models import FleetModels, State
 
 Head = Literal["trained", "as-released"]
@@ -54,7 +46,7 @@ TRAINED = "trained"
 
 
 @dataclass(frozen=True)
-class FedGh(Algorithm):
+class FedGh(PrototypeMethod):
     """FedGH: one head for all, trained by the server on class prototypes.
 
     >>> import kfl
@@ -64,7 +56,6 @@ class FedGh(Algorithm):
     """
 
     name: ClassVar[str] = "fedgh"
-    style: ClassVar[PlotStyle | None] = PlotStyle("#8e5bb5", (2, 1.2))
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("server_learning_rate", (0.001, 0.01, 0.1))
 
     head: Head = "trained"
@@ -116,55 +107,38 @@ class FedGh(Algorithm):
         """The head, and whether anybody has reported yet."""
         return {**part_of(server, "head."), TRAINED: server["known"].any()}
 
-    def local_update(
-        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
-    ) -> tuple[list[State], list[Upload]]:
-        """τ steps from the own body and the server's head, then the mean feature of each class."""
+    def start(self, message: Message, state: State) -> State:
+        """The own body and the server's head, once that is worth having."""
+        return {**state, **(part_of(message, "head.") if bool(message[TRAINED]) else {})}
+
+    def objective(self, message: Message, engine: Engine) -> Objective:
+        """Cross-entropy."""
         from kfl.engine import Supervised
 
-        head = part_of(message, "head.") if bool(message[TRAINED]) else {}
-        models = [{**state, **head} for state in states]
-        trained = engine.train(devices, models, Supervised(), self.sgd(), key)
-        means, counts = (values.cpu() for values in engine.class_means(devices, trained))
-        return trained, equal_uploads(devices, means, counts)
-
-    def upload_format(self, server: State) -> UploadFormat:
-        """The prototype of each class, and 1 or 0 for whether the device holds it."""
-        return knowledge_format(server, held=True)
+        return Supervised()
 
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
     ) -> tuple[State, list[Rejection]]:
         """Train the head on the uploaded prototypes, each a sample of its class."""
-        reports, rejected = usable_reports(server, sorted(uploads, key=lambda upload: upload.device))
-        if reports is None or not bool((reports.counts > 0).any()):
+        formats = self.upload_format(server)
+        good, samples, rejected = labeled(uploads, formats)
+        mean = combine(formats, [upload.arrays for upload in good], *self.rule(), {}) if len(samples[1]) else None
+        if mean is None:
             return server, rejected
         head = part_of(server, "head.")
         if self.head == "trained":
             trained = descend_on_server(
                 head,
                 _loss,
-                reports.labelled(),
+                samples,
                 epochs=self.server_epochs,
                 rate=self.server_learning_rate,
                 batch_size=self.server_batch_size,
                 key=key,
             )
             head = {name: value.to(head[name]) for name, value in trained.items()}
-        return {**head, **renewed(server, *reports.average(heaviest=1.0), memory=True)}, rejected
-
-    def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
-        """The mean prototype of each class."""
-        return server["knowledge"], server["known"]
-
-    def real_flops(self, profile: DeviceProfile) -> float:
-        """The local steps, and the pass that reads the features."""
-        return training_flops(self.local_steps, profile) + feature_flops(profile)
-
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """Up, p numbers for each class that the device holds; down, the head."""
-        head = profile.model.parameters - profile.model.body_parameters
-        return held_bits(profile, profile.model.features), head * BITS_PER_VALUE
+        return {**self.updated(server, *mean), **head}, rejected
 
 
 def _loss(head: Mapping[str, Tensor], vectors: Tensor, labels: Tensor) -> Tensor:

@@ -18,22 +18,25 @@ and within a point of the best with 50; more distillation was worse.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, require, training_flops
-from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable
+from kfl.algorithms.aggregation import stored_like
+from kfl.algorithms.base import RobustRules, require, training_flops
+from kfl.algorithms.uploads import ArrayFormat, Upload, UploadFormat
 from kfl.core.errors import DataError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from kfl.algorithms.base import Message
     from kfl.engine import DeviceProfile, Engine, RoundKey
     from kfl.models import State
 
 
 @dataclass(frozen=True)
-class FedKd(Algorithm):
+class FedKd(RobustRules):
     """FedKD: distillation from the mean logits on a proxy set, after FedMD.
 
     >>> import kfl
@@ -43,7 +46,6 @@ class FedKd(Algorithm):
     """
 
     name: ClassVar[str] = "fedkd"
-    style: ClassVar[PlotStyle | None] = PlotStyle("#b07d00", (3, 1.2))
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("distill_rate", (0.003, 0.01, 0.03))
 
     proxy_per_class: int = 50
@@ -57,6 +59,7 @@ class FedKd(Algorithm):
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
+        super().check()
         inf = float("inf")
         require(self.proxy_per_class >= 1, "proxy_per_class", self.proxy_per_class, "1 or more")
         require(self.distill_steps >= 0, "distill_steps", self.distill_steps, "0 or more")
@@ -100,21 +103,16 @@ class FedKd(Algorithm):
         """Logits on the proxy set."""
         return {"logits": ArrayFormat.like(server["consensus"])}
 
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
-        """z* = the mean of the logits over the devices that reported; the last one where nobody did."""
+    def center(self, server: State) -> Mapping[str, Tensor]:
+        """The last consensus, once there is one."""
+        return {"logits": server["consensus"]} if bool(server["known"]) else {}
+
+    def updated(self, server: State, mean: Mapping[str, Tensor], weight: Mapping[str, Tensor]) -> State:
+        """z* = the mean of the logits over the devices that reported; the last one where none did."""
         import torch
 
-        before = server["consensus"]
-        good, rejected = usable(uploads, self.upload_format(server))
-        if not good:
-            return server, rejected
-        total = torch.zeros(before.shape, dtype=torch.float64)
-        for upload in good:
-            total += upload.arrays["logits"].double().cpu()
-        consensus = (total / len(good)).to(before.dtype).to(before.device)
-        return {"consensus": consensus, "known": torch.ones_like(server["known"])}, rejected
+        consensus = stored_like(mean["logits"], server["consensus"])
+        return {"consensus": consensus, "known": torch.ones_like(server["known"])}
 
     def real_flops(self, profile: DeviceProfile) -> float:
         """Steps on the own data, steps on the proxy set, and the pass that reads the logits there.
@@ -124,11 +122,6 @@ class FedKd(Algorithm):
         proxy = replace(profile, samples=self._proxy_samples(profile))
         flops = training_flops(self.local_steps, profile) + training_flops(self.distill_steps, proxy)
         return flops + proxy.samples * profile.model.flops
-
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """One number per proxy sample and class, up and down. The proxy set itself is on the devices beforehand."""
-        size = self._proxy_samples(profile) * profile.model.classes * BITS_PER_VALUE
-        return size, size
 
     def _proxy_samples(self, profile: DeviceProfile) -> int:
         return self.proxy_per_class * profile.model.classes

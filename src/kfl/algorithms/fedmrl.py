@@ -15,7 +15,7 @@ trained it. A public reimplementation (HtFLlib) does not store the trained proje
 one again, and devices are tested with it. Here it is part of a device's state. The authors' networks are CNNs with
 d = 500 in five sizes, and their small model is the smallest of these with d₁ features; small d₁ did best.
 
-Where we decide: the small model is the paper's CNN, narrow, for colour images, and an MLP with one hidden layer for all
+Where we decide: the small model is the paper's CNN, narrow, for color images, and an MLP with one hidden layer for all
 else. With the defaults 16,402 values go up and down on CIFAR-10, and 25,818 on MNIST. d₁ is 16 of 64 features. An idle
 device predicts with the small model that it trained last, not with the server's; one that never trained, with the
 common start. Both heads have the head's learning rate, everything else the body's; gradients are not clipped and
@@ -31,16 +31,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import WeightAveraging, weights_upload
-from kfl.algorithms.base import BITS_PER_VALUE, LARGEST, PlotStyle, require, training_flops
+from kfl.algorithms.base import LARGEST, require, training_flops
 from kfl.algorithms.uploads import Upload
+from kfl.algorithms.weights import WeightAveraging, weights_upload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.algorithms.base import Message
+    from kfl.algorithms.small_network import SmallNetwork
     from kfl.engine import DeviceProfile, Engine, RoundKey
-    from kfl.models import FleetModels, SmallNetwork, State
+    from kfl.models import FleetModels, State
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ class FedMrl(WeightAveraging):
     name: ClassVar[str] = "fedmrl"
     needs_equal_models: ClassVar[bool] = False
     predicts_alone: ClassVar[bool] = True
-    style: ClassVar[PlotStyle | None] = PlotStyle("#7b5ea7", (7, 1.5, 2, 1.5))
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("small_features", (8, 16, 32))
 
     small_features: int = 16
@@ -76,7 +76,7 @@ class FedMrl(WeightAveraging):
 
     def device_models(self, models: FleetModels) -> FleetModels:
         """Each device's own network with the small one beside it."""
-        from kfl.models import with_small
+        from kfl.algorithms.small_network import with_small
 
         return with_small(models, self._small(models.features))
 
@@ -113,15 +113,9 @@ class FedMrl(WeightAveraging):
         small_head = (self._small(profile.model.features).features + 1) * profile.model.classes
         return training_flops(self.local_steps, profile) + 3.0 * self.local_steps * profile.samples * small_head
 
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """The small model, up and down."""
-        model = profile.model
-        size = self._small(model.features).parameters(model.input_shape, model.classes) * BITS_PER_VALUE
-        return size, size
-
     def _small(self, features: int) -> SmallNetwork:
         """The small model beside networks with so many features."""
-        from kfl.models import SmallNetwork
+        from kfl.algorithms.small_network import SmallNetwork
 
         return SmallNetwork(min(self.small_features, features), self.small_width)
 

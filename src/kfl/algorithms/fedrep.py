@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import WeightAveraging, part_of, weights_upload
-from kfl.algorithms.base import BITS_PER_VALUE, PlotStyle, require
+from kfl.algorithms.base import require
 from kfl.algorithms.uploads import Upload
+from kfl.algorithms.weights import WeightAveraging, part_of, weights_upload
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
@@ -45,7 +45,6 @@ class FedRep(WeightAveraging):
     """
 
     name: ClassVar[str] = "fedrep"
-    style: ClassVar[PlotStyle | None] = PlotStyle("#00805a", (8, 2))
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("head_steps", (1, 5, 10))
 
     head_steps: int | None = None
@@ -113,8 +112,3 @@ class FedRep(WeightAveraging):
         whole, body = profile.model.flops, profile.model.body_flops
         head = whole - body
         return float(profile.samples * (head_steps * (whole + 2 * head) + body_steps * (whole + 2 * body + head)))
-
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """The body, up and down."""
-        size = profile.model.body_state_values * BITS_PER_VALUE
-        return size, size

@@ -26,25 +26,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.averaging import empty_knowledge, equal_uploads, knowledge_format, usable_reports
-from kfl.algorithms.base import (
-    BITS_PER_VALUE,
-    LARGEST,
-    Algorithm,
-    PlotStyle,
-    feature_flops,
-    held_bits,
-    require,
-    training_flops,
-)
-from kfl.algorithms.server_training import descend_on_server
-from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
+from kfl.algorithms.aggregation import combine
+from kfl.algorithms.base import LARGEST, require
+from kfl.algorithms.prototypes import PrototypeMethod, descend_on_server, labeled
+from kfl.algorithms.uploads import Rejection, Upload
+from kfl.algorithms.weights import part_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.algorithms.base import Message
-    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.engine import Engine, Objective, RoundKey
     from kfl.models import State
 
 GENERATOR = "generator/"
@@ -52,7 +44,7 @@ GENERATOR = "generator/"
 
 
 @dataclass(frozen=True)
-class FedTgp(Algorithm):
+class FedTgp(PrototypeMethod):
     """FedTGP: class prototypes that the server trains to be apart.
 
     >>> import kfl
@@ -62,7 +54,6 @@ class FedTgp(Algorithm):
     """
 
     name: ClassVar[str] = "fedtgp"
-    style: ClassVar[PlotStyle | None] = PlotStyle("#3a9bd9", (6, 2))
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("prototype_weight", (0.32, 1.0, 10.0))
 
     prototype_weight: float = 10.0
@@ -98,7 +89,7 @@ class FedTgp(Algorithm):
             return torch.empty(*shape).uniform_(-bound, bound, generator=draw)
 
         return {
-            **empty_knowledge(engine.classes, size),
+            **super().server_init(engine, seed),
             GENERATOR + "embedding": torch.randn(engine.classes, size, generator=draw),
             GENERATOR + "hidden.weight": uniform(size, size),
             GENERATOR + "hidden.bias": uniform(size),
@@ -106,25 +97,12 @@ class FedTgp(Algorithm):
             GENERATOR + "output.bias": uniform(size),
         }
 
-    def broadcast(self, server: State) -> Message:
-        """The global prototypes, and which classes have one."""
-        return {"knowledge": server["knowledge"], "known": server["known"]}
-
-    def local_update(
-        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
-    ) -> tuple[list[State], list[Upload]]:
-        """τ steps on cross-entropy and the distance to the prototypes, then the own prototypes."""
+    def objective(self, message: Message, engine: Engine) -> Objective:
+        """Cross-entropy, and the distance to the prototypes."""
         from kfl.engine import FeatureTargets, Supervised
 
         weight = 2 * self.prototype_weight / engine.features
-        pull = FeatureTargets(weight, message["knowledge"], message["known"])
-        trained = engine.train(devices, states, Supervised(pull), self.sgd(), key)
-        means, counts = (values.cpu() for values in engine.class_means(devices, trained))
-        return trained, equal_uploads(devices, means, counts)
-
-    def upload_format(self, server: State) -> UploadFormat:
-        """The prototype of each class, and 1 or 0 for whether the device holds it."""
-        return knowledge_format(server, held=True)
+        return Supervised(FeatureTargets(weight, message["knowledge"], message["known"]))
 
     def aggregate(
         self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
@@ -133,10 +111,12 @@ class FedTgp(Algorithm):
         import torch
         from torch.nn import functional
 
-        reports, rejected = usable_reports(server, sorted(uploads, key=lambda upload: upload.device))
-        if reports is None or not bool((reports.counts > 0).any()):
+        formats = self.upload_format(server)
+        good, samples, rejected = labeled(uploads, formats)
+        found = combine(formats, [upload.arrays for upload in good], *self.rule(), {}) if len(samples[1]) else None
+        if found is None:
             return server, rejected
-        mean, reported = reports.average(heaviest=1.0)
+        mean, reported = found[0]["means"], found[1]["counts"] > 0
         margin = self._margin(mean[reported])
 
         def loss(generator: Mapping[str, Tensor], vectors: Tensor, labels: Tensor) -> Tensor:
@@ -146,9 +126,9 @@ class FedTgp(Algorithm):
             return functional.cross_entropy(-(distance + margin * own), labels)
 
         trained = descend_on_server(
-            {name: value for name, value in server.items() if name.startswith(GENERATOR)},
+            part_of(server, GENERATOR),
             loss,
-            reports.labelled(),
+            samples,
             epochs=self.server_epochs,
             rate=self.server_learning_rate,
             batch_size=self.server_batch_size,
@@ -173,19 +153,6 @@ class FedTgp(Algorithm):
         apart = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
         nearest = apart.fill_diagonal_(float("inf")).amin(1)
         return min(float(nearest.max()), self.margin_limit)
-
-    def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
-        """The global prototypes."""
-        return server["knowledge"], server["known"]
-
-    def real_flops(self, profile: DeviceProfile) -> float:
-        """The local steps, and the pass that reads the features."""
-        return training_flops(self.local_steps, profile) + feature_flops(profile)
-
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """p numbers for each class: up for those that the device holds, down for all."""
-        features = profile.model.features
-        return held_bits(profile, features), features * profile.model.classes * BITS_PER_VALUE
 
 
 def _generate(generator: Mapping[str, Tensor]) -> Tensor:

@@ -14,37 +14,29 @@ that it holds and no others. `charge = "held"` charges what is sent: those means
 they are; down go all classes that are known, since a broadcast is one message for all.
 
 Three options go beyond the paper's experiments. `bits_per_value`, the paper's q, is not only charged but happens:
-knowledge is quantised on its way up and down (`kfl.algorithms.quantise`), and devices train on what arrives.
+knowledge is quantized on its way up and down (`kfl.algorithms.quantize`), and devices train on what arrives.
 `clip_norm` and `noise_multiplier` make uploads differentially private (`kfl.algorithms.privacy`), noise first,
-then quantisation. `aggregation` replaces the mean of equation (9) by a rule that a minority of poisoned reports
-cannot move far (`kfl.algorithms.robust`).
+then quantization. `aggregation` replaces the mean of equation (9) by a rule that a minority of poisoned reports
+cannot move far (`kfl.algorithms.aggregation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from kfl.algorithms.averaging import (
-    KnowledgeSums,
-    average_knowledge,
-    empty_knowledge,
-    knowledge_format,
-    robust_knowledge,
-)
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, feature_flops, require, training_flops
+from kfl.algorithms.aggregation import Aggregation
+from kfl.algorithms.base import check_rule, require
 from kfl.algorithms.privacy import add_noise
-from kfl.algorithms.quantise import FULL_PRECISION_BITS, message_bits, quantise_rows
-from kfl.algorithms.robust import Aggregation, check_rule
-from kfl.algorithms.sums import Summation
-from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
+from kfl.algorithms.prototypes import PrototypeMethod, knowledge_format
+from kfl.algorithms.quantize import FULL_PRECISION_BITS, quantize_rows
+from kfl.algorithms.uploads import BITS_PER_VALUE, MOST_SAMPLES, ArrayFormat, Upload, UploadFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.algorithms.base import Message
-    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.engine import Engine, Objective, RoundKey
     from kfl.models import State
 
 Charge = Literal["printed", "held"]
@@ -52,7 +44,7 @@ Charge = Literal["printed", "held"]
 
 
 @dataclass(frozen=True)
-class Kfl(Algorithm):
+class Kfl(PrototypeMethod):
     """Knowledge-aided federated learning: devices share the mean feature of each class, never weights.
 
     >>> import kfl
@@ -62,7 +54,7 @@ class Kfl(Algorithm):
     """
 
     name: ClassVar[str] = "kfl"
-    style: ClassVar[PlotStyle | None] = PlotStyle("#0b3d91", width=2.4)
+    most: ClassVar[float] = MOST_SAMPLES
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
 
     knowledge_weight: float = 1 / 32
@@ -70,7 +62,7 @@ class Kfl(Algorithm):
     memory: bool = True
     """Keep the last knowledge of a class that nobody reports in a round."""
     bits_per_value: int = BITS_PER_VALUE
-    """Bits of one number of knowledge on the air, the paper's q; below 32 the values really are quantised."""
+    """Bits of one number of knowledge on the air, the paper's q; below 32 the values really are quantized."""
     clip_norm: float | None = None
     """Largest norm of one sample's feature in the uploaded means; none for no limit. Needed for noise."""
     noise_multiplier: float = 0.0
@@ -97,91 +89,50 @@ class Kfl(Algorithm):
         require(self.charge in charges, "charge", self.charge, f"one of {', '.join(charges)}")
         require(not self.noise_counts or noise > 0, "noise_counts", True, "off when noise_multiplier is 0")
 
-    def server_init(self, engine: Engine, seed: int) -> State:
-        """No knowledge of any class."""
-        return empty_knowledge(engine.classes, engine.features)
-
     def broadcast(self, server: State) -> Message:
         """The global knowledge Ω, and which classes it covers. The server keeps the exact values."""
-        knowledge = quantise_rows(server["knowledge"], server["known"], self.bits_per_value)
+        knowledge = quantize_rows(server["knowledge"], server["known"], self.bits_per_value)
         return {"knowledge": knowledge, "known": server["known"]}
 
-    def local_update(
-        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
-    ) -> tuple[list[State], list[Upload]]:
-        """τ steps on F + λL, equations (7) and (8), then the mean feature of each class, equation (4)."""
+    def objective(self, message: Message, engine: Engine) -> Objective:
+        """F + λL, equations (7) and (8). The mean feature of each class that follows is equation (4)."""
         from kfl.engine import FeatureTargets, Supervised
 
-        pull = FeatureTargets(self.knowledge_weight, message["knowledge"], message["known"])
-        trained = engine.train(devices, states, Supervised(pull), self.sgd(), key)
-        # To the server's CPU, all at once: every copy from a GPU waits for all the work queued before it.
-        means, counts = (values.cpu() for values in engine.class_means(devices, trained, self.clip_norm))
-        uploads = [
-            self._upload(device, mean, count, key) for device, mean, count in zip(devices, means, counts, strict=True)
-        ]
-        return trained, uploads
+        return Supervised(FeatureTargets(self.knowledge_weight, message["knowledge"], message["known"]))
 
-    def _upload(self, device: int, means: Tensor, counts: Tensor, key: RoundKey) -> Upload:
-        """One device's knowledge as it arrives: with noise, then quantised, where asked for."""
+    def protect(self, device: int, means: Tensor, counts: Tensor, key: RoundKey) -> Upload:
+        """One device's knowledge as it arrives: with noise, then quantized, where asked for."""
         import torch
 
-        if self.noise_multiplier == 0 and self.bits_per_value == FULL_PRECISION_BITS:
-            return Upload(device, {"means": means, "counts": counts})
         if self.noise_multiplier > 0 and self.clip_norm is not None:
             draw = torch.Generator().manual_seed(key.secret_seed("privacy noise", device))
             means, counts = add_noise(
                 means, counts, self.clip_norm, self.noise_multiplier, draw, noise_counts=self.noise_counts
             )
-        draw = torch.Generator().manual_seed(key.torch_seed("quantisation", device))
-        means = quantise_rows(means, counts > 0, self.bits_per_value, draw)
+        if self.noise_multiplier > 0 or self.bits_per_value < FULL_PRECISION_BITS:
+            draw = torch.Generator().manual_seed(key.torch_seed("quantisation", device))
+            means = quantize_rows(means, counts > 0, self.bits_per_value, draw)
         return Upload(device, {"means": means, "counts": counts})
 
     def upload_format(self, server: State) -> UploadFormat:
-        """The mean feature of each class, and how many samples stand behind it."""
+        """The mean feature of each class, and how many samples stand behind it.
+
+        As in the paper, counts are not charged: they are sent once and never change. Noisy ones do, and as they hide
+        which classes a device holds, all rows are sent with them.
+        """
         return knowledge_format(
             server,
             2 * self.noise_multiplier if self.noise_counts else 0.0,
-            bits=None if self.bits_per_value == FULL_PRECISION_BITS else self.bits_per_value,
-            held=self._only_held,
+            bits=self._quantized_bits,
+            held_rows=self.charge == "held" and not self.noise_counts,
         )
 
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
-        """Equation (9): Ω_c = Σ_k D_{k,c} Ω_{k,c} / Σ_k D_{k,c} over the devices that reported, or a robust rule."""
-        if self.aggregation != "mean":
-            return robust_knowledge(server, uploads, self.aggregation, trim=self.trim, memory=self.memory)
-        return average_knowledge(server, uploads, memory=self.memory)
-
-    def summation(self) -> Summation | None:
-        """The two sums of equation (9); none with a robust rule, which compares reports."""
-        return KnowledgeSums(self.memory) if self.aggregation == "mean" else None
-
-    def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
-        """The knowledge Ω."""
-        return server["knowledge"], server["known"]
-
-    def real_flops(self, profile: DeviceProfile) -> float:
-        """The local steps, and the pass that reads the features for the knowledge."""
-        return training_flops(self.local_steps, profile) + feature_flops(profile)
-
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """Knowledge is p numbers for each class, up and down.
-
-        As in the paper, counts are not charged: they are sent once and never change. Noisy ones do.
-        """
-        model = profile.model
-        bits = message_bits(model.features * model.classes, self.bits_per_value)
-        counts = model.classes * BITS_PER_VALUE if self.noise_counts else 0
-        if self.charge == "printed":
-            return bits + counts, bits
-        down = bits + model.classes
-        if not self._only_held:
-            return bits + counts, down
-        held = model.classes if profile.held_classes is None else profile.held_classes
-        return message_bits(model.features * held, self.bits_per_value) + model.classes, down
+    def broadcast_format(self, server: State) -> UploadFormat:
+        """A row for every class; where only held classes are charged, also the bits that say which are known."""
+        knowledge, classes = server["knowledge"], len(server["known"])
+        known = {"known": ArrayFormat((classes,), "bool")} if self.charge == "held" else {}
+        return {"knowledge": ArrayFormat(tuple(knowledge.shape), bits=self._quantized_bits), **known}
 
     @property
-    def _only_held(self) -> bool:
-        """Whether only the means of held classes are sent. Noisy counts hide which these are by reporting all."""
-        return self.charge == "held" and not self.noise_counts
+    def _quantized_bits(self) -> int | None:
+        return None if self.bits_per_value == FULL_PRECISION_BITS else self.bits_per_value

@@ -23,15 +23,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from kfl.algorithms.averaging import WeightSums, average_weights, weights_format, weights_upload
-from kfl.algorithms.base import BITS_PER_VALUE, Algorithm, PlotStyle, require
-from kfl.algorithms.sums import Summation
-from kfl.algorithms.uploads import Rejection, Upload, UploadFormat
-from kfl.core.errors import KflError, ModelError
+from kfl.algorithms.base import require
+from kfl.algorithms.uploads import Upload
+from kfl.algorithms.weights import WeightAveraging, weights_upload
+from kfl.core.errors import ModelError
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
-    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.engine import Engine, RoundKey
     from kfl.models import FleetModels, Layer, SharedLayers, State
 
 Part = Literal["head", "stem"]
@@ -39,7 +38,7 @@ Part = Literal["head", "stem"]
 
 
 @dataclass(frozen=True)
-class LgFedAvg(Algorithm):
+class LgFedAvg(WeightAveraging):
     """LG-FedAvg: one head for all under which everybody has a body of its own, or one stem under personal layers.
 
     >>> import kfl
@@ -49,15 +48,15 @@ class LgFedAvg(Algorithm):
     """
 
     name: ClassVar[str] = "lg-fedavg"
+    needs_equal_models: ClassVar[bool] = False
     server_needs_models: ClassVar[bool] = True
-    predicts_alone: ClassVar[bool] = False
-    style: ClassVar[PlotStyle | None] = PlotStyle("#7a6bb5", (7, 1.5, 2, 1.5))
 
     share: Part = "head"
     """The part that is averaged: the head, or the first layers as far as all networks agree."""
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
+        super().check()
         require(self.share in get_args(Part), "share", self.share, f"one of {', '.join(get_args(Part))}")
 
     def check_models(self, models: FleetModels) -> None:
@@ -77,10 +76,6 @@ class LgFedAvg(Algorithm):
         start = engine.initial(0, seed, common=True)
         return {name: start[name] for layer in self._layers(engine.shared()) for name, _ in layer.arrays}
 
-    def broadcast(self, server: State) -> Message:
-        """The shared part."""
-        return server
-
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
@@ -95,29 +90,6 @@ class LgFedAvg(Algorithm):
         ]
         return trained, uploads
 
-    def upload_format(self, server: State) -> UploadFormat:
-        """The shared part, and the number of samples behind it."""
-        return weights_format(server)
-
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
-        """w = Σ_k D_k w_k / Σ_k D_k for the shared part."""
-        return average_weights(server, uploads)
-
-    def summation(self) -> Summation | None:
-        """Σ_k D_k w_k and Σ_k D_k."""
-        return WeightSums()
-
     def predictor(self, server: State, device: State) -> State:
         """The device's own network with the newest shared part."""
         return {**device, **server}
-
-    def bits(self, profile: DeviceProfile) -> tuple[float, float]:
-        """The shared part, up and down."""
-        if profile.shared is None:
-            raise KflError(
-                f"What {self.name} sends depends on the layers that all networks share, which are not known."
-            )
-        size = sum(layer.values for layer in self._layers(profile.shared)) * BITS_PER_VALUE
-        return size, size

@@ -3,7 +3,7 @@
 `Local` trains each device alone: the baseline the paper leaves out. On devices with two classes it is strong, so every
 comparison includes it.
 
-Where does the gain of knowledge come from? KFL's pull ½‖h(x) − Ω_c‖² does two things: it regularises, as any fixed
+Where does the gain of knowledge come from? KFL's pull ½‖h(x) − Ω_c‖² does two things: it regularizes, as any fixed
 target would, and it carries what others know. Two ablations keep the pull and take a part of the sharing away.
 
 - `SelfKnowledge`: a device's targets are its own class means of its previous round. No pull in its first round.
@@ -17,16 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, get_args
 
-from kfl.algorithms.averaging import empty_knowledge
-from kfl.algorithms.base import Algorithm, PlotStyle, feature_flops, require, training_flops
-from kfl.algorithms.targets import FixedTargets, fixed_targets
+from kfl.algorithms.base import Algorithm, feature_flops, require, training_flops
+from kfl.algorithms.prototypes import empty_knowledge
+from kfl.algorithms.targets import FixedTargets, fixed_targets, pull_to
 from kfl.algorithms.uploads import Upload
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from kfl.algorithms.base import Message
-    from kfl.engine import DeviceProfile, Engine, FeatureTargets, RoundKey
+    from kfl.engine import DeviceProfile, Engine, RoundKey
     from kfl.models import State
 
 OWN = "own/"
@@ -44,7 +42,6 @@ class Local(Algorithm):
     """
 
     name: ClassVar[str] = "local"
-    style: ClassVar[PlotStyle | None] = PlotStyle("#333333", (5, 2))
 
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
@@ -66,7 +63,6 @@ class SelfKnowledge(Algorithm):
     """
 
     name: ClassVar[str] = "self-knowledge"
-    style: ClassVar[PlotStyle | None] = PlotStyle("#6b7f94", (1, 1.2), 1.8)
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
 
     knowledge_weight: float = 1 / 32
@@ -124,7 +120,6 @@ class FixedKnowledge(Algorithm):
     """
 
     name: ClassVar[str] = "fixed-knowledge"
-    style: ClassVar[PlotStyle | None] = PlotStyle("#957a52", (6, 1.5, 1, 1.5), 1.6)
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("knowledge_weight", (0.01, 1 / 32, 0.1))
 
     knowledge_weight: float = 1 / 32
@@ -152,17 +147,6 @@ class FixedKnowledge(Algorithm):
         targets = fixed_targets(self.targets, engine.classes, engine.features, self.scale, key.seed)
         pull = pull_to(targets, self.knowledge_weight, states[0])
         return engine.train(devices, states, Supervised(pull), self.sgd(), key), []
-
-
-def pull_to(targets: Tensor, weight: float, beside: State) -> FeatureTargets:
-    """The pull of every class to its target, where the model `beside` it is computed with."""
-    import torch
-
-    from kfl.engine import FeatureTargets
-
-    where = next(iter(beside.values())).device
-    known = torch.ones(len(targets), dtype=torch.bool, device=where)
-    return FeatureTargets(weight, targets.to(where), known)
 
 
 def _model(state: State) -> State:

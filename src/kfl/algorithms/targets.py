@@ -9,6 +9,9 @@ from kfl.core.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kfl.engine import FeatureTargets
+    from kfl.models import State
+
 FixedTargets = Literal["random", "simplex"]
 """`random`: a normal draw for each class after a ReLU, as features come after theirs. `simplex`: the corners of a
 regular simplex, every two classes equally far apart, as features come to lie when a network is trained to the end
@@ -41,3 +44,14 @@ def fixed_targets(kind: FixedTargets, classes: int, features: int, scale: float,
         drawn = (own == torch.arange(classes)[:, None]).float()
     unit: Tensor = drawn / drawn.norm(dim=1, keepdim=True).clamp(min=1e-12)
     return scale * unit
+
+
+def pull_to(targets: Tensor, weight: float, beside: State) -> FeatureTargets:
+    """Return the pull of every class to its target, where the model `beside` it is computed with."""
+    import torch
+
+    from kfl.engine import FeatureTargets
+
+    where = next(iter(beside.values())).device
+    known = torch.ones(len(targets), dtype=torch.bool, device=where)
+    return FeatureTargets(weight, targets.to(where), known)

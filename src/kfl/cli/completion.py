@@ -155,7 +155,7 @@ def program() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("kfl")
     top.add_argument("--version", action="store_true", help="print the version")
     branch = top.add_subparsers()
-    for name, (address, about) in command_line.COMMANDS.items():
+    for name, (address, about) in {**command_line.COMMANDS, **command_line.added_commands()}.items():
         parser = branch.add_parser(name, help=_escaped(about), description=_escaped(about))
         nested = getattr(importlib.import_module(address.partition(":")[0]), "COMMANDS", {})
         if not nested:

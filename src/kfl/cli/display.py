@@ -94,7 +94,7 @@ def sentences(experiment: Experiment, history: History) -> list[str]:
     if "declared_bits_up" in summary:
         notes.append(
             f"{name} declares {quantity(summary['declared_bits_up'] / 8, 'B')} of uploads, which times and energies "
-            f"were planned with, but devices sent {quantity(summary['bits_up'] / 8, 'B')}: its bits() needs mending."
+            f"were planned with, but devices sent {quantity(summary['bits_up'] / 8, 'B')}: mend its upload_format."
         )
     if 0 < summary["bits_up"] < summary["fedavg_bits_up"]:
         part = summary["bits_up"] / summary["fedavg_bits_up"]

@@ -6,9 +6,15 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
 
 from kfl.core.terminal import tell
+
+if TYPE_CHECKING:
+    from kfl.report.loopback import LoopbackServer
 
 
 class GentleStop:
@@ -55,3 +61,26 @@ def termination_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def serve_until_interrupted(server: LoopbackServer, begun: str, ended: str, *, show: bool) -> None:
+    """Say where the page is, show it in the browser if asked to, and serve it; say when it has ended."""
+    tell(begun, flush=True)
+    with termination_as_interrupt():
+        try:
+            with _shown(server.url) if show else contextlib.nullcontext():
+                server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            tell("", ended)
+
+
+@contextlib.contextmanager
+def _shown(url: str) -> Iterator[None]:
+    """Open an address in the web browser; through a private file, since other users can read a program's arguments."""
+    import webbrowser
+
+    with TemporaryDirectory(prefix="kfl-") as folder:  # which nobody else may enter
+        page = Path(folder) / "open.html"
+        page.write_text(f'<meta http-equiv="refresh" content="0;url={url}">', encoding="utf-8")
+        webbrowser.open(page.as_uri())
+        yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 
 from kfl._version import __version__
 from kfl.core.errors import KflError
@@ -26,19 +27,18 @@ COMMANDS = {
         "kfl.cli.schedule:main",
         "Decide who sends, with what share and power, for devices in a file.",
     ),
-    "playground": (
-        "kfl.cli.pages:playground",
-        "Explore the scheduler on a page with sliders for V, budgets and band.",
-    ),
-    "report": ("kfl.cli.pages:report", "Make one HTML page of one run, or of several compared."),
-    "watch": ("kfl.cli.pages:watch", "Show a run in the web browser while it is running."),
+    "report": ("kfl.cli.report:main", "Make one HTML page of one run, of several compared, or of one that is running."),
     "resume": ("kfl.cli.run:resume", "Continue a run that was interrupted."),
     "doctor": ("kfl.cli.doctor:main", "Check what is installed and where data was found, and say how to fix the rest."),
     "completion": ("kfl.cli.completion:main", "Print a completion script for bash, zsh or fish."),
-    "deploy": ("kfl.cli.deploy:main", "Run on real devices over Flower: start, watch and try out a fleet."),
     "data": ("kfl.cli.data:main", "Show how a dataset is split over devices; download a dataset."),
 }
 """Subcommands: the function `(arguments) -> exit status` that serves each, and one line of help."""
+
+GROUP = "kfl.commands"
+"""Entry points by which installed packages add commands: `deploy = package.module:function`."""
+ADDED = {"deploy": ("kfl-fleet", "fleet", "Run on real devices over Flower: start, watch and try out a fleet.")}
+"""Commands of packages that belong to kfl: the package, the extra that installs it, and one line of help."""
 
 MEANT = {
     "train": "run",
@@ -51,7 +51,7 @@ MEANT = {
     "show": "report",
     "results": "report",
     "html": "report",
-    "dashboard": "watch",
+    "dashboard": "report",
     "search": "compare",
     "sweep": "compare",
     "hpo": "compare",
@@ -74,7 +74,12 @@ SUCCESSORS = {
     "paper": "kfl paper is now python -m reproduction figures (and claims), in a clone of the repository.",
 }
 """What commands of earlier versions answer."""
-REWRITTEN = {"tune": "kfl.cli.compare:tune", "sharing": "kfl.cli.compare:sharing"}
+REWRITTEN = {
+    "playground": "kfl.cli.schedule:playground",
+    "sharing": "kfl.cli.compare:sharing",
+    "tune": "kfl.cli.compare:tune",
+    "watch": "kfl.cli.report:watch",
+}
 """Commands of earlier versions that are served by another one, which says so on the error stream."""
 
 
@@ -91,12 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] in SUCCESSORS:
         return _fail(SUCCESSORS[words[0]])
-    if words[0] not in COMMANDS and words[0] not in REWRITTEN:
-        near = nearest(words[0], COMMANDS, MEANT)
-        hint = f"did you mean 'kfl {near}'?" if near else f"the commands are {', '.join(COMMANDS)}."
-        return _fail(f"There is no command 'kfl {words[0]}'; {hint}")
+    try:
+        address = address_of(words[0])
+    except KflError as problem:
+        return _fail(str(problem), problem.exit_status)
     sys.path.insert(0, "")  # so that "my_module:function" finds a file in the current folder, as python -m would
-    address = REWRITTEN.get(words[0]) or COMMANDS[words[0]][0]
     return serve_safely(address, words[1:])
 
 
@@ -124,6 +128,29 @@ def serve_safely(address: str, arguments: Sequence[str]) -> int:
             "There is not enough memory for this; schedule fewer devices in a round (--scheduler.count), use smaller "
             "models (--widths), or a smaller --algorithm.batch-size. kfl resume continues a run that has begun."
         )
+
+
+def added_commands() -> dict[str, tuple[str, str]]:
+    """Commands that installed packages add: the function that serves each, and one line of help."""
+    found = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in COMMANDS}
+    own = {name: line for name, (_, _, line) in ADDED.items()}
+    return {name: (entry.value, own.get(name, f"A command of {entry.module}.")) for name, entry in found.items()}
+
+
+def address_of(name: str) -> str:
+    """Return the function that serves a command; KflError if there is none."""
+    if name in COMMANDS or name in REWRITTEN:
+        return REWRITTEN.get(name) or COMMANDS[name][0]
+    added = added_commands()
+    if name in added:
+        return added[name][0]
+    if name in ADDED:
+        package, extra, _ = ADDED[name]
+        raise KflError(f"kfl {name} is in the package {package}: pip install 'kfl[{extra}]'.")
+    known = [*COMMANDS, *ADDED, *(other for other in added if other not in ADDED)]
+    near = nearest(name, known, MEANT)
+    hint = f"did you mean 'kfl {near}'?" if near else f"the commands are {', '.join(known)}."
+    raise KflError(f"There is no command 'kfl {name}'; {hint}")
 
 
 def serve(address: str, arguments: Sequence[str]) -> int:
@@ -160,12 +187,13 @@ def _out_of_memory(problem: BaseException) -> bool:
 
 def usage() -> str:
     """What `kfl --help` prints."""
+    others = {name: ("", line) for name, (_, _, line) in ADDED.items()}
     return "\n".join(
         [
             f"kfl {__version__}: federated learning that fits the battery and the band.",
             "",
             "Commands (each has --help):",
-            *_listed("kfl", COMMANDS),
+            *_listed("kfl", {**COMMANDS, **others, **added_commands()}),
             "",
             "A first run:  kfl demo",
         ]

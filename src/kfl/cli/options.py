@@ -113,6 +113,14 @@ RayAddress = Annotated[
     ),
 ]
 
+Port = Annotated[
+    int | None,
+    tyro.conf.arg(
+        metavar="PORT",
+        help="Port to serve the page on, 0 for any free one. Default: a fixed one, or any free one if that is taken.",
+        help_behavior_hint="",
+    ),
+]
 Quiet = Annotated[
     bool,
     tyro.conf.arg(aliases=("-q",), help="Print only the result, no progress."),
@@ -393,7 +401,7 @@ def worker_count(workers: int | None, device: str) -> int:
     if workers is not None:
         return workers
     if device != "cpu":
-        from kfl.engine.factory import check_device
+        from kfl.engine.plan import check_device
 
         if check_device(device) == "cuda":
             return 1

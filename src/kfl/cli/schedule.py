@@ -6,15 +6,17 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from kfl.cli.options import SchedulerName, parse, peek
+from kfl.cli.interrupt import serve_until_interrupted
+from kfl.cli.options import Port, SchedulerName, parse, peek
 from kfl.cli.values import YES_NO
 from kfl.core.errors import ConfigError, KflError
-from kfl.core.terminal import tell_exactly
+from kfl.core.terminal import tell, tell_exactly
 from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS, Dual, Scheduler
 
@@ -31,7 +33,8 @@ A first try:
 
 Round after round: --next writes the problem of the next round, with queues and spent energy brought forward;
 put the new gains into it. The options of the chosen scheduler are listed below; choose another with --scheduler
-and ask for help again to see its options."""
+and ask for help again to see its options. --play serves a page to learn the scheduler on: every number on it comes
+from the library, it is for this machine only, and Ctrl-C ends it."""
 
 
 def _option(metavar: str) -> Any:
@@ -43,7 +46,7 @@ _Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
-class ScheduleOptions:
+class ScheduleArgs:
     """What `kfl schedule` takes."""
 
     scheduler: Scheduler
@@ -69,6 +72,11 @@ class ScheduleOptions:
     """Print a problem to start from, and stop; modem: one whose devices have a real modem and a clock to slow."""
     fields: _Flag = False
     """List every field of a problem file with its meaning and default, and stop."""
+    play: _Flag = False
+    """Serve a page with sliders for V, budgets, band, distance and payload instead: who is scheduled, with what."""
+    port: Port = None
+    open: _Flag = False
+    """With --play: open the page in the web browser."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -77,10 +85,16 @@ def main(arguments: Sequence[str]) -> int:
     start: Scheduler = Dual() if name is None else Experiment.from_table({"scheduler": name}).scheduler
     schedulers = "\n".join(f"  {name}: {_plain(kind.about())}" for name, kind in SCHEDULERS.items())
     described = f"{DESCRIPTION}\n\nSchedulers:\n{schedulers}"
-    default = ScheduleOptions(start, scheduler_name=start.name)
-    options = parse(ScheduleOptions, _spelled_out(arguments), "kfl schedule", described, default)
-    if options.example is not None:
-        tell_exactly(EXAMPLES[options.example])
+    default = ScheduleArgs(start, scheduler_name=start.name)
+    options = parse(ScheduleArgs, _spelled_out(arguments), "kfl schedule", described, default)
+    if not options.play and (options.port is not None or options.open):
+        raise ConfigError("--port" if options.port is not None else "--open", "given", "left out without --play")
+    if options.play:
+        if options.problem is not None:
+            raise ConfigError("FILE", options.problem, "left out with --play: the page has a cell of its own")
+        _play(options.port, show=options.open)
+    elif options.example is not None:
+        tell_exactly(example(options.example))
     elif options.fields:
         from kfl.cli.schedule_display import print_fields
 
@@ -89,6 +103,21 @@ def main(arguments: Sequence[str]) -> int:
         execute(options)
     sys.stdout.flush()  # so that a reader who went away is noticed here
     return 0
+
+
+def _play(port: int | None, *, show: bool) -> None:
+    """Serve the playground until it is interrupted."""
+    from kfl.report.playground import playground_server
+
+    with playground_server(port) as server:
+        begun = f"The playground is at {server.url} (Ctrl-C ends it)."
+        serve_until_interrupted(server, begun, "The playground is closed.", show=show)
+
+
+def playground(arguments: Sequence[str]) -> int:
+    """Serve `kfl playground` of earlier versions."""
+    tell("kfl playground is now kfl schedule --play.", file=sys.stderr)
+    return main(["--play", *arguments])
 
 
 def _plain(text: str) -> str:
@@ -107,7 +136,7 @@ def _spelled_out(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-def execute(options: ScheduleOptions) -> None:
+def execute(options: ScheduleArgs) -> None:
     """Read the problem, decide its rounds, print and write what was asked for."""
     from kfl.scheduling import read_problem, schedule, write_problem
 
@@ -173,84 +202,10 @@ def _save(horizon: Horizon, path: Path) -> None:
         raise KflError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
 
 
-_JSON = """{
-  "bandwidth_hz": 180000,
-  "noise_dbm_per_hz": -171,
-  "deadline_s": 20,
-  "rounds": 100,
-  "round": 12,
-  "max_power_dbm": 23,
-  "payload_bits": 20480,
-  "flops": 1.65e9,
-  "flops_per_cycle": 1,
-  "power_coefficient": 3.6e-28,
-  "budget_j": 2,
-  "devices": [
-    {"id": "hall", "gain_db": -118, "samples": 600, "cpu_hz": 192e6, "spent_j": 0.54, "queue_j": 0.3},
-    {"id": "roof", "gain_db": -109, "samples": 400, "cpu_hz": 160e6, "spent_j": 0.34, "queue_j": 0.1},
-    {"id": "cellar-1", "gain_db": -136, "samples": 600, "cpu_hz": 128e6, "spent_j": 0.44, "queue_j": 0.2},
-    {"id": "cellar-2", "gain_db": -146, "samples": 60, "cpu_hz": 192e6, "spent_j": 1.14, "queue_j": 0.9},
-    {"id": "street", "gain_db": -124, "samples": 300, "payload_bits": 81920, "max_power_dbm": 14,
-     "compute_time_s": 6, "compute_energy_j": 0.004, "deadline_s": 15,
-     "budget_j": 1, "battery_j": 0.7, "queue_j": 0.18},
-    {"id": "yard", "available": false, "samples": 500, "cpu_hz": 160e6},
-    {"id": "tunnel", "gain_db": -121, "samples": 600, "cpu_hz": 80e6}
-  ]
-}
-"""
+EXAMPLES = {"json": "meters.json", "csv": "meters.csv", "modem": "phones.json"}
+"""Files that --example prints: the same seven meters in one narrow cell, twice; and phones, whole devices."""
 
-_CSV = """# bandwidth_hz = 180000
-# noise_dbm_per_hz = -171
-# deadline_s = 20
-# rounds = 100
-# round = 12
-# max_power_dbm = 23
-# payload_bits = 20480
-# flops = 1.65e9
-# flops_per_cycle = 1
-# power_coefficient = 3.6e-28
-# budget_j = 2
-id,gain_db,samples,cpu_hz,spent_j,queue_j,payload_bits,max_power_dbm,compute_time_s,compute_energy_j,\
-deadline_s,budget_j,battery_j,available
-hall,-118,600,192e6,0.54,0.3,,,,,,,,
-roof,-109,400,160e6,0.34,0.1,,,,,,,,
-cellar-1,-136,600,128e6,0.44,0.2,,,,,,,,
-cellar-2,-146,60,192e6,1.14,0.9,,,,,,,,
-street,-124,300,,,0.18,81920,14,6,0.004,15,1,0.7,
-yard,,500,160e6,,,,,,,,,,false
-tunnel,-121,600,80e6,,,,,,,,,,
-"""
 
-_MODEM = """{
-  "bandwidth_hz": 20e6,
-  "noise_dbm_per_hz": -169,
-  "deadline_s": 5,
-  "rounds": 100,
-  "round": 12,
-  "max_power_dbm": 23,
-  "min_power_dbm": -40,
-  "amplifier_efficiency": 0.23,
-  "circuit_power_w": 1.15,
-  "tail_energy_j": 5.93,
-  "payload_bits": 17611072,
-  "flops": 1.65e9,
-  "flops_per_cycle": 8,
-  "cpu_hz": 1.9008e9,
-  "min_cpu_hz": 652.8e6,
-  "power_coefficient": 5.3e-29,
-  "static_power_w": 0.18,
-  "budget_j": 140,
-  "devices": [
-    {"id": "street", "gain_db": -88, "samples": 600, "spent_j": 23.7, "queue_j": 7.4},
-    {"id": "kitchen", "gain_db": -101, "samples": 600, "cpu_hz": 2.208e9, "spent_j": 15.4, "queue_j": 1.1},
-    {"id": "cellar", "gain_db": -119, "samples": 600, "cpu_hz": 1.4784e9, "queue_j": 0.1},
-    {"id": "office", "gain_db": -101, "samples": 600, "payload_bits": 20480, "spent_j": 12.1, "queue_j": 0.4},
-    {"id": "tablet", "gain_db": -95, "samples": 600, "flops": 6e10, "queue_j": 0.1},
-    {"id": "camera", "gain_db": -80, "samples": 300, "min_cpu_hz": 1.9008e9, "static_power_w": 0,
-     "circuit_power_w": 0, "tail_energy_j": 0, "spent_j": 3.1, "queue_j": 0.3}
-  ]
-}
-"""
-
-EXAMPLES = {"json": _JSON, "csv": _CSV, "modem": _MODEM}
-"""What --example prints: the same seven meters in one narrow cell, twice; and phones, whole devices."""
+def example(name: str) -> str:
+    """Return a problem to start from, by its word for --example."""
+    return files("kfl.scheduling").joinpath("examples", EXAMPLES[name]).read_text(encoding="utf-8")

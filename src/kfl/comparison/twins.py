@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kfl.algorithms import (
     Algorithm,
-    Fd,
+    FederatedDistillation,
     FedGh,
     FedMrl,
     FedProto,
@@ -34,7 +34,7 @@ UPLOADING: dict[str, Algorithm] = {
     "shared-stem": SharedStem(),
     "lg-fedavg-stem": LgFedAvg(share="stem"),
     "lg-fedavg-head": LgFedAvg(share="head"),
-    "fd": Fd(),
+    "fd": FederatedDistillation(),
     "fedproto": FedProto(),
     "fedtgp": FedTgp(),
     "fedgh": FedGh(),

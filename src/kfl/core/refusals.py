@@ -1,7 +1,7 @@
 """Why something that another machine sent cannot be used: codes with facts as data, a sentence when it is shown.
 
-Algorithms refuse uploads (`kfl.algorithms.Rejection`), a fleet's server refuses answers and its devices refuse messages
-(`kfl.deploy.protocol.RefusedError`). Run folders hold codes and facts; whoever shows one of them asks `describe`.
+Algorithms refuse uploads (`kfl.algorithms.Rejection`), the server of a fleet answers, its devices messages. Run folders
+hold codes and facts; whoever shows one of them asks `describe`.
 """
 
 from __future__ import annotations

@@ -1,27 +1,28 @@
-"""The same algorithm on real machines, over Flower (the extra `flower`).
+"""The former place of `kfl_fleet`, for projects that name it; it goes away with the next release.
 
-A person writes one function that returns a device's model and data (`DeviceSetup`), and one TOML file for the server
-(`ServerConfig`). The server app is `kfl.deploy.server:app`; a device is the program `kfl deploy device`
-(`kfl.deploy.node`).
+Its public names and the modules that a fleet's app, `device.toml` or program may name still work, with a warning.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any
 
-from kfl.core.lazy import lazy_exports
-
-if TYPE_CHECKING:
-    from kfl.deploy.device import Advice, Apply, DeviceSetup
-    from kfl.deploy.settings import FleetSettings, ServerConfig
-
-_LAZY = dict.fromkeys(("Advice", "Apply", "DeviceSetup"), "kfl.deploy.device")
-_LAZY |= dict.fromkeys(("FleetSettings", "ServerConfig"), "kfl.deploy.settings")
+_FLEET = "kfl_fleet"
 
 
-def __getattr__(name: str) -> Any:
-    """On first use: a device's node must stay small, and needs none of these."""
-    return lazy_exports(__name__, _LAZY, name)
+def moved(module: str, *, level: int = 3) -> Callable[[str], Any]:
+    """Return a module's `__getattr__` that finds its names in `kfl_fleet`."""
+
+    def find(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        warnings.warn(f"kfl.deploy is now kfl_fleet: take {name} from {module}.", DeprecationWarning, stacklevel=level)
+        return getattr(importlib.import_module(module), name)
+
+    return find
 
 
-__all__ = ["Advice", "Apply", "DeviceSetup", "FleetSettings", "ServerConfig"]
+__getattr__ = moved(_FLEET)

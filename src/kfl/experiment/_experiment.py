@@ -64,7 +64,7 @@ ADDED_LATER: Table = {
 """Settings that earlier versions did not have, with the value that means the same as their absence; of a table, those
 of its fields."""
 
-WEIGHT_AVERAGES = ("apfl", "fedavg", "fedmrl", "fedrep")
+AVERAGES = ("apfl", "fedavg", "fedmrl", "fedrep", "fedproto", "fd", "fedkd", "lg-fedavg")
 RULE = ("aggregation", "trim")
 """Algorithms to which a robust rule was added later, and its settings."""
 
@@ -101,7 +101,7 @@ def identity_fields(table: Table) -> Table:
 
 
 def _is_plain_mean(algorithm: Mapping[str, Any]) -> bool:
-    return algorithm.get("name") in WEIGHT_AVERAGES and algorithm.get("aggregation", "mean") == "mean"
+    return algorithm.get("name") in AVERAGES and algorithm.get("aggregation", "mean") == "mean"
 
 
 def _without(table: Mapping[str, Any], absent: Mapping[str, Any]) -> Table:

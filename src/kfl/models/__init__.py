@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         with_ties,
     )
     from kfl.models.profile import ModelProfile, inspect_model
-    from kfl.models.small import SmallNetwork, beside, with_small
     from kfl.models.zoo import MODELS, SplitModel, cnn, mlp, mobilenet, resnet8, resnet18, sensor, transformer
 
 _LAZY = {
@@ -36,10 +35,10 @@ _LAZY = {
     "ModelProfile": "kfl.models.profile",
     "Network": "kfl.models.network",
     "SharedLayers": "kfl.models.network",
-    "SmallNetwork": "kfl.models.small",
+    "SmallNetwork": "kfl.algorithms.small_network",  # with `beside`: exported models of earlier versions ask here
     "SplitModel": "kfl.models.zoo",
+    "beside": "kfl.algorithms.small_network",
     "State": "kfl.models.fleet",
-    "beside": "kfl.models.small",
     "build_wide": "kfl.models.network",
     "cnn": "kfl.models.zoo",
     "Models": "kfl.models.fleet",
@@ -57,7 +56,6 @@ _LAZY = {
     "tied": "kfl.models.network",
     "transformer": "kfl.models.zoo",
     "widest": "kfl.models.network",
-    "with_small": "kfl.models.small",
     "with_ties": "kfl.models.network",
 }
 """Where each name comes from: imported on first use, because the names of networks are known without PyTorch."""
@@ -79,11 +77,9 @@ __all__ = [
     "Models",
     "Network",
     "SharedLayers",
-    "SmallNetwork",
     "SplitModel",
     "State",
     "architectures",
-    "beside",
     "build_wide",
     "cnn",
     "default_widths",
@@ -103,6 +99,5 @@ __all__ = [
     "tied",
     "transformer",
     "widest",
-    "with_small",
     "with_ties",
 ]

@@ -7,10 +7,10 @@ untouched device's model is its seed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -24,9 +24,6 @@ from kfl.models.names import architectures
 from kfl.models.network import SharedLayers, shared_layers
 from kfl.models.profile import ModelProfile, inspect_model
 from kfl.models.zoo import MODELS, ModelBuilder
-
-if TYPE_CHECKING:
-    from kfl.models.small import SmallNetwork
 
 State = dict[str, Tensor]
 """A model's parameters and buffers by name."""
@@ -48,8 +45,8 @@ class FleetModels:
     """One per architecture: given starting weights (a user's own module), or None to draw them by seed. What given
     ones leave out is drawn too."""
     names: tuple[str, ...]
-    small: SmallNetwork | None = None
-    """The network that stands beside each device's own (`with_small`); None for none."""
+    added: Mapping[str, int] | None = None
+    """Sizes of what an algorithm put around each device's own network; None for nothing."""
 
     @property
     def features(self) -> int:
@@ -85,7 +82,7 @@ class FleetModels:
         """A device's starting weights: its own by name, or with `common` one start for all devices."""
         index = int(self.architecture[device])
         given = {name: value.clone() for name, value in (self.starts[index] or {}).items()}
-        if given and self.small is None:
+        if given and self.added is None:
             return given
         if common:
             return {**_common_start(self, index, seed), **given}

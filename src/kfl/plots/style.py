@@ -6,10 +6,11 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
-from kfl.algorithms import ALGORITHMS, plot_style
+from kfl.algorithms import ALGORITHMS
 from kfl.core.errors import DataError, MissingExtraError
 from kfl.core.files import write_atomic
 
@@ -35,18 +36,44 @@ class Style(NamedTuple):
 
 
 GRID_COLOUR = "#e3e6ea"
+WIDTH = 1.7
+"""Width of a line in points, unless the table says another."""
+ALGORITHM_LINES: Mapping[str, tuple[str, tuple[float, ...], float]] = {
+    "kfl": ("#0b3d91", (), 2.4),
+    "shared-stem": ("#c1272d", (), 2.4),
+    "local": ("#333333", (5, 2), WIDTH),
+    "fedavg": ("#d55e00", (), 1.6),
+    "fedrep": ("#00805a", (8, 2), WIDTH),
+    "apfl": ("#b2478c", (4, 1, 1, 1, 1, 1), WIDTH),
+    "fedkd": ("#b07d00", (3, 1.2), WIDTH),
+    "fedproto": ("#3a9bd9", (), WIDTH),
+    "fedtgp": ("#3a9bd9", (6, 2), WIDTH),
+    "fedgh": ("#8e5bb5", (2, 1.2), WIDTH),
+    "fd": ("#8a5a44", (4, 1.5), WIDTH),
+    "fedmrl": ("#7b5ea7", (7, 1.5, 2, 1.5), WIDTH),
+    "lg-fedavg": ("#7a6bb5", (7, 1.5, 2, 1.5), WIDTH),
+    "self-knowledge": ("#6b7f94", (1, 1.2), 1.8),
+    "fixed-knowledge": ("#957a52", (6, 1.5, 1, 1.5), 1.6),
+}
+"""The lines of the published figures: color, lengths of dashes and gaps in widths of the line (none: solid), width."""
+_COLOURS = ("#7f3c8d", "#11a579", "#e68310", "#008695", "#cf1c90", "#80602b", "#4b4b8f", "#a5313a")
+_DASHES: tuple[tuple[float, ...], ...] = ((), (7, 2), (2, 1.5), (6, 1.5, 1.5, 1.5))
 
 
 def style_of(name: str) -> Style:
-    """The style of an algorithm, as it declares it or as it follows from its name.
+    """Return the style of an algorithm: its line of the table, or one that follows from its name.
 
     Lines differ in dashes as well as in colour, so that a plot can be read in greyscale.
 
     >>> style_of("local")
     Style(colour='#333333', dashes=(0, (5, 2)), width=1.7)
     """
-    style = plot_style(name)
-    return Style(style.colour, (0, style.dash) if style.dash else "-", style.width)
+    if name in ALGORITHM_LINES:
+        colour, dashes, width = ALGORITHM_LINES[name]
+    else:
+        number, width = crc32(name.encode("utf-8", "surrogatepass")), WIDTH
+        colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
+    return Style(colour, (0, dashes) if dashes else "-", width)
 
 
 def styles_of(labels: Sequence[str]) -> dict[str, Style]:

@@ -1,4 +1,4 @@
-"""What people look at: pages made from run folders, live pages, and trackers.
+"""Pages made from run folders, live pages, the playground, and trackers.
 
 >>> import tempfile, kfl, numpy as np
 >>> from pathlib import Path
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from kfl.report.live import watch_server
     from kfl.report.page import build_report
     from kfl.report.playground import playground_server
+    from kfl.report.run_data import read_run
     from kfl.report.trackers import Tracker, Tracking
 
 _LAZY = {
     "build_report": "kfl.report.page",
     "watch_server": "kfl.report.live",
     "playground_server": "kfl.report.playground",
+    "read_run": "kfl.report.run_data",
     "Tracker": "kfl.report.trackers",
     "Tracking": "kfl.report.trackers",
 }
@@ -36,4 +38,4 @@ def __getattr__(name: str) -> Any:
     return lazy_exports(__name__, _LAZY, name)
 
 
-__all__ = ["Tracker", "Tracking", "build_report", "playground_server", "watch_server"]
+__all__ = ["Tracker", "Tracking", "build_report", "playground_server", "read_run", "watch_server"]

@@ -1,9 +1,9 @@
-"""Runs that belong together: those that differ in nothing but the seed are one group, with one name and one line.
+"""Runs that belong together: those that differ in the seed only are one group, with one name and one line.
 
-A folder of `kfl compare` says in study.json which run belongs to which label. Without one, runs are grouped by
-their configuration without the seed, and a group is named by what tells it apart from the others.
+A folder of `kfl compare` says which run belongs to which label. Without one, runs are grouped by their configuration
+without the seed, and a group is named by what tells it apart from the others.
 
->>> named([{"algorithm": {"name": "kfl"}, "seed": 0}, {"algorithm": {"name": "local"}, "seed": 0}])
+>>> named([{"algorithm": {"name": "kfl"}}, {"algorithm": {"name": "local"}}])
 ['kfl', 'local']
 >>> named([{"algorithm": {"name": "kfl", "pull": 0.1}}, {"algorithm": {"name": "kfl", "pull": 0.5}}])
 ['pull 0.1', 'pull 0.5']
@@ -25,11 +25,11 @@ from scipy import special
 from kfl.comparison.statistics import Difference, paired_difference
 from kfl.comparison.store import STUDY, planned_runs
 from kfl.core.config import Table, flatten
+from kfl.core.errors import KflError
 from kfl.core.text import several, shortened
-from kfl.experiment import identity_fields
-from kfl.report.chart import FloatArray, band, ink, line, numbers, stroke
-from kfl.report.words import chart_label
-from kfl.runfolder import RunData, find_runs, is_run_folder, read_run
+from kfl.report.figures import FloatArray, band, chart_label, ink, line, numbers, stroke
+from kfl.report.run_data import RunData, read_run
+from kfl.runfolder import LOCAL_ONLY, find_runs, is_run_folder
 
 MAP = STUDY
 """The file of a comparison that says which run belongs to which label."""
@@ -48,14 +48,19 @@ class Bundle:
 
     @staticmethod
     def of(curves: Sequence[tuple[NDArray[Any], FloatArray]]) -> Bundle:
-        """Curves as rounds and values.
+        """Return curves, given as rounds and values, where they have rounds in common.
 
         >>> Bundle.of([(np.array([0, 1, 2]), np.array([1.0, 2.0, 3.0])), (np.array([0, 2]), np.array([3.0, 5.0]))]).mean
         array([2., 4.])
         """
         common = reduce(np.intersect1d, [rounds for rounds, _ in curves])
         rows = [values[np.isin(rounds, common)] for rounds, values in curves]
-        return Bundle(common.astype(np.int64), np.stack(rows) if rows else np.empty((0, 0)))
+        return Bundle(common.astype(np.int64), np.stack(rows))
+
+    @property
+    def x(self) -> list[int]:
+        """The rounds, counted from 1."""
+        return [int(number) + 1 for number in self.rounds]
 
     @property
     def mean(self) -> FloatArray:
@@ -63,7 +68,7 @@ class Bundle:
         return np.asarray(self.values.mean(axis=0))
 
     def ends(self) -> tuple[FloatArray, FloatArray] | None:
-        """The 95 % interval of the mean at each point; of two runs, which tell no interval, the two; None of one."""
+        """Return the 95 % interval of the mean at each point; of two runs, too few for one, the two; None of one."""
         count = len(self.values)
         if count < 2:
             return None
@@ -81,7 +86,7 @@ class Group:
     name: str
     runs: tuple[RunData, ...]
     index: int = 0
-    """Its place on the page, which gives it colour and dashes."""
+    """Its place on the page, which gives it color and dashes."""
 
     @property
     def run(self) -> RunData:
@@ -98,44 +103,46 @@ class Group:
         """How many seeds it has, in words."""
         return several(len(self.runs), "seed")
 
-    @property
-    def meta(self) -> dict[str, Any]:
-        """What the page's script knows of a trace of this group: whose it is, and that it may be smoothed."""
-        return {"group": self.index}
-
     def mean(self, measure: Callable[[RunData], float]) -> float:
-        """A number averaged over the runs."""
+        """Return a number averaged over the runs."""
         return float(np.mean([measure(run) for run in self.runs]))
 
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy when last tested, averaged over the runs; None where none was tested."""
+        found = [run.last_accuracy for run in self.runs if run.last_accuracy is not None]
+        return float(np.mean(found)) if found else None
+
     def bundle(self, curve: Callable[..., tuple[NDArray[Any], FloatArray]], *which: object) -> Bundle:
-        """A curve of each run; `which` is handed on to `curve`."""
+        """Return a curve of each run; `which` is handed on to `curve`."""
         return Bundle.of([curve(run, *which) for run in self.runs])
 
-    def line(self, x: list[Any], y: list[Any], **more: Any) -> dict[str, Any]:
-        """A line in its colour and dashes."""
+    def line(self, x: Sequence[Any], y: Sequence[Any], **more: Any) -> dict[str, Any]:
+        """Return a line in its color and dashes; the page hides it with its group."""
         style = {**stroke(self.index), **more.pop("line", {})}
-        meta = {**self.meta, **more.pop("meta", {})}
-        return line(self.label, x, y, ink(self.index), line=style, meta=meta, legendgroup=self.label, **more)
+        more = {"name": self.label, "legendgroup": self.label, **more}
+        meta = {"group": self.index, **more.pop("meta", {})}
+        return line(more.pop("name"), x, y, ink(self.index), line=style, meta=meta, **more)
 
     def lines(
-        self, x: list[Any], found: Bundle, *, limits: tuple[float, float] | None = None, **more: Any
+        self, x: Sequence[Any], found: Bundle, *, limits: tuple[float, float] | None = None, **more: Any
     ) -> list[Any]:
-        """The mean with its band over seeds, which may not leave `limits`."""
-        meta = {**self.meta, **more.pop("meta", {})}
-        traces = [self.line(x, numbers(found.mean), meta=meta, **more)]
+        """Return the mean with its band over seeds, which may not leave `limits`."""
+        mean = self.line(x, numbers(found.mean), **more)
         if (ends := found.ends()) is None:
-            return traces
+            return [mean]
         low, high = ends if limits is None else (np.clip(end, *limits) for end in ends)
         drawn = band(self.label, x, numbers(low), numbers(high), ink(self.index))
-        return [*({**edge, "meta": meta, "showlegend": False} for edge in drawn), *traces]
+        return [*({**edge, "meta": mean["meta"], "showlegend": False} for edge in drawn), mean]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The groups of a page, and the one that the others are compared with."""
+class PageGroups:
+    """The groups of a page, the one that the others are compared with, and the run that is shown in detail."""
 
     groups: tuple[Group, ...]
     reference: Group
+    detailed: RunData | None = None
 
     @property
     def runs(self) -> list[RunData]:
@@ -148,8 +155,13 @@ class Comparison:
         return any(len(group.runs) > 1 for group in self.groups)
 
 
+def is_alone(groups: Sequence[Group]) -> bool:
+    """Return whether there is one run, not a comparison."""
+    return len(groups) == 1 and len(groups[0].runs) == 1
+
+
 def over_seeds(groups: Sequence[Group]) -> str:
-    """What the bands of a chart are, in words; empty where there are none."""
+    """Return what the bands of a chart are, in words; empty where there are none."""
     counts = {len(group.runs) for group in groups} - {1}
     if not counts:
         return ""
@@ -159,13 +171,17 @@ def over_seeds(groups: Sequence[Group]) -> str:
     return f"Lines are means over {most} seeds, bands their 95\N{NO-BREAK SPACE}% intervals."
 
 
-def difference(ours: Group, theirs: Group, measure: Callable[[RunData], float | None]) -> Difference | None:
-    """A measure of ours minus theirs, paired by seed, with the interval of the paired t-test."""
-    return paired_difference(_by_seed(ours, measure), _by_seed(theirs, measure))
+def difference(ours: Group, theirs: Group) -> Difference | None:
+    """Return the accuracy of ours minus theirs, paired by seed, with the interval of the paired t-test."""
+
+    def by_seed(group: Group) -> dict[int, float]:
+        return {run.seed: run.last_accuracy for run in group.runs if run.last_accuracy is not None}
+
+    return paired_difference(by_seed(ours), by_seed(theirs))
 
 
 def told_apart(gap: Difference | None, unit: str = "\N{NO-BREAK SPACE}points") -> str:
-    """A difference of accuracies in words, a tie as a tie.
+    """Return a difference of accuracies in words, a tie as a tie.
 
     >>> told_apart(Difference(0.003, -0.002, 0.008, 3)).replace("\\xa0", " ")
     '+0.30 points [−0.20, +0.80], a tie'
@@ -183,24 +199,17 @@ def told_apart(gap: Difference | None, unit: str = "\N{NO-BREAK SPACE}points") -
     return points if gap.clear else f"{points}, a tie"
 
 
-def _by_seed(group: Group, measure: Callable[[RunData], float | None]) -> dict[int, float]:
-    found = {seed_of(run): measure(run) for run in group.runs}
-    return {seed: value for seed, value in found.items() if value is not None}
-
-
-def seed_of(run: RunData) -> int:
-    """The seed of a run; -1 where its configuration has none."""
-    seed = run.config.get("seed")
-    return seed if isinstance(seed, int) else -1
-
-
 # ── Which runs belong together ───────────────────────────────────────────────
 
 
-def read_comparison(paths: Sequence[Path]) -> Comparison:
-    """The runs of folders, or of folders of run folders, in groups."""
+def read_groups(paths: Sequence[Path]) -> PageGroups:
+    """Read the runs of folders, or of folders of run folders, in groups.
+
+    One run alone is shown in detail. A run folder of an earlier version may hold the same devices training alone,
+    which is a second run on its page.
+    """
     maps = {path: found for path in paths if not is_run_folder(path) and (found := planned_runs(path)) is not None}
-    labelled: list[tuple[str, RunData]] = []
+    labeled: dict[str, list[RunData]] = {}
     plain: list[RunData] = []
     known: dict[Path, RunData] = {}
     reference = ""
@@ -209,47 +218,49 @@ def read_comparison(paths: Sequence[Path]) -> Comparison:
             plain += [known.setdefault(one, read_run(one)) for one in find_runs([path]) if one not in known]
             continue
         entries, chosen = maps[path]
-        several_maps = len(maps) > 1
         for label, folders in entries.items():
-            name = f"{path.resolve().name}: {label}" if several_maps else label
+            name = f"{path.resolve().name}: {label}" if len(maps) > 1 else label
             reference = reference or (name if label == chosen else "")
             for folder in folders:
-                run = known[folder] if folder in known else read_run(folder)
-                known[folder] = run
-                labelled.append((name, run))
-    return _arranged([*_by_label(labelled), *_by_setting(plain)], reference)
+                known[folder] = known[folder] if folder in known else read_run(folder)
+                labeled.setdefault(name, []).append(known[folder])
+    single = plain[0] if len(known) == 1 and plain else None
+    if single is not None and is_run_folder(single.path / LOCAL_ONLY):
+        plain += _readable(single.path / LOCAL_ONLY)
+    groups = [Group(label, tuple(runs)) for label, runs in labeled.items()]
+    return replace(_arranged([*groups, *_by_setting(plain)], reference), detailed=single)
 
 
-def group_runs(runs: Sequence[RunData]) -> Comparison:
-    """Runs grouped by their configuration without the seed."""
-    return _arranged(_by_setting(runs), "")
+def _readable(path: Path) -> list[RunData]:
+    try:
+        return [read_run(path)]
+    except KflError:
+        return []  # the run itself is what was asked for
 
 
-def _arranged(groups: Sequence[Group], reference: str) -> Comparison:
+def group_runs(runs: Sequence[RunData]) -> PageGroups:
+    """Return runs grouped by their configuration without the seed."""
+    return replace(_arranged(_by_setting(runs), ""), detailed=runs[0] if len(runs) == 1 else None)
+
+
+def _arranged(groups: Sequence[Group], reference: str) -> PageGroups:
     placed = tuple(replace(group, index=index) for index, group in enumerate(groups))
     chosen = [group for group in placed if group.name == reference]
     chosen += [group for group in placed if group.run.algorithm == "local"]
-    return Comparison(placed, [*chosen, *placed][0])
-
-
-def _by_label(found: Sequence[tuple[str, RunData]]) -> list[Group]:
-    labels: dict[str, list[RunData]] = {}
-    for label, run in found:
-        labels.setdefault(label, []).append(run)
-    return [Group(label, tuple(runs)) for label, runs in labels.items()]
+    return PageGroups(placed, [*chosen, *placed][0])
 
 
 def _by_setting(runs: Sequence[RunData]) -> list[Group]:
     """Groups in the order of the runs; a second run with the same seed is a group of its own."""
     settings: dict[tuple[str, int], list[RunData]] = {}
     for run in runs:
-        key = json.dumps(_without_seed(run.config), sort_keys=True, default=str)
+        key = json.dumps(run.setting, sort_keys=True, default=str)
         copy = 0
-        while any(seed_of(other) == seed_of(run) for other in settings.get((key, copy), [])):
+        while any(other.seed == run.seed for other in settings.get((key, copy), [])):
             copy += 1
         settings.setdefault((key, copy), []).append(run)
-    groups = [sorted(found, key=seed_of) for found in settings.values()]
-    names = named([found[0].config for found in groups])
+    groups = [sorted(found, key=lambda run: run.seed) for found in settings.values()]
+    names = named([found[0].setting for found in groups])
     if len(set(names)) < len(names):
         repeated = {name for name in names if names.count(name) > 1}
         folders = _folders([found[0] for found in groups])
@@ -277,16 +288,12 @@ def _folders(runs: Sequence[RunData]) -> list[str]:
     return [f"{name} {index + 1}" for index, name in enumerate(names)]
 
 
-def _without_seed(config: Mapping[str, Any]) -> Table:
-    return {name: value for name, value in identity_fields(dict(config)).items() if name != "seed"}
-
-
-def named(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each setting: what tells it apart from the others, the algorithm first.
+def named(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a name for each setting: what tells it apart from the others, the algorithm first.
 
     Where that takes many words, names of algorithms, schedulers and data must do, and may be the same.
     """
-    tables = [flatten(_without_seed(config)) for config in configs]
+    tables = [flatten(dict(setting)) for setting in settings]
     words = [_apart(table, tables) for table in tables]
     if any(len(found) > MOST_WORDS for found in words):
         words = [[word for word in found if word[1]] for found in words]
@@ -297,12 +304,14 @@ def named(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 def _apart(table: Table, tables: Sequence[Table]) -> list[tuple[str, bool]]:
     """The settings that tell a table apart, in words, each with whether it is a name."""
     words = [(str(table.get("algorithm.name", "?")), True)] if _differs("algorithm.name", tables) else []
-    for field, value in table.items():
-        scope = _scope(field)
+    for name, value in table.items():
+        # Only settings of the same algorithm or scheduler can differ in its fields.
+        part, last = name.partition(".")[0], name.rpartition(".")[2]
+        scope = f"{part}.name" if part in ("algorithm", "scheduler") and name != f"{part}.name" else None
         peers = tables if scope is None else [one for one in tables if one.get(scope) == table.get(scope)]
-        if field != "algorithm.name" and _differs(field, peers):
-            words.append((_words(field, value), field.rpartition(".")[2] in _NAMING))
-    absent = {field.partition(".")[0] for one in tables for field in one} - {field.partition(".")[0] for field in table}
+        if name != "algorithm.name" and _differs(name, peers):
+            words.append((_words(name, value), last in _NAMING))
+    absent = {name.partition(".")[0] for one in tables for name in one} - {name.partition(".")[0] for name in table}
     return words + [(f"no {part}", True) for part in _OPTIONAL if part in absent]
 
 
@@ -312,14 +321,8 @@ _OPTIONAL = ("radio",)
 """Tables that a configuration may lack as a whole."""
 
 
-def _differs(field: str, tables: Sequence[Mapping[str, Any]]) -> bool:
-    return len({str(table.get(field)) for table in tables if field in table}) > 1
-
-
-def _scope(field: str) -> str | None:
-    """The field by whose value this one belongs to a setting: only such settings can differ in it."""
-    part = field.partition(".")[0]
-    return f"{part}.name" if part in ("algorithm", "scheduler") and field != f"{part}.name" else None
+def _differs(name: str, tables: Sequence[Mapping[str, Any]]) -> bool:
+    return len({str(table.get(name)) for table in tables if name in table}) > 1
 
 
 def _words(field: str, value: Any) -> str:

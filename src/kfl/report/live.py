@@ -10,11 +10,12 @@ from pathlib import Path
 
 from kfl.core.errors import KflError
 from kfl.core.files import jsonable
-from kfl.report.groups import MAP, read_comparison
+from kfl.report.groups import MAP, read_groups
 from kfl.report.loopback import Answer, LoopbackServer
-from kfl.report.page import Content, compose, render
-from kfl.report.words import duration, text
-from kfl.runfolder import LOCAL_ONLY, RunData, RunReader, is_run_folder, runs_in
+from kfl.report.page import Page, compose, html_of, render
+from kfl.report.run_data import RunData
+from kfl.report.text import duration
+from kfl.runfolder import LOCAL_ONLY, RunReader, is_run_folder, runs_in
 
 PORT = 8378
 """Where the page is, unless that port is taken."""
@@ -29,7 +30,7 @@ class LiveRun:
         self.path = path
         self._lock = threading.Lock()
         self._version = ""
-        self._content = Content("kfl watch")
+        self._page = _waiting(path)
         self._runs: list[RunData] = []
         self._problem = ""
         self._took_s = 0.0
@@ -37,43 +38,41 @@ class LiveRun:
     def respond(self, path: str, query: dict[str, str]) -> Answer | None:
         """The page, and its content as JSON for one that is already open."""
         if path == "/":
-            version, content = self.now()
-            return Answer(render(content, version).encode())
+            version, page = self.now()
+            return Answer(render(page, version).encode())
         if path == "/data.json":
             return Answer(self.news(query.get("have", "")).encode(), "application/json")
         return None
 
-    def now(self) -> tuple[str, Content]:
-        """The version of the folder's content, and the content."""
+    def now(self) -> tuple[str, Page]:
+        """Return the version of the folder's content, and its page."""
         with self._lock:
             version = self._stamp()
             if version != self._version:
                 started = time.monotonic()
                 self._read()
                 self._version, self._took_s = version, time.monotonic() - started
-            return self._version, self._content
+            return self._version, self._page
 
     def news(self, have: str) -> str:
-        """JSON: how things stand, and the content where it is another version than the reader has."""
-        version, content = self.now()
+        """Return JSON: the state of the run, and the content where it is another version than the reader has."""
+        version, page = self.now()
         # Reading again takes long for a large fleet; then the page asks so rarely that it is a small part of the time.
         answer = {"version": version, "news": self._state(), "wait_s": max(1.0, round(5 * self._took_s, 1))}
         if have != version:
-            answer |= {"title": content.title, "html": content.html, "links": content.links, "figures": content.figures}
+            answer |= {"title": page.title, "html": html_of(page), "links": page.links, "figures": page.figures}
         return json.dumps(jsonable(answer), allow_nan=False)
 
     def _read(self) -> None:
         self._problem = ""
         try:
             if self._begun():
-                comparison = read_comparison([self.path])
-                self._runs, self._content = comparison.runs, compose(comparison)
+                found = read_groups([self.path])
+                self._runs, self._page = found.runs, compose(found)
             else:
-                self._runs, self._content = [], _waiting(self.path)
+                self._runs, self._page = [], _waiting(self.path)
         except KflError as problem:  # what was read before stays on the page
             self._problem = str(problem)
-            if not self._runs:
-                self._content = _waiting(self.path)
 
     def _begun(self) -> bool:
         return is_run_folder(self.path) or bool(runs_in(self.path))
@@ -87,7 +86,7 @@ class LiveRun:
         return "-".join([f"{changed:x}", *(RunReader(folder).stamp() for folder in folders)])
 
     def _state(self) -> str:
-        """How the run stands, in words that change seldom, because they are read aloud."""
+        """Return the state of the run in words that change seldom, because they are read aloud."""
         if self._problem:
             return self._problem
         if not self._runs:
@@ -105,15 +104,19 @@ class LiveRun:
 
 
 def watch_server(path: Path, port: int | None = None) -> LoopbackServer:
-    """A server on 127.0.0.1 with the live page of a run folder, which need not be there yet."""
+    """Return a server on 127.0.0.1 with the live page of a run folder, which need not exist yet.
+
+    Args:
+        path: a run folder, or a folder of run folders.
+        port: None for 8378, or any free one if that is taken.
+    """
     return LoopbackServer(LiveRun(path).respond, port, PORT)
 
 
-def _waiting(path: Path) -> Content:
-    where = text(path)
-    return Content(
-        f"Waiting for {path.name} · kfl",
-        f'<header class="intro-block" id="top"><p class="kicker">kfl watch</p><h1>{text(path.name)}</h1>'
-        f'<p class="lead">Nothing has been written to {where} yet. This page fills itself as soon as a run begins '
-        f"there, for example: kfl run --out {where}</p></header>",
+def _waiting(path: Path) -> Page:
+    return Page(
+        heading=path.name,
+        sentence=f"Nothing has been written to {path} yet. This page fills itself as soon as a run begins there, for "
+        f"example: kfl run --out {shlex.quote(str(path))}",
+        kicker="Live report",
     )

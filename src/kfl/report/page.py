@@ -3,84 +3,109 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
 from kfl._version import __version__
 from kfl.core.errors import RunFolderError
 from kfl.core.files import jsonable, write_atomic
-from kfl.report.chart import Chart
-from kfl.report.charts_accuracy import accuracy_chart, is_alone
-from kfl.report.charts_battery import battery_chart
-from kfl.report.charts_devices import distribution_chart, fairness_chart
-from kfl.report.charts_difference import difference_chart, own_difference_chart
-from kfl.report.charts_energy import budget_chart, pace_chart, parts_chart
-from kfl.report.charts_knowledge import knowledge_chart, motion_chart
-from kfl.report.charts_radio import cell_chart, shares_chart
-from kfl.report.charts_schedule import faults_chart, participants_chart, schedule_chart
-from kfl.report.companions import Companions, companions
-from kfl.report.groups import Comparison, Group, group_runs, read_comparison, seed_of
-from kfl.report.markup import (
-    absent_html,
-    cards_html,
-    chart_html,
-    code_html,
-    controls_html,
-    facts_html,
-    section_html,
-    table_html,
+from kfl.core.names import for_html
+from kfl.report import text
+from kfl.report.charts.cell import (
+    cell_chart,
+    faults_chart,
+    gap_chart,
+    participants_chart,
+    schedule_chart,
+    shares_chart,
 )
-from kfl.report.overview import cards, commands, facts, sentence, state_of, title, warnings
-from kfl.report.side_by_side import overview, what_differs
-from kfl.report.side_by_side import sentence as comparison_sentence
-from kfl.report.side_by_side import title as comparison_title
-from kfl.report.words import text
-from kfl.runfolder import RunData, find_runs
+from kfl.report.charts.energy import battery_chart, budget_chart, pace_chart, parts_chart
+from kfl.report.charts.knowledge import knowledge_chart
+from kfl.report.charts.learning import accuracy_chart, difference_chart, distribution_chart, fairness_chart
+from kfl.report.figures import Chart, Table, ink, stroke
+from kfl.report.groups import Group, PageGroups, read_groups
+from kfl.report.run_data import RunData
+from kfl.runfolder import find_runs
 
-MOST_DETAILED = 24
-"""Runs of a comparison that each have their own charts; of more, one run of each group has."""
-OLD = "This run folder has no trail of its rounds (trail.jsonl), which kfl now writes during a run."
+NOT_YET = "No round is finished yet."
+OLD = "This run folder has no snapshots (trail.jsonl), which kfl writes during a run since version 0.3."
 
 
-@dataclass
-class Content:
-    """What stands on a page: its HTML and the figures that belong into it."""
+@dataclass(frozen=True)
+class Section:
+    """A part of a page with a heading."""
 
+    name: str
     title: str
-    html: str = ""
-    links: list[tuple[str, str]] = field(default_factory=list)
-    """Sections for the menu: name and title."""
-    figures: dict[str, Any] = field(default_factory=dict)
+    charts: Sequence[Chart] = ()
+    absent: str = ""
+    """Why there are no charts, where there are none."""
+    table: Table | None = None
+    code: dict[str, str] = field(default_factory=dict)
+    """Text to copy by what it is; the first is shown, the others are folded."""
+    facts: dict[str, str] = field(default_factory=dict)
 
-    def section(self, name: str, title: str, inner: str, intro: str = "", *, linked: bool = True) -> None:
-        """Add a section."""
-        self.html += section_html(name, title, inner, intro)
-        if linked:
-            self.links.append((name, title))
 
-    def charts(self, found: list[Chart | None], absent: str) -> str:
-        """HTML of charts in a grid; the sentence where there is none of them."""
-        drawn = [chart for chart in found if chart is not None]
-        for chart in drawn:
-            self.figures[chart.name] = {"views": chart.views, "frames": chart.frames}
-        return f'<div class="grid">{"".join(map(chart_html, drawn))}</div>' if drawn else absent_html(absent)
+@dataclass(frozen=True)
+class Page:
+    """What stands on a page; templates/content.html.j2 shows it."""
+
+    heading: str
+    sentence: str
+    kicker: str = ""
+    state: str = ""
+    done: bool = False
+    cards: Sequence[text.Card] = ()
+    overview: Table | None = None
+    notes: Sequence[str] = ()
+    groups: Sequence[Group] = ()
+    """Those that a box hides."""
+    sections: Sequence[Section] = ()
+
+    @property
+    def title(self) -> str:
+        """What a tab of the browser says."""
+        return f"{self.heading} · kfl"
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """Name and title of each section, for the menu."""
+        return [(section.name, section.title) for section in self.sections]
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The figures of all charts, for the page's script."""
+        charts = [chart for section in self.sections for chart in section.charts]
+        return {chart.name: {"views": chart.views, "frames": chart.frames} for chart in charts}
 
 
 def build_report(paths: list[Path], out: Path | None = None) -> Path:
-    """Write the page of run folders, finished or not, and return where it is.
+    """Write the page of run folders, finished or not.
 
-    A folder of run folders means all of them. By default the page of one run is its report.html, and that of
-    several is report.html beside the first of them, which of a comparison is its folder.
+    Args:
+        paths: run folders; a folder of run folders stands for all of them.
+        out: file to write. By default the page of one run is its report.html, and that of several is report.html
+            beside the first of them, which of a comparison is its folder.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        RunFolderError: a path is no run folder, a file in one is damaged, or the page cannot be written.
     """
     found = find_runs(paths)
     target = out or (found[0] / "report.html" if len(found) == 1 else found[0].parent / "report.html")
-    page = render(compose(read_comparison(paths)))
+    page = render(compose(read_groups(paths)))
     try:
         write_atomic(target, page.encode())
     except OSError as problem:
@@ -90,156 +115,161 @@ def build_report(paths: list[Path], out: Path | None = None) -> Path:
     return target
 
 
-def compose(runs: Comparison | Sequence[RunData]) -> Content:
-    """The content of the page of one run or several."""
-    comparison = runs if isinstance(runs, Comparison) else group_runs(runs)
-    groups = comparison.groups
-    if is_alone(groups):
-        run = groups[0].run
-        beside = companions(run)
-        content = Content(f"{title(run)} · kfl")
-        _top(content, run, beside)
-        content.html += controls_html([])
-        _common(content, [replace(groups[0], name=run.algorithm)], own_difference_chart(run, beside))
-        _details(content, run, "")
-        return content
-    content = Content(f"{comparison_title(comparison)} · kfl")
-    _compared(content, comparison)
-    _common(content, groups, difference_chart(groups, comparison.reference))
-    _all_details(content, comparison)
-    return content
-
-
-def _top(content: Content, run: RunData, beside: Companions) -> None:
-    done = run.finished and len(run.rounds.device)
-    state = f'<span class="badge{" done" if done else ""}">{text(state_of(run))}</span>'
-    notes = "".join(absent_html(note) for note in warnings(run))
-    content.html += (
-        f'<header class="intro-block" id="top"><p class="kicker">{text(run.name)} · {text(run.scheduler)} · '
-        f"seed {text(run.config.get('seed', '?'))} {state}</p><h1>{text(title(run))}</h1>"
-        f'<p class="lead">{text(sentence(run))}</p>{cards_html(cards(run, beside))}{notes}</header>'
+def compose(found: PageGroups) -> Page:
+    """Return the page of one run or several."""
+    run, groups = found.detailed, found.groups
+    sections = _common(groups, found.reference)
+    overview = text.overview(found) if len(found.runs) > 1 else None
+    if run is None:
+        changed = Section("differences", "Configuration differences", table=text.what_differs(found))
+        return Page(
+            heading=text.title_of_all(found),
+            sentence=text.sentence_of_all(found),
+            kicker="Comparison",
+            overview=overview,
+            groups=groups,
+            sections=[*sections, changed],
+        )
+    seed = run.config.get("seed", "?")
+    return Page(
+        heading=text.title(run),
+        sentence=text.sentence(run),
+        kicker=f"{run.name} · {run.scheduler} · seed {seed}",
+        state=text.state_of(run),
+        done=run.finished and run.uploads > 0,
+        cards=text.cards(run),
+        overview=overview,
+        notes=text.warnings(run),
+        groups=groups,
+        sections=[*sections, *_details(run)],
     )
 
 
-def _compared(content: Content, comparison: Comparison) -> None:
-    names = [(group.index, group.name) for group in comparison.groups]
-    content.html += (
-        '<header class="intro-block" id="top"><p class="kicker">Comparison</p>'
-        f"<h1>{text(comparison_title(comparison))}</h1>"
-        f'<p class="lead">{text(comparison_sentence(comparison))}</p>'
-        f"{table_html(overview(comparison), 'Runs side by side')}</header>{controls_html(names)}"
-    )
+def section(name: str, title: str, charts: Sequence[Chart | None], absent: str) -> Section:
+    """Return a section with the charts that there are."""
+    return Section(name, title, [chart for chart in charts if chart is not None], absent)
 
 
-def _common(content: Content, groups: Sequence[Group], difference: Chart | None) -> None:
+def _common(groups: Sequence[Group], reference: Group) -> list[Section]:
     """Sections that show all groups in the same charts."""
-
-    def add(name: str, title: str, found: list[Chart | None], absent: str) -> None:
-        content.section(name, title, content.charts(found, absent))
-
-    played = any(run.played for group in groups for run in group.runs)
-    not_yet = "No round is finished yet."
     tested = [group for group in groups if all(run.played for run in group.runs)]
-    add("learning", "Accuracy", [accuracy_chart(tested), difference] if played else [], not_yet)
+    played = any(run.played for group in groups for run in group.runs)
+    learning = [accuracy_chart(tested), difference_chart(groups, reference)] if played else []
     devices = [distribution_chart(groups), fairness_chart(groups)]
-    add("by-device", "Device by device", devices, "No device has been tested yet.")
     energy = [make(tested) for make in (budget_chart, pace_chart, parts_chart, battery_chart)] if played else []
     no_radio = all(group.run.cell is None for group in groups)
-    add("by-budget", "Energy", energy, "Energy is not counted without a radio." if no_radio else not_yet)
+    without = "Energy is not counted without a radio." if no_radio else NOT_YET
+    return [
+        section("learning", "Accuracy", learning, NOT_YET),
+        section("by-device", "Accuracy by device", devices, "No device has been tested yet."),
+        section("by-budget", "Energy", energy, without),
+    ]
 
 
-def _details(content: Content, run: RunData, prefix: str) -> None:
-    """Sections about one run alone."""
-    alone = prefix == ""
-
-    def add(name: str, title: str, found: list[Chart | None], absent: str) -> None:
-        content.section(f"{prefix}{name}", title, content.charts(found, absent), linked=alone)
-
-    not_yet = "No round is finished yet."
-    add("who", "Scheduling", [schedule_chart(run, prefix), participants_chart(run, prefix)], not_yet)
+def _details(run: RunData) -> list[Section]:
+    """Sections about one run."""
     no_radio = "This run has no radio: devices have no position, no share of the band and no power."
-    radio = [shares_chart(run, prefix), cell_chart(run, prefix)]
-    add("radio", "Radio and cell", radio, no_radio)
-    has_trail = bool(run.trail) or not run.played
-    without = f"{run.algorithm} shares no knowledge: its server keeps something else, or nothing."
-    knowledge = [knowledge_chart(run, prefix), motion_chart(run, prefix)]
-    absent = without if run.trail else (OLD if not has_trail else not_yet)
-    add("classes", "Knowledge", knowledge, absent)
-    add("wrong", "Faults", [faults_chart(run, prefix)], "Nothing went wrong: no fault, no upload lost or refused.")
-    inner = code_html(commands(run), "Commands", f"{prefix}commands") + facts_html(facts(run))
-    inner += f'<details id="{prefix}config-box"><summary>config.toml</summary>'
-    inner += code_html(run.config_text, "Configuration", f"{prefix}config") + "</details>"
-    content.section(f"{prefix}again", "Repeat it", inner, linked=alone)
+    no_knowledge = f"{run.algorithm} does not share knowledge (class prototypes)."
+    without = no_knowledge if run.trail else (OLD if run.played else NOT_YET)
+    code = {"Commands": text.commands(run), "config.toml": run.config_text}
+    return [
+        section("who", "Scheduling", [schedule_chart(run), participants_chart(run), gap_chart(run)], NOT_YET),
+        section("radio", "Radio and cell", [shares_chart(run), cell_chart(run)], no_radio),
+        section("classes", "Knowledge", [knowledge_chart(run)], without),
+        section("wrong", "Faults", [faults_chart(run)], "No faults: no upload was lost or refused."),
+        Section("again", "Reproduce", code=code, facts=text.facts(run)),
+    ]
 
 
-def _all_details(content: Content, comparison: Comparison) -> None:
-    groups = comparison.groups
-    shown = [(group, run) for group in groups for run in group.runs]
-    note = ""
-    if len(shown) > MOST_DETAILED:
-        shown = [(group, group.run) for group in groups]
-        note = '<p class="note">One run of each group; kfl report of a run folder shows another.</p>'
-    names = [group.name if len(group.runs) == 1 else f"{group.name}, seed {seed_of(run)}" for group, run in shown]
-    options = "".join(
-        f'<option value="{index}" data-group="{group.index}">{text(name)}</option>'
-        for index, (name, (group, _)) in enumerate(zip(names, shown, strict=True))
+# ── HTML ─────────────────────────────────────────────────────────────────────
+
+
+def _escaped(value: object) -> object:
+    """Text as HTML that shows it and does nothing else. Whatever a template puts into a page comes through here."""
+    return value if isinstance(value, Markup | bool | int) else Markup(for_html(value))
+
+
+def _whole(value: str) -> Markup:
+    """Text of any length."""
+    return Markup(for_html(value, None))
+
+
+_DASH_LENGTHS = {"solid": "", "dash": "9 5", "dot": "2.5 3.5", "dashdot": "9 4 2.5 4"}
+
+
+@cache
+def templates() -> Environment:
+    """Return the templates of pages. Text is escaped in one place, `_escaped`."""
+    found = Environment(
+        loader=PackageLoader("kfl.report"), autoescape=True, finalize=_escaped, trim_blocks=True, lstrip_blocks=True
     )
-    content.html += (
-        '<section id="each" aria-labelledby="each-title"><h2 id="each-title">Run by run</h2>'
-        f'<label class="chooser" for="run-choice">Run <select id="run-choice">{options}</select></label>{note}'
-        "</section>"
-    )
-    content.links.append(("each", "Run by run"))
-    for index, (_, run) in enumerate(shown):
-        content.html += f'<div class="run" data-run="{index}"{"" if index == 0 else " hidden"}>'
-        _details(content, run, f"r{index}-")
-        content.html += "</div>"
-    changed = table_html(what_differs(comparison), "What differs between the configurations, seeds apart")
-    content.section("differences", "What differs", changed)
-
-
-def data_of(content: Content) -> str:
-    """The figures as JSON that is safe inside HTML."""
-    raw = json.dumps(jsonable(content.figures), separators=(",", ":"), allow_nan=False)
-    return raw.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    found.globals |= {
+        "whole": _whole,
+        "ink": lambda group: ink(group)[1:],
+        "dashes": lambda group: _DASH_LENGTHS[stroke(group)["dash"]],
+        "version": __version__,
+    }
+    return found
 
 
 @cache
 def asset(name: str) -> str:
-    """A file that belongs to the page."""
+    """Return a file that belongs to the page."""
     return (files("kfl.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def render(content: Content, live: str | None = None) -> str:
-    """The whole page; for a live one, with the version of its content.
+@cache
+def _packed(name: str) -> str:
+    """A script as gzip in base64, which the page unpacks: less than half its size."""
+    return base64.b64encode(gzip.compress(asset(name).encode(), 9, mtime=0)).decode()
 
-    Only kfl's own scripts, known by their hash, may run in it, and it may not request anything, except
-    a live page its own server.
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def html_of(page: Page) -> str:
+    """Return what stands between bar and footer."""
+    return templates().get_template("content.html.j2").render(page=page)
+
+
+def data_of(figures: dict[str, Any]) -> str:
+    """Return figures as JSON that is safe inside HTML."""
+    raw = json.dumps(jsonable(figures), separators=(",", ":"), allow_nan=False)
+    return raw.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def render(page: Page, live: str | None = None) -> str:
+    """Return the whole page; of a live one, with the version of its content."""
+    return render_html("page.html.j2", page, html_of(page), connect=live is not None, live=live)
+
+
+def render_html(
+    template: str, page: Page, content: str, *, connect: bool, more: Sequence[str] = (), **values: Any
+) -> str:
+    """Return a page with its styles, scripts and figures.
+
+    Only kfl's own scripts, known by their hash, may run in it, and it may not request anything, except where it may
+    `connect` to its own server. `more` names assets of a page that has more than charts.
     """
-    scripts = [asset("plotly-cartesian.min.js"), asset("report.js")]
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    connect = "'none'" if live is None else "'self'"
+    plotly, scripts = "plotly-cartesian.min.js", ["report.js", *(name for name in more if name.endswith(".js"))]
     policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {' '.join(_hash(asset(name)) for name in (plotly, *scripts))}; "
+        f"style-src 'unsafe-inline'; img-src data: blob:; connect-src '{'self' if connect else 'none'}'; "
+        "base-uri 'none'; form-action 'none'"
     )
-    mark = "" if live is None else f' data-live="{text(live)}"'
-    links = "".join(f'<a href="#{text(name)}">{text(title)}</a>' for name, title in content.links)
     return (
-        '<!doctype html>\n<html lang="en" data-theme="auto">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{text(content.title)}</title>\n<style>{asset('report.css')}</style>\n</head>\n"
-        f'<body{mark}>\n<a class="skip" href="#main">Skip to the results</a>\n'
-        f'<div class="bar"><span class="brand">kfl</span><nav id="menu" aria-label="Sections">{links}</nav>'
-        '<span id="news" role="status"></span>'
-        '<button type="button" id="theme" aria-label="Theme: automatic">Auto</button></div>\n'
-        f'<main id="main" tabindex="-1">{content.html}</main>\n'
-        f"<footer>Made by kfl {__version__}. {'' if live else 'This page is complete: it works without a network.'}"
-        "</footer>\n"
-        '<noscript><p class="absent">The charts need JavaScript; the tables under them do not.</p></noscript>\n'
-        f'<script type="application/json" id="figures">{data_of(content)}</script>\n'
-        + "".join(f"<script>{script}</script>\n" for script in scripts)
-        + "</body>\n</html>\n"
+        templates()
+        .get_template(template)
+        .render(
+            title=page.title,
+            links=page.links,
+            content=Markup(content),
+            policy=Markup(policy),
+            style=Markup("".join(asset(name) for name in ("report.css", *more) if name.endswith(".css"))),
+            figures=Markup(data_of(page.figures)),
+            plotly=Markup(_packed(plotly)),
+            scripts=[Markup(asset(name)) for name in scripts],
+            **values,
+        )
     )

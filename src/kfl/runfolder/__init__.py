@@ -17,7 +17,7 @@ Every file is written whole or not at all. A line of a .jsonl file is written in
 loss) is ignored when it is read. Folders of earlier versions are read as well.
 
 Write with `RunFolder`, which also gives the `Checkpoints`. Read with `RunReader`, which never imports or executes what
-a folder names; `read_run` gives the same as arrays, and `load_run` the real Experiment with the History.
+a folder names; `load_run` gives the real Experiment with the History, and `kfl.report.read_run` arrays for pages.
 
 >>> import kfl, tempfile
 >>> from pathlib import Path
@@ -26,12 +26,8 @@ a folder names; `read_run` gives the same as arrays, and `load_run` the real Exp
 >>> reader = RunReader(folder)
 >>> reader.finished, len(reader.rounds()), reader.server()["knowledge"].shape
 (True, 2, (10, 64))
->>> run = read_run(folder)
->>> run.algorithm, run.rounds.per_round().tolist()
-('kfl', [10.0, 10.0])
 """
 
-from kfl.runfolder._arrays import Rounds, RunData, read_run
 from kfl.runfolder._checkpoint import Checkpoints
 from kfl.runfolder._environment import describe_environment, given_as_objects
 from kfl.runfolder._files import (
@@ -61,8 +57,6 @@ __all__ = [
     "History",
     "Incident",
     "RoundLog",
-    "Rounds",
-    "RunData",
     "RunFolder",
     "RunReader",
     "RunState",
@@ -80,7 +74,6 @@ __all__ = [
     "load_experiment",
     "load_run",
     "read_note",
-    "read_run",
     "require_safetensors",
     "runs_in",
     "snapshot",

@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kfl.scheduling._rising import limit_slope_slope, limit_time, log_limit_slope, log_saving
-from kfl.scheduling.curve import BoolArray, FloatArray, Index, inverse_growth, saving_elasticity
+from kfl.scheduling._monotone_solvers import limit_slope_slope, limit_time, log_limit_slope, log_saving
+from kfl.scheduling._upload_formulas import inverse_growth, saving_elasticity
+from kfl.scheduling.curve import BoolArray, FloatArray, Index
 
 _LN2 = float(np.log(2.0))
 
@@ -143,11 +144,6 @@ class Devices:
         """A batch with one row per row of `members`, in which all others send nothing."""
         wide = [np.broadcast_to(values, members.shape) if values.ndim else values for values in self.values()]
         return replace(Devices(*wide), airtime_s=np.where(members, self.airtime_s, 0.0))
-
-    def copies(self, count: int) -> Devices:
-        """`count` devices that share alike: so many times the payload and the power of everything."""
-        scaled = ("airtime_s", "work_j_s2", "clock_j_s2", "static_power_w", "circuit_power_w", "full_w", "least_w")
-        return replace(self, **{name: np.asarray(count * getattr(self, name)) for name in scaled})
 
     # ── What they spend ──────────────────────────────────────────────────────
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.scheduling._device import CORNER, FREE, FULL, LEAST, PINNED, Devices, Kinds, Point
-from kfl.scheduling._rising import (
+from kfl.scheduling._monotone_solvers import (
     Terms,
     entries,
     guess_saving,
@@ -33,7 +33,8 @@ from kfl.scheduling._rising import (
     saving,
     solve,
 )
-from kfl.scheduling.curve import BoolArray, FloatArray, Index, inverse_marginal_saving
+from kfl.scheduling._upload_formulas import inverse_marginal_saving
+from kfl.scheduling.curve import BoolArray, FloatArray, Index
 
 _ALL = slice(None)
 

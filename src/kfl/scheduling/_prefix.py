@@ -27,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling._band import Candidates, log_prices
+from kfl.scheduling._band_price import Candidates, log_prices
 from kfl.scheduling.curve import FloatArray
 
 TIE = 1e-12

@@ -30,10 +30,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kfl.scheduling._band import CHUNK, SAMPLE, Candidates, band_log_price
+from kfl.scheduling._band_price import Candidates, band_log_price
 from kfl.scheduling.curve import FloatArray
 
-_STRIDE = 32
 _ROUNDING = 64 * float(np.finfo(float).eps)
 
 
@@ -56,9 +55,7 @@ def shares_at_price(devices: Candidates, log_price: float) -> FloatArray:
     if log_price == -math.inf:  # the band is free: a device that pays for joules takes all of it
         return np.where((devices.queue_j > 0) & devices.curve.sends, 1.0, devices.floor)
     share = np.empty(len(devices))
-    for start in range(0, len(devices), CHUNK):
-        piece = slice(start, start + CHUNK)
-        part = devices.take(piece)
+    for piece, part in devices.pieces():
         np.clip(part.curve.share_at_price(log_price, part.log_weight), part.floor, 1.0, out=share[piece])
     return share
 
@@ -99,7 +96,7 @@ def relax(devices: Candidates, log_price: FloatArray, rounding_scale: float) -> 
     count = len(devices)
     # Floors alone bound the prefix: devices beyond the point where they fill the band are out.
     overfull = int(np.searchsorted(np.cumsum(devices.floor), 1.0, side="right"))
-    critical = _first_overfull(devices, log_price, 1.0, min(overfull + 1, count))
+    critical = _first_overfull(devices, log_price, min(overfull + 1, count))
     staying = devices.take(slice(0, critical))
     tight = critical == count or total_share(staying, float(log_price[critical])) > 1.0
     # A single device may fill the band and be driven out at a price below the one at which it would give way.
@@ -125,65 +122,29 @@ def _dual_value(staying: Candidates, log_price: float) -> float:
 
 def total_share(devices: Candidates, log_price: float) -> float:
     """Σ θ_k(μ) over these devices, in pieces that fit the cache."""
-    total = 0.0
-    for start in range(0, len(devices), CHUNK):
-        total += float(np.sum(shares_at_price(devices.take(slice(start, start + CHUNK)), log_price)))
-    return total
+    return sum(float(np.sum(shares_at_price(part, log_price))) for _, part in devices.pieces())
 
 
-def _first_overfull(devices: Candidates, log_price: FloatArray, capacity: float, stop: int) -> int:
-    """The first n with Σ_{k≤n} θ_k(μ_n) > capacity; `stop` if there is none below it.
+def _first_overfull(devices: Candidates, log_price: FloatArray, stop: int) -> int:
+    """Return the first n with Σ_{k≤n} θ_k(μ_n) > 1, or `stop` if there is none below it.
 
-    The sum rises with n: the prefix grows and its price falls. Over ln μ it is close to a straight line. Large fleets
-    are first searched in a sample of every 32nd device, so that only a handful of sums go over all of them.
+    The sum rises with n, since the prefix grows and its price falls, and its logarithm is close to a straight line over
+    ln μ. So the search is false position in ln μ, and bisection until both ends are known.
     """
-
-    def excess(n: int) -> float:
-        return total_share(devices.take(slice(0, n + 1)), float(log_price[n])) - capacity
-
-    def nearest(price: float) -> int:
-        """The device whose critical price is next to this one."""
-        return int(np.searchsorted(-log_price[:stop], -price))
-
-    low, high = -1, stop  # excess(low) ≤ 0 < excess(high), as far as we know
-    low_excess, high_excess = -capacity, math.nan
-    if stop > SAMPLE:
-        sample = devices.take(slice(_STRIDE // 2, stop, _STRIDE))
-        prices = log_price[_STRIDE // 2 : stop : _STRIDE]
-        trial = min(_first_overfull(sample, prices, capacity / _STRIDE, len(sample)) * _STRIDE, stop - 1)
-        reach = 4.0
-        while low < trial < high:  # walk away from the guess, ever faster, until the answer is bracketed
-            found = excess(trial)
-            if found <= 0:
-                low, low_excess = trial, found
-            else:
-                high, high_excess = trial, found
-            if low >= 0 and high < stop:
-                break
-            # Where nobody comes or goes, one part in a hundred of the band takes one to two of the price or more.
-            beyond = nearest(float(log_price[trial]) + reach * found / capacity)
-            step = math.isqrt(_STRIDE) * int(reach)
-            trial = min(max(beyond, trial + step), stop - 1) if found <= 0 else max(min(beyond, trial - step), 0)
-            reach *= 4.0
-    last = 0
+    low, high = -1, stop
+    below, above = math.nan, math.nan  # ln Σθ at both ends
+    trial, last = stop - 1, 0  # often everybody fits, which one sum tells
     while high - low > 1:
-        width = high - low
-        if math.isnan(high_excess):
-            trial = low + width // 2
-        else:
-            fraction = -low_excess / (high_excess - low_excess)
-            ends = (float(log_price[low]), float(log_price[high])) if low >= 0 else (math.inf, 0.0)
-            if width > SAMPLE and math.isfinite(ends[0] - ends[1]):
-                trial = nearest(ends[0] + fraction * (ends[1] - ends[0]))
-            else:  # so near that devices lie evenly
-                trial = low + round(fraction * width)
-            trial = min(max(trial, low + 1), high - 1)
-        found = excess(trial)
-        side = 1 if found > 0 else -1
+        total = total_share(devices.first(trial + 1), float(log_price[trial]))
+        excess = math.log(total) if total > 0 else -math.inf
         # The Illinois rule: an end that stays twice counts half, so that the next step reaches beyond the answer.
-        if found <= 0:
-            low, low_excess, high_excess = trial, found, high_excess / (2 if last == side else 1)
+        if excess <= 0:
+            low, below, above, last = trial, excess, above / (2 if last < 0 else 1), -1
         else:
-            high, high_excess, low_excess = trial, found, low_excess / (2 if last == side else 1)
-        last = side
+            high, above, below, last = trial, excess, below / (2 if last > 0 else 1), 1
+        trial = (low + high) // 2
+        if -math.inf < below <= 0 < above:
+            start, end = float(log_price[low]), float(log_price[high])
+            price = start + (end - start) * below / (below - above)
+            trial = min(max(int(np.searchsorted(-log_price, -price)), low + 1), high - 1)
     return high

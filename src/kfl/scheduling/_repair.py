@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling._band import Candidates, band_log_price, log_prices, total_demand
+from kfl.scheduling._band_price import Candidates, band_log_price, log_prices, total_demand
 from kfl.scheduling._relaxation import (
     Relaxation,
     reduced_values,

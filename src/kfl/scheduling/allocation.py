@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling._band import log_prices
+from kfl.scheduling._band_price import log_prices
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray
 from kfl.scheduling.status import Status
 from kfl.scheduling.uplink import DeviceEnergyModel, Uplink

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kfl.scheduling._device import CORNER, FULL, LEAST, Devices
+from kfl.scheduling._monotone_solvers import solve
 from kfl.scheduling._operating_points import at_break_even, at_price, at_share
-from kfl.scheduling._rising import solve
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, Index
 
 _PIECE = 8_192  # devices at a time: intermediate arrays stay in the cache
@@ -160,10 +160,6 @@ class DeviceCurve(CostCurve):
             return (off,)
 
         return self._for_each(each, share, np.asarray(log_price, float) - log_weight)[0]
-
-    def copies(self, count: int) -> DeviceCurve:
-        """So many times the payload and the power of everything."""
-        return DeviceCurve(self.devices.copies(count))
 
     def take(self, index: Index) -> DeviceCurve:
         """Some of the devices."""

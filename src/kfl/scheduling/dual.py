@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling._band import Candidates, band_log_price
+from kfl.scheduling._band_price import Candidates, band_log_price
 from kfl.scheduling._relaxation import critical_log_prices, fitted_shares, relax
 from kfl.scheduling._repair import repair
 from kfl.scheduling.base import Decision, Observation, SchedulerState

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling._band import Candidates
+from kfl.scheduling._band_price import Candidates
 from kfl.scheduling._prefix import best_prefix
 from kfl.scheduling.allocation import share_band
 from kfl.scheduling.as_printed import printed_rule

@@ -23,8 +23,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kfl.scheduling._upload_formulas import energy_scale, min_share, required_exponent
 from kfl.scheduling.arrays import ArrayRecord, PerDevice
-from kfl.scheduling.curve import CostCurve, FloatArray, UploadCurve, energy_scale, min_share, required_exponent
+from kfl.scheduling.curve import CostCurve, FloatArray, UploadCurve
 from kfl.scheduling.device_curve import DeviceCurve
 
 ENERGY_PARTS = ("computing", "static", "radiating", "circuits", "tail", "receiving")

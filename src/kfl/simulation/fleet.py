@@ -4,7 +4,7 @@ A `Fleet` can be observed and asked to learn. Everything above it exists once an
 with: the round, the runner with its checkpoints, the summary, the history.
 
     SimulatedFleet   kfl.simulation.simulated_fleet   engine, channel and faults in this process
-    FlowerFleet      kfl.deploy.flower_fleet          messages to real machines, and answers that must be checked
+    FlowerFleet      kfl_fleet.server.fleet          messages to real machines, and answers that must be checked
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfl.algorithms.sent import sent_bits
+from kfl.algorithms.uploads import sent_bits
 from kfl.engine import RoundKey
 from kfl.experiment.faults import NOT_TRAINED, RAN_DRY, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
 from kfl.scheduling import round_energy

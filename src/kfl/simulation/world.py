@@ -14,8 +14,7 @@ import numpy as np
 from kfl.core.errors import DataError
 from kfl.data import Dataset, Partition, dataset_path, given_dataset, load_dataset
 from kfl.engine import Engine, LocalData
-from kfl.engine.base import Plan
-from kfl.engine.factory import make_engine
+from kfl.engine.plan import Plan, make_engine
 from kfl.experiment import Experiment
 from kfl.experiment.traces import open_traces
 from kfl.models import FleetModels, architectures, fleet_from_modules, fleet_from_name, names_widths, read_model
@@ -111,8 +110,8 @@ def build_world(
     local = LocalData(data, split, proxy)
     engine = make_engine(local, fleet_models, device, precision, plan)
     profiles = [engine.profile(device) for device in range(experiment.devices)]
-    kinds = {profile: experiment.algorithm.cost(profile, real_work=experiment.real_work) for profile in set(profiles)}
-    costs = [kinds[profile] for profile in profiles]
+    server = experiment.algorithm.server_init(engine, experiment.seed)
+    costs = experiment.algorithm.costs(profiles, server, real_work=experiment.real_work)
     own = [profile.model.state_values - experiment.algorithm.added_parameters(profile) for profile in profiles]
     radio = experiment.cell_config
     cell = None if radio is None else Cell.build(radio, experiment.devices, experiment.seed)

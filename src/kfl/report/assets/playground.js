@@ -46,15 +46,6 @@
     byName.count.box.hidden = !chosen.dataset.takes.split(" ").includes("count");
     document.getElementById("scheduler-hint").textContent = chosen.title;
   }
-  function horizon() {
-    const rounds = value(byName.rounds);
-    const { round } = byName;
-    if (!Number.isFinite(rounds) || rounds < 1) return;
-    round.most = rounds;
-    round.slider.max = rounds;
-    if (value(round) > rounds) write(round, rounds);
-    place(round);
-  }
   function query() {
     const words = new URLSearchParams();
     for (const name of ["cell", "scheduler", "gamma"]) words.set(name, document.getElementById(name).value);
@@ -69,7 +60,6 @@
     for (const name of ["cell", "scheduler", "gamma"]) document.getElementById(name).value = settings[name];
     document.getElementById("hard_budget").checked = settings.hard_budget;
     for (const control of controls) {
-      if (control.name === "round") { control.most = settings.rounds; control.slider.max = settings.rounds; }
       control.number.value = String(Number((settings[control.name] / control.per).toPrecision(12)));
       place(control);
     }
@@ -117,7 +107,7 @@
       }
     } catch (trouble) {
       if (trouble.name === "AbortError") return;
-      wrong("The playground's server does not answer; is kfl playground still running?");
+      wrong("The playground's server does not answer; is its command still running?");
     }
     main.removeAttribute("aria-busy");
     document.body.dataset.settled = "yes";
@@ -130,7 +120,6 @@
     if (box) {
       const control = byName[box.dataset.name];
       if (event.target === control.slider) slid(control); else place(control);
-      if (control.name === "rounds") horizon();
     }
     if (event.target.id === "scheduler") takes();
     if (event.target.id === "start") restart();
@@ -148,7 +137,6 @@
     for (const group of form.querySelectorAll(".group")) group.open = group.id === "group-scheduler";
   }
   controls.forEach(place);
-  horizon();
   takes();
   if (main.dataset.done === "1") document.body.dataset.settled = "yes"; else ask();
 })();

@@ -1,6 +1,14 @@
 "use strict";
 // Draws the charts of a kfl page, serves its switches and sliders, and keeps a live page up to date.
 (() => {
+  // ── Plotly is in the page as gzip in base64. The page's policy knows the hash of the script that comes out. ──
+  async function unpack() {
+    const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+  }
   let figures = JSON.parse(document.getElementById("figures").textContent);
   const root = document.documentElement;
   const narrow = matchMedia("(max-width: 560px)");
@@ -150,7 +158,6 @@
   }
   function apply() {
     for (const row of document.querySelectorAll("tr[data-group]")) row.hidden = hidden.has(Number(row.dataset.group));
-    for (const option of document.querySelectorAll("#run-choice option")) option.hidden = hidden.has(Number(option.dataset.group));
     for (const box of document.querySelectorAll("#shown input")) box.checked = !hidden.has(Number(box.value));
     const select = document.getElementById("smoothing");
     if (select) select.value = String(window_);
@@ -313,6 +320,7 @@
   const plots = () => Array.from(document.querySelectorAll(".plot")).filter((plot) => !plot.closest("[hidden]"));
   async function drawAll() {
     delete document.body.dataset.ready;
+    await unpacked;
     await nextFrame();
     readPalette();
     for (const plot of plots()) {
@@ -322,6 +330,10 @@
     cues();
     document.body.dataset.ready = "yes";
   }
+  const unpacked = unpack().catch((problem) => {
+    document.getElementById("news").textContent = "This browser cannot draw the charts; the tables under them hold their numbers.";
+    throw problem;
+  });
   let queue = Promise.resolve();
   function redraw() {
     queue = queue.then(drawAll).catch((problem) => console.error(problem));
@@ -334,10 +346,6 @@
     if (input.matches(".switch input")) draw(document.getElementById(input.name.replace(/-view$/, "-plot")));
     if (input.matches("#shown input")) toggle(Number(input.value), input.checked);
     if (input.id === "smoothing") { window_ = Number(input.value); redraw(); }
-    if (input.id === "run-choice") {
-      for (const run of document.querySelectorAll(".run")) run.hidden = run.dataset.run !== input.value;
-      redraw();
-    }
   });
   document.addEventListener("input", (event) => {
     const player = event.target.closest(".player");
@@ -378,7 +386,6 @@
     const main = document.getElementById("main");
     const kept = new Map(Array.from(main.querySelectorAll(".plot"), (plot) => [plot.id, plot]));
     const picked = Array.from(main.querySelectorAll("input:checked"), (input) => input.id);
-    const run = main.querySelector("#run-choice");
     const open = Array.from(main.querySelectorAll("details[open]"), (box) => box.id);
     const sliders = Array.from(main.querySelectorAll("input[type=range]"), (s) => [s.id, s.value, s.value === s.max]);
     const focus = document.activeElement && document.activeElement.id;
@@ -387,7 +394,7 @@
       const old = kept.get(plot.id);
       if (old) { old.setAttribute("aria-label", plot.getAttribute("aria-label")); plot.replaceWith(old); }
     }
-    for (const [id, plot] of kept) if (!incoming.getElementById(id)) Plotly.purge(plot);
+    for (const [id, plot] of kept) if (!incoming.getElementById(id) && window.Plotly) Plotly.purge(plot);
     figures = answer.figures;
     document.title = answer.title;
     main.replaceChildren(...incoming.body.childNodes);
@@ -398,11 +405,6 @@
       return link;
     }));
     for (const id of picked) { const input = document.getElementById(id); if (input) input.checked = true; }
-    const list = document.getElementById("run-choice");
-    if (run && list && list.options[run.value]) {
-      list.value = run.value;
-      for (const one of document.querySelectorAll(".run")) one.hidden = one.dataset.run !== run.value;
-    }
     apply();
     for (const id of open) { const box = document.getElementById(id); if (box) box.open = true; }
     for (const [id, value, atEnd] of sliders) {
@@ -431,7 +433,7 @@
       if (news.textContent !== answer.news) news.textContent = answer.news;
       wait = 1000 * (answer.wait_s || 1);
     } catch {
-      news.textContent = "kfl watch has ended; this is the last it showed.";
+      news.textContent = "The server has stopped; this is the last state it showed.";
       wait = 3000;
     }
     setTimeout(poll, wait);

@@ -1,0 +1,195 @@
+"""The base of algorithms whose devices send one vector per class, the mean of their features or logits.
+
+The server holds *knowledge*: the vectors of all classes and which classes have one. Models never leave their device
+and may all be different. A server may train on the vectors that arrive, each a sample with a label
+(`labeled`, `descend_on_server`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from kfl.algorithms.base import Algorithm, feature_flops, training_flops
+from kfl.algorithms.uploads import MOST_SAMPLES, ArrayFormat, Rejection, Upload, UploadFormat, usable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kfl.algorithms.base import Message
+    from kfl.engine import Engine, Objective, RoundKey
+    from kfl.engine.base import DeviceProfile
+    from kfl.models import State
+
+    Loss = Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor]
+    """(parameters, vectors, labels) → mean loss of a batch."""
+
+
+@dataclass(frozen=True)
+class PrototypeMethod(Algorithm):
+    """An algorithm whose devices upload the mean vector of each of their classes."""
+
+    of: ClassVar[Literal["features", "logits"]] = "features"
+    """What the vectors are means of."""
+    held_rows: ClassVar[bool] = True
+    """Whether only the vectors of classes that a device holds go over the air."""
+    most: ClassVar[float] = 1
+    """The largest weight of a device in the mean of a class: 1, so that all weigh the same. Devices tell no more."""
+
+    @abstractmethod
+    def objective(self, message: Message, engine: Engine) -> Objective:
+        """What chosen devices minimize."""
+
+    def start(self, message: Message, state: State) -> State:
+        """The model that a chosen device starts from: its own, unless the server's message changes it."""
+        return state
+
+    def protect(self, device: int, means: Tensor, counts: Tensor, key: RoundKey) -> Upload:
+        """What leaves a device of its class means: with `most` 1, only whether it holds a class, not how many."""
+        return Upload(device, {"means": means, "counts": counts.clamp(max=1) if self.most == 1 else counts})
+
+    def server_init(self, engine: Engine, seed: int) -> State:
+        """Knowledge of no class."""
+        return empty_knowledge(engine.classes, engine.features if self.of == "features" else engine.classes)
+
+    def broadcast(self, server: State) -> Message:
+        """The vector of each class, and which classes have one."""
+        return {"knowledge": server["knowledge"], "known": server["known"]}
+
+    def local_update(
+        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
+    ) -> tuple[list[State], list[Upload]]:
+        """τ steps on the objective, then the mean vector of each class."""
+        started = [self.start(message, state) for state in states]
+        trained = engine.train(devices, started, self.objective(message, engine), self.sgd(), key)
+        # To the server's CPU, all at once: every copy from a GPU waits for all the work queued before it.
+        clip_norm = getattr(self, "clip_norm", None)
+        means, counts = (value.cpu() for value in engine.class_means(devices, trained, clip_norm, of=self.of))
+        found = zip(devices, means, counts, strict=True)
+        return trained, [self.protect(device, mean, count, key) for device, mean, count in found]
+
+    def upload_format(self, server: State) -> UploadFormat:
+        """The vector of each class, and how many samples stand behind it."""
+        return knowledge_format(server, held_rows=self.held_rows, most=self.most)
+
+    def center(self, server: State) -> Mapping[str, Tensor]:
+        """The last knowledge."""
+        return known_rows(server)
+
+    def updated(self, server: State, mean: Mapping[str, Tensor], weight: Mapping[str, Tensor]) -> State:
+        """New vectors of the classes that were reported."""
+        return renewed(server, mean["means"], weight["counts"] > 0, memory=getattr(self, "memory", True))
+
+    def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
+        """The vectors, where they are means of features."""
+        return (server["knowledge"], server["known"]) if self.of == "features" else None
+
+    def real_flops(self, profile: DeviceProfile) -> float:
+        """The local steps, and the pass that reads features or logits."""
+        read = feature_flops(profile) if self.of == "features" else profile.samples * profile.model.flops
+        return training_flops(self.local_steps, profile) + read
+
+
+def empty_knowledge(classes: int, features: int) -> State:
+    """Return knowledge of no class at all: what the server starts with."""
+    import torch
+
+    return {
+        "knowledge": torch.zeros(classes, features),
+        "known": torch.zeros(classes, dtype=torch.bool),
+    }
+
+
+def knowledge_format(
+    server: State,
+    count_noise: float = 0.0,
+    *,
+    bits: int | None = None,
+    held_rows: bool = False,
+    most: float = MOST_SAMPLES,
+) -> UploadFormat:
+    """Declare an upload of class means with their counts.
+
+    Args:
+        server: The server's state with its knowledge.
+        count_noise: Standard deviation of noise that is added to counts on purpose.
+        bits: Bits of one value of a mean on the air, where that is not 32.
+        held_rows: Whether only the means of classes that a device holds are sent.
+        most: The largest count that weighs.
+    """
+    knowledge = server["knowledge"]
+    means = ArrayFormat.like(knowledge, weight="counts")
+    counts = (len(knowledge),), "float64" if count_noise else "int64", "counts"
+    return {
+        "means": ArrayFormat(means.shape, means.dtype, bits=bits, weight="counts", held_rows=held_rows),
+        "counts": ArrayFormat(counts[0], counts[1], "counts", count_noise, most=most),
+    }
+
+
+def known_rows(server: State) -> Mapping[str, Tensor]:
+    """Return what the rule `clip` measures class means from: the knowledge, without the classes that have none."""
+    return {"means": server["knowledge"].where(server["known"][:, None], float("nan"))}
+
+
+def renewed(server: State, mean: Tensor, reported: Tensor, *, memory: bool) -> State:
+    """Return the server's state with new vectors of reported classes; others are kept, or forgotten without memory."""
+    import torch
+
+    before, reported = server["knowledge"], reported.to(server["knowledge"].device)
+    keep = server["known"] & memory
+    mean = mean.to(before.dtype).to(before.device)
+    knowledge = torch.where(reported[:, None], mean, torch.where(keep[:, None], before, 0.0))
+    return {**server, "knowledge": knowledge, "known": reported | keep}
+
+
+def labeled(
+    uploads: Sequence[Upload], formats: UploadFormat
+) -> tuple[list[Upload], tuple[Tensor, Tensor], list[Rejection]]:
+    """Take every class mean that a device holds as one sample of that class.
+
+    Returns:
+        The uploads that can be used, in an order that does not depend on which arrived first; their vectors with
+        labels, in float64 on the CPU; and why each of the others is refused.
+    """
+    import torch
+
+    good, rejected = usable(sorted(uploads, key=lambda upload: upload.device), formats)
+    vectors, labels = [torch.zeros(0, formats["means"].shape[1], dtype=torch.float64)], [torch.zeros(0).long()]
+    for upload in good:
+        held = (upload.arrays["counts"] > 0).nonzero()[:, 0].cpu()
+        vectors.append(upload.arrays["means"].cpu()[held].double())
+        labels.append(held)
+    return good, (torch.cat(vectors), torch.cat(labels)), rejected
+
+
+def descend_on_server(
+    parameters: Mapping[str, Tensor],
+    loss: Loss,
+    samples: tuple[Tensor, Tensor],
+    *,
+    epochs: int,
+    rate: float,
+    batch_size: int,
+    key: RoundKey,
+) -> State:
+    """Return the parameters after passes over labeled vectors, in float64 on the CPU: w ← w − η ∇, without momentum.
+
+    The order of the samples in each pass is drawn by name. It follows from how many there are, so they must come in an
+    order that does not depend on which upload arrived first.
+    """
+    import torch
+
+    vectors, labels = samples
+    now = {name: value.detach().double().cpu().clone().requires_grad_() for name, value in parameters.items()}
+    for epoch in range(epochs):
+        draw = torch.Generator().manual_seed(key.torch_seed("server batches", 0, epoch))
+        for batch in torch.randperm(len(labels), generator=draw).split(batch_size):
+            with torch.enable_grad():
+                value = loss(now, vectors[batch], labels[batch])
+            gradients = torch.autograd.grad(value, list(now.values()))
+            with torch.no_grad():
+                for own, gradient in zip(now.values(), gradients, strict=True):
+                    own.sub_(gradient, alpha=rate)
+    return {name: value.detach() for name, value in now.items()}

@@ -1,0 +1,7 @@
+"""The former place of `kfl_fleet.secure`."""
+
+from __future__ import annotations
+
+from kfl.deploy import moved
+
+__getattr__ = moved("kfl_fleet.secure")

@@ -1,8 +1,0 @@
-"""The starter of a fleet: a small project with everything a server and its devices need, and the commands for it."""
-
-from __future__ import annotations
-
-from kfl.deploy.starter.new import write_project
-from kfl.deploy.starter.project import Project
-
-__all__ = ["Project", "write_project"]

@@ -1,0 +1,1 @@
+"""Processes of a fleet on this machine."""

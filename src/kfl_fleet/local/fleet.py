@@ -1,0 +1,260 @@
+"""A whole fleet on this machine, on loopback: TLS, authenticated devices, a database, processes of their own.
+
+    <folder>/
+      server.toml        the server's configuration
+      run/               the server's run folder
+      app/               the Flower app
+      keys/              authority, server certificate, device keys
+      devices/device-0/  what device 0 keeps: its model, its configuration, the app
+      flower/            Flower's own home (FLWR_HOME) for the server's side
+      logs/              what every process printed
+      superlink.db       Flower's database
+
+All of it is its owner's alone, and so is what listens on 127.0.0.1: another user of the machine is refused.
+
+Nothing outside the folder is touched, ports are free ones, and when it ends no process is left.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kfl.core.config import dump_toml
+from kfl.core.errors import KflError
+from kfl.core.files import write_atomic
+from kfl.runfolder import RoundLog, RunReader, is_finished, is_held
+from kfl_fleet._flower.app_folder import CONNECTION, flower_environment, program, write_app
+from kfl_fleet._flower.database import DATABASE, Janitor
+from kfl_fleet.device.node import NodeOptions, command
+from kfl_fleet.local.processes import ProcessGroup, free_ports, listening
+from kfl_fleet.private import narrow, private_folder
+from kfl_fleet.project.certificates import Pair
+from kfl_fleet.project.project import Project, make_missing
+from kfl_fleet.settings import ServerConfig
+
+PRIVATE = ("keys", "flower", "logs", "devices", "run")
+"""Folders in which only their owner has any business."""
+START_S = 60.0
+"""How long the SuperLink may take to answer."""
+RESTART_S = 5.0
+"""Between two attempts to start a program again."""
+SILENT_S = 20.0
+"""A server that has not held its run folder for this long is dead, and its run is restarted."""
+
+
+@dataclass
+class LocalFleet:
+    """A fleet of processes on this machine. Use it as a context manager: it ends with the block."""
+
+    folder: Path
+    config: ServerConfig
+    device: str = "kfl_fleet.device.simulated:device"
+    """The device function of all devices."""
+    device_config: Mapping[str, Any] | None = None
+    """Contents of every device's own TOML file; by default the path of the server's."""
+    device_extra: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """More for the files of single devices."""
+    node_options: Mapping[str, Any] = field(default_factory=dict)
+    """More options for every device's node, such as meter or poll_s."""
+    python_path: Sequence[Path] = ()
+    """Where devices find modules of yours."""
+
+    def __post_init__(self) -> None:
+        self.config.validate()
+        if "flwr" not in sys.modules:
+            import kfl_fleet._flower.names  # noqa: F401  # says in a sentence if it is missing
+        self.folder = self.folder.resolve()
+        paths = [*map(str, self.python_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**flower_environment(self.folder / "flower"), "OMP_NUM_THREADS": "1"}
+        # Flower's programs start one another by name.
+        environment["PATH"] = f"{Path(program('flwr')).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        if paths:
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
+        self.processes = ProcessGroup(self.folder / "logs", environment)
+        (self.port,) = free_ports(1)
+        self.run_folder = self.folder / "run"
+        self.runs = 0
+        self._restarted: dict[str, float] = {}
+        self._janitor = Janitor(self.folder / DATABASE)
+        self._keys = {d: self.folder / "keys" / f"device-{d}" for d in range(self.config.experiment.devices)}
+
+    def __enter__(self) -> LocalFleet:
+        try:
+            self.prepare()
+            self.start_superlink()
+            self.start_superexec()
+            self.register(range(self.config.experiment.devices))
+            for device in range(self.config.experiment.devices):
+                self.start_device(device)
+            self.submit()
+        except BaseException:
+            self.processes.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.processes.end()
+
+    def prepare(self) -> None:
+        """Write everything a fleet needs before its first process; what is there already is kept."""
+        if not self.folder.exists():
+            private_folder(self.folder)
+        for name in PRIVATE:  # of an earlier version or under another umask they may be open to others
+            narrow(self.folder / name)
+        write_atomic(self.folder / "server.toml", self.config.to_toml().encode())
+        write_app(self.folder / "app", "local-fleet", self.device, self.folder / "server.toml", self.run_folder)
+        make_missing(Project(self.folder), address=self.address)
+        for device in range(self.config.experiment.devices):
+            home = self.device_folder(device)
+            private_folder(home.parent)
+            private_folder(home)
+            own = self.device_config or {"experiment": str(self.folder / "server.toml")}
+            table = {**own, **self.device_extra.get(device, {})}
+            write_atomic(home / "device.toml", dump_toml(table).encode())
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate devices trust."""
+        return self.folder / "keys" / "ca.crt"
+
+    def device_folder(self, device: int) -> Path:
+        """Where a device keeps what is its own."""
+        return self.folder / "devices" / f"device-{device}"
+
+    def start_superlink(self, wait: bool = True) -> None:
+        """Start the SuperLink, and wait until it answers where that is wanted."""
+        keys, project = self.folder / "keys", Project(self.folder)
+        self.processes.start(
+            "superlink",
+            [
+                *(sys.executable, "-m", "kfl_fleet._flower.control_auth", "superlink", "--control-secret"),
+                str(project.control_secret),
+                *("--host", "127.0.0.1", "--port", str(self.port)),
+                *("--ssl-ca-certfile", str(keys / "ca.crt")),
+                *("--ssl-certfile", str(keys / "server.crt"), "--ssl-keyfile", str(keys / "server.key")),
+                "--enable-supernode-auth",
+                *("--isolation", "process", "--database", str(self.folder / DATABASE)),
+                *("--superexec-auth-secret-file", str(project.superexec_secret)),
+            ],
+        )
+        end = time.monotonic() + START_S
+        while wait and not listening(self.port):
+            if time.monotonic() > end or not self.processes.alive("superlink"):
+                raise KflError(f"The SuperLink did not start; see {self.folder / 'logs' / 'superlink.log'}.")
+            time.sleep(0.1)
+
+    def start_superexec(self) -> None:
+        """Start the process that runs server apps."""
+        command = [
+            sys.executable,
+            "-m",
+            "kfl_fleet._flower.control_auth",
+            "superexec",
+            "--runtime-api-address",
+            self.address,
+        ]
+        command += ["--root-certificates", str(self.authority)]
+        command += ["--superexec-auth-secret-file", str(Project(self.folder).superexec_secret)]
+        self.processes.start("superexec", command)
+
+    def register(self, devices: Sequence[int], keys: Mapping[int, Pair] | None = None) -> None:
+        """Tell the SuperLink the public keys of devices, each under its name; several at a time."""
+
+        def one(device: int) -> None:
+            public = keys[device].public if keys else self.folder / "keys" / f"device-{device}.pub"
+            self.flwr("supernode", "register", str(public), CONNECTION, "--name", f"device-{device}", accept="already")
+
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(one, devices))
+
+    def flwr(self, *words: str, accept: str | None = None) -> str:
+        """Run Flower's own command line against this fleet; what it printed."""
+        status, text = self.processes.run([program("flwr"), *words])
+        if status != 0 and not (accept and accept in text):
+            raise KflError(f"flwr {' '.join(words[:2])} failed: {text.strip()[-300:]}")
+        return text
+
+    def start_device(self, device: int, key: Path | None = None, superlink: str | None = None) -> None:
+        """Start a device, or start it again. A key that is given is its key from now on."""
+        self._keys[device] = key or self._keys[device]
+        home = self.device_folder(device)
+        options = {
+            "superlink": superlink or self.address,
+            "root_certificates": str(self.authority),
+            "key": str(self._keys[device]),
+            "number": device,
+            "state": str(home / "state"),
+            "config": str(home / "device.toml"),
+        }
+        self.processes.start(f"device-{device}", command(NodeOptions(**{**options, **self.node_options})), folder=home)
+
+    def submit(self) -> None:
+        """Start a Flower run: the server app, which continues where the run folder ends."""
+        self.runs += 1
+        self.flwr("run", str(self.folder / "app"), CONNECTION)
+        self._submitted = time.monotonic()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the server has finished the run."""
+        return is_finished(self.run_folder)
+
+    @property
+    def serving(self) -> bool:
+        """Whether a server app holds the run folder."""
+        return is_held(self.run_folder)
+
+    def rounds(self, patience_s: float = 600.0, restart: bool = True) -> Iterator[RoundLog]:
+        """The rounds as they are finished, until the last. A server that died is restarted, if wanted.
+
+        KflError if nothing happens for `patience_s` seconds.
+        """
+        seen, last, held = 0, time.monotonic(), time.monotonic()
+        while True:
+            ended = self.finished  # asked before the history is read, so that no round is missed
+            for entry in self.history()[seen:]:
+                seen, last = seen + 1, time.monotonic()
+                yield entry
+            if ended:
+                return
+            now = time.monotonic()
+            if self.serving:
+                held = now
+            elif restart and now - max(held, self._submitted) > SILENT_S:
+                self.submit()
+                held = now
+            if restart:
+                self.tend()
+            if now - last > patience_s:
+                raise KflError(f"The fleet has done nothing for {patience_s:g} s; see {self.folder / 'logs'}.")
+            time.sleep(0.2)
+
+    def tend(self) -> None:
+        """Start again what has died, each program at most every few seconds, and look after Flower's database.
+
+        A device that comes back is refused as long as the server still thinks it is there, for up to a minute.
+        """
+        starts: dict[str, Callable[[], None]] = {"superlink": self.start_superlink, "superexec": self.start_superexec}
+        starts |= {f"device-{d}": partial(self.start_device, d) for d in range(self.config.experiment.devices)}
+        for name, start in starts.items():
+            if not self.processes.alive(name) and time.monotonic() - self._restarted.get(name, -RESTART_S) >= RESTART_S:
+                self._restarted[name] = time.monotonic()
+                start()
+        self._janitor.tend()
+
+    def history(self) -> list[RoundLog]:
+        """The rounds that are done."""
+        return RunReader(self.run_folder).whole_rounds()

@@ -1,0 +1,1 @@
+"""What travels between server and devices: tables with bounds, arrays in frames, and refusals with codes."""

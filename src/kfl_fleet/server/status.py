@@ -1,0 +1,335 @@
+"""How a fleet is doing, read from the server's run folder: while it runs, between two runs, and after the last round.
+
+Nothing here talks to the server or to Flower, so it works on a copy of the folder too, and nothing that the folder
+names is imported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from kfl.algorithms import Rejection
+from kfl.core.errors import RunFolderError
+from kfl.core.refusals import describe, stored_refusal
+from kfl.report import read_run
+from kfl.runfolder import RoundLog, RunReader, is_run_folder
+from kfl_fleet.logs import iso
+
+SCHEMA = 1
+"""Version of what `to_dict` gives; `status.schema.json` describes it. Fields are added under the same version; one that
+goes away or changes its meaning makes a new version."""
+WORKER = "worker_"
+"""Codes of errors that cost a device its worker process begin with this: worker_died, worker_hung …"""
+NO_ANSWER = ("late", "gone", "error", "garbled", "unsent", "outage")
+"""Faults that cost a round the device's answer; the others, such as energy, only note something."""
+INCIDENTS = (*NO_ANSWER, "energy", "gain", "time", "diverged", "missed")
+"""What can go wrong with a device, beside a refused answer and a worker that failed."""
+
+
+@dataclass(frozen=True)
+class PrivacyStatus:
+    """What a device's uploads have revealed so far (`kfl.algorithms.privacy`)."""
+
+    uploads: int
+    """Rounds in which its upload may have left it."""
+    epsilon: float
+    """Of the averaging alone."""
+    delta: float
+    epsilon_with_training: float
+    """Holds without conditions."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that went wrong with a device in a round."""
+
+    device: int
+    code: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """One device, as far as the server knows it."""
+
+    device: int
+    """Its number, from 0."""
+    seen: bool
+    """Whether it ever introduced itself."""
+    samples: int | None
+    """Training samples it declared."""
+    model: str | None
+    """Name of its network."""
+    meter: str | None
+    """What measures its energy."""
+    chosen: int
+    """Rounds it was chosen for."""
+    missed: int
+    """Rounds it was not asked in, because the simulated broadcast did not reach it."""
+    used: int
+    """Answers that were used."""
+    late: int
+    """Answers that did not come in time."""
+    lost: int
+    """Other answers that did not come: gone, error, garbled, unsent, outage."""
+    rejected: int
+    """Answers that failed a check."""
+    diverged: int
+    """Rounds in which its training diverged."""
+    energy_j: float
+    """Joules spent so far."""
+    budget_j: float
+    """For the whole run: its own, or what the cell gives it; infinite without a cell."""
+    accuracy: float | None
+    """Right predictions on its own test samples, as it last reported."""
+    last_round: int | None
+    """Last round with an answer that was used, counted from 1."""
+    answer_s: float | None
+    """Seconds its last answer took."""
+    last_answer_time: str | None
+    """When it last answered, UTC; None if never, or before kfl wrote that down."""
+    unanswered: int
+    """Messages since its last answer."""
+    incidents: Mapping[str, int]
+    """What went wrong and how often: late, gone, error, rejected, diverged, worker_died …"""
+    restarts: int
+    """Times its worker process had to be started anew; the device itself stayed."""
+    clipped: int
+    """Rounds in which its upload weighed less than it says."""
+    cuts: tuple[str, ...]
+    """What the server does not believe of what the device says about itself, and uses in its place."""
+    privacy: PrivacyStatus | None
+    """None where uploads have no noise."""
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """A fleet's run so far."""
+
+    schema: int
+    """Version of this table."""
+    time: str
+    """When it was read, UTC."""
+    folder: str
+    """The run folder it was read from."""
+    state: str
+    """running, finished, or stopped (nobody holds the run folder and rounds are left)."""
+    algorithm: str
+    """Its name."""
+    scheduler: str
+    """Its name."""
+    rounds_done: int
+    """Rounds finished."""
+    rounds: int
+    """Rounds the run will have."""
+    devices_seen: int
+    """Devices that ever joined."""
+    devices_expected: int
+    """Devices the fleet should have."""
+    accuracy: float | None
+    """Right predictions over all test samples of all devices that joined, as they last reported."""
+    energy_j: float
+    """Joules spent by all devices."""
+    bits_up: float
+    """Bits of all uploads."""
+    bits_down: float
+    """Bits of all broadcasts, once for each device that took part."""
+    round_s: float | None
+    """Mean real time of the last ten rounds."""
+    last_round_time: str | None
+    """When the last round ended, UTC."""
+    late: int
+    """Answers that did not come in time."""
+    lost: int
+    """Other answers that did not come."""
+    rejected: int
+    """Answers that failed a check."""
+    rounds_without_quorum: int
+    """Rounds that changed nothing."""
+    metrics_port: int | None
+    """Where Prometheus finds the server."""
+    devices: tuple[DeviceStatus, ...]
+    """Each device."""
+    refused: Mapping[str, str]
+    """Flower's nodes that could not join, with the reason."""
+    problems: tuple[str, ...]
+    """The last ten things that went wrong, newest first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def read_status(folder: Path) -> FleetStatus:
+    """The status of the fleet whose server writes into `folder`.
+
+    RunFolderError if there is no such folder, or it belongs to a simulation.
+    """
+    if not is_run_folder(folder):
+        raise RunFolderError(f"{folder} holds no run of a fleet, or its server has not begun yet.")
+    reader = RunReader(folder)
+    table = reader.fleet()
+    if not table:
+        raise RunFolderError(f"{folder} has no fleet.json: it is the run folder of a simulation, not of a fleet.")
+    run, logs, facts = read_run(folder), reader.rounds(), reader.fleet_rounds()
+    members: dict[str, Any] = table.get("devices", {})
+    final = {int(record["device"]): record for record in reader.devices()}
+    budgets = [inf] * run.devices if run.cell is None else run.cell.budget_j(run.planned).tolist()
+    wrong = [problem for log in reversed(logs) for problem in problems(log)]
+    incidents: dict[int, Counter[str]] = defaultdict(Counter)
+    for problem in wrong:
+        incidents[problem.device][problem.code] += 1
+    devices = tuple(
+        _device(
+            device, members.get(str(device), {}), logs, facts, final.get(device), budgets[device], incidents[device]
+        )
+        for device in range(run.devices)
+    )
+    last = logs[-10:]
+    port = table.get("metrics_port")
+    state = "finished" if run.finished else ("running" if reader.held else "stopped")
+    return FleetStatus(
+        schema=SCHEMA,
+        time=iso(time.time()),
+        folder=str(folder),
+        state=state,
+        algorithm=run.algorithm,
+        scheduler=run.scheduler,
+        rounds_done=len(logs),
+        rounds=run.planned,
+        devices_seen=len(members),
+        devices_expected=run.devices,
+        accuracy=next((log.accuracy for log in reversed(logs) if log.accuracy is not None), None),
+        energy_j=sum(log.energy_j for log in logs),
+        bits_up=sum(log.bits_up for log in logs),
+        bits_down=sum(log.bits_down for log in logs),
+        round_s=sum(log.time_s for log in last) / len(last) if last else None,
+        last_round_time=_time(facts[-1]) if facts else None,
+        late=sum(one.late for one in devices),
+        lost=sum(one.lost for one in devices),
+        rejected=sum(one.rejected for one in devices),
+        rounds_without_quorum=sum(log.status.code == "no_quorum" for log in logs),
+        metrics_port=port if isinstance(port, int) and state == "running" else None,
+        devices=devices,
+        refused={str(node): describe(*stored_refusal(why)) for node, why in table.get("refused", {}).items()},
+        problems=tuple(problem.sentence for problem in wrong[:10]),
+    )
+
+
+def find_run(folder: Path) -> Path:
+    """The run folder that a person means: the folder itself, a project's, or that of `kfl deploy up` in it."""
+    candidates = (folder, folder / "run", folder / "local" / "run")
+    return next((path for path in candidates if RunReader(path).is_fleet), folder)
+
+
+def _device(
+    device: int,
+    member: Mapping[str, Any],
+    logs: Sequence[RoundLog],
+    facts: list[dict[str, Any]],
+    final: Mapping[str, Any] | None,
+    allowed_j: float,
+    incidents: Mapping[str, int],
+) -> DeviceStatus:
+    profile: Mapping[str, Any] = member.get("profile", {})
+    asked = [log for log in logs if device in log.devices]
+    faults = [fault["fault"] for log in asked for fault in log.faults if fault["device"] == device]
+    used = [log for log in asked if device in log.used]
+    asked_facts = [(fact, fact["answers"][str(device)]) for fact in facts if str(device) in fact.get("answers", {})]
+    answers = [(fact, answer) for fact, answer in asked_facts if "bytes" in answer]
+    silent = takewhile(lambda one: "bytes" not in one[1], reversed(asked_facts))
+    cuts = [cut for cut in member.get("cuts", ()) if isinstance(cut, Mapping)]
+    believed = {cut.get("field"): cut.get("limit") for cut in cuts}
+    own_j = believed.get("budget_j", profile.get("budget_j"))
+    return DeviceStatus(
+        device=device,
+        seen=bool(profile),
+        samples=profile.get("samples"),
+        model=profile.get("model"),
+        meter=profile.get("meter"),
+        chosen=len(asked),
+        missed=sum(device in log.missed for log in asked),
+        used=len(used),
+        late=faults.count("late"),
+        lost=sum(fault in NO_ANSWER and fault != "late" for fault in faults),
+        rejected=sum(entry["device"] == device for log in asked for entry in log.rejected),
+        diverged=sum(device in log.diverged for log in asked),
+        energy_j=sum(_energy(log, device) for log in asked),
+        budget_j=allowed_j if own_j is None else float(own_j),
+        accuracy=_accuracy(device, profile, believed.get("test_samples"), facts, final),
+        last_round=used[-1].round + 1 if used else None,
+        answer_s=float(answers[-1][1]["seconds"]) if answers else None,
+        last_answer_time=_time(answers[-1][0]) if answers else None,
+        unanswered=sum(answer.get("silence") != "unsent" for _, answer in silent),
+        incidents=dict(sorted(incidents.items())),
+        restarts=sum(count for code, count in incidents.items() if code.startswith(WORKER)),
+        clipped=sum(any(cut["device"] == device for cut in log.clipped) for log in asked),
+        cuts=tuple(describe(*stored_refusal(cut)) for cut in cuts),
+        privacy=_privacy(device, facts),
+    )
+
+
+def _time(fact: Mapping[str, Any]) -> str | None:
+    found = fact.get("time")
+    return found if isinstance(found, str) else None
+
+
+def _privacy(device: int, facts: Sequence[Mapping[str, Any]]) -> PrivacyStatus | None:
+    """What the server wrote down when the device last took part."""
+    for fact in reversed(facts):
+        found = fact.get("privacy", {}).get(str(device))
+        if found is not None:
+            beyond = {name: inf if found[name] is None else float(found[name]) for name in ("epsilon", "delta")}
+            worst = found["epsilon_with_training"]
+            return PrivacyStatus(int(found["uploads"]), **beyond, epsilon_with_training=inf if worst is None else worst)
+    return None
+
+
+def _energy(log: RoundLog, device: int) -> float:
+    index = log.devices.index(device)
+    return log.compute_energy_j[index] + log.upload_energy_j[index]
+
+
+def _accuracy(
+    device: int,
+    profile: Mapping[str, Any],
+    believed: int | None,
+    facts: list[dict[str, Any]],
+    final: Mapping[str, Any] | None,
+) -> float | None:
+    """The final record, or the last answer, or what the device reported when it joined.
+
+    Answers are counted among the test samples that are believed; None where all are.
+    """
+    if final is not None:
+        found = final.get("accuracy")
+        return None if found is None else float(found)
+    tests = profile.get("test_samples")
+    if not tests:
+        return None
+    reported = [fact["correct"][str(device)] for fact in facts if str(device) in fact.get("correct", {})]
+    return (
+        float(reported[-1]) / float(believed or tests) if reported else float(profile.get("correct", 0)) / float(tests)
+    )
+
+
+def problems(log: RoundLog) -> list[Problem]:
+    """What went wrong in a round."""
+    where = f"Round {log.round + 1}, device"
+    found = []
+    for one in log.faults:
+        cause, facts = stored_refusal(one)
+        why = describe(cause, facts)
+        code = cause if cause.startswith(WORKER) else str(one.get("fault", "fault"))
+        found.append((one["device"], code, f"{code}: {why}" if why else code))
+    found += [(one["device"], "rejected", f"rejected: {Rejection.from_dict(one).describe()}") for one in log.rejected]
+    found += [(device, "missed", "not reached by the broadcast") for device in log.missed]
+    found += [(device, "diverged", "its training diverged to infinity") for device in log.diverged]
+    return [Problem(device, code, f"{where} {device}, {what.rstrip('.')}.") for device, code, what in found]

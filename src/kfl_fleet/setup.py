@@ -1,0 +1,198 @@
+"""What a person writes for a device: one function that returns its data and its model.
+
+    # my_fleet/device.py
+    from kfl_fleet import DeviceSetup
+
+    def device(partition: int, config: Mapping[str, Any]) -> DeviceSetup:
+        x, y = load_my_images(config["folder"])
+        return DeviceSetup(model=build_my_model, train_x=x, train_y=y, classes=10)
+
+`partition` is the device's number in the fleet, from 0; `config` what its own TOML file says (empty without one). The
+function is called once per run, in a process that keeps what it returns; large arrays may be memory-mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kfl.core.errors import ConfigError
+from kfl.core.lazy import import_object
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from kfl.data import Dataset
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the server's scheduler decided for one device in one round."""
+
+    round: int
+    share: float
+    """Fraction of the band."""
+    power_w: float
+    """Transmit power."""
+    upload_time_s: float
+    """Time the upload may take at that share and power."""
+    compute_energy_j: float
+    """What the cell's formulas say the local work costs this device: κ τ D C f² / n as printed."""
+    upload_energy_j: float
+    """What its radio spends: power × time as printed."""
+    deadline_s: float
+    """Seconds of real time until the server stops waiting."""
+    clock_hz: float = 0.0
+    """Clock to compute with; 0 where the cell's energy model leaves no choice."""
+
+
+Apply = Callable[[Advice], None]
+"""A device's own way to set its radio or its processor by the server's advice."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Hardware:
+    """What a device's hardware can do; None leaves a number to the server's cell."""
+
+    cpu_hz: float | None = None
+    """Clock; None takes the one the server's cell gives this device."""
+    flops_per_cycle: float | None = None
+    power_coefficient: float | None = None
+    """κ of the chip, joule · second² per cycle³."""
+    max_power_w: float | None = None
+    """Largest transmit power; None for the cell's."""
+    min_cpu_hz: float | None = None
+    """Slowest clock the device may be slowed to."""
+    static_power_w: float | None = None
+    """Drawn while the processor computes, besides κ f³."""
+    circuit_power_w: float | None = None
+    """Drawn while the radio sends, besides the amplifier."""
+    amplifier_efficiency: float | None = None
+    """Radiated over drawn power, above 0 and at most 1."""
+    min_power_w: float | None = None
+    """Least radiated power while sending."""
+    tail_j: float | None = None
+    """Joules of opening a connection and keeping it after the last packet, once per round."""
+    receive_power_w: float | None = None
+    """Drawn while the broadcast is on the air."""
+    budget_j: float | None = None
+    """Energy for the whole run; None for the cell's, infinity for none."""
+    gain: float | None = None
+    """Channel gain as the device measures it now, linear; used when the server's channel is `reported`."""
+
+    def hardware(self) -> dict[str, Any]:
+        """These numbers alone, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(Hardware)}
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSetup(Hardware):
+    """A device: its model, its data, and what its hardware can do.
+
+    >>> import numpy as np
+    >>> from kfl.models import mlp
+    >>> x, y = np.zeros((20, 1, 8, 8), dtype=np.float32), np.arange(20) % 2
+    >>> setup = DeviceSetup(lambda: mlp(input_shape=(1, 8, 8), classes=2, width=16), x, y, classes=2)
+    >>> setup.dataset().input_shape
+    (1, 8, 8)
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    """A module with `body` and `head`, or a function that builds one. A function's model starts from weights drawn by
+    the run's seed and the device's number, as in the simulator; a module starts with the weights it has."""
+    train_x: ArrayLike
+    """(samples, *input_shape), uint8 or float."""
+    train_y: ArrayLike
+    test_x: ArrayLike | None = None
+    """Without a test set, a fifth of the training samples is set aside."""
+    test_y: ArrayLike | None = None
+    classes: int | None = None
+    """Classes of the whole fleet; by default the largest label plus one, right only if this device holds that class."""
+    scale: float | None = None
+    """Inputs are (x · scale − mean) / std; none for 1/255 of bytes and 1 of all else."""
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    apply: Apply | None = None
+    """Called with the server's advice before the upload, so that the radio can use its share and power."""
+    prepare: Apply | None = None
+    """Called with the server's advice before training, so that the processor can use its clock."""
+    masked_only: bool = False
+    """Refuse rounds in which the server would see what this device uploads (`fleet.secure_sums` is off)."""
+    name: str = "device"
+    """Of the data, for logs."""
+    model_name: str | None = None
+    """Of the model, for tables; None for the name of its class."""
+
+    @property
+    def has_no_test(self) -> bool:
+        """Whether the device says that it has no test samples: empty arrays, not None."""
+        return self.test_y is not None and len(np.asarray(self.test_y)) == 0
+
+    def dataset(self) -> Dataset:
+        """The samples as kfl reads them. A dataset needs a test set; a device without one is never tested on it."""
+        from kfl.data import Dataset
+
+        stand_in = self.has_no_test
+        return Dataset.from_arrays(
+            self.train_x,
+            self.train_y,
+            np.asarray(self.train_x)[:1] if stand_in else self.test_x,
+            np.asarray(self.train_y)[:1] if stand_in else self.test_y,
+            name=self.name,
+            classes=self.classes,
+            scale=self.scale,
+            mean=self.mean,
+            std=self.std,
+        )
+
+    def validate(self) -> None:
+        """Raise ConfigError for a number that hardware cannot have."""
+        for field in ("cpu_hz", "flops_per_cycle", "max_power_w", "gain", "min_cpu_hz"):
+            value = getattr(self, field)
+            if value is not None and not (isfinite(value) and value > 0):
+                raise ConfigError(field, value, "a positive number, or none")
+        drawn = ("static_power_w", "circuit_power_w", "min_power_w", "tail_j", "receive_power_w")
+        for field in ("power_coefficient", *drawn):
+            value = getattr(self, field)
+            if value is not None and not 0 <= value < inf:
+                raise ConfigError(field, value, "0 or more, or none")
+        if self.amplifier_efficiency is not None and not 0 < self.amplifier_efficiency <= 1:
+            raise ConfigError("amplifier_efficiency", self.amplifier_efficiency, "above 0 and at most 1, or none")
+        if self.min_cpu_hz is not None and self.cpu_hz is not None and self.min_cpu_hz > self.cpu_hz:
+            raise ConfigError("min_cpu_hz", self.min_cpu_hz, f"at most cpu_hz, {self.cpu_hz:g}")
+        if self.budget_j is not None and not self.budget_j > 0:
+            raise ConfigError("budget_j", self.budget_j, "a positive number of joules, or none")
+
+
+DeviceFunction = Callable[[int, Mapping[str, Any]], DeviceSetup]
+
+
+def device_function(address: str) -> DeviceFunction:
+    """The function that `package.module:function` names.
+
+    >>> device_function("kfl_fleet.device.simulated:device").__name__
+    'device'
+    """
+    try:
+        found: Any = import_object(address)
+    except ImportError as problem:
+        expected = f"package.module:function, a function that can be imported ({problem})"
+        raise ConfigError("device", address, expected) from problem
+    if not callable(found):
+        raise ConfigError("device", address, "a function of the device's number and its config")
+    function: DeviceFunction = found
+    return function
+
+
+def make_setup(address: str, partition: int, config: Mapping[str, Any]) -> DeviceSetup:
+    """Call a person's device function and check what it returns."""
+    setup = device_function(address)(partition, config)
+    if not isinstance(setup, DeviceSetup):
+        raise ConfigError("device", address, f"a function that returns a DeviceSetup, not {type(setup).__name__}")
+    setup.validate()
+    return setup
