@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfl.comparison.execution import Execution, Shard
+from kfl.comparison import Execution, Shard
 from kfl.comparison.records import Record
 from kfl.core.errors import DivergedError
 from kfl.core.text import several

@@ -128,8 +128,7 @@ def _folder(given: Path, arguments: Sequence[str]) -> Path:
 def make(options: FiguresOptions, scale: Scale, words: list[str]) -> int:
     """Run what is missing, then write the tables and the pictures."""
     from kfl.cli.display import ManyDisplay
-    from kfl.comparison import RunsFailedError
-    from kfl.comparison.execution import Shard
+    from kfl.comparison import RunsFailedError, Shard
     from reproduction.execute import execute, wanted
     from reproduction.figures import chosen
     from reproduction.results import Store

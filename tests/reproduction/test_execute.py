@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import kfl
-from kfl.comparison.execution import Shard
+from kfl.comparison import Shard
 from kfl.core.errors import ConfigError, RunFolderError
 from reproduction.execute import execute
 from reproduction.pictures import draw

@@ -12,13 +12,13 @@ from kfl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from kfl.comparison.entries import Entry, vary
-    from kfl.comparison.execution import Execution, RunsFailedError, Shard, run_many
+    from kfl.comparison.execution import Execution, RunsFailedError, run_many
     from kfl.comparison.question import compare, read
     from kfl.comparison.result import Comparison
     from kfl.comparison.rows import Row
     from kfl.comparison.search import Search
     from kfl.comparison.statistics import Difference, Spread, holm, paired_difference
-    from kfl.comparison.store import ResultStore
+    from kfl.comparison.store import ResultStore, Shard
     from kfl.comparison.tables import Table
 
 _LAZY = {
@@ -30,7 +30,7 @@ _LAZY = {
     "Row": "kfl.comparison.rows",
     "RunsFailedError": "kfl.comparison.execution",
     "Search": "kfl.comparison.search",
-    "Shard": "kfl.comparison.execution",
+    "Shard": "kfl.comparison.store",
     "Spread": "kfl.comparison.statistics",
     "Table": "kfl.comparison.tables",
     "compare": "kfl.comparison.question",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kfl.comparison.pool import Failure, Job, Tell, play_here, play_in_processes
-from kfl.comparison.records import RESULTS
+from kfl.comparison.store import Shard
 from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
@@ -21,37 +21,6 @@ from kfl.simulation.logs import History
 
 if TYPE_CHECKING:
     from kfl.data.given import Data
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One part of the work: number `index` (from 1) of `count`."""
-
-    index: int = 1
-    count: int = 1
-
-    @staticmethod
-    def parse(text: str) -> Shard:
-        """Read i/n.
-
-        >>> Shard.parse("2/4")
-        Shard(index=2, count=4)
-        """
-        first, _, second = text.partition("/")
-        if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
-            raise ConfigError("shard", text, "i/n with i from 1 to n, such as 2/4")
-        return Shard(int(first), int(second))
-
-    @property
-    def file(self) -> str:
-        """Where its results go."""
-        return RESULTS if self.count == 1 else f"results-{self.index}of{self.count}.jsonl"
-
-    def part(self, runs: Sequence[T]) -> list[T]:
-        """Its part of some runs: every n-th."""
-        return list(runs[self.index - 1 :: self.count])
 
 
 class Pool(Protocol):

@@ -16,18 +16,20 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from kfl.comparison.execution import Shard
 from kfl.comparison.records import RESULTS, Record, label_of, read_lines, write_records
-from kfl.comparison.sources import Fingerprints, facts_of_run
-from kfl.core.errors import RunFolderError
+from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_json
 from kfl.core.parse import read_json
 from kfl.core.text import several
 from kfl.experiment import Experiment
 from kfl.runfolder import is_run_folder, runs_in
 
+if TYPE_CHECKING:
+    from kfl.comparison.sources import Fingerprints
+
+T = TypeVar("T")
 STUDY = "study.json"
 OLD_STUDY = "comparison.json"
 """The name of `STUDY` in folders of earlier versions."""
@@ -35,6 +37,35 @@ DIVERGED = "diverged.jsonl"
 FORMAT = 1
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of the work: number `index` (from 1) of `count`."""
+
+    index: int = 1
+    count: int = 1
+
+    @staticmethod
+    def parse(text: str) -> Shard:
+        """Read i/n.
+
+        >>> Shard.parse("2/4")
+        Shard(index=2, count=4)
+        """
+        first, _, second = text.partition("/")
+        if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
+            raise ConfigError("shard", text, "i/n with i from 1 to n, such as 2/4")
+        return Shard(int(first), int(second))
+
+    @property
+    def file(self) -> str:
+        """Where its results go."""
+        return RESULTS if self.count == 1 else f"results-{self.index}of{self.count}.jsonl"
+
+    def part(self, runs: Sequence[T]) -> list[T]:
+        """Its part of some runs: every n-th."""
+        return list(runs[self.index - 1 :: self.count])
 
 
 @dataclass(frozen=True)
@@ -132,6 +163,8 @@ class ResultStore:
 
     def forget_outdated(self, runs: Mapping[Path, Experiment], now: Fingerprints) -> None:
         """Drop results of the user's own modules and data that have changed since; say so once for each thing."""
+        from kfl.comparison.sources import facts_of_run  # PyTorch, which pages do not need
+
         dropped: dict[str, int] = {}
         for path, experiment in runs.items():
             digest = experiment.digest()
