@@ -12,7 +12,7 @@ from kfl.comparison.store import Shard
 from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
-from kfl.data import Dataset, given_dataset, load_dataset
+from kfl.data import Dataset, load_dataset
 from kfl.experiment import Experiment, require_experiment
 from kfl.progress import Progress, watching_many
 from kfl.runfolder import is_finished, load_run
@@ -20,7 +20,7 @@ from kfl.runner import RunOptions
 from kfl.simulation.logs import History
 
 if TYPE_CHECKING:
-    from kfl.data.given import Data
+    from kfl.data.dataset import Data
 
 
 class Pool(Protocol):
@@ -92,7 +92,7 @@ class Execution:
             if getattr(self, name) < 1:
                 raise ConfigError(name, getattr(self, name), "1 or more")
         if self.dataset is not None:
-            object.__setattr__(self, "dataset", given_dataset(self.dataset))
+            object.__setattr__(self, "dataset", Dataset.of(self.dataset))
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Execution:
@@ -195,9 +195,15 @@ def run_many(
         raise ConfigError("experiments", "one experiment", "a list: [experiment], or one for each seed or setting")
     for experiment in experiments:
         require_experiment(experiment)
-    given = None if dataset is None else given_dataset(dataset)
+<<<<<<< HEAD:src/kfl/comparison/execution.py
+    given = None if dataset is None else Dataset.of(dataset)
     how = Execution(workers, threads, device, precision, data_dir, given, ray, keep_models=keep_models)
     experiments = [settled(experiment, how) for experiment in experiments]
+=======
+    dataset = None if dataset is None else Dataset.of(dataset)
+    data_folder = None if data_dir is None else Path(data_dir)
+    experiments = [settled(experiment, dataset, data_folder) for experiment in experiments]
+>>>>>>> main:src/kfl/comparison/many.py
     for experiment in experiments:
         experiment.validate()
     paths = run_paths(experiments, Path(folder))
