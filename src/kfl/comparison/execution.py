@@ -195,15 +195,9 @@ def run_many(
         raise ConfigError("experiments", "one experiment", "a list: [experiment], or one for each seed or setting")
     for experiment in experiments:
         require_experiment(experiment)
-<<<<<<< HEAD:src/kfl/comparison/execution.py
     given = None if dataset is None else Dataset.of(dataset)
     how = Execution(workers, threads, device, precision, data_dir, given, ray, keep_models=keep_models)
     experiments = [settled(experiment, how) for experiment in experiments]
-=======
-    dataset = None if dataset is None else Dataset.of(dataset)
-    data_folder = None if data_dir is None else Path(data_dir)
-    experiments = [settled(experiment, dataset, data_folder) for experiment in experiments]
->>>>>>> main:src/kfl/comparison/many.py
     for experiment in experiments:
         experiment.validate()
     paths = run_paths(experiments, Path(folder))
