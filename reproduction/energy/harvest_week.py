@@ -29,7 +29,7 @@ from kfl.simulation import build_world
 from kfl.simulation.fleet import IntArray
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
-from kfl.wireless import PRESETS, CellConfig, Sun
+from kfl.wireless import PRESETS, CellConfig, SolarHarvest
 
 if TYPE_CHECKING:
     from kfl.algorithms import Upload
@@ -38,7 +38,11 @@ if TYPE_CHECKING:
     from kfl.simulation import RunState
 
 CELL: CellConfig = replace(
-    PRESETS["lte-m"], round_period_s=600.0, battery_capacity_j=10.0, initial_charge=0.5, harvest=Sun(peak_w=1e-3)
+    PRESETS["lte-m"],
+    round_period_s=600.0,
+    battery_capacity_j=10.0,
+    initial_charge=0.5,
+    harvest=SolarHarvest(peak_w=1e-3),
 )
 DAYS, ROUNDS_A_DAY = 7, 144
 WEEK = Experiment(
@@ -101,7 +105,7 @@ def play(fleet: SimulatedFleet) -> dict[str, Any]:
         used[[device for device in log.devices if device not in log.lost]] += 1
         chosen[t], empty[t] = len(log.devices), len(log.empty)
         dry, spent_j = dry + len(log.faults), spent_j + log.energy_j
-    batteries, samples = state.batteries, fleet.table.samples
+    batteries, samples = state.accounts.batteries, fleet.table.samples
     assert batteries is not None
     by_hour = chosen.reshape(-1, 24, ROUNDS_A_DAY // 24).mean(axis=(0, 2))
     return {
