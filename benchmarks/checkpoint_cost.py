@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import kfl
-from benchmarks.workloads import workload_dataset
+from benchmarks.workloads import WORKLOADS
 
 
 class Stopwatch(logging.Handler):
@@ -52,7 +52,7 @@ def seconds(experiment: kfl.Experiment, device: str, checkpoint_s: float | None)
         kfl.run(
             experiment,
             Path(folder) / "run",
-            dataset=workload_dataset("W1"),
+            dataset=WORKLOADS["W1"].data().dataset,
             device=device,
             keep_models=False,
             checkpoint_s=checkpoint_s,

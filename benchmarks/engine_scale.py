@@ -1,4 +1,4 @@
-"""Memory and time per round of a fleet of 100,000 devices against one of 100: `benchmarks.engine --scale`.
+"""Memory and time per round of a fleet of 100,000 devices against one of 100: `python -m benchmarks.engine_scale`.
 
 Devices have 500 samples each, drawn with overlap from one stored set of 32×32 colour images, and the paper's CNN.
 Each round 20 of them take part. Two things are measured, each for each size in a process of its own:
@@ -15,32 +15,34 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
 from tempfile import TemporaryDirectory
 
-from benchmarks.workloads import CLASSES, SGD, schedule, workload_dataset, workload_models
+from benchmarks.workloads import WORKLOADS
 from kfl.algorithms import Kfl
 from kfl.data import partition
 from kfl.engine import LocalData, RoundKey
-from kfl.engine.factory import make_engine
+from kfl.engine.plan import make_engine
 from kfl.experiment import Experiment
 from kfl.models import State
 from kfl.runner import run
 from kfl.scheduling import Uniform
 
 SIZES = (100, 100_000)
-SAMPLES, CHOSEN = 500, 20
+SAMPLES, CHOSEN, CLASSES = 500, 20, 10
+DATA = WORKLOADS["W2"]
 
 
 def play_engine(devices: int, rounds: int) -> list[float]:
     """Rounds through the engine; the time when all is ready, and after each."""
-    dataset = workload_dataset("W2")
+    dataset = DATA.data().dataset
     split = partition("overlap", dataset.train_y, dataset.test_y, CLASSES, devices, seed=0, samples=SAMPLES)
-    engine = make_engine(LocalData(dataset, split), workload_models("W2", devices))
-    algorithm = Kfl(local_steps=SGD.steps)
+    engine = make_engine(LocalData(dataset, split), replace(DATA, devices=devices).fleet())
+    algorithm = Kfl()
     server, states = algorithm.server_init(engine, 0), dict[int, State]()
     stamps = [time.perf_counter()]
-    for t, chosen in enumerate(schedule(rounds, devices, CHOSEN)):
+    for t, chosen in enumerate(replace(DATA, devices=devices, chosen=CHOSEN).schedule(rounds)):
         before = [states[k] if k in states else algorithm.device_init(engine, k, 0) for k in chosen]
         message = engine.place(algorithm.broadcast(server))
         after, uploads = algorithm.local_update(message, chosen, before, engine, RoundKey(0, t))
@@ -69,7 +71,7 @@ def play_run(devices: int, rounds: int) -> list[float]:
         run(
             experiment,
             folder,
-            dataset=workload_dataset("W2"),
+            dataset=DATA.data().dataset,
             on_round=lambda _: stamps.append(time.perf_counter()),
         )
     return stamps
@@ -111,4 +113,7 @@ def compare_sizes(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    if len(sys.argv) == 4:
+        print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    else:
+        compare_sizes(int(sys.argv[1]) if len(sys.argv) > 1 else 50)

@@ -38,7 +38,7 @@ import kfl
 from kfl.algorithms import Algorithm, Upload, UploadFormat
 from kfl.core.files import write_json
 from kfl.data import LocalData
-from kfl.engine.factory import make_engine
+from kfl.engine.plan import make_engine
 from kfl.models import SplitModel
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation.round import begin, play_round

@@ -1,4 +1,4 @@
-"""The workloads of `benchmarks.own_workloads`, and W1 and W2 with prototypes, in BlazeFL.
+"""The workloads of `benchmarks.workloads`, with prototypes, in BlazeFL.
 
 BlazeFL needs an environment of its own (Python 3.12; version 3 asks for 3.14); kfl is only read from the source tree:
 

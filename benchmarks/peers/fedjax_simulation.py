@@ -25,8 +25,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.workloads import CLASSES, DEVICES, MOMENTUM, RATE, SIZES, STEPS, schedule, workload_dataset
+from benchmarks.workloads import WORKLOADS
 from kfl.data import partition
+
+CLASSES = 10
 
 
 def network(workload: str) -> Any:
@@ -59,8 +61,9 @@ def make_model(workload: str, sample: dict[str, Any]) -> Any:
 
 def client_data(workload: str) -> tuple[dict[bytes, dict[str, Any]], dict[bytes, dict[str, Any]]]:
     """Training and test samples of every device, channels last as JAX prefers."""
-    data = workload_dataset(workload)
-    split = partition("iid", data.train_y, data.test_y, CLASSES, DEVICES, 0)
+    one = WORKLOADS[workload]
+    data = one.data().dataset
+    split = partition("iid", data.train_y, data.test_y, CLASSES, one.devices, 0)
 
     def of(which: str, parts: Sequence[Any]) -> dict[bytes, dict[str, Any]]:
         found = {}
@@ -75,10 +78,11 @@ def client_data(workload: str) -> tuple[dict[bytes, dict[str, Any]], dict[bytes,
 
 def full_batches(train: Any, size: int) -> Any:
     """As many full batches as all others take steps; checked, because FedJAX stops after one pass by default."""
-    found = fedjax.ShuffleRepeatBatchHParams(batch_size=size, num_epochs=STEPS)
+    steps = WORKLOADS["W1"].algorithm.local_steps
+    found = fedjax.ShuffleRepeatBatchHParams(batch_size=size, num_epochs=steps)
     for _, client in train.clients():
-        if [len(batch["y"]) for batch in client.shuffle_repeat_batch(found)] != [size] * STEPS:
-            raise RuntimeError(f"A client does not take {STEPS} full-batch steps: the comparison would not be fair.")
+        if [len(batch["y"]) for batch in client.shuffle_repeat_batch(found)] != [size] * steps:
+            raise RuntimeError(f"A client does not take {steps} full-batch steps: the comparison would not be fair.")
     return found
 
 
@@ -89,18 +93,19 @@ def main() -> None:
     options = parser.parse_args()
     jax.tree_map = jax.tree.map  # FedJAX 0.0.17 still asks for it by its old name
     train, test = (fedjax.InMemoryFederatedData(part) for part in client_data(options.workload))
-    size = SIZES[options.workload][0] // DEVICES
+    workload = WORKLOADS[options.workload]
+    size, sgd = workload.train, workload.algorithm.sgd()
     first = next(iter(train.clients()))[1].all_examples()
     model = make_model(options.workload, {name: jnp.asarray(value[:2]) for name, value in first.items()})
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
         fedjax.model_grad(model),
-        client_optimizer=fedjax.optimizers.sgd(learning_rate=RATE, momentum=MOMENTUM),
+        client_optimizer=fedjax.optimizers.sgd(learning_rate=sgd.body_rate, momentum=sgd.momentum),
         server_optimizer=fedjax.optimizers.sgd(learning_rate=1.0),
         client_batch_hparams=full_batches(train, size),
     )
     state = algorithm.init(model.init(jax.random.PRNGKey(0)))
     ids, seconds, accuracy = list(train.client_ids()), [], 0.0
-    for number, chosen in enumerate(schedule(options.rounds + 1)):
+    for number, chosen in enumerate(workload.schedule(options.rounds + 1)):
         started = time.perf_counter()
         keys = jax.random.split(jax.random.PRNGKey(number), len(chosen))
         clients = [(ids[k], train.get_client(ids[k]), key) for k, key in zip(chosen, keys, strict=True)]

@@ -1,4 +1,4 @@
-"""W1, W2 and the workloads of `benchmarks.own_workloads` in Flower's simulation engine, with our loops' local work.
+"""The workloads of `benchmarks.workloads` in Flower's simulation engine, with our loops' local work.
 
 Flower needs an environment of its own; kfl is only read from the source tree:
 
@@ -19,7 +19,6 @@ import os
 
 from flwr.simulation import run_simulation
 
-from benchmarks.own_workloads import WORKLOADS
 from benchmarks.peers.flower_app import ALGORITHM, ROUNDS, WORKLOAD, client, server
 from benchmarks.peers.tasks import NAMES, Task
 
@@ -30,7 +29,7 @@ def main() -> None:
     parser.add_argument("--algorithm", choices=("fedavg", "prototypes"), default="fedavg")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    if options.workload in WORKLOADS and options.algorithm == "fedavg":
+    if options.workload not in ("W1", "W2") and options.algorithm == "fedavg":
         parser.error("--algorithm: models of several architectures cannot be averaged; choose prototypes")
     os.environ.update(
         {

@@ -114,7 +114,7 @@ def reported(logs: Sequence[RoundLog], devices: int) -> NDArray[np.bool_]:
 
 def _world(experiment: Experiment, reader: RunReader, data_dir: Path | None) -> World:
     """The run's world on the CPU with plain autograd, whatever it ran on: nothing is trained here."""
-    from kfl.engine.base import Plan
+    from kfl.engine.plan import Plan
     from kfl.simulation.world import build_world
 
     kinds = architectures(experiment.model, experiment.widths, tuple(reader.dataset()["input_shape"]))

@@ -21,7 +21,7 @@ from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_atomic, write_json
 from kfl.data import Dataset, Partition
 from kfl.engine import LocalData
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.autograd import AutogradEngine
 from kfl.experiment import Experiment
 from kfl.models import FleetModels, State, fleet_from_name
 from kfl.runfolder import RunReader, as_safetensors, device_name, load_run
@@ -189,10 +189,10 @@ def load(name, folder=Path(__file__).parent):
 '''
 
 
-def _bare_engine(models: FleetModels) -> SequentialEngine:
+def _bare_engine(models: FleetModels) -> AutogradEngine:
     """An engine that can start models, without any data: one sample that belongs to nobody stands for the dataset."""
     classes = models.profiles[0].classes
     sample, label = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
     nobody = np.zeros((0, classes), dtype=np.int64)
     nothing = Dataset("none", sample, label, sample, label, classes)
-    return SequentialEngine(LocalData(nothing, Partition((), (), nobody, nobody)), models)
+    return AutogradEngine(LocalData(nothing, Partition((), (), nobody, nobody)), models)

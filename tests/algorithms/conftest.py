@@ -14,7 +14,7 @@ from torch import nn
 from kfl.algorithms import Algorithm, Rejection, Upload
 from kfl.data import Dataset, Partition
 from kfl.engine import Engine, LocalData, RoundKey
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.autograd import AutogradEngine
 from kfl.models import FleetModels, SplitModel, State, inspect_model
 
 torch.set_num_threads(1)
@@ -37,7 +37,7 @@ class Toy:
         """The same world with the networks that an algorithm makes of the devices' own."""
         models = algorithm.device_models(self.models)
         data = LocalData(self.dataset, self.partition, self.proxy)
-        return self if models is self.models else replace(self, models=models, engine=SequentialEngine(data, models))
+        return self if models is self.models else replace(self, models=models, engine=AutogradEngine(data, models))
 
     def train(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
         indices = self.partition.train[device]
@@ -108,7 +108,7 @@ def build(widths: Sequence[int] = (8,), scale: float = 1.0, network: Callable[[i
         starts=(None,) * len(widths),
         names=tuple(f"tiny-{width}" for width in widths),
     )
-    engine = SequentialEngine(LocalData(dataset, partition, proxy), models)
+    engine = AutogradEngine(LocalData(dataset, partition, proxy), models)
     return Toy(dataset, partition, proxy, models, engine)
 
 

@@ -32,7 +32,7 @@ from kfl.core.config import to_table
 from kfl.core.errors import ModelError
 from kfl.data import Partition
 from kfl.engine import LocalData, RoundKey, Sgd
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.autograd import AutogradEngine
 
 COMMON = {"local_steps": 5, "learning_rate": 0.05, "head_learning_rate": None, "momentum": 0.9, "batch_size": None}
 PUBLISHED = tomllib.loads(Path(__file__).with_name("defaults.toml").read_text())
@@ -138,7 +138,7 @@ def test_a_fleet_of_one_device_plays_a_round(cls, toy, play):
         *(counts[:1] for counts in (own.partition.train_counts, own.partition.test_counts)),
     )
     models = dataclasses.replace(own.models, architecture=own.models.architecture[:1])
-    engine = SequentialEngine(LocalData(own.dataset, first, own.proxy), models)
+    engine = AutogradEngine(LocalData(own.dataset, first, own.proxy), models)
     alone = dataclasses.replace(own, partition=first, models=models, engine=engine)
     algorithm.check_models(models)
     assert play(algorithm, alone, [[0], [0]]).rejections == [[], []]

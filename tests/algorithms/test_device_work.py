@@ -14,7 +14,8 @@ from kfl.algorithms.targets import pull_to
 from kfl.algorithms.weights import part_of
 from kfl.core.errors import ConfigError, ModelError
 from kfl.engine import LocalData, RoundKey, Sgd, Supervised
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.autograd import AutogradEngine
+from kfl.engine.plan import Plan
 from kfl.models import SplitModel, fleet_from_modules
 
 
@@ -90,7 +91,7 @@ def test_a_single_sample_of_a_class_is_sent_and_remembered(toy, play):
     counts = toy.partition.train_counts.copy()
     counts[0, 0] = 1
     partition = dataclasses.replace(toy.partition, train=(np.sort(own), *toy.partition.train[1:]), train_counts=counts)
-    engine = SequentialEngine(LocalData(toy.dataset, partition, toy.proxy), toy.models)
+    engine = AutogradEngine(LocalData(toy.dataset, partition, toy.proxy), toy.models)
     world = dataclasses.replace(toy, partition=partition, engine=engine)
     assert play(Kfl(), world, [[0]]).uploads[0][0].arrays["counts"].tolist() == [1, 7, 0, 0]
     state = play(SelfKnowledge(), world, [[0]]).devices[0]
@@ -111,7 +112,7 @@ def test_a_single_bit_carries_the_least_and_the_largest_value_of_the_classes_tha
 
 def test_what_a_device_remembers_lies_beside_its_model_and_has_its_type(toy):
     """PyTorch's device "meta" stands for a GPU: what is on another one cannot be computed with."""
-    engine = SequentialEngine(LocalData(toy.dataset, toy.partition), toy.models, device="meta", number="float64")
+    engine = AutogradEngine(LocalData(toy.dataset, toy.partition), toy.models, Plan(precision="float64"), "meta")
     apfl = Apfl().device_init(engine, 0, toy.seed)
     assert {(value.device.type, value.dtype) for value in apfl.values()} == {("meta", torch.float64)}
     own = SelfKnowledge().device_init(engine, 0, toy.seed)

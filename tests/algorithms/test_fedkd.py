@@ -10,12 +10,12 @@ import torch
 from kfl.algorithms import FedKd, Upload
 from kfl.core.errors import DataError
 from kfl.engine import Distillation, LocalData, RoundKey, Sgd, Supervised
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.autograd import AutogradEngine
 
 
 def with_proxy(toy, count):
     """The engine of a world with so many proxy samples."""
-    return SequentialEngine(LocalData(toy.dataset, toy.partition, toy.proxy[:count]), toy.models)
+    return AutogradEngine(LocalData(toy.dataset, toy.partition, toy.proxy[:count]), toy.models)
 
 
 def test_a_proxy_set_of_one_sample_is_enough_and_none_is_not(toy):

@@ -1,4 +1,4 @@
-"""The hand-written passes of MLP and CNN against finite differences and against autograd, in float64."""
+"""Training with both rewrites against finite differences and against plain autograd, in float64."""
 
 from itertools import pairwise, product
 
@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch import nn
 
-from kfl._kernels.arithmetic import Arithmetic
-from kfl._kernels.cpu.mlp import FlatSamples, gram_pays
-from kfl.algorithms import Apfl
 from kfl.data import Dataset, partition
 from kfl.engine import Distillation, FeatureTargets, LabelDistillation, LocalData, RoundKey, Sgd, Supervised
-from kfl.engine.factory import make_engine
 from kfl.engine.objectives import MIXING, PERSONAL, Mixture
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.plan import make_engine
+from kfl.engine.precision import Arithmetic
+from kfl.engine.sample_space import FlatSamples, first_dense, gram_pays
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
+from tests.reference.plain_engine import PlainEngine
 
 KEY = RoundKey(0, 0)
 CLASSES = 4
@@ -37,7 +36,7 @@ def local_data(shape, samples, devices=3, zero_columns=False, seed=0):
 def engines(model, shape, samples, widths=(8, 13), **options):
     data = local_data(shape, samples, **options)
     models = fleet_from_name(model, widths, data.partition.devices, shape, CLASSES, seed=0)
-    return SequentialEngine(data, models, "cpu", "float64"), make_engine(data, models, precision="float64")
+    return PlainEngine(data, models, "float64"), make_engine(data, models, precision="float64")
 
 
 def targets(per_device, devices=3, seed=0):
@@ -98,7 +97,6 @@ def mixtures(engine, mixing):
 def test_mixed_mlp_steps_are_autograds(samples, inputs, steps, momentum, mixing, mixing_rate, zero_columns):
     slow, fast = engines("mlp", (inputs,), samples, zero_columns=zero_columns)
     states, sgd = mixtures(slow, mixing), Sgd(steps, 0.1, 0.05, momentum)
-    assert None not in fast._trainers(range(3), states, Mixture(mixing_rate), sgd)
     copies = [{name: value.clone() for name, value in state.items()} for state in states]
     found = [engine.train(range(3), states, Mixture(mixing_rate), sgd, KEY) for engine in (slow, fast)]
     assert_same(*found)
@@ -108,21 +106,9 @@ def test_mixed_mlp_steps_are_autograds(samples, inputs, steps, momentum, mixing,
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_mixed_cnn_steps_are_autograds(momentum):
-    pytest.importorskip("llvmlite")
     slow, fast = engines("cnn", (2, 18, 20), 21)
     states, sgd = mixtures(slow, 0.3), Sgd(3, 0.1, 0.05, momentum)
-    assert None not in fast._trainers(range(3), states, Mixture(0.1), sgd)
     assert_same(*(engine.train(range(3), states, Mixture(0.1), sgd, KEY) for engine in (slow, fast)))
-
-
-@pytest.mark.parametrize("precision", ["float32", "float64", "bf16"])
-def test_apfl_starts_with_what_the_engine_knows_by_hand(precision):
-    data = local_data((9,), 20)
-    models = fleet_from_name("mlp", (8,), 3, (9,), CLASSES, seed=0)
-    engine, apfl = make_engine(data, models, precision=precision), Apfl()
-    server = apfl.server_init(engine, 0)
-    states = [{**server, **apfl.device_init(engine, k, 0)} for k in range(3)]
-    assert None not in engine._trainers(range(3), states, Mixture(0.1), apfl.sgd())
 
 
 @pytest.mark.parametrize(("samples", "inputs", "steps"), [(40, 300, 5), (40, 300, 1), (200, 8, 5)])
@@ -153,9 +139,8 @@ def test_weights_of_inputs_that_are_always_zero_stay_as_they_are(samples):
 @pytest.mark.parametrize("rates", [(0.1, 0.05), (0.0, 0.05), (0.1, 0.0)])
 @pytest.mark.parametrize("pull", [None, False, True])
 def test_cnn_steps_are_autograds(momentum, rates, pull):
-    pytest.importorskip("llvmlite")
     slow, fast = engines("cnn", (2, 18, 20), 21)
-    assert fast.plan.paths == ("cnn", "cnn")
+    assert fast.plan.compiler
     objective = Supervised(None if pull is None else targets(per_device=pull))
     states = [slow.initial(k, 0) for k in range(3)]
     assert_same(*(engine.train(range(3), states, objective, Sgd(3, *rates, momentum), KEY) for engine in (slow, fast)))
@@ -179,7 +164,6 @@ def test_distillation_by_labels(model, shape):
     logits = 3 * torch.randn(CLASSES, CLASSES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     objective = LabelDistillation(0.7, logits, torch.arange(CLASSES) != 1)
     states = [slow.initial(k, 0) for k in range(3)]
-    assert objective.closed_form() is not None
     assert_same(*(e.train(range(3), states, objective, Sgd(4, 0.1, 0.1, 0.9), KEY) for e in (slow, fast)))
 
 
@@ -219,9 +203,8 @@ def test_any_depth_of_dense_layers(depth, width, samples):
         return SplitModel(nn.Sequential(*layers), nn.Linear(width, CLASSES))
 
     models = fleet_from_modules([build(k) for k in range(2)], 2, (5,), CLASSES)
-    slow = SequentialEngine(data, models, "cpu", "float64")
+    slow = PlainEngine(data, models, "float64")
     fast = make_engine(data, models, precision="float64")
-    assert fast.plan.paths == ("mlp", "mlp")
     states = [slow.initial(k, 0) for k in range(2)]
     sgd = Sgd(3, 0.1, 0.1, 0.9)
     trained = [engine.train(range(2), states, Supervised(), sgd, KEY) for engine in (slow, fast)]
@@ -230,3 +213,58 @@ def test_any_depth_of_dense_layers(depth, width, samples):
         for mine, theirs in zip(*(e.class_means(range(2), trained[0], clip, of) for e in (fast, slow)), strict=True):
             torch.testing.assert_close(mine, theirs)
     assert fast.correct(range(2), trained[0]) == slow.correct(range(2), trained[0])
+
+
+def sequence(*layers):
+    return SplitModel(nn.Sequential(*layers), nn.Linear(4, 3))
+
+
+def hooked():
+    layer = nn.Linear(6, 4)
+    layer.register_forward_hook(lambda *_: None)
+    return layer
+
+
+def shared():
+    layer = nn.Linear(6, 6)
+    return sequence(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(6, 4))
+
+
+class OwnLinear(nn.Linear):
+    pass
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        shared(),
+        sequence(hooked()),
+        sequence(OwnLinear(6, 4), nn.ReLU()),
+        sequence(nn.Linear(6, 4, bias=False), nn.ReLU()),
+        sequence(nn.Linear(6, 4), nn.ReLU(inplace=True)),
+        sequence(nn.Flatten(0), nn.Linear(6, 4), nn.ReLU()),
+        sequence(nn.ReLU(), nn.Linear(6, 4)),
+        sequence(nn.Sequential(nn.Linear(6, 4)), nn.ReLU()),
+    ],
+)
+def test_a_layer_that_is_not_certainly_the_first_is_not_rewritten(module):
+    assert first_dense(module) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda: [nn.Linear(40, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 5)],
+        lambda: [nn.Flatten(), nn.Linear(40, 6), nn.Tanh(), nn.Dropout(0.4), nn.Linear(6, 5)],
+        lambda: [nn.Linear(40, 5)],
+    ],
+)
+def test_any_layers_may_follow_one_that_is_trained_in_the_space_of_the_samples(body):
+    data = local_data((40,), 9)
+    models = fleet_from_modules(
+        [SplitModel(nn.Sequential(*body()), nn.Linear(5, CLASSES)) for _ in range(3)], 3, (40,), CLASSES
+    )
+    slow, fast = PlainEngine(data, models, "float64"), make_engine(data, models, precision="float64")
+    assert gram_pays(9, 40, 6, 3) and first_dense(models.builders[0]()) is not None
+    states = [slow.initial(k, 0) for k in range(3)]
+    assert_same(*(engine.train(range(3), states, Supervised(), Sgd(3, 0.1, 0.1, 0.9), KEY) for engine in (slow, fast)))

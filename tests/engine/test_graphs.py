@@ -13,14 +13,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kfl._kernels.cuda.graphs import GraphRunner, Input
-from kfl._kernels.cuda.samples import ResidentTable, StoredTable
 from kfl.data import Dataset, Partition, partition
 from kfl.engine import Distillation, FeatureTargets, LocalData, Mixture, RoundKey, Sgd, Supervised
+from kfl.engine.graphs import GraphRunner, Input
 from kfl.engine.objectives import MIXING, PERSONAL
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.samples import ResidentTable, StoredTable
 from kfl.engine.stacked import StackedEngine
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
+from tests.reference.plain_engine import PlainEngine
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -132,7 +132,7 @@ def test_a_resident_table_has_exactly_the_numbers_of_the_dataset():
 @pytest.mark.parametrize("task", ["labels", "own targets", "mini-batches", "mixture", "distillation"])
 def test_rounds_played_from_graphs_equal_rounds_one_by_one(recorded, model, task):
     data, models = world(model)
-    plain, stacked = SequentialEngine(data, models), StackedEngine(data, models, "cpu")
+    plain, stacked = PlainEngine(data, models), StackedEngine(data, models, "cpu")
     stacked._work.graphs.enabled = True
     for split in ("train", "test"):
         stacked._work._tables[split] = ResidentTable(data.dataset, split, torch.float32, CPU, ready=True)
@@ -186,7 +186,7 @@ def test_a_graph_serves_cohorts_of_one_width_and_of_several(recorded):
     wide = [k for k in range(8) if models.initial(k, 0)["body.3.weight"].shape[0] == 9]
     narrow = [k for k in range(8) if k not in wide]
     assert len(wide) >= 2 and len(narrow) >= 2
-    plain, stacked = SequentialEngine(local, models), StackedEngine(local, models, "cpu")
+    plain, stacked = PlainEngine(local, models), StackedEngine(local, models, "cpu")
     stacked._work.graphs.enabled = True
     stacked._work._tables["train"] = ResidentTable(data, "train", torch.float32, CPU, ready=True)
     mixed, sgd = [wide[0], narrow[0]], Sgd(3, 0.05, 0.03, 0.9)
@@ -218,7 +218,7 @@ def test_own_modules_train_step_by_step_from_one_graph_whoever_takes_part(record
     local = LocalData(data, Partition(tuple(rows), tuple(own[:3] % len(data.test_y) for own in rows), table, table))
     torch.manual_seed(0)
     models = fleet_from_modules([SplitModel(own_body(), nn.Linear(5, 4)) for _ in counts], len(counts), shape, 4)
-    plain, stacked = SequentialEngine(local, models), StackedEngine(local, models, "cpu")
+    plain, stacked = PlainEngine(local, models), StackedEngine(local, models, "cpu")
     stacked._work.graphs.enabled = True
     for split in ("train", "test"):
         stacked._work._tables[split] = ResidentTable(data, split, torch.float32, CPU, ready=True)

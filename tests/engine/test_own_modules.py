@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.engine import EngineRun
-from benchmarks.own_loop import LoopRun
+from benchmarks.loop import LoopRun
+from benchmarks.rounds import EngineRun
 from kfl.algorithms import Kfl
 from kfl.data import Dataset, LocalData, Partition
 from kfl.engine import Engine
-from kfl.engine.cohort import structure
-from kfl.engine.factory import make_engine, make_plan
+from kfl.engine.cohorts import structure
+from kfl.engine.plan import make_engine, make_plan
 from kfl.engine.stacked import StackedEngine
 from kfl.models import FleetModels, fleet_from_modules, fleet_from_name
 from tests.reference.own_modules import ODD, Through
@@ -161,7 +161,7 @@ def test_dropout_is_the_same_on_every_engine():
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        ("cannot be vectorised", "it writes in place into a tensor that it makes itself"),
+        ("cannot be vectorized", "it writes in place into a tensor that it makes itself"),
         ("branch on data", "it decides in Python by what is in a batch"),
         ("lstm", "Batching rule not implemented for aten::lstm.input"),
     ],
@@ -170,7 +170,7 @@ def test_why_devices_are_not_stacked_is_one_sentence_for_each_architecture(what,
     data, models = local_data((5,)), odd_fleet(what)
     run = EngineRun(StackedEngine(data, models, "cpu"), ALGORITHM, devices=DEVICES)
     run.play(list(range(DEVICES)))
-    sentence = f"cannot be vectorised: {reason}. Its devices are trained one after another."
+    sentence = f"cannot be vectorized: {reason}. Its devices are trained one after another."
     assert [record.getMessage().endswith(sentence) for record in caplog.records] == [True, True]  # of two widths
 
 

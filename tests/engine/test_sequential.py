@@ -8,8 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from kfl.data import Dataset, partition
 from kfl.engine import FeatureTargets, LocalData, RoundKey, Sgd, Supervised
-from kfl.engine.sequential import SequentialEngine
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
+from tests.reference.plain_engine import PlainEngine
 
 KEY = RoundKey(seed=0, round=2)
 
@@ -22,7 +22,7 @@ def engine():
     data = Dataset.from_arrays(x, y)
     split = partition("shards", data.train_y, data.test_y, 4, 6, 0, classes_per_device=2)
     models = fleet_from_name("mlp", (8, 12), 6, data.input_shape, 4, seed=0)
-    return SequentialEngine(LocalData(data, split), models)
+    return PlainEngine(LocalData(data, split), models)
 
 
 def plain_training(engine, device, sgd, pull=None):
@@ -68,7 +68,7 @@ def test_rate_zero_keeps_a_part_exactly(engine):
 
 
 def test_mini_batches_see_every_sample_once_per_pass_and_are_named_by_device(engine):
-    from kfl.engine.sequential import batches
+    from kfl.engine.descent import batches
 
     sgd = Sgd(2, 0.1, 0.1, 0.0, batch_size=7)
     steps = list(batches(30, sgd, KEY, device=3))
@@ -86,7 +86,8 @@ def test_class_means_are_means_per_class(engine):
     said, _ = engine.class_means(range(6), states, of="logits")
     for device, state in enumerate(states):
         x, y = engine._data.read(device, "train")
-        module = engine._load(device, state)
+        module = engine.template(device)
+        module.load_state_dict(state)
         feature = module.body(x).detach()
         for c in range(4):
             assert counts[device, c] == (y == c).sum()
@@ -114,7 +115,7 @@ def test_own_modules_with_buffers_and_dropout_repeat_and_stay_untouched():
         for _ in range(2)
     ]
     given = copy.deepcopy([module.state_dict() for module in modules])
-    engine = SequentialEngine(LocalData(data, split), fleet_from_modules(modules, 2, (5,), 3))
+    engine = PlainEngine(LocalData(data, split), fleet_from_modules(modules, 2, (5,), 3))
     states = [engine.initial(device, 0) for device in range(2)]
     runs = [engine.train([0, 1], states, Supervised(), Sgd(3, 0.1, 0.1, 0.9), KEY) for _ in range(2)]
     for device in range(2):

@@ -9,12 +9,6 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from kfl._kernels import Descent
-from kfl._kernels.arithmetic import Arithmetic
-from kfl._kernels.cuda.convolutions import choose_convolutions
-from kfl._kernels.cuda.network import CohortNetwork, train_cohort
-from kfl._kernels.cuda.samples import StoredTable
-from kfl._kernels.cuda.stack import Stack
 from kfl.core.errors import ConfigError
 from kfl.data import Dataset, Partition, partition
 from kfl.engine import (
@@ -28,11 +22,17 @@ from kfl.engine import (
     Sgd,
     Supervised,
 )
-from kfl.engine.objectives import MIXING, PERSONAL, class_loss
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.cuda.closed_form import closed_form
+from kfl.engine.cuda.convolutions import choose_convolutions
+from kfl.engine.cuda.network import CohortNetwork, train_cohort
+from kfl.engine.objectives import MIXING, PERSONAL, Descent, class_loss
+from kfl.engine.precision import Arithmetic
+from kfl.engine.samples import StoredTable
+from kfl.engine.stack import Stack
 from kfl.engine.stacked import StackedEngine
-from kfl.engine.vectorised import CohortStep, split_objective, try_module
+from kfl.engine.vectorized import CohortStep, split_objective, try_module
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
+from tests.reference.plain_engine import PlainEngine
 
 torch.set_num_threads(1)
 
@@ -61,7 +61,7 @@ def engines(model="mlp", widths=(8, 12), **options):
     data = local_data(shape)
     models = fleet_from_name(model, widths, DEVICES, shape, CLASSES, seed=0)
     assert models.mixed == (len(widths) > 1)
-    return SequentialEngine(data, models), StackedEngine(data, models, "cpu", **options)
+    return PlainEngine(data, models), StackedEngine(data, models, "cpu", **options)
 
 
 def pull(devices=None, seed=1):
@@ -242,7 +242,7 @@ def test_units_that_fill_a_narrow_layer_up_stay_exactly_zero(model, fused):
         way = choose_convolutions("grouped", (), Arithmetic("float32", "cpu"), torch.device("cpu"))
         layers = family.network
         network = CohortNetwork(layers, Arithmetic("float32", "cpu"), way if layers.convolutions else None)
-        after = train_cohort(network, held, steps, Supervised(pull()).closed_form(), descent)
+        after = train_cohort(network, held, steps, closed_form(Supervised(pull())), descent)
     else:
         parts = split_objective([Supervised(pull())])
         cpu = Arithmetic("float32", "cpu")
@@ -445,7 +445,7 @@ def test_an_objective_that_looks_at_weights_is_not_given_padded_ones():
     # `mean` over a padded layer would be another number.
     data = local_data((1, 4, 5), [20] * DEVICES)
     models = fleet_from_name("mlp", (8, 12), DEVICES, (1, 4, 5), CLASSES, seed=0)
-    plain, stacked = SequentialEngine(data, models), StackedEngine(data, models, "cpu")
+    plain, stacked = PlainEngine(data, models), StackedEngine(data, models, "cpu")
     states = [plain.initial(device, 0) for device in range(DEVICES)]
     objective = Decay(torch.linspace(0, 1, DEVICES))
     wanted = plain.train(range(DEVICES), states, objective, FULL, RoundKey(0, 0))
@@ -482,7 +482,7 @@ def own_fleet(bodies, features):
     modules = [SplitModel(body(device), nn.Linear(features, CLASSES)) for device, body in enumerate(bodies)]
     data = local_data((6,))
     models = fleet_from_modules(modules, DEVICES, (6,), CLASSES)
-    return SequentialEngine(data, models), StackedEngine(data, models, "cpu")
+    return PlainEngine(data, models), StackedEngine(data, models, "cpu")
 
 
 def compare_own(plain, stacked):
@@ -523,11 +523,11 @@ class Noisy(nn.Module):
     [(lambda _: Noisy(), 7, "other means than dropout"), (lambda _: Forked(), 7, "decides in Python")],
     ids=["noise", "control flow"],
 )
-def test_modules_that_cannot_be_vectorised_run_one_after_another_and_it_is_said_once(body, features, reason, caplog):
+def test_modules_that_cannot_be_vectorized_run_one_after_another_and_it_is_said_once(body, features, reason, caplog):
     caplog.set_level(logging.WARNING, "kfl")
     kinds = compare_own(*own_fleet([body] * DEVICES, features))
     assert len(kinds) == 1 and all(kind.startswith("sequential") and reason in kind for kind in kinds.values())
-    said = [record for record in caplog.records if "cannot be vectorised" in record.getMessage()]
+    said = [record for record in caplog.records if "cannot be vectorized" in record.getMessage()]
     assert len(said) == 1
 
 
@@ -614,7 +614,7 @@ def test_modules_are_tried_in_float64_so_that_rounding_is_no_difference():
         for value in module.parameters():
             value.mul_(3.0)
     verdict = try_module(module, torch.randn(3, 6), torch.tensor([0, 1, 2]))
-    assert verdict.vectorised and verdict.separable, verdict.reason
+    assert verdict.vectorized and verdict.separable, verdict.reason
 
 
 def test_a_module_that_insists_on_float32_is_tried_in_that():
@@ -627,7 +627,7 @@ def test_a_module_that_insists_on_float32_is_tried_in_that():
             return self.layer(x.to(torch.float32))
 
     verdict = try_module(SplitModel(Insists(), nn.Linear(4, 3)), torch.randn(3, 6), torch.tensor([0, 1, 2]))
-    assert verdict.vectorised, verdict.reason
+    assert verdict.vectorized, verdict.reason
 
 
 def test_a_module_whose_samples_depend_on_each_other_is_never_filled_up():
@@ -651,7 +651,7 @@ def test_a_network_that_uses_a_layer_twice_is_not_read_as_if_it_used_it_once():
     data = Dataset.from_arrays(draw.normal(size=(60, 6)).astype(np.float32), np.arange(60) % 3)
     local = LocalData(data, partition("iid", data.train_y, data.test_y, 3, 2, 0))
     models = fleet_from_modules(build, 2, (6,), 3)
-    plain, stacked = SequentialEngine(local, models), StackedEngine(local, models, "cpu")
+    plain, stacked = PlainEngine(local, models), StackedEngine(local, models, "cpu")
     states = [plain.initial(device, 0) for device in range(2)]
     inputs = torch.from_numpy(data.train_x[:5])
     torch.testing.assert_close(stacked.logits(range(2), states, inputs), plain.logits(range(2), states, inputs))

@@ -7,10 +7,10 @@ import torch
 from kfl.algorithms import ALGORITHMS
 from kfl.data import Dataset, partition
 from kfl.engine import LocalData, RoundKey
-from kfl.engine.sequential import SequentialEngine
 from kfl.engine.stacked import StackedEngine
 from kfl.models import fleet_from_name
 from tests.reference.algorithms import small
+from tests.reference.plain_engine import PlainEngine
 
 torch.set_num_threads(1)
 COHORTS = [[0, 3, 5], [4, 1, 0], [], [2, 5, 3, 0]]
@@ -47,7 +47,7 @@ def test_every_algorithm_learns_the_same(name, batch_size, data):
     widths = (9,) if algorithm.needs_equal_models else (6, 9)
     models = algorithm.device_models(fleet_from_name("mlp", widths, 6, (8,), 4, seed=0))
     # In float32 a hundred small steps pile up rounding to 3e-5.
-    server, states, right = play(algorithm, SequentialEngine(data, models, number="float64"))
+    server, states, right = play(algorithm, PlainEngine(data, models, "float64"))
     found_server, found, found_right = play(algorithm, StackedEngine(data, models, "cpu", "float64"))
     assert found_right == right and list(found) == list(states)
     for one, other in [(found_server, server), *((found[device], states[device]) for device in states)]:

@@ -1,6 +1,5 @@
 """Any module on all cores: the bits of one device after another, whatever it is and however many workers there are."""
 
-import importlib.util
 import logging
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -11,14 +10,11 @@ import torch
 from torch import nn
 
 import kfl
-from kfl.core.errors import ConfigError
 from kfl.core.threads import torch_threads
 from kfl.data import Dataset, partition
 from kfl.engine import FeatureTargets, LocalData, Mixture, RoundKey, Sgd, Supervised
-from kfl.engine.base import Plan
-from kfl.engine.cpu import PIECE_ROWS
-from kfl.engine.factory import make_engine
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.autograd import PIECE_ROWS, AutogradEngine
+from kfl.engine.plan import make_engine
 from kfl.engine.workers import spread
 from kfl.models import SplitModel, fleet_from_modules
 
@@ -113,7 +109,6 @@ def test_any_number_of_workers_gives_the_same_bits_and_draws_nothing_of_the_call
     before = torch.get_rng_state()
     found = []
     for engine in engines(data, models):
-        assert set(engine.plan.paths) == {"worker"}
         found.append(everything(engine, [engine.initial(k, 0) for k in range(6)], pull()))
     assert torch.equal(torch.get_rng_state(), before)
     for other in found[1:]:
@@ -125,7 +120,7 @@ def test_any_number_of_workers_gives_the_same_bits_and_draws_nothing_of_the_call
 @pytest.mark.parametrize("kind", [name for name in MODULES if name != "remembers"])
 def test_workers_give_the_bits_of_one_device_after_another(kind):
     data, models = fleet(kind, proxy=np.arange(12))
-    engine, reference = engines(data, models)[1], SequentialEngine(data, models)
+    engine, reference = engines(data, models)[1], AutogradEngine(data, models)
     states = [engine.initial(k, 0) for k in range(6)]
     with torch_threads(1):
         expected = everything(reference, states, pull())
@@ -135,35 +130,11 @@ def test_workers_give_the_bits_of_one_device_after_another(kind):
     assert found[-1] == expected[-1]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("llvmlite") is None, reason="needs the extra fast")
-def test_compiled_convolutions_stay_close_for_three_rounds_and_can_be_left_out():
-    MODULES["wide"] = lambda: wrapped(
-        nn.Conv1d(2, 6, 3, padding=1), nn.GroupNorm(2, 6), nn.ReLU(), nn.Flatten(), feature=96
-    )
-    data, models = fleet("wide", proxy=np.arange(12), length=16)
-    compiled = engines(data, models)[1]
-    assert compiled.plan.compiled
-    without = make_engine(data, models, plan=replace(compiled.plan, compiled=False))
-    reference = SequentialEngine(data, models)
-    states = [compiled.initial(k, 0) for k in range(6)]
-    with torch_threads(1):
-        expected = everything(reference, states, pull())
-    assert all(
-        same(mine, theirs) for mine, theirs in zip(everything(without, states, pull())[0], expected[0], strict=True)
-    )
-    found = everything(compiled, states, pull())
-    assert not all(same(mine, theirs) for mine, theirs in zip(found[0], expected[0], strict=True))
-    for mine, theirs in zip(found[0], expected[0], strict=True):
-        for name in theirs:
-            torch.testing.assert_close(mine[name], theirs[name], atol=1e-5, rtol=0)
-    torch.testing.assert_close(found[1:-1], expected[1:-1], atol=1e-5, rtol=0)
-
-
 def test_shared_weights_are_shared_in_workers_too():
     layer = nn.Linear(FEATURES, FEATURES)
     MODULES["shared"] = lambda: flat(layer, nn.ReLU(), layer, nn.ReLU())
     data, models = fleet("shared", proxy=np.arange(12))
-    engine, reference = engines(data, models)[1], SequentialEngine(data, models)
+    engine, reference = engines(data, models)[1], AutogradEngine(data, models)
     states = [engine.initial(k, 0) for k in range(6)]
     with torch_threads(1):
         expected = everything(reference, states, pull())
@@ -174,7 +145,7 @@ def test_shared_weights_are_shared_in_workers_too():
 
 def test_two_models_in_one_state_and_given_data_go_through_workers_too():
     data, models = fleet("convolutional", "batch norm")
-    engine, reference = engines(data, models)[2], SequentialEngine(data, models)
+    engine, reference = engines(data, models)[2], AutogradEngine(data, models)
     starts = [engine.initial(k, 0) for k in range(6)]
     both = [{**s, **{f"personal/{n}": v + 0 for n, v in s.items()}, "mixing": torch.tensor(0.4)} for s in starts]
     given = data.read(0, "train")
@@ -196,7 +167,7 @@ def test_only_architectures_that_draw_are_trained_one_after_another_and_the_log_
             engine.train(range(6), states, Supervised(), SGD, KEY)
     said = [record.message for record in caplog.records if "random" in record.message]
     names = ", ".join(models.names[k] for k in (1, 3, 5))
-    assert said == [f"{names} (with Supervised) draw random numbers: trained by autograd, one device after another."]
+    assert said == [f"{names} (with Supervised) draw random numbers: trained one device after another."]
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +181,7 @@ class Noisy(Supervised):
 def test_an_objective_that_draws_is_repeated_by_name():
     data, models = fleet("convolutional")
     results = []
-    for engine in [*engines(data, models), SequentialEngine(data, models)]:
+    for engine in [*engines(data, models), AutogradEngine(data, models)]:
         states = [engine.initial(k, 0) for k in range(6)]
         with torch_threads(1):
             results.append([engine.train(range(6), states, Noisy(), SGD, KEY) for _ in range(2)])
@@ -223,7 +194,7 @@ def test_an_objective_that_draws_is_repeated_by_name():
 def test_evaluation_goes_in_pieces_unless_a_layer_looks_at_the_whole_batch(running):
     MODULES["norm"] = lambda: flat(nn.BatchNorm1d(FEATURES, track_running_stats=running), nn.ReLU())
     data, models = fleet("norm", samples=PIECE_ROWS * 2 + 30, devices=2)
-    engine, reference = make_engine(data, models), SequentialEngine(data, models)
+    engine, reference = make_engine(data, models), AutogradEngine(data, models)
     sizes = []
     for device in range(2):
         norm = engine.template(device).body[2]
@@ -232,23 +203,6 @@ def test_evaluation_goes_in_pieces_unless_a_layer_looks_at_the_whole_batch(runni
     found, expected = engine.class_means([0, 1], states), reference.class_means([0, 1], states)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     assert (max(sizes) <= PIECE_ROWS) == running
-
-
-def test_a_plan_of_an_older_version_runs_as_it_did_and_keeps_its_table():
-    data, models = fleet("convolutional")
-    old = {"device": "cpu", "precision": "float32", "workers": 2, "gram": True, "paths": ["plain"] * 6}
-    engine = make_engine(data, models, plan=Plan.read(old))
-    assert engine.plan.table() == old and engine.plan.otherwise == "plain"
-    states = [engine.initial(k, 0) for k in range(6)]
-    with torch_threads(2):
-        expected = SequentialEngine(data, models).train(range(6), states, Supervised(), SGD, KEY)
-    found = engine.train(range(6), states, Supervised(), SGD, KEY)
-    assert all(same(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
-    new = make_engine(data, models).plan
-    assert Plan.read(new.table()) == new and new.table()["otherwise"] == "worker"
-    assert Plan.read({**new.table(), "compiled": True}).compiled and not Plan.read(old).compiled
-    with pytest.raises(ConfigError, match=r"plan\.otherwise"):
-        Plan.read({"otherwise": "stacked"})
 
 
 def test_a_worker_that_fails_says_why():

@@ -8,10 +8,10 @@ import torch
 
 from kfl.data import Dataset, partition
 from kfl.engine import FeatureTargets, LocalData, RoundKey, Sgd, Supervised
-from kfl.engine.factory import make_engine
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.plan import make_engine
 from kfl.engine.stacked import StackedEngine
 from kfl.models import fleet_from_name
+from tests.reference.plain_engine import PlainEngine
 
 CLASSES, DEVICES = 4, 6
 SGD = Sgd(2, 0.05, 0.03, 0.9, batch_size=9)
@@ -39,7 +39,7 @@ def test_a_named_network_trains_alike_everywhere(model, shape, caplog):
     caplog.set_level(logging.WARNING, logger="kfl")
     data = local_data(shape)
     models = fleet_from_name(model, None, DEVICES, shape, CLASSES, seed=100)
-    plain = SequentialEngine(data, models, number="float64")
+    plain = PlainEngine(data, models, "float64")
     targets = torch.randn(CLASSES, models.features, generator=torch.Generator().manual_seed(100), dtype=torch.float64)
     objective = Supervised(FeatureTargets(0.3, targets, torch.tensor([True, True, False, True])))
     first = [plain.initial(device, 100) for device in range(DEVICES)]

@@ -11,7 +11,7 @@ import torch
 import kfl
 from kfl.algorithms import ALGORITHMS, FedKd, Kfl, Upload
 from kfl.engine import LocalData, RoundKey
-from kfl.engine.factory import make_engine
+from kfl.engine.plan import make_engine
 from kfl.simulation import build_world
 from tests.reference.algorithms import small
 

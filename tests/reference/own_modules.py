@@ -24,7 +24,7 @@ class Net(nn.Module):
 
 
 class FillsInPlace(nn.Module):
-    """Writes its halves into a tensor of its own, which cannot be vectorised."""
+    """Writes its halves into a tensor of its own, which cannot be vectorized."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def _dense(width: int, *between: nn.Module) -> list[nn.Module]:
 
 
 ODD: dict[str, Callable[[int], nn.Module]] = {
-    "cannot be vectorised": lambda width: Net(FillsInPlace(width)),
+    "cannot be vectorized": lambda width: Net(FillsInPlace(width)),
     "branch on data": lambda width: Net(Branches(width)),
     "batch norm": lambda width: Net(*_dense(width, nn.BatchNorm1d(width))),
     "batch norm without statistics": lambda width: Net(

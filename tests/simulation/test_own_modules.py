@@ -16,8 +16,8 @@ import kfl
 from kfl.core.errors import KflError, StoppedError
 from kfl.data import LocalData
 from kfl.engine import RoundKey
-from kfl.engine.base import Plan
-from kfl.engine.sequential import batches
+from kfl.engine.descent import batches
+from kfl.engine.plan import Plan
 from kfl.export import load_model
 from kfl.runner import RunOptions, run_world
 from kfl.simulation import build_world
@@ -47,7 +47,7 @@ def modules(what):
 
 def run(experiment, folder=None, stacked=False, models=None, **options):
     """A whole run, on the engine of a GPU where `stacked`: a plan of such a run is followed on a CPU too."""
-    plan = Plan(paths=("stacked",) * (1 if models is None else experiment.devices)) if stacked else None
+    plan = Plan.read({"paths": ("stacked",) * (1 if models is None else experiment.devices)}) if stacked else None
     world = build_world(experiment, dataset=data(), models=models, plan=plan)
     return run_world(world, folder, RunOptions(checkpoint_s=0.0, **options))
 
@@ -79,7 +79,7 @@ def test_networks_by_name_in_mini_batches_resume_bit_for_bit(stacked, tmp_path):
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(240, 2, 24, generator=draw), torch.arange(240) % 4
     dataset = kfl.Dataset.from_arrays((x + y[:, None, None]).numpy(), y.numpy())
-    plan = Plan(paths=("stacked",) * 3) if stacked else None
+    plan = Plan.read({"paths": ("stacked",) * 3}) if stacked else None
 
     def play(folder, **options):
         world = build_world(experiment, dataset=dataset, plan=plan)
@@ -123,7 +123,7 @@ def test_running_statistics_are_averaged_as_weights_are(stacked):
     algorithm = kfl.FedAvg(local_steps=2, batch_size=16)
     experiment = replace(SMALL, rounds=1, split="dirichlet", algorithm=algorithm, **by_name)
     seen = []
-    plan = Plan(paths=("stacked",)) if stacked else None
+    plan = Plan.read({"paths": ("stacked",)}) if stacked else None
     world = build_world(experiment, dataset=data(), plan=plan)
     engine, key = world.engine, RoundKey(0, 0)
     start = algorithm.server_init(engine, 0)

@@ -14,7 +14,7 @@ import kfl
 from kfl.core.arrays import read_npz
 from kfl.core.errors import KflError, RunFolderError, StoppedError
 from kfl.core.files import only_one
-from kfl.engine.base import Plan
+from kfl.engine.plan import Plan
 from kfl.experiment.faults import Faults
 from kfl.runfolder import Checkpoints
 from kfl.runfolder._checkpoint import _pack_rest, _unpack_rest
@@ -331,7 +331,7 @@ def test_rows_are_written_as_safetensors_of_any_type_and_shape(tmp_path):
 
 def test_a_folder_of_an_older_version_with_seeds_in_one_batch_is_resumed(data, tmp_path):
     """Its plan says how many seeds shared a batch, and may be stacked on a CPU."""
-    plan = Plan(paths=("stacked", "stacked"))
+    plan = Plan.read({"paths": ("stacked", "stacked")})
     whole = run_world(build_world(SMALL, dataset=data, plan=plan), tmp_path / "whole")
     with pytest.raises(CrashError):
         options = RunOptions(checkpoint_s=0, on_round=crash_at(5))

@@ -10,7 +10,7 @@ from torch import nn
 
 import kfl
 from kfl.core.errors import ConfigError, DataError, KflError, ModelError, RunFolderError
-from kfl.engine.sequential import SequentialEngine
+from kfl.engine.autograd import AutogradEngine
 from kfl.simulation import build_world
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
@@ -108,7 +108,7 @@ def test_testing_less_often_changes_nothing_else(data, every):
         assert replace(one, accuracy=None) == replace(other, accuracy=None)
 
 
-class Watched(SequentialEngine):
+class Watched(AutogradEngine):
     """An engine that writes down whose models it was asked to test."""
 
     def __init__(self, world):

@@ -401,7 +401,7 @@ def worker_count(workers: int | None, device: str) -> int:
     if workers is not None:
         return workers
     if device != "cpu":
-        from kfl.engine.factory import check_device
+        from kfl.engine.plan import check_device
 
         if check_device(device) == "cuda":
             return 1

@@ -2,7 +2,7 @@
 
 An operation that PyTorch shares out over threads ends when its last thread has finished. On a busy machine that thread
 waits for a core, and the others spin meanwhile. On two cores at a load of 5 to 9, training steps and passes of small
-networks took 8 to 66 times the processor time with two threads that they took with one (see `benchmarks/busy.py`).
+networks took 8 to 66 times the processor time with two threads that they took with one.
 Small networks are therefore computed with one thread each, several of them side by side (`kfl.engine.workers`), and so
 is everything else that a simulation does itself.
 """

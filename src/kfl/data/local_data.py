@@ -43,12 +43,21 @@ class LocalData:
         `out` is float32 and has the shape of the inputs, in any order in memory; `stored` has that shape too and
         the type in which samples are stored, and takes them as they are.
         """
+        import torch
+
         data = self.dataset
         indices = self.indices(device, split)
         source = data.train_x if split == "train" else data.test_x
         # With "clip" NumPy writes straight into `out`; indices were checked when the data was split.
         np.take(source, indices, axis=0, out=stored.numpy(), mode="clip")
-        data.scale_(out.copy_(stored))
+        out.copy_(stored)
+        if data.scale != 1.0:
+            out.mul_(data.scale)
+        channel = (-1, *[1] * (len(data.input_shape) - 1))
+        if data.mean is not None:
+            out.sub_(torch.tensor(data.mean).reshape(channel))
+        if data.std is not None:
+            out.div_(torch.tensor(data.std).reshape(channel))
 
     def byte_table(self) -> Tensor | None:
         """The number each of the 256 bytes stands for in each channel, float32.

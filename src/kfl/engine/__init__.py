@@ -1,7 +1,7 @@
 """Many devices' models, trained, read and evaluated behind one small interface."""
 
 from kfl.data import LocalData
-from kfl.engine.base import DeviceProfile, Engine, RoundKey, SecretKey, Sgd
+from kfl.engine.base import ClassStatistics, DeviceProfile, Engine, RoundKey, SecretKey, Sgd
 from kfl.engine.objectives import (
     Distillation,
     FeatureTargets,
@@ -11,8 +11,10 @@ from kfl.engine.objectives import (
     Objective,
     Supervised,
 )
+from kfl.engine.plan import Plan, check_device, make_engine
 
 __all__ = [
+    "ClassStatistics",
     "DeviceProfile",
     "Distillation",
     "Engine",
@@ -22,8 +24,11 @@ __all__ = [
     "Matryoshka",
     "Mixture",
     "Objective",
+    "Plan",
     "RoundKey",
     "SecretKey",
     "Sgd",
     "Supervised",
+    "check_device",
+    "make_engine",
 ]

@@ -1,29 +1,27 @@
-"""What algorithms ask of a machine: train, read features, evaluate a set of devices.
+"""Interface between algorithms and processors: train, read and evaluate a set of devices.
 
 An algorithm decides *what* (devices, loss, number of steps), an engine *how*. The interface does not reveal whether
 devices are trained one after another or as one batch, on a CPU or on a GPU, so an algorithm is written once and runs
 in a simulator of thousands of devices as in one process on one device.
 
-How an engine executes is a plan, made once, kept in the run folder and used again when a run is resumed. The same plan
-on the same machine gives the same numbers bit for bit. Different plans agree to a tolerance. Nothing here imports
-PyTorch.
+How an engine executes is a plan (`kfl.engine.plan`). Nothing here imports PyTorch.
 """
 
 from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from kfl.core.config import Table, from_table, to_table
 from kfl.core.randomness import torch_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.engine.objectives import Objective
+    from kfl.engine.plan import Plan
     from kfl.models import ModelProfile, SharedLayers, State
 
 
@@ -57,8 +55,8 @@ class RoundKey:
         return torch_seed(self.seed, name, self.round, device, *address)
 
     def secret_seed(self, purpose: str, device: int) -> int:
-        """Seed of a draw that nobody else may repeat, such as privacy noise: on a real device (`SecretKey`) one of its
-        own. In a simulation, where nothing is secret, the same as any other."""
+        """Seed of a draw that no other party may repeat, such as privacy noise: on a real device (`SecretKey`) one of
+        its own. In a simulation, where nothing is secret, the same as any other."""
         return self.torch_seed(purpose, device)
 
 
@@ -84,52 +82,48 @@ class DeviceProfile:
     """The layers that the models of all devices have in the same shape; None where that is not known."""
 
 
-Precision = Literal["float32", "tf32", "bf16", "float64"]
-Outputs = Literal["features", "logits"]
-"""What is read from a model: what its body says of a sample, or its head."""
-Path = Literal["mlp", "cnn", "plain", "worker", "stacked"]
+Outputs = Literal["inputs", "features", "logits"]
+"""What class statistics are taken of: the samples themselves, or what a model's body or head says of them."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How an engine executes.
+@dataclass(frozen=True, eq=False)
+class ClassStatistics:
+    """Counts and means of each class on each device, and the scatter around them; or those of one device."""
 
-    >>> plan = Plan(paths=("mlp", "plain"), workers=2)
-    >>> Plan.read(plan.table()) == plan
-    True
-    """
+    means: Tensor
+    """(devices, classes, size), zero where a device has no sample of the class."""
+    counts: Tensor
+    """(devices, classes), integers."""
+    scatter: Tensor | None = None
+    """Σ (x − μ_y)(x − μ_y)ᵀ over all samples of a device, (devices, size, size) in float64; None unless asked for."""
 
-    device: Literal["cpu", "cuda"] = "cpu"
-    precision: Precision = "float32"
-    """Type of the numbers. tf32 is a GPU's and means float32 on a CPU; with bf16 only products are shortened."""
-    workers: int = 1
-    """Devices trained side by side on the CPU, each by one thread."""
-    gram: bool = True
-    """Whether an MLP's first layer may go through the Gram matrix of the samples where that is less work."""
-    paths: tuple[Path, ...] = ()
-    """For each architecture: mlp or cnn (written out by hand), stacked (many devices in one batch), worker (autograd,
-    one device per core), or plain autograd, one device after another."""
-    otherwise: Literal["plain", "worker"] = "plain"
-    """How mlp and cnn are trained where nothing is written out: mini-batches, objectives of one's own."""
-    compiled: bool = False
-    """Whether workers run convolutions as compiled loops (extra `fast`) where these are faster than PyTorch's."""
+    def cpu(self) -> ClassStatistics:
+        """Return the same in main memory: one copy of each array, which waits for a GPU once."""
+        scatter = None if self.scatter is None else self.scatter.cpu()
+        return ClassStatistics(self.means.cpu(), self.counts.cpu(), scatter)
 
-    def table(self) -> Table:
-        """As plain values, for a file. What older plans did not have is left out where it does nothing."""
-        added = {"otherwise": "plain", "compiled": False}
-        return {name: value for name, value in to_table(self).items() if added.get(name, ()) != value}
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, index: int) -> ClassStatistics:
+        """Those of one device, by its place."""
+        scatter = None if self.scatter is None else self.scatter[index]
+        return ClassStatistics(self.means[index], self.counts[index], scatter)
+
+    def __iter__(self) -> Iterator[ClassStatistics]:
+        return (self[index] for index in range(len(self)))
 
     @staticmethod
-    def read(table: Mapping[str, Any]) -> Plan:
-        """From plain values; a ConfigError names what does not fit.
+    def stacked(devices: Sequence[ClassStatistics]) -> ClassStatistics:
+        """Return those of several devices, at least one, from each one's."""
+        import torch
 
-        A plan of an older version may have `together`, how many seeds shared a batch. It did not change what was
-        computed and is ignored.
-
-        >>> Plan.read({"precision": "bf16", "together": 5}).precision
-        'bf16'
-        """
-        return from_table(Plan, {name: value for name, value in table.items() if name != "together"}, "plan.")
+        scatters = [one.scatter for one in devices if one.scatter is not None]
+        return ClassStatistics(
+            torch.stack([one.means for one in devices]),
+            torch.stack([one.counts for one in devices]),
+            torch.stack(scatters) if scatters else None,
+        )
 
 
 class Engine(ABC):
@@ -173,6 +167,29 @@ class Engine(ABC):
         """Descend the objective on each device's own training data, or on the given (inputs, targets) for all."""
 
     @abstractmethod
+    def class_statistics(
+        self,
+        devices: Sequence[int],
+        states: Sequence[State],
+        of: Outputs = "features",
+        *,
+        scatter: bool = False,
+        clip_norm: float | None = None,
+    ) -> ClassStatistics:
+        """Mean per class over each device's training data, in evaluation mode: equation (4).
+
+        Args:
+            devices: Their numbers.
+            states: Their models; inputs do not depend on them.
+            of: Whether the means are those of the samples, of the features or of the logits.
+            scatter: Whether the centered scatter within the classes is computed too.
+            clip_norm: Euclidean norm to which each sample's vector is scaled down first, so that one sample can move
+                a mean only so far.
+
+        Returns:
+            Counts, means and, where asked for, the scatter of each device.
+        """
+
     def class_means(
         self,
         devices: Sequence[int],
@@ -180,13 +197,9 @@ class Engine(ABC):
         clip_norm: float | None = None,
         of: Outputs = "features",
     ) -> tuple[Tensor, Tensor]:
-        """Mean feature per class over each device's training data, in evaluation mode: equation (4).
-
-        Returns means of shape (devices, classes, features), zero where a device has no sample of the class,
-        and counts of shape (devices, classes). With `clip_norm`, the feature of each sample is first scaled
-        down to at most this Euclidean norm, so that one sample can move a mean only so far. `of` logits, the means
-        are those of the logits: (devices, classes, classes).
-        """
+        """Means and counts alone: `class_statistics` without its names."""
+        found = self.class_statistics(devices, states, of, clip_norm=clip_norm)
+        return found.means, found.counts
 
     @abstractmethod
     def proxy(self) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
 """What is done with one cohort: train it, read its features, test it.
 
-By hand where `kfl._kernels.cuda` has a trainer or a runner for it and by torch.func where not. Either way it goes
-through `GraphRunner`, so that a repeated shape is one CUDA graph: of a whole training by hand, of one step by
-torch.func. There, a cohort is filled up to one of few sizes with devices whose results are dropped, so that few graphs
-serve rounds with any number of devices.
+By the hand-written network where `kfl.engine.cuda` has a trainer or a runner for it and by torch.func where not. Either
+way it goes through `GraphRunner`, so that a repeated shape is one CUDA graph: of a whole training by hand, of one step
+by torch.func. There, a cohort is filled up to one of few sizes with devices whose results are dropped, so that few
+graphs serve rounds with any number of devices.
 """
 
 from __future__ import annotations
@@ -15,32 +15,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kfl._kernels import Descent
-from kfl._kernels.arithmetic import Arithmetic
-from kfl._kernels.cuda import (
+from kfl.data import LocalData
+from kfl.engine.base import ClassStatistics, Outputs, RoundKey, Sgd
+from kfl.engine.cohorts import Family
+from kfl.engine.cuda.closed_form import closed_form
+from kfl.engine.cuda.kernels import CohortKernels, Trainer
+from kfl.engine.descent import batches, batches_per_pass
+from kfl.engine.graphs import GraphRunner, Input
+from kfl.engine.layers import step_seed
+from kfl.engine.objectives import Descent, Objective
+from kfl.engine.precision import Arithmetic
+from kfl.engine.samples import (
     Batch,
-    CohortKernels,
     GivenTable,
-    GraphRunner,
-    Input,
     ResidentTable,
     Rows,
     Split,
-    Stack,
-    StackedConvolution,
     Steps,
     StoredTable,
     Table,
-    Trainer,
     mini_batches,
 )
-from kfl.data import LocalData
-from kfl.engine.base import Outputs, RoundKey, Sgd
-from kfl.engine.cohort import Family
-from kfl.engine.layers import step_seed
-from kfl.engine.objectives import Objective
-from kfl.engine.sequential import batches, batches_per_pass
-from kfl.engine.vectorised import CohortStep, ObjectiveParts, run_vectorised, split_objective
+from kfl.engine.stack import Stack
+from kfl.engine.stacked_convolution import StackedConvolution
+from kfl.engine.vectorized import CohortStep, ObjectiveParts, run_vectorized, split_objective
 from kfl.models import State, tied, with_ties
 
 RESIDENT_SHARE = 0.25
@@ -116,7 +114,7 @@ class CohortWork:
 
     def kind(self, family: Family) -> str:
         """What runs for a family, and why."""
-        if not family.verdict.vectorised:
+        if not family.verdict.vectorized:
             return f"sequential: {family.verdict.reason}"
         return self._kernels.describe(family.network) or "torch.func"
 
@@ -143,7 +141,7 @@ class CohortWork:
         needed = {**stack.inputs(), **{name: self._keep(value) for name, value in tensors.items()}}
         if given is not None:
             needed.update({"given inputs": self._keep(given[0]), "given targets": self._keep(given[1])})
-        trainer = self._kernels.trainer(cohort.family.network, parts.sample.closed_form(), stack.names(), descent)
+        trainer = self._kernels.trainer(cohort.family.network, closed_form(parts.sample), stack.names(), descent)
         self.objectives[type(parts.sample).__name__] = "torch.func" if trainer is None else "by hand"
         work = _Work(cohort, parts, descent, stack, needed, sgd, key, given)
         trained = self._train_stepwise(work) if trainer is None else self._train_by_hand(work, trainer)
@@ -157,7 +155,7 @@ class CohortWork:
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
             batches = _readers(self._source(work, held), held, steps) * passes
             tensors = {path: held[f"tensor {number}"] for number, path in enumerate(paths)}
-            form = work.parts.with_tensors(tensors).closed_form()
+            form = closed_form(work.parts.with_tensors(tensors))
             assert form is not None
             return trainer({name: held[name] for name in stack.names()}, batches, form)
 
@@ -239,17 +237,22 @@ class CohortWork:
 
     # ── Reading ──
 
-    def class_means(self, cohort: Cohort, clip_norm: float | None, of: Outputs = "features") -> tuple[Tensor, Tensor]:
-        """Equation (4) for a cohort: means (devices, classes, features or logits) and counts (devices, classes)."""
+    def class_statistics(
+        self, cohort: Cohort, of: Outputs = "features", *, scatter: bool = False, clip_norm: float | None = None
+    ) -> ClassStatistics:
+        """Equation (4) for a cohort."""
         count, cohort = len(cohort.devices), self._filled_up(cohort)
         stack, steps = self._stack(cohort), self._whole(cohort, "train")
         classes = self._data.dataset.classes
-        needed = {**stack.inputs(), **_step_inputs(steps)}
+        needed = {**({} if of == "inputs" else stack.inputs()), **_step_inputs(steps)}
 
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
             inputs, labels, weights = _readers(self._table("train"), held, steps)[0]()
-            feature, logits = self._run(cohort.family, stack, held, inputs)
-            outputs = feature if of == "features" else logits
+            if of == "inputs":
+                outputs = inputs.flatten(2)
+            else:
+                feature, logits = self._run(cohort.family, stack, held, inputs)
+                outputs = feature if of == "features" else logits
             if clip_norm is not None:
                 outputs = outputs * (clip_norm / outputs.norm(dim=2, keepdim=True)).clamp(max=1)
             member = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
@@ -259,10 +262,18 @@ class CohortWork:
             # The sum of a class is a product with zeros and ones, never rounded beyond the type of the weights.
             with self._arithmetic.products(exact=True):
                 total = torch.bmm(member.to(outputs.dtype).transpose(1, 2), outputs)
-            return {"means": total / counts.clamp(min=1).unsqueeze(-1), "counts": counts}
+            found = {"means": total / counts.clamp(min=1).unsqueeze(-1), "counts": counts}
+            if scatter:
+                exact, belongs = outputs.double(), member.double()
+                centers = torch.bmm(belongs.transpose(1, 2), exact) / counts.clamp(min=1).unsqueeze(-1)
+                # Samples that fill a device up belong to no class: they are no further from it than not at all.
+                apart = (exact - torch.bmm(belongs, centers)) * belongs.sum(2, keepdim=True)
+                found["scatter"] = torch.bmm(apart.transpose(1, 2), apart)
+            return found
 
-        found = self.graphs.run(("means", id(cohort.family), clip_norm, of), needed, body)
-        return found["means"][:count], found["counts"][:count]
+        found = self.graphs.run(("statistics", id(cohort.family), clip_norm, of, scatter), needed, body)
+        taken = {name: value[:count] for name, value in found.items()}
+        return ClassStatistics(taken["means"], taken["counts"], taken.get("scatter"))
 
     def correct(self, cohort: Cohort) -> Tensor:
         """Number of correct predictions of each device on its own test samples."""
@@ -294,7 +305,7 @@ class CohortWork:
         runner = self._kernels.runner(family.network)
         if runner is not None:
             return runner(state, inputs)
-        return run_vectorised(family.template, state, inputs, self._arithmetic, self._convolution)
+        return run_vectorized(family.template, state, inputs, self._arithmetic, self._convolution)
 
     # ── Parts ──
 

@@ -1,32 +1,15 @@
-"""What a device minimises, as a pure function of its parameters.
+"""What a device minimizes, as a pure function of its parameters.
 
-Every objective works as plain autograd. One that also declares its closed form may be run by hand-written passes,
-with equal results. Parameters are a flat dictionary of names, so an algorithm can train more than one model at once
-by giving each a prefix: `personal/body.1.weight`.
+Every objective works as plain autograd, on every engine. Parameters are a flat dictionary of names, so an algorithm can
+train more than one model at once by giving each a prefix: `personal/body.1.weight`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
-
-from kfl._kernels import MIXING, PERSONAL, ClosedForm, Descent, FeatureTargets, LabelLogits
-
-__all__ = [
-    "MIXING",
-    "PERSONAL",
-    "Distillation",
-    "FeatureTargets",
-    "LabelDistillation",
-    "Matryoshka",
-    "Mixture",
-    "Objective",
-    "Supervised",
-    "class_loss",
-    "feature_loss",
-]
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +20,31 @@ if TYPE_CHECKING:
     Forward = Callable[[State, Tensor], tuple[Tensor, Tensor]]
     """(parameters of one model, inputs) → (feature vectors, logits)."""
 
+PERSONAL = "personal/"
+"""Prefix of the parameters of a personal model beside the shared one."""
+MIXING = "mixing"
+"""Name of the mixing weight α of the personal and the shared model."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTargets:
+    """Pulls the feature of each sample of class c towards `targets[c]`: λ ½‖h(x) − Ω_c‖², equation (6)."""
+
+    weight: float
+    """λ."""
+    targets: Tensor
+    """Ω, shape (classes, features); or one per device of the cohort, (devices, classes, features)."""
+    known: Tensor
+    """Bool, shape (classes,) or (devices, classes). Classes without a target have no such loss."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Gradient descent with momentum: the learning rate of each parameter that moves, and the momentum."""
+
+    rates: Mapping[str, float]
+    momentum: float
+
 
 @dataclass(frozen=True, eq=False)
 class Objective(ABC):
@@ -45,6 +53,15 @@ class Objective(ABC):
     outputs_only: ClassVar[bool] = False
     """Whether the loss sees a model through its outputs alone. Then networks of different widths may share a batch:
     units of weight zero change nothing."""
+    single_pass: ClassVar[bool] = False
+    """Whether the loss calls `forward` with the very parameters and inputs that it is given, and looks at neither the
+    inputs nor the parameters of the body itself. Then an engine may train a first dense layer in the space of the
+    samples. A subclass with a loss of its own has to declare it again."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "loss" in vars(cls) and "single_pass" not in vars(cls):
+            cls.single_pass = False
 
     @abstractmethod
     def loss(
@@ -69,13 +86,6 @@ class Objective(ABC):
         """The objective of the device at this index of the cohort; the same for all unless overridden."""
         return self
 
-    def closed_form(self) -> ClosedForm | None:
-        """The loss by its known gradients, for passes written by hand; None where there are none.
-
-        It must agree with `loss`, which a subclass may override: a subclass has none unless it declares its own.
-        """
-        return None
-
     def descent(self, names: Iterable[str], sgd: Sgd) -> Descent:
         """The parameters among these names that move, with their rates."""
         rates = {name: self.rate(name, sgd) for name in names}
@@ -91,6 +101,7 @@ class Supervised(Objective):
     """
 
     outputs_only: ClassVar[bool] = True
+    single_pass: ClassVar[bool] = True
     pull: FeatureTargets | None = None
 
     def loss(
@@ -109,10 +120,6 @@ class Supervised(Objective):
             return self
         own = FeatureTargets(self.pull.weight, self.pull.targets[index], self.pull.known[index])
         return replace(self, pull=own)
-
-    def closed_form(self) -> ClosedForm | None:
-        """Softmax cross-entropy, and the pull."""
-        return ClosedForm(pull=self.pull) if type(self) is Supervised else None
 
 
 def class_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -140,6 +147,7 @@ class Distillation(Objective):
     """
 
     outputs_only: ClassVar[bool] = True
+    single_pass: ClassVar[bool] = True
     temperature: float
 
     def loss(
@@ -158,10 +166,6 @@ class Distillation(Objective):
             divergence = (of_sample * weights).sum()
         return self.temperature**2 * divergence
 
-    def closed_form(self) -> ClosedForm | None:
-        """Softmax cross-entropy with softened targets: the divergence but for what does not depend on the model."""
-        return ClosedForm(logit_targets=True, temperature=self.temperature) if type(self) is Distillation else None
-
 
 @dataclass(frozen=True, eq=False)
 class LabelDistillation(Objective):
@@ -172,6 +176,7 @@ class LabelDistillation(Objective):
     """
 
     outputs_only: ClassVar[bool] = True
+    single_pass: ClassVar[bool] = True
     weight: float
     """λ."""
     targets: Tensor
@@ -190,12 +195,6 @@ class LabelDistillation(Objective):
         distance = -(target_probs * functional.log_softmax(logits, dim=1)).sum(1) * self.known[targets]
         distilled = distance.mean() if weights is None else (distance * weights).sum()
         return class_loss(logits, targets, weights) + self.weight * distilled
-
-    def closed_form(self) -> ClosedForm | None:
-        """Softmax cross-entropy on both targets at once."""
-        if type(self) is not LabelDistillation:
-            return None
-        return ClosedForm(label_logits=LabelLogits(self.weight, self.targets, self.known))
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,10 +235,6 @@ class Mixture(Objective):
         """α stays between 0 and 1."""
         return value.clamp(0.0, 1.0) if name == MIXING else value
 
-    def closed_form(self) -> ClosedForm | None:
-        """Softmax cross-entropy of both models."""
-        return ClosedForm(mixture=True) if type(self) is Mixture else None
-
 
 @dataclass(frozen=True, eq=False)
 class Matryoshka(Objective):
@@ -249,6 +244,7 @@ class Matryoshka(Objective):
     weight.
     """
 
+    single_pass: ClassVar[bool] = True
     small_weight: float
     """Weight of the small head's cross-entropy; the other's is 1."""
 

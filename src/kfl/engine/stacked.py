@@ -1,11 +1,11 @@
-"""Many devices' models as one batch: on a GPU, and for users' own modules on a CPU.
+"""Engine for GPUs: many devices' models as one batch.
 
 Devices of one architecture, or of one up to the widths of hidden layers, form a cohort whose parameters are
 stacked. What runs for a cohort is one of three things:
 
-    fused       networks of known layers and objectives in closed form: every product by hand (`kfl._kernels.cuda`)
+    fused       networks of known layers and objectives in closed form: the hand-written network (`kfl.engine.cuda`)
     torch.func  any other objective or module: `vmap` over stacked parameters
-    sequential  modules that PyTorch cannot vectorise: one device after another, as `SequentialEngine` does
+    sequential  modules that PyTorch cannot vectorize: one device after another, by an `AutogradEngine`
 
 On a GPU the first two are recorded as CUDA graphs, one per shape. Data goes there once, and nothing waits for the
 GPU between the start of a round and the first use of its results. Where a cohort does not fit into memory, it is
@@ -17,23 +17,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from kfl._kernels.arithmetic import Arithmetic
-from kfl._kernels.cuda import Split
 from kfl.core.errors import ConfigError
 from kfl.data import LocalData
-from kfl.engine.base import Outputs, Path, Plan, Precision, RoundKey, Sgd
-from kfl.engine.cohort import Families, Family
+from kfl.engine.autograd import AutogradEngine
+from kfl.engine.base import ClassStatistics, DeviceProfile, Engine, Outputs, RoundKey, Sgd
 from kfl.engine.cohort_work import Cohort, CohortWork
+from kfl.engine.cohorts import Families, Family
+from kfl.engine.descent import batches_per_pass
 from kfl.engine.objectives import Objective
-from kfl.engine.sequential import SequentialEngine, batches_per_pass
-from kfl.engine.vectorised import takes_weights
-from kfl.models import FleetModels, State
+from kfl.engine.plan import Plan, Precision
+from kfl.engine.precision import Arithmetic
+from kfl.engine.samples import Split
+from kfl.engine.vectorized import takes_weights
+from kfl.models import FleetModels, SharedLayers, State
 
 LANES = 4
 """Cohorts that a GPU works on at the same time."""
@@ -60,7 +62,7 @@ class Choices:
     """For each family, the largest cohort that fits into memory, where that was found out."""
 
 
-class StackedEngine(SequentialEngine):
+class StackedEngine(Engine):
     """Trains, reads and evaluates devices as batches.
 
     >>> import numpy as np
@@ -73,7 +75,7 @@ class StackedEngine(SequentialEngine):
     >>> engine = StackedEngine(LocalData(data, split), models, "cpu")
     >>> states = [engine.initial(device, seed=0) for device in range(3)]
     >>> trained = engine.train(range(3), states, Supervised(), Sgd(5, 0.05, 0.05, 0.9), RoundKey(0, 0))
-    >>> engine.class_means(range(3), trained)[0].shape
+    >>> engine.class_statistics(range(3), trained).means.shape
     torch.Size([3, 2, 64])
     """
 
@@ -87,14 +89,17 @@ class StackedEngine(SequentialEngine):
         convolution: str = "auto",
         graphs: bool = True,
         fused: bool = True,
+        plan: Plan | None = None,
     ) -> None:
         """`convolution`, `graphs` and `fused` are for comparisons; the defaults are what is fastest."""
         if device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("device", device, "cpu: PyTorch finds no GPU on this machine")
-        stacked: Path = "stacked"
-        paths = (stacked,) * len(models.builders)
-        plan = Plan(device="cuda" if device == "cuda" else "cpu", precision=precision, paths=paths)
-        super().__init__(data, models, device, precision, plan)
+        self.plan = plan or Plan(device="cuda" if device == "cuda" else "cpu", precision=precision)
+        self.classes, self.features = data.dataset.classes, models.features
+        self._data = data
+        self._where = torch.device(device)
+        self._one = AutogradEngine(data, models, replace(self.plan, compiler=""), device)
+        """For what cannot share a batch, and for what takes no computing."""
         self._arithmetic = Arithmetic(precision, self._where.type)
         self._families = Families(data, models, self._arithmetic, self._where)
         self._work = CohortWork(
@@ -120,6 +125,26 @@ class StackedEngine(SequentialEngine):
         """Bring a message to the processor that computes, without waiting for what it does there."""
         return {name: value.to(self._where, non_blocking=True) for name, value in arrays.items()}
 
+    def profile(self, device: int) -> DeviceProfile:
+        """The sizes of a device's model and data."""
+        return self._one.profile(device)
+
+    def shared(self) -> SharedLayers:
+        """The layers that the models of all devices have in the same shape."""
+        return self._one.shared()
+
+    def initial(self, device: int, seed: int, *, common: bool = False) -> State:
+        """A device's model before its first round."""
+        return self._one.initial(device, seed, common=common)
+
+    def proxy(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the samples that every device holds."""
+        return self._one.proxy()
+
+    def test_samples(self, device: int) -> int:
+        """Number of test samples of a device."""
+        return self._one.test_samples(device)
+
     def train(
         self,
         devices: Sequence[int],
@@ -134,11 +159,11 @@ class StackedEngine(SequentialEngine):
 
         def work(cohort: Cohort, indices: Sequence[int]) -> list[State]:
             own = [objectives[index] for index in indices]
-            trained = self._work.train(cohort, own, sgd, key, data) if cohort.family.verdict.vectorised else None
+            trained = self._work.train(cohort, own, sgd, key, data) if cohort.family.verdict.vectorized else None
             if trained is not None:
                 return trained
             return [
-                self.train_one(device, state, objective, sgd, key, data)
+                self._one.train([device], [state], objective, sgd, key, data)[0]
                 for device, state, objective in zip(cohort.devices, cohort.states, own, strict=True)
             ]
 
@@ -155,46 +180,46 @@ class StackedEngine(SequentialEngine):
         exact = not all(kind.outputs_only for kind in kinds)
         return self._in_cohorts(devices, states, counts, work, apart, exact=exact)
 
-    def class_means(
+    def class_statistics(
         self,
         devices: Sequence[int],
         states: Sequence[State],
-        clip_norm: float | None = None,
         of: Outputs = "features",
-    ) -> tuple[Tensor, Tensor]:
+        *,
+        scatter: bool = False,
+        clip_norm: float | None = None,
+    ) -> ClassStatistics:
         """Equation (4): Ω_{k,c} is the mean of h_k(x) over the device's samples of class c."""
 
-        def work(cohort: Cohort, indices: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-            if cohort.family.verdict.vectorised:
-                means, counts = self._work.class_means(cohort, clip_norm, of)
-            else:
-                means, counts = SequentialEngine.class_means(self, cohort.devices, cohort.states, clip_norm, of)
-            return list(zip(means.unbind(0), counts.unbind(0), strict=True))
+        def work(cohort: Cohort, indices: Sequence[int]) -> list[ClassStatistics]:
+            if cohort.family.verdict.vectorized:
+                return list(self._work.class_statistics(cohort, of, scatter=scatter, clip_norm=clip_norm))
+            own = cohort.devices, cohort.states
+            return list(self._one.class_statistics(*own, of, scatter=scatter, clip_norm=clip_norm))
 
         found = self._read_cohorts(devices, states, "train", work)
         if not found:
-            return self._no_means(of)
-        return torch.stack([means for means, _ in found]), torch.stack([counts for _, counts in found])
+            return self._one.class_statistics([], [], of, scatter=scatter)
+        return ClassStatistics.stacked(found)
 
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:
         """The logits of each model for the same inputs."""
 
         def work(cohort: Cohort, indices: Sequence[int]) -> list[Tensor]:
-            if cohort.family.verdict.vectorised:
+            if cohort.family.verdict.vectorized:
                 return list(self._work.logits(cohort, inputs).unbind(0))
-            return list(SequentialEngine.logits(self, cohort.devices, cohort.states, inputs).unbind(0))
+            return list(self._one.logits(cohort.devices, cohort.states, inputs).unbind(0))
 
         found = self._in_cohorts(devices, states, [1] * len(devices), work, lambda index, family: 0)
-        none = torch.zeros(0, len(inputs), self.classes, dtype=self._number, device=self._where)
-        return torch.stack(found) if found else none
+        return torch.stack(found) if found else self._one.logits([], [], inputs)
 
     def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
         """Number of correct predictions on each device's own test samples."""
 
         def work(cohort: Cohort, indices: Sequence[int]) -> list[Tensor]:
-            if cohort.family.verdict.vectorised:
+            if cohort.family.verdict.vectorized:
                 return list(self._work.correct(cohort).unbind(0))
-            right = SequentialEngine.correct(self, cohort.devices, cohort.states)
+            right = self._one.correct(cohort.devices, cohort.states)
             return list(torch.tensor(right, device=self._where).unbind(0))
 
         tested = [index for index, device in enumerate(devices) if self._data.size(device, "test")]

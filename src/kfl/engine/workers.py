@@ -24,14 +24,19 @@ T = TypeVar("T")
 
 KEPT_BYTES = 256 * 2**20
 """Freed memory that the process keeps for its next use, at most."""
-SHOWN_NAMES = 4
-"""Architectures that one sentence of the log names."""
 
 
 def spread(
     work: Callable[[Item], T], items: Sequence[Item], workers: int, cost: Callable[[Item], float] | None = None
 ) -> list[T]:
-    """`work` on every item, results in the order of the items. With `cost`, the dearest begin first."""
+    """Apply `work` to every item in parallel; results are in the order of the items.
+
+    Args:
+        work: Called without gradients and with one PyTorch thread.
+        items: What it is called with.
+        workers: Number of threads.
+        cost: Where it is given, the most expensive items begin first.
+    """
     with torch_threads(1), torch.no_grad():
         if workers == 1 or len(items) < 2:
             return [work(item) for item in items]
@@ -63,7 +68,7 @@ def keep_memory() -> bool:
 
     Autograd frees and takes the same few megabytes in every step. Memory that went back to the system comes again page
     by page, which took 10 to 18 % of a step of small networks. Where the environment already says how memory is to be
-    kept, and where the C library is another one, nothing is changed. Says whether it was.
+    kept, and where the C library is another one, nothing is changed. Returns whether it was.
     """
     said = any(name in os.environ for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"))
     if said or platform.libc_ver()[0] != "glibc":
@@ -72,13 +77,3 @@ def keep_memory() -> bool:
     library = ctypes.CDLL(None)
     largest = 32 * 2**20  # the most that glibc allows
     return bool(library.mallopt(mmap_threshold, largest) and library.mallopt(trim_threshold, KEPT_BYTES))
-
-
-def few(names: Sequence[str]) -> str:
-    """Names in a sentence, however many there are.
-
-    >>> few(["a", "b", "c", "d", "e", "f"])
-    'a, b, c, d and 2 more'
-    """
-    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return ", ".join(names[:SHOWN_NAMES]) + more

@@ -24,7 +24,7 @@ from kfl.core.config import differences, dump_toml
 from kfl.core.errors import RunFolderError
 from kfl.core.files import LockedError, is_part, jsonable, only_one, write_atomic, write_json, write_json_list
 from kfl.core.parse import parse_toml, read_toml
-from kfl.engine.base import Plan
+from kfl.engine.plan import Plan
 from kfl.experiment import Experiment, identity_fields, in_todays_words
 from kfl.runfolder import _files as files
 from kfl.runfolder._checkpoint import Checkpoints

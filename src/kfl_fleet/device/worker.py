@@ -64,7 +64,7 @@ class Worker:
 
     def _asked(self, values: Mapping[str, Any]) -> Algorithm:
         """The algorithm of a message. From now on the engine trains what it makes of the device's network."""
-        from kfl.engine.factory import make_engine
+        from kfl.engine.plan import make_engine
 
         text = str(values.get("algorithm"))
         if self._known is None or self._known[0] != text:

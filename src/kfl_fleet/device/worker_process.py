@@ -87,7 +87,7 @@ def _warm_up() -> None:
     """Import now what the first message needs; one thread, since devices are small and may share a machine."""
     import torch
 
-    import kfl.engine.factory
+    import kfl.engine.plan
     import kfl.experiment
     import kfl.simulation.fleet  # noqa: F401
 

@@ -129,7 +129,7 @@ def server_engine(experiment: Experiment, profile: Profile) -> Engine:
     """
     from kfl.data import Dataset, Partition
     from kfl.engine import LocalData
-    from kfl.engine.factory import make_engine
+    from kfl.engine.plan import make_engine
 
     shape, classes = profile.input_shape, profile.classes
     models = experiment.algorithm.device_models(_server_models(experiment, profile))

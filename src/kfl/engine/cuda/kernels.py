@@ -1,0 +1,80 @@
+"""The GPU's door: which networks and losses are written out by hand for a cohort, and the work itself.
+
+It runs on a CPU too, where `kfl.engine.autograd` is faster; tests use it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from kfl.engine.cuda.closed_form import ClosedForm, mixture_names
+from kfl.engine.cuda.convolutions import Convolutions, choose_convolutions
+from kfl.engine.cuda.mixture import train_cohort_mixture
+from kfl.engine.cuda.network import CohortNetwork, run_cohort, train_cohort
+from kfl.engine.objectives import MIXING, Descent
+from kfl.engine.precision import Arithmetic
+from kfl.engine.samples import Batch
+from kfl.models import Convolution, Network, State
+
+Trainer = Callable[[State, Sequence[Callable[[], Batch]], ClosedForm], State]
+"""(stacked state, how to read the batch of each step, loss) → trained stacked state."""
+Runner = Callable[[State, Tensor], tuple[Tensor, Tensor]]
+"""(stacked state, inputs with one row per device) → (features, logits)."""
+
+
+class CohortKernels:
+    """Hand-written passes for the cohorts of an engine, on one processor."""
+
+    def __init__(self, arithmetic: Arithmetic, where: torch.device, *, convolution: str, enabled: bool) -> None:
+        """`convolution` is one of `kfl.engine.cuda.convolutions.WAYS`; not `enabled`: every answer is None."""
+        self._arithmetic = arithmetic
+        self._where = where
+        self._way = convolution
+        self._enabled = enabled
+        self._convolutions: dict[tuple[Convolution, ...], Convolutions] = {}
+
+    def trainer(
+        self, network: Network | None, form: ClosedForm | None, names: Collection[str], descent: Descent
+    ) -> Trainer | None:
+        """How a cohort is trained by hand; None: by the general path.
+
+        `names` are the entries of the states that are trained. The loss that is then given to the trainer has the form
+        of this one, with tensors of its own.
+        """
+        if network is None or form is None or not self._enabled:
+            return None
+        names, own = set(names), set(network.parameters)
+        # A parameter that does not move is no part of the mixture.
+        if form.mixture and not (names == mixture_names(own) and names - {MIXING} <= descent.rates.keys()):
+            return None
+        if not form.mixture and names != own:
+            return None
+        work = train_cohort_mixture if form.mixture else train_cohort
+        passes = self._passes(network)
+        return lambda state, steps, form: work(passes, state, steps, form, descent)
+
+    def runner(self, network: Network | None) -> Runner | None:
+        """How features and logits of a cohort are computed by hand; None: by the general path."""
+        if network is None or not self._enabled:
+            return None
+        passes = self._passes(network)
+        return lambda state, inputs: run_cohort(passes, state, inputs)
+
+    def describe(self, network: Network | None) -> str | None:
+        """What runs for a network, and why; None: the general path."""
+        if network is None or not self._enabled:
+            return None
+        way = self._passes(network).convolutions
+        return "fused" if way is None else f"fused, convolutions by {way.name}: {way.reason}"
+
+    def _passes(self, network: Network) -> CohortNetwork:
+        return CohortNetwork(network, self._arithmetic, self._ways(network.convolutions))
+
+    def _ways(self, layers: tuple[Convolution, ...]) -> Convolutions | None:
+        """How the convolutions of a network are done, decided when they are first needed; None without any."""
+        if layers and layers not in self._convolutions:
+            self._convolutions[layers] = choose_convolutions(self._way, layers, self._arithmetic, self._where)
+        return self._convolutions.get(layers)
