@@ -359,7 +359,7 @@ class Faults:
 
     def revoked(self) -> tuple[str, int]:
         old, done = self.table.node(2), self.table.kept_round(2)
-        self.fleet.flwr("supernode", "unregister", old, "fleet")
+        self.fleet.control("supernode", "unregister", old, "fleet")
         start = len(self.table.logs)
         self.table.until(lambda log: 2 not in log.devices)
         self.fleet._restarted["device-2"] = time.monotonic() + 3600
