@@ -1,4 +1,4 @@
-"""One policy for everything that is tried again: pauses that grow, differ between devices, and end."""
+"""One clock for everything that waits, and one policy for what is tried again: pauses that grow, differ, and end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time that passes: the machine's, or in tests one that does not make them wait."""
+
+    now: Callable[[], float] = time.monotonic
+    """Seconds since some moment."""
+    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True)
@@ -34,24 +43,22 @@ class Retry:
     def pauses(
         self,
         until: float = inf,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Clock = Clock(),  # noqa: B008  # frozen
     ) -> Iterator[int]:
         """Yield the number of each attempt, from 0, and sleep between two of them; end at the time `until`.
 
         The first attempt is always made. A pause that would end after `until` is cut there, and one more attempt made.
 
         >>> moments, slept = iter((0.0, 2.0, 3.0)), []
-        >>> list(Retry(2.0).pauses(3.0, clock=lambda: next(moments), sleep=slept.append)), slept
+        >>> list(Retry(2.0).pauses(3.0, Clock(lambda: next(moments), slept.append))), slept
         ([0, 1, 2], [2.0, 1.0])
         """
         for attempt, length_s in enumerate(self.lengths()):
             yield attempt
-            left_s = until - clock()
+            left_s = until - clock.now()
             if left_s <= 0:
                 return
-            sleep(min(length_s * random.uniform(1 - self.jitter, 1 + self.jitter), left_s))
+            clock.sleep(min(length_s * random.uniform(1 - self.jitter, 1 + self.jitter), left_s))
 
 
-__all__ = ["Retry"]
+__all__ = ["Clock", "Retry"]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kfl_fleet.retry import Retry
+from kfl_fleet.retry import Clock, Retry
 from kfl_fleet.stopping import SIGNALS, StopRequested, stopping_on_signals
 
 
@@ -58,9 +58,10 @@ def test_retry_grows_to_its_limit_and_ends_at_its_time():
         slept.append(seconds)
         now[0] += seconds
 
-    attempts = list(Retry(1.0, factor=3.0, most_s=5.0).pauses(12.0, clock=lambda: now[0], sleep=sleep))
+    clock = Clock(lambda: now[0], sleep)
+    attempts = list(Retry(1.0, factor=3.0, most_s=5.0).pauses(12.0, clock))
     assert slept == [1.0, 3.0, 5.0, 3.0] and attempts == [0, 1, 2, 3, 4]
     slept.clear()
-    assert list(Retry(1.0).pauses(0.0, clock=lambda: now[0], sleep=sleep)) == [0] and not slept
-    jittered = Retry(1.0, jitter=0.5).pauses(now[0] + 20.0, clock=lambda: now[0], sleep=sleep)
+    assert list(Retry(1.0).pauses(0.0, clock)) == [0] and not slept
+    jittered = Retry(1.0, jitter=0.5).pauses(now[0] + 20.0, clock)
     assert len(list(jittered)) > 10 and len({*slept}) > 5 and all(0.5 <= pause <= 1.5 for pause in slept[:-1])

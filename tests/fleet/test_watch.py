@@ -65,7 +65,7 @@ def twist(device, asked, reply):
 def make_server(grid, config, folder):
     target = RunFolder(folder)
     target.prepare(config.experiment)
-    return FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+    return FleetServer(config, target, Courier(grid, config.fleet.poll_s, grid.clock))
 
 
 def samples_of(metrics):
