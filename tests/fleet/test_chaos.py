@@ -1,4 +1,4 @@
-"""What `studies.fleet_chaos` found, each as small as it can be: moments at which a server or a message may be lost."""
+"""What `studies.fleet.chaos` found, each as small as it can be: moments at which a server or a message may be lost."""
 
 import pytest
 

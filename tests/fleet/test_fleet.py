@@ -1,7 +1,7 @@
 """Whole fleets of real processes on 127.0.0.1: TLS, authenticated devices, a database, process isolation.
 
 Each test starts a dozen processes, so there are few of them and all are in this file. What takes longer (devices killed
-in mid-round, the SuperLink killed, keys revoked and replaced, disks, clocks) is in studies/fleet_faults.py.
+in mid-round, the SuperLink killed, keys revoked and replaced, disks, clocks) is in studies/fleet/every_fault.py.
 """
 
 import json
