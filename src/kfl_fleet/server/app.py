@@ -35,7 +35,7 @@ from kfl_fleet.server.fleet import FlowerFleet
 from kfl_fleet.server.messaging import Courier
 from kfl_fleet.server.metrics import Metrics, round_sentence
 from kfl_fleet.server.roster import Roster
-from kfl_fleet.server.status import problems
+from kfl_fleet.server.tally import problems
 from kfl_fleet.settings import ServerConfig
 
 app = ServerApp()
