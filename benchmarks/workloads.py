@@ -5,6 +5,7 @@
     sensor    9 channels × 128 time steps, 6 classes, the 1-D network in widths 32 and 64; two epochs of batches of 50
     resnet    3×32×32, 10 classes, ResNet-8 in widths 8 and 16; two epochs of batches of 50
     four      the same images, four architectures: resnet8-8, resnet8-16, mobilenet-16, cnn-128
+    cnn       the same images, the paper's CNN; two epochs of batches of 50
 
 MNIST and CIFAR-10 are read where they are installed (`kfl data`); otherwise images of the same sizes are generated, as
 the data of the other workloads is. Generated data follows from a seed and can be learned.
@@ -99,6 +100,7 @@ WORKLOADS = {
         Workload("sensor", (9, 128), 6, "sensor-32,sensor-64"),
         Workload("resnet", IMAGES, 10, "resnet8-8,resnet8-16"),
         Workload("four", IMAGES, 10, "resnet8-8,resnet8-16,mobilenet-16,cnn-128"),
+        Workload("cnn", IMAGES, 10, "cnn-128"),
     )
 }
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from kfl.core.units import dbm_to_watt
-from kfl.scheduling import AllocationProblem, allocate, read_problem
+from kfl.scheduling import Uplink, allocate, read_problem
 from kfl.wireless import transmit_power
 
 
@@ -26,17 +26,15 @@ def main(path: Path, result: Path | None = None) -> None:
     upload_time_s = cell.deadline_s - cell.compute_time_s
     noise_w_per_hz = dbm_to_watt(cell.noise_dbm_per_hz)
     gain = cell.gain[0]  # the file's first round
-    best = allocate(
-        AllocationProblem(
-            bandwidth_hz=cell.bandwidth_hz,
-            noise_w_per_hz=noise_w_per_hz,
-            gain=gain,
-            payload_bits=cell.payload_bits,
-            upload_time_s=upload_time_s,
-            max_power_w=cell.max_power_w,
-            weight=np.ones(cell.size),  # every joule counts the same
-        )
+    band = Uplink(
+        bandwidth_hz=cell.bandwidth_hz,
+        noise_w_per_hz=noise_w_per_hz,
+        gain=gain,
+        payload_bits=cell.payload_bits,
+        time_s=upload_time_s,
+        max_power_w=cell.max_power_w,
     )
+    best = allocate(band)  # every joule counts the same
     if not best.feasible:
         sys.exit(str(best.status))
     print("device      share     power_w    energy_j")

@@ -132,10 +132,10 @@ def _panel(axes: Axes, panel: Panel, ends: tuple[float, float]) -> None:
     for curve in reversed(panel.curves):  # the first on top
         style = panel.styles[curve.name]
         x, mean, deviation = curve.drawn(low, end)
-        axes.fill_between(x, mean - deviation, mean + deviation, color=style.colour, alpha=0.13, linewidth=0)
+        axes.fill_between(x, mean - deviation, mean + deviation, color=style.color, alpha=0.13, linewidth=0)
         marker = "o" if len(x) == 1 else ""  # a run that used up its energy before its second evaluation
         axes.plot(
-            x, mean, color=style.colour, linestyle=style.dashes, linewidth=style.width, marker=marker, markersize=4
+            x, mean, color=style.color, linestyle=style.dashes, linewidth=style.width, marker=marker, markersize=4
         )
     axes.set_title(for_plot(panel.title, LONGEST_TITLE), loc="left")
     axes.set_xlabel("round" if panel.across == "rounds" else LABELS[panel.across][0])
@@ -157,11 +157,11 @@ def _names(axes: Axes, panel: Panel, end: float) -> None:
     for curve in panel.curves:
         if not curve.flat and curve.x[-1] < end:  # a line that ends early is led to its name
             y = low + wanted[curve.name] * (high - low)
-            colour = panel.styles[curve.name].colour
+            colour = panel.styles[curve.name].color
             axes.plot([curve.x[-1], end], [y, y], color=colour, linewidth=0.6, linestyle=":")
     lead = {"arrowstyle": "-", "linewidth": 0.6, "linestyle": ":", "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
     for name, height in _below_the_title(spread_out(wanted, NAME_GAP)).items():
-        colour = panel.styles[name].colour
+        colour = panel.styles[name].color
         last = next(float(curve.mean[-1]) for curve in panel.curves if curve.name == name)
         axes.annotate(
             f"{for_plot(name)} {_signed(last)}" if panel.minus else for_plot(name),

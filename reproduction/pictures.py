@@ -125,6 +125,6 @@ def _differences(panel: Panel, store: Store, scale: Scale) -> Differences:
     gaps = [gap(store, scale, ours.key, rival.key) for rival in rivals]
     return Differences(
         title=panel.title,
-        rivals=[(rival.label, style_of(rival.style).colour) for rival in rivals],
+        rivals=[(rival.label, style_of(rival.style).color) for rival in rivals],
         found=[None if found is None else (found.mean, found.low, found.high) for found in gaps],
     )

@@ -59,4 +59,4 @@ def colour_of(label: str) -> str:
     if label in COLOURS:
         return COLOURS[label]
     algorithm = LABELS.get(label)
-    return style_of(label if algorithm is None else algorithm.name).colour
+    return style_of(label if algorithm is None else algorithm.name).color

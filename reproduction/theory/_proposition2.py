@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
-from kfl.experiment.traces import can_be_asked
+from kfl.experiment.availability import can_be_asked
 from kfl.scheduling import Observation, round_energy, serve
 from reproduction.theory._bound import schedule_of
 from reproduction.theory._energy import EnergyAccount, EnergyBound, energy_account, proposition2_energy

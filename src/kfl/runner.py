@@ -41,7 +41,7 @@ from kfl.simulation.summary import device_records, summarise
 from kfl.simulation.world import World, build_world
 
 if TYPE_CHECKING:
-    from kfl.data.given import Data
+    from kfl.data.dataset import Data
     from kfl.models import Models
 
 WATCHED = 5

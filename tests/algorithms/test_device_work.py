@@ -15,6 +15,7 @@ from kfl.algorithms.weights import part_of
 from kfl.core.errors import ConfigError, ModelError
 from kfl.engine import LocalData, RoundKey, Sgd, Supervised
 from kfl.engine.autograd import AutogradEngine
+from kfl.engine.base import ClassStatistics
 from kfl.engine.plan import Plan
 from kfl.models import SplitModel, fleet_from_modules
 
@@ -42,9 +43,9 @@ def test_self_knowledge_remembers_its_own_means(toy, play):
     start = algorithm.device_init(toy.engine, 0, toy.seed)
     assert not start["own/known"].any()
     state = play(algorithm, toy, [[0]]).devices[0]
-    means, counts = toy.engine.class_means([0], [algorithm.predictor({}, state)])
-    assert torch.equal(state["own/knowledge"], means[0])
-    assert torch.equal(state["own/known"], counts[0] > 0)
+    (own,) = toy.engine.class_statistics([0], [algorithm.predictor({}, state)])
+    assert torch.equal(state["own/knowledge"], own.means)
+    assert torch.equal(state["own/known"], own.counts > 0)
 
 
 def test_fedrep_gives_each_part_as_many_steps_as_the_others_take_or_what_is_asked_for():
@@ -102,7 +103,8 @@ def test_a_single_sample_of_a_class_is_sent_and_remembered(toy, play):
 def test_a_single_bit_carries_the_least_and_the_largest_value_of_the_classes_that_are_held():
     """One sample is enough to hold a class, and a class that is not held has no say in the range."""
     means = torch.tensor([[2.0, 3.0], [0.0, 0.0], [5.0, 2.5]])
-    rough = [Kfl(bits_per_value=1).protect(k, means, torch.tensor([1, 0, 3]), RoundKey(7, 0)) for k in range(20)]
+    own = ClassStatistics(means, torch.tensor([1, 0, 3]))
+    rough = [Kfl(bits_per_value=1).protect(k, own, RoundKey(7, 0)) for k in range(20)]
     found = torch.stack([upload.arrays["means"] for upload in rough])
     assert not found[:, 1].any()
     assert set(found[:, [0, 2]].flatten().tolist()) == {2.0, 5.0}

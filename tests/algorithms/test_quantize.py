@@ -23,6 +23,7 @@ from kfl.algorithms.quantize import (
 from kfl.algorithms.uploads import message_bits
 from kfl.core.errors import ConfigError
 from kfl.engine import RoundKey
+from kfl.engine.base import ClassStatistics
 
 numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 
@@ -99,7 +100,7 @@ def test_draws_have_names(toy):
     means, counts = torch.rand(4, 5), torch.ones(4)
 
     def sent(number) -> Upload:
-        return algorithm.protect(3, means, counts, RoundKey(0, number))
+        return algorithm.protect(3, ClassStatistics(means, counts), RoundKey(0, number))
 
     assert torch.equal(sent(1).arrays["means"], sent(1).arrays["means"])
     assert not torch.equal(sent(1).arrays["means"], sent(2).arrays["means"])

@@ -54,7 +54,7 @@ def test_what_is_written_is_what_is_read(config):
         ({"count": True}, ["count", "whole number"]),
         ({"flag": 1}, ["flag", "true or false"]),
         ({"kind": "z"}, ["kind", "'z'", "x, y"]),
-        ({"many": 3}, ["many", "a list"]),
+        ({"many": "x"}, ["many", "a list"]),
         ({"many": ["a"]}, ["many[0]", "a number"]),
         ({"inner": {"rte": 1}}, ["inner.rte", "rate"]),
         ({"inner": 3}, ["inner", "table"]),

@@ -10,7 +10,7 @@ from benchmarks.loop import LoopRun
 from benchmarks.rounds import EngineRun
 from kfl.algorithms import Kfl
 from kfl.data import Dataset, LocalData, Partition
-from kfl.engine import Engine
+from kfl.engine import Engine, RoundKey, Supervised
 from kfl.engine.cohorts import structure
 from kfl.engine.plan import make_engine, make_plan
 from kfl.engine.stacked import StackedEngine
@@ -126,6 +126,25 @@ def test_odd_modules_learn_what_the_loop_learns(what, kind):
 def test_odd_modules_in_float64(what, kind):
     data, models = local_data((5,)), odd_fleet(what)
     agree(engine_of(kind, data, models, "float64"), data, models, 1e-7)
+
+
+@pytest.mark.parametrize("what", [*ODD, *NETWORKS])
+def test_bf16_is_near_float32_for_any_module(what):
+    if what in ODD:
+        data, models = local_data((5,)), odd_fleet(what)
+    else:
+        shape, widths = NETWORKS[what]
+        data, models = local_data(shape), fleet_from_name(what, widths, DEVICES, shape, CLASSES, seed=3)
+    exact, short = engine_of("cpu", data, models), engine_of("cpu", data, models, "bf16")
+    states = [exact.initial(device, 0) for device in range(DEVICES)]
+    sgd = ALGORITHM.sgd()
+    one, other = (e.train(range(DEVICES), states, Supervised(), sgd, RoundKey(0, 0)) for e in (exact, short))
+    for before, mine, theirs in zip(states, one, other, strict=True):
+        weights = [name for name in mine if mine[name].is_floating_point() and "running" not in name]
+        moved = sum(float((mine[name] - before[name]).square().sum()) for name in weights) ** 0.5
+        apart = sum(float((mine[name] - theirs[name]).square().sum()) for name in weights) ** 0.5
+        assert 0 < apart < (0.5 if what not in NETWORKS or what in STEADY else 2.0) * moved
+    assert len(short.correct(range(DEVICES), other)) == DEVICES
 
 
 @pytest.mark.parametrize("kind", ENGINES)

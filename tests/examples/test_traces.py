@@ -12,7 +12,7 @@ import pytest
 
 from kfl.core.units import dbm_to_watt
 from kfl.experiment import Experiment
-from kfl.experiment.traces import AVAILABLE, open_traces
+from kfl.experiment.availability import AVAILABLE, open_traces
 from kfl.wireless import Cell, CellConfig, GainTrace, HarvestTrace, uplink_rate
 from kfl.wireless.trace import open_trace
 

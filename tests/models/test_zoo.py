@@ -72,6 +72,7 @@ def test_a_transformer_sees_every_pixel_and_every_place():
         ("sensor", (9, 20), 32, ["27 time steps", "(9, 20)"]),
         ("transformer", (784,), 64, ["images", "series", "(784,)"]),
         ("transformer", (3, 32, 32), 30, ["multiple of 4", "30"]),
+        ("linear", (3, 32, 32), 8, ["width must be 1", "8"]),
     ],
 )
 def test_an_input_or_a_width_that_does_not_fit_is_named(name, shape, width, words):

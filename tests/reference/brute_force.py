@@ -1,6 +1,6 @@
 """Rounds small enough to try all 2^K sets of devices, and what a scheduler loses against the best of them.
 
-The optimum is the best of all sets, each with the shares that `share_band` finds for the true queues. A band is
+The optimum is the best of all sets, each with the shares that `solve_shares` finds for the true queues. A band is
 called scarce when the optimum leaves out a device that would be worth its energy if it had the band to itself.
 """
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kfl.core.randomness import stream
 from kfl.scheduling import Observation, Scheduler, SchedulerState, Uplink, reachable
-from kfl.scheduling.allocation import share_band
+from kfl.scheduling.allocation import solve_shares
 from tests.reference.uplinks import device_uplink, flat
 
 V = 0.01
@@ -119,7 +119,7 @@ def _all_sets(state: SchedulerState, observation: Observation) -> tuple[NDArray[
         time_s=np.where(sets, uplink.time_s, 1.0 + fastest_s),
     )
     queues = np.broadcast_to(state.queue_j, sets.shape)
-    solved = share_band(batch, np.where(sets, queues, 0.0), np.where(sets, floor, 0.0))
+    solved = solve_shares(batch, np.where(sets, queues, 0.0), np.where(sets, floor, 0.0))
     worth = V * observation.samples - state.queue_j * observation.base_energy_j
     return sets, np.where(solved.feasible, solved.objective, np.inf) - sets @ worth
 

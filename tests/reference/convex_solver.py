@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.randomness import stream
-from kfl.scheduling.allocation import AllocationProblem, allocate
 from kfl.scheduling.curve import UploadCurve
+from tests.reference.uplinks import SharingProblem
 
 NOISE_W_PER_HZ = 4e-21
 _RESCALINGS = 12
 FloatArray = NDArray[np.float64]
 
 
-def random_problem(rng: np.random.Generator) -> AllocationProblem:
+def random_problem(rng: np.random.Generator) -> SharingProblem:
     """1–100 devices, 10 kHz–100 MHz, 5 kbit–20 Mbit, queues 0–1e4, gains over 8 decades."""
     devices = int(np.exp(rng.uniform(0.0, np.log(101.0))))
     bandwidth = 10.0 ** rng.uniform(4.0, 8.0)
@@ -34,7 +34,7 @@ def random_problem(rng: np.random.Generator) -> AllocationProblem:
     payload = np.clip(10.0 ** rng.normal(center, rng.choice([0.0, 0.5]), devices), 5e3, 2e7)
     gain = 10.0 ** rng.uniform(-14.0, -6.0, devices)
     queue = np.where(rng.random(devices) < rng.choice([0.0, 0.3]), 0.0, 10.0 ** rng.uniform(-4.0, 4.0, devices))
-    return AllocationProblem(
+    return SharingProblem(
         bandwidth_hz=bandwidth,
         noise_w_per_hz=NOISE_W_PER_HZ,
         gain=gain,
@@ -45,18 +45,18 @@ def random_problem(rng: np.random.Generator) -> AllocationProblem:
     )
 
 
-def instances(count: int, seed: int) -> list[AllocationProblem]:
+def instances(count: int, seed: int) -> list[SharingProblem]:
     """Mostly feasible instances: an infeasible draw is kept only one time in twenty."""
-    found: list[AllocationProblem] = []
+    found: list[SharingProblem] = []
     rng = stream(seed, "allocation-benchmark")
     while len(found) < count:
         problem = random_problem(rng)
-        if allocate(problem).feasible or rng.random() < 0.05:
+        if problem.solve().feasible or rng.random() < 0.05:
             found.append(problem)
     return found
 
 
-def solver_shares(problem: AllocationProblem) -> FloatArray | None:
+def solver_shares(problem: SharingProblem) -> FloatArray | None:
     """Shares from Clarabel, put exactly on the constraints; None where it never finishes.
 
     Exponentials of real rounds span 12 decades, and one call of the solver then stalls at 1e-3. So the problem
@@ -118,15 +118,15 @@ def _solve_scaled(b: FloatArray, floor: FloatArray, cost: FloatArray, around: Fl
     return np.asarray(floor + above * (spare / float(above.sum())) if above.sum() > 0 else floor)
 
 
-def exact_objective(problem: AllocationProblem, share: FloatArray) -> float:
+def exact_objective(problem: SharingProblem, share: FloatArray) -> float:
     """Σ w a θ (e^{b/θ} − 1), written out here so that it does not share code with the allocator."""
     scale, exponent, weight, _ = _curves(problem)
     return float(np.sum(weight * scale * share * np.expm1(exponent / share)))
 
 
-def _curves(problem: AllocationProblem) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def _curves(problem: SharingProblem) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """a, b, the price of a joule (1 where nobody's has one) and the least share of every device."""
-    uplink, weight, floor, _ = problem.checked()
+    uplink, weight, floor = problem.uplink(), problem.weight, problem.floor()
     assert isinstance(uplink.curve, UploadCurve)
     price = weight if (weight > 0).any() else np.ones_like(weight)
     return uplink.curve.scale_j, uplink.curve.exponent, price, floor
@@ -161,12 +161,12 @@ class Summary:
         )
 
 
-def compare(problems: list[AllocationProblem], tolerance: float = 1e-8) -> Summary:
+def compare(problems: list[SharingProblem], tolerance: float = 1e-8) -> Summary:
     """Solve each problem both ways."""
     summary = Summary()
     for problem in problems:
         start = time.perf_counter()
-        ours = allocate(problem)
+        ours = problem.solve()
         summary.ours_s += time.perf_counter() - start
         if not ours.feasible:
             summary.outcomes["infeasible"] += 1

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from kfl.core.randomness import stream
-from kfl.scheduling.allocation import Allocation, share_band
+from kfl.scheduling.allocation import Allocation, solve_shares
 from tests.reference.uplinks import device_uplink
 from tests.reference.whole_device import Devices, FloatArray, golden, random_devices
 
@@ -92,7 +92,7 @@ def ours(problem: SharingProblem) -> tuple[Allocation, FloatArray]:
         min_power_w=d.min_power_w,
         once_j=np.zeros(len(d)),
     )
-    return share_band(uplink, problem.weight, uplink.power_floor()), uplink.power_floor()
+    return solve_shares(uplink, problem.weight, uplink.power_floor()), uplink.power_floor()
 
 
 # ── The solvers ──────────────────────────────────────────────────────────────

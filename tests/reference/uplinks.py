@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kfl.scheduling import DeviceEnergyModel, Uplink
+from kfl.scheduling import Allocation, DeviceEnergyModel, Uplink, allocate
 
 _DEVICE = frozenset(DeviceEnergyModel.__dataclass_fields__)
 
@@ -24,3 +25,34 @@ def flat(uplink: Uplink) -> dict[str, Any]:
     """The radio's constants of an uplink, as `device_uplink` takes them."""
     radio = ("bandwidth_hz", "noise_w_per_hz", "gain", "payload_bits", "upload_time_s", "max_power_w")
     return {name: getattr(uplink, name) for name in radio}
+
+
+@dataclass(frozen=True, eq=False)
+class SharingProblem:
+    """Who shares a band and what their joules cost, flat, so that `replace` changes anything."""
+
+    bandwidth_hz: Any
+    noise_w_per_hz: Any
+    gain: Any
+    payload_bits: Any
+    upload_time_s: Any
+    max_power_w: Any
+    weight: Any
+    share_floor: Any = 0.0
+    fastest_s: Any = 0.0
+    slowest_s: Any = 0.0
+    work_j_s2: Any = 0.0
+    static_power_w: Any = 0.0
+    circuit_power_w: Any = 0.0
+    amplifier_efficiency: Any = 1.0
+    min_power_w: Any = 0.0
+
+    def uplink(self) -> Uplink:
+        own = {name: value for name, value in vars(self).items() if name not in ("weight", "share_floor")}
+        return device_uplink(**own)
+
+    def floor(self) -> Any:
+        return np.maximum(self.uplink().power_floor(), self.share_floor)
+
+    def solve(self) -> Allocation:
+        return allocate(self.uplink(), self.weight, self.share_floor)

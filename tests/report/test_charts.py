@@ -1,5 +1,7 @@
 """Charts show the numbers of `RunData`, which test_run_data holds against histories."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -116,7 +118,11 @@ def test_energy_of_each_device_against_its_budget(run):
     assert [joules[str(device)] for device in range(run.devices)] == pytest.approx(run.device_energy_j, rel=1e-3)
     share = np.add(*(trace["y"] for trace in chart.views["Of budget"]["data"]))
     assert share[0] == pytest.approx(run.device_energy_j.max() / run.budget_j, rel=1e-3)
-    pace = traces(pace_chart(alone(run)), "")
+    queues = traces(pace_chart(alone(run)), "Queues")
+    told = [record["queue_j"] for record in json.loads((run.path / "devices.json").read_text())]
+    assert queues["largest"]["y"][-1] == pytest.approx(max(told), rel=1e-4)
+    assert queues["mean"]["y"][-1] == pytest.approx(np.mean(told), rel=1e-4)
+    pace = traces(pace_chart(alone(run)), "Energy")
     assert pace["mean device"]["y"][-1] == pytest.approx(run.energy_j / run.devices, rel=1e-4)
     assert pace["budget spent evenly"]["y"][-1] == pytest.approx(run.budget_j, rel=1e-4)
 

@@ -90,16 +90,15 @@ def tracked(data, folder, names, told=None, stop_after=None, wanted=None):
 
 
 def from_tensorboard(folder):
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    """What TensorBoard itself shows of a folder: without what a later session replaced."""
+    from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 
+    shown = EventAccumulator(str(folder / "tensorboard"), size_guidance={SCALARS: 0}).Reload()
     found = {}
-    for path in sorted((folder / "tensorboard").iterdir()):
-        for event in EventFileLoader(str(path)).Load():
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name == "scalars":
-                    steps = found.setdefault(value.tag, {})
-                    assert event.step not in steps, f"{value.tag} twice at {event.step}"
-                    steps[event.step] = value.tensor.float_val[0]
+    for tag in shown.Tags()["scalars"]:
+        events = shown.Scalars(tag)
+        found[tag] = {event.step: event.value for event in events}
+        assert len(found[tag]) == len(events), f"{tag} has a step twice"
     return found
 
 

@@ -86,18 +86,18 @@ def lines_in(panel: int) -> dict[str, list[tuple[float, float]]]:
 
 def test_what_spent_nothing_is_a_level_across_the_panel() -> None:
     bits = lines_in(2)
-    (left, low), (right, high) = bits[style_of("local").colour]
+    (left, low), (right, high) = bits[style_of("local").color]
     assert (left, right) == (1e3 * 5, 1e6 * 200), "from the first upload of the thriftiest to the last of the others"
     assert low == high
 
 
 def test_a_line_ends_where_its_runs_end_on_average_and_is_led_to_its_name() -> None:
     joules = lines_in(0)
-    start, end, lead, edge = joules[style_of("fedavg").colour]
+    start, end, lead, edge = joules[style_of("fedavg").color]
     assert end[0] == 100.0 and lead[0] == 100.0 and edge[0] == 200.0
     assert start[1] < end[1] and end[1] == lead[1] == edge[1]
     assert abs(end[1] - 100 * (0.5 + 0.01 * 2 + 0.001 * 2 + 0.2)) < 1e-9, "the mean over seeds at the end"
-    assert len(joules[style_of("kfl").colour]) == 2, "what goes on to the edge needs no lead"
+    assert len(joules[style_of("kfl").color]) == 2, "what goes on to the edge needs no lead"
 
 
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_where_curves_coincide_their_differences_are_drawn_paired_by_seed() -> N
     assert len(panels) == 8 and panels[2].get_title("left") == "the same, minus KFL"
     names = [text.get_text() for text in panels[2].texts]
     assert "local-only \N{MINUS SIGN}0.10" in names
-    line = next(line for line in panels[2].lines if line.get_color() == style_of("local").colour)
+    line = next(line for line in panels[2].lines if line.get_color() == style_of("local").color)
     assert abs(line.get_ydata()[-1] + 0.1) < 1e-9
     low, high = panels[2].get_ylim()
     assert low == -high and high < 5, "the range shows the small differences"

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from kfl.scheduling.allocation import AllocationProblem, share_band
-from kfl.scheduling.as_printed import printed_algorithm2, printed_rule
+from kfl.scheduling.allocation import solve_shares
+from kfl.scheduling.as_printed import printed_rule
 from kfl.scheduling.status import Status
+from tests.reference.paper_algorithm2 import printed_algorithm2
+from tests.reference.uplinks import SharingProblem
 
 
-def problem(**changes: object) -> AllocationProblem:
+def problem(**changes: object) -> SharingProblem:
     """Two alike on 1 MHz: b = ln 2 at half a second and half a megabit, a = 2e-6 J."""
     two = np.ones(2)
-    base = AllocationProblem(1e6, 4e-21, 1e-9 * two, 5e5 * two, 0.5 * two, two, two)
+    base = SharingProblem(1e6, 4e-21, 1e-9 * two, 5e5 * two, 0.5 * two, two, two)
     return replace(base, **changes)
 
 
@@ -71,7 +73,7 @@ def test_the_first_price_at_which_shares_nearly_fill_the_band_is_taken(precision
 
 def test_a_device_whose_joules_are_free_gets_its_least_share_and_costs_nothing() -> None:
     stated = problem(weight=np.array([1.0, 0.0]))
-    printed, floor = printed_algorithm2(stated, precision=1e-12), stated.checked()[2]
+    printed, floor = printed_algorithm2(stated, precision=1e-12), stated.floor()
     assert printed.share[1] == floor[1]
     assert printed.objective == pytest.approx(printed.energy_j[0])
     assert printed.share[0] == pytest.approx(1.0, abs=1e-3)  # the search knows nothing of the other's floor
@@ -87,7 +89,7 @@ def test_shares_are_lifted_to_the_least_ones_after_the_search() -> None:
 
 
 def test_the_rule_for_empty_queues_is_about_those_who_send_alone() -> None:
-    uplink, _, floor, _ = problem(weight=np.zeros(2), gain=np.array([1e-9, 3e-11])).checked()
+    uplink, floor = (stated := problem(weight=np.zeros(2), gain=np.array([1e-9, 3e-11]))).uplink(), stated.floor()
     printed = printed_rule(uplink, np.zeros(2), floor)
     assert printed.feasible and printed.multiplier == printed.residual == 0
     np.testing.assert_array_equal(printed.share, floor)
@@ -96,12 +98,12 @@ def test_the_rule_for_empty_queues_is_about_those_who_send_alone() -> None:
     assert printed.upload_time_s.tolist() == [0.5, 0.5]
     # One has a price: then the rest is optimal.
     mixed = printed_rule(uplink, np.array([0.0, 1.0]), floor)
-    np.testing.assert_array_equal(mixed.share, share_band(uplink, np.array([0.0, 1.0]), floor).share)
+    np.testing.assert_array_equal(mixed.share, solve_shares(uplink, np.array([0.0, 1.0]), floor).share)
     assert mixed.share[1] > 0.9
     # The price of joules that nobody spends is none.
-    silent, _, least, _ = problem(payload_bits=np.array([5e5, 0.0])).checked()
+    silent, least = (stated := problem(payload_bits=np.array([5e5, 0.0]))).uplink(), stated.floor()
     np.testing.assert_array_equal(printed_rule(silent, np.array([0.0, 1.0]), least).share, least)
-    late, _, never, _ = problem(upload_time_s=np.array([0.5, -1.0])).checked()
+    late, never = (stated := problem(upload_time_s=np.array([0.5, -1.0]))).uplink(), stated.floor()
     stuck = printed_rule(late, np.zeros(2), never)
     assert not stuck.feasible and stuck.share.tolist() == [0, 0] and stuck.status.code == "past_deadline"
 
@@ -123,14 +125,14 @@ def test_a_price_beyond_floating_point_leaves_the_least_shares() -> None:
     """e^{2 b} overflows in equation (29): the search ends at once, without a warning."""
     heavy = problem(payload_bits=np.full(2, 2.9e8), max_power_w=np.full(2, 1e200))
     printed = printed_algorithm2(heavy)
-    np.testing.assert_array_equal(printed.share, heavy.checked()[2])
+    np.testing.assert_array_equal(printed.share, heavy.floor())
     assert printed.multiplier == np.inf and not printed.feasible
 
 
 def test_where_all_joules_are_free_everybody_has_the_least_share() -> None:
     free = problem(weight=np.zeros(2))
     printed = printed_algorithm2(free)
-    np.testing.assert_array_equal(printed.share, free.checked()[2])
+    np.testing.assert_array_equal(printed.share, free.floor())
     assert printed.feasible and printed.objective == printed.multiplier == 0
 
 

@@ -1,4 +1,4 @@
-"""What schedulers certify, through `Dual`, `Lyapunov` and `share_band`, against formulas of this file alone.
+"""What schedulers certify, through `Dual`, `Lyapunov` and `solve_shares`, against formulas of this file alone.
 
 Band prices are compared with a bracketing root finder over Lambert's function, bounds with the maximum of the dual
 over a fine grid, sets with exhaustion (`tests.reference.brute_force`), and Algorithm 3 with its literal loop
@@ -18,7 +18,7 @@ from scipy.special import lambertw
 
 from kfl.core.randomness import stream
 from kfl.scheduling import Dual, Lyapunov, Observation, SchedulerState, Uplink
-from kfl.scheduling.allocation import share_band
+from kfl.scheduling.allocation import solve_shares
 
 BAND, NOISE, TIME_S = 1e6, 4e-21, 0.5
 UNIT = BAND * NOISE * TIME_S
@@ -93,7 +93,7 @@ def test_share_band_fills_the_band_at_the_price_that_bisection_finds(count: int,
         scale_j, exponent, _, _ = random_band(seed, count)
         draw = stream(seed, "weights")
         weight, floor = draw.uniform(0.1, 5, count), draw.dirichlet(np.full(count, 0.3)) * part
-        found = share_band(link_of(scale_j, exponent, np.full(count, 1e-3 / count)), weight, floor)
+        found = solve_shares(link_of(scale_j, exponent, np.full(count, 1e-3 / count)), weight, floor)
 
         def excess(log_price: float, case: tuple[np.ndarray, ...] = (scale_j * weight, exponent, floor)) -> float:
             return float(np.log(np.maximum(wanted(np.exp(log_price), *case[:2]), case[2]).sum()))
@@ -114,11 +114,11 @@ def test_share_band_finds_prices_of_extreme_scales() -> None:
         scale_j, exponent = 10 ** draw.uniform(-30, 30, 20), draw.uniform(0.1, 3.0, 20) / 20
         weight, floor = 10 ** draw.uniform(-6, 6, 20), draw.dirichlet(np.full(20, 0.3)) * 0.5
         link = link_of(scale_j, exponent, np.full(20, 1e-3 / 20))
-        found = share_band(link, weight, floor)
+        found = solve_shares(link, weight, floor)
         assert found.share.sum() == pytest.approx(1.0, abs=1e-12) and found.residual < 1e-9
     link = link_of(*random_band(0, 20)[:3])
     for part in (1 - 1e-9, 1.0):
-        held = share_band(link, np.ones(20), draw.dirichlet(np.full(20, 3.0)) * part)
+        held = solve_shares(link, np.ones(20), draw.dirichlet(np.full(20, 3.0)) * part)
         assert held.feasible and held.share.sum() == pytest.approx(1.0, abs=1e-12)
 
 
@@ -127,7 +127,7 @@ def test_share_band_gives_all_that_is_free_to_the_one_device_that_pays(count: in
     scale_j, exponent, floor, _ = random_band(0, count, wide=0.5)
     weight = np.zeros(count)
     weight[1] = 2.0
-    found = share_band(link_of(scale_j, exponent, floor), weight, floor)
+    found = solve_shares(link_of(scale_j, exponent, floor), weight, floor)
     others = np.arange(count) != 1
     np.testing.assert_array_equal(found.share[others], floor[others])
     assert found.share[1] == pytest.approx(1 - floor[others].sum(), rel=1e-9)

@@ -22,7 +22,7 @@ from kfl.scheduling import (
     Uplink,
     UploadCurve,
 )
-from kfl.scheduling.allocation import share_band
+from kfl.scheduling.allocation import solve_shares
 from kfl.scheduling.device_curve import DeviceCurve
 from kfl.scheduling.objective import drift_objective
 from kfl.scheduling.serve import share_floor
@@ -262,7 +262,7 @@ def test_proposition_1_holds_exactly_where_circuits_are_cheaper_than_power() -> 
 
 def test_the_allocation_is_optimal(kind: str) -> None:
     link, weight = uplink(kind, 8, 4), stream(4, "weight").uniform(0.1, 10, 8)
-    best = share_band(link, weight, link.power_floor())
+    best = solve_shares(link, weight, link.power_floor())
     assert best.feasible and best.residual < 1e-9 and best.share.sum() == pytest.approx(1.0, abs=1e-12)
     assert (best.upload_time_s <= link.upload_time_s * (1 + 1e-12)).all() and (best.power_w > 0).all()
     for i, j in itertools.permutations(range(8), 2):
@@ -297,7 +297,7 @@ def test_no_set_is_better_than_the_dual_bound_and_every_scheduler_decides(kind: 
     for members in itertools.product((False, True), repeat=count):
         index = np.flatnonzero(members)
         if len(index) and floor[index].sum() <= 1:
-            split = share_band(observation.uplink.take(index), state.queue_j[index], floor[index])
+            split = solve_shares(observation.uplink.take(index), state.queue_j[index], floor[index])
             energy = observation.base_energy_j.copy()
             energy[index] += split.energy_j
             values.append(drift_objective(1.0, 1.0, observation.samples, state.queue_j, np.asarray(members), energy))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.scheduling import Dual, Observation, SchedulerState, Status, Uplink
-from kfl.scheduling.allocation import share_band
+from kfl.scheduling.allocation import solve_shares
 from tests.reference.uplinks import device_uplink, flat
 
 BAND, NOISE = 1e5, 4e-21
@@ -238,7 +238,7 @@ def test_the_band_is_shared_by_the_queues_and_a_small_price() -> None:
         (0.0, [0.0, 0.0, 1e-6, 2e-6], 0.0),
     ):
         decision = Dual(v=0.04, epsilon=epsilon).decide(_idle(queue), seen)
-        wanted = share_band(link, np.array(queue) + price, seen.power_floor)
+        wanted = solve_shares(link, np.array(queue) + price, seen.power_floor)
         assert decision.chosen.all()
         np.testing.assert_allclose(decision.share, wanted.share, rtol=1e-6)
         np.testing.assert_allclose(decision.upload_energy_j, wanted.energy_j, rtol=1e-5)
@@ -256,7 +256,7 @@ def test_the_band_is_shared_by_the_queues_and_a_small_price() -> None:
         once_j=0 * ones,
     )
     decision = Dual(v=0.04, device_epsilon=1e3).decide(_idle([0.0, 0.0, 0.5, 1.0]), replace(seen, uplink=whole))
-    wanted = share_band(whole, np.array([0.0, 0.0, 0.5, 1.0]) + 1e3 * 0.1, seen.power_floor)
+    wanted = solve_shares(whole, np.array([0.0, 0.0, 0.5, 1.0]) + 1e3 * 0.1, seen.power_floor)
     np.testing.assert_allclose(decision.share, wanted.share, rtol=1e-6)
     silent = Dual(v=0.01, epsilon=1e9).decide(_idle(), replace(seen, uplink=replace(link, payload_bits=np.zeros(4))))
     assert silent.chosen.all() and silent.upload_energy_j.sum() == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling.allocation import SHARE_TOLERANCE, share_band
+from kfl.scheduling.allocation import SHARE_TOLERANCE, solve_shares
 from kfl.scheduling.base import Observation
 from kfl.scheduling.serve import (
     _fitting,
@@ -174,7 +174,7 @@ def test_the_allocator_gets_the_members_alone_with_their_weights_and_floors():
 
     def allocator(uplink, weight, floor):
         asked.append((uplink.gain.tolist(), weight.tolist(), floor.tolist()))
-        solution = share_band(uplink, weight, floor)
+        solution = solve_shares(uplink, weight, floor)
         return replace(solution, share=np.array([0.25, 0.5]), energy_j=np.array([1.0, 2.0]))
 
     seen = observe(4, gain=[1e-9, 2e-9, 3e-9, 4e-9])

@@ -10,7 +10,7 @@ import kfl
 from kfl.cli.main import main
 from kfl.core.errors import ConfigError, KflError, RunFolderError, TraceError
 from kfl.experiment import Experiment
-from kfl.experiment.traces import open_traces
+from kfl.experiment.availability import open_traces
 from kfl.wireless import CellConfig, GainTrace, HarvestTrace, Rician, Waypoint
 
 DEVICES, ROUNDS = 4, 5

@@ -33,10 +33,9 @@ from kfl.algorithms.quantize import FULL_PRECISION_BITS, quantize_rows
 from kfl.algorithms.uploads import BITS_PER_VALUE, MOST_SAMPLES, ArrayFormat, Upload, UploadFormat
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from kfl.algorithms.base import Message
     from kfl.engine import Engine, Objective, RoundKey
+    from kfl.engine.base import ClassStatistics
     from kfl.models import State
 
 Charge = Literal["printed", "held"]
@@ -100,10 +99,11 @@ class Kfl(PrototypeMethod):
 
         return Supervised(FeatureTargets(self.knowledge_weight, message["knowledge"], message["known"]))
 
-    def protect(self, device: int, means: Tensor, counts: Tensor, key: RoundKey) -> Upload:
+    def protect(self, device: int, own: ClassStatistics, key: RoundKey) -> Upload:
         """One device's knowledge as it arrives: with noise, then quantized, where asked for."""
         import torch
 
+        means, counts = own.means, own.counts
         if self.noise_multiplier > 0 and self.clip_norm is not None:
             draw = torch.Generator().manual_seed(key.secret_seed("privacy noise", device))
             means, counts = add_noise(

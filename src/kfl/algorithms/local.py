@@ -94,10 +94,10 @@ class SelfKnowledge(Algorithm):
         pull = FeatureTargets(self.knowledge_weight, targets, known)
         models = [_model(state) for state in states]
         trained = engine.train(devices, models, Supervised(pull), self.sgd(), key)
-        means, counts = engine.class_means(devices, trained)
+        found = engine.class_statistics(devices, trained)
         return [
-            {**model, OWN + "knowledge": mean, OWN + "known": count > 0}
-            for model, mean, count in zip(trained, means, counts, strict=True)
+            {**model, OWN + "knowledge": own.means, OWN + "known": own.counts > 0}
+            for model, own in zip(trained, found, strict=True)
         ], []
 
     def predictor(self, server: State, device: State) -> State:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import Algorithm, feature_flops, training_flops
 from kfl.algorithms.uploads import MOST_SAMPLES, ArrayFormat, Rejection, Upload, UploadFormat, usable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kfl.algorithms.base import Message
     from kfl.engine import Engine, Objective, RoundKey
-    from kfl.engine.base import DeviceProfile
+    from kfl.engine.base import ClassStatistics, DeviceProfile, Outputs
     from kfl.models import State
 
     Loss = Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor]
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 class PrototypeMethod(Algorithm):
     """An algorithm whose devices upload the mean vector of each of their classes."""
 
-    of: ClassVar[Literal["features", "logits"]] = "features"
+    of: ClassVar[Outputs] = "features"
     """What the vectors are means of."""
+    scatter: ClassVar[bool] = False
+    """Whether `protect` is given the scatter within the classes, too."""
     held_rows: ClassVar[bool] = True
     """Whether only the vectors of classes that a device holds go over the air."""
     most: ClassVar[float] = 1
@@ -46,13 +48,14 @@ class PrototypeMethod(Algorithm):
         """The model that a chosen device starts from: its own, unless the server's message changes it."""
         return state
 
-    def protect(self, device: int, means: Tensor, counts: Tensor, key: RoundKey) -> Upload:
+    def protect(self, device: int, own: ClassStatistics, key: RoundKey) -> Upload:
         """What leaves a device of its class means: with `most` 1, only whether it holds a class, not how many."""
-        return Upload(device, {"means": means, "counts": counts.clamp(max=1) if self.most == 1 else counts})
+        counts = own.counts.clamp(max=1) if self.most == 1 else own.counts
+        return Upload(device, {"means": own.means, "counts": counts})
 
     def server_init(self, engine: Engine, seed: int) -> State:
         """Knowledge of no class."""
-        return empty_knowledge(engine.classes, engine.features if self.of == "features" else engine.classes)
+        return empty_knowledge(engine.classes, engine.classes if self.of == "logits" else engine.features)
 
     def broadcast(self, server: State) -> Message:
         """The vector of each class, and which classes have one."""
@@ -66,9 +69,8 @@ class PrototypeMethod(Algorithm):
         trained = engine.train(devices, started, self.objective(message, engine), self.sgd(), key)
         # To the server's CPU, all at once: every copy from a GPU waits for all the work queued before it.
         clip_norm = getattr(self, "clip_norm", None)
-        means, counts = (value.cpu() for value in engine.class_means(devices, trained, clip_norm, of=self.of))
-        found = zip(devices, means, counts, strict=True)
-        return trained, [self.protect(device, mean, count, key) for device, mean, count in found]
+        found = engine.class_statistics(devices, trained, self.of, scatter=self.scatter, clip_norm=clip_norm).cpu()
+        return trained, [self.protect(device, own, key) for device, own in zip(devices, found, strict=True)]
 
     def upload_format(self, server: State) -> UploadFormat:
         """The vector of each class, and how many samples stand behind it."""

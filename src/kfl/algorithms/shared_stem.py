@@ -238,8 +238,7 @@ class SharedStem(Algorithm):
         """What devices upload beside the stem: with KFL's pull, the mean feature of each class."""
         if self.pull != "knowledge":
             return [{} for _ in devices]
-        means, counts = (values.cpu() for values in engine.class_means(devices, trained))
-        return [{"means": mean, "counts": count} for mean, count in zip(means, counts, strict=True)]
+        return [{"means": own.means, "counts": own.counts} for own in engine.class_statistics(devices, trained).cpu()]
 
     def _guarded(self, update: Tensor, device: int, key: RoundKey) -> Tensor:
         """A device's update as it may leave the device: of bounded norm and with noise, where asked for."""

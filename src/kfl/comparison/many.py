@@ -10,14 +10,14 @@ from kfl.comparison._jobs import Failure, Job, play_here, play_in_processes
 from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
-from kfl.data import Dataset, given_dataset, load_dataset
+from kfl.data import Dataset, load_dataset
 from kfl.experiment import Experiment, require_experiment
 from kfl.progress import Progress, watching_many
 from kfl.runfolder import is_finished, load_run
 from kfl.simulation.logs import History
 
 if TYPE_CHECKING:
-    from kfl.data.given import Data
+    from kfl.data.dataset import Data
 
 
 class RunsFailedError(KflError):
@@ -93,7 +93,7 @@ def run_many(
         raise ConfigError("experiments", "one experiment", "a list: [experiment], or one for each seed or setting")
     for experiment in experiments:
         require_experiment(experiment)
-    dataset = None if dataset is None else given_dataset(dataset)
+    dataset = None if dataset is None else Dataset.of(dataset)
     data_folder = None if data_dir is None else Path(data_dir)
     experiments = [settled(experiment, dataset, data_folder) for experiment in experiments]
     for experiment in experiments:

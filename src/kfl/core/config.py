@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from kfl.core.errors import ConfigError
 from kfl.core.parse import parse_toml, read_toml
 from kfl.core.suggest import MEANT, did_you_mean
@@ -75,11 +77,28 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T 
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:
-    """A plain value as the type a field asks for, or a ConfigError."""
+    """A plain value, or one of NumPy's, as the type a field asks for: 256 for (256,), "none" for None.
+
+    Args:
+        hint: The type of the field.
+        value: What was given.
+        where: The name of the field, for the sentence about a value that cannot be that.
+
+    Returns:
+        The value of the field.
+
+    Raises:
+        ConfigError: The value is not of this type.
+
+    >>> convert(tuple[int, ...] | None, np.int64(256), "widths"), convert(int | None, "none", "batch_size")
+    ((256,), None)
+    """
     options = typing.get_args(hint)
     origin = typing.get_origin(hint)
+    if isinstance(value, np.generic):
+        value = value.item()
     if origin in (typing.Union, types.UnionType):
-        if value == "none" and type(None) in options:
+        if type(None) in options and (value is None or (isinstance(value, str) and value == "none")):
             return None
         inner = [option for option in options if option is not type(None)]
         return convert(inner[0], value, where)
@@ -88,7 +107,9 @@ def convert(hint: Any, value: Any, where: str) -> Any:
             raise ConfigError(where, value, f"one of {', '.join(map(str, options))}", choices=options)
         return value
     if origin is tuple:
-        if not isinstance(value, list | tuple):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = (value,)
+        if not isinstance(value, list | tuple | range | np.ndarray):
             raise ConfigError(where, value, "a list")
         return tuple(convert(options[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     return _scalar(hint, value, where)

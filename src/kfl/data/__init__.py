@@ -11,7 +11,6 @@ torch.Size([20, 4])
 
 from kfl.data.adjust import add_new_class, limit_samples, limit_tested
 from kfl.data.dataset import Dataset
-from kfl.data.given import given_dataset
 from kfl.data.local_data import LocalData
 from kfl.data.partition import Partition, can_be_distinct, partition
 from kfl.data.registry import DATASETS, check_name, dataset_path, download, downloadable, load_dataset, short_name
@@ -36,7 +35,6 @@ __all__ = [
     "dataset_path",
     "download",
     "downloadable",
-    "given_dataset",
     "limit_samples",
     "limit_tested",
     "load_dataset",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,8 +29,14 @@ from kfl.data.arrays import (
 from kfl.data.holdout import set_aside
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
+    Data: TypeAlias = "Dataset | Sequence[Any] | torch.utils.data.Dataset[Any]"
+    """What `run` takes as data: a dataset, (x, y), (x, y, test_x, test_y), ((x, y), (test_x, test_y)) or PyTorch's."""
+
+RIGHT = "a kfl.Dataset, arrays (x, y) or (x, y, test_x, test_y), or a torch.utils.data.Dataset"
 Split = Literal["train", "test"]
 
 MOST_CLASSES = 100_000
@@ -104,19 +110,25 @@ class Dataset:
         return tuple(self.train_x.shape[1:])
 
     def inputs(self, split: Split, indices: ArrayLike | None = None) -> torch.Tensor:
-        """Samples as float32, scaled and standardised; all of them where no indices are given."""
+        """Samples as float32, scaled and standardized; all of them where no indices are given."""
         import torch
 
         x = self._of(split, self.train_x, self.test_x)
         rows = np.array(x) if indices is None else x[_index(indices)]
-        values = torch.from_numpy(rows).to(torch.float32)
+        return self.scale_(torch.from_numpy(rows).to(torch.float32))
+
+    def scale_(self, values: torch.Tensor) -> torch.Tensor:
+        """Scale and standardize inputs as they are stored, in place: `(x · scale − mean) / std`.
+
+        Args:
+            values: (…, *input_shape), floating point, on any processor.
+        """
         if self.scale != 1.0:
-            values = values * self.scale
-        channel = (-1, *[1] * (len(self.input_shape) - 1))
+            values.mul_(self.scale)
         if self.mean is not None:
-            values = values - torch.tensor(self.mean).reshape(channel)
+            values.sub_(_by_channel(self.mean, len(self.input_shape), values.device))
         if self.std is not None:
-            values = values / torch.tensor(self.std).reshape(channel)
+            values.div_(_by_channel(self.std, len(self.input_shape), values.device))
         return values
 
     def labels(self, split: Split, indices: ArrayLike | None = None) -> torch.Tensor:
@@ -144,6 +156,28 @@ class Dataset:
         if split not in ("train", "test"):
             raise ConfigError("split", split, "'train' or 'test'")
         return train if split == "train" else test
+
+    @staticmethod
+    def of(given: Data) -> Dataset:
+        """A dataset from data as people have it: arrays, PyTorch's datasets, or a dataset.
+
+        Raises:
+            DataError: In one sentence, for what is none of these.
+
+        >>> x, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
+        >>> [len(Dataset.of(one).test_y) for one in ((x, y), (x, y, x, y), ((x, y), (x, y)))]
+        [4, 20, 20]
+        """
+        if isinstance(given, Dataset):
+            return given
+        if isinstance(given, str):
+            where = f"kfl.Experiment(dataset={given!r})"
+            raise DataError(f"dataset is {given!r}, a name: give it to the experiment, {where}.")
+        if isinstance(given, list | tuple):
+            return _of_several(list(given))
+        if _is_torch(given):
+            return Dataset.from_torch(cast("torch.utils.data.Dataset[Any]", given))
+        raise DataError(f"dataset is {_what(given)}, but must be {RIGHT}.")
 
     @staticmethod
     def from_arrays(
@@ -257,3 +291,57 @@ def _pairs(split: str, dataset: torch.utils.data.Dataset[Any]) -> tuple[list[Any
         xs.append(np.asarray(x))
         ys.append(np.asarray(y))
     return xs, ys
+
+
+@lru_cache(maxsize=32)
+def _by_channel(values: tuple[float, ...], dimensions: int, where: torch.device) -> torch.Tensor:
+    """One number per channel, which is the first dimension of an input; kept, since a copy to a GPU waits for it."""
+    import torch
+
+    return torch.tensor(values, dtype=torch.float32, device=where).reshape(-1, *[1] * (dimensions - 1))
+
+
+def _of_several(given: list[Any]) -> Dataset:
+    if given and all(_is_torch(one) for one in given) and len(given) <= 2:
+        return Dataset.from_torch(*given)
+    if len(given) == 2 and all(isinstance(one, list | tuple) and len(one) == 2 for one in given):
+        pairs = [_arrays(pair) for pair in given]
+        if all(len(x) == len(y) and x.ndim > y.ndim for x, y in pairs):
+            return Dataset.from_arrays(*pairs[0], *pairs[1])
+    if len(given) not in (2, 4):
+        raise DataError(f"dataset is {len(given)} things, but must be {RIGHT}.")
+    arrays = _arrays(given)
+    if len(arrays) == 4 and arrays[1].ndim > 1 and arrays[2].ndim == 1:
+        raise DataError(
+            "dataset is (x, test_x, y, test_y), the order of scikit-learn's train_test_split, but must be "
+            "(x, y, test_x, test_y)."
+        )
+    if len(arrays) == 2 and arrays[0].ndim == 1 and arrays[1].ndim > 1:
+        raise DataError("dataset is (y, x), the labels first, but must be (x, y).")
+    return Dataset.from_arrays(*arrays)
+
+
+def _arrays(given: Sequence[Any]) -> list[NDArray[Any]]:
+    found = []
+    for index, one in enumerate(given):
+        values = one.detach().cpu().numpy() if hasattr(one, "detach") else one
+        try:
+            found.append(np.asarray(values))
+        except ValueError as problem:
+            raise DataError(f"dataset[{index}] is not one array: its rows differ in length.") from problem
+        if found[-1].dtype == object:
+            raise DataError(f"dataset[{index}] is {_what(one)}, but must be an array of numbers.")
+    return found
+
+
+def _is_torch(given: object) -> bool:
+    import torch
+
+    return isinstance(given, torch.utils.data.Dataset)
+
+
+def _what(given: object) -> str:
+    """What was given, in a few words."""
+    if isinstance(given, np.ndarray) or hasattr(given, "detach"):
+        return f"one array of shape {tuple(getattr(given, 'shape', ()))}, without labels"
+    return f"of type {type(given).__name__}"

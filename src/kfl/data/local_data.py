@@ -37,45 +37,6 @@ class LocalData:
         """Rows of the dataset that a device holds."""
         return (self.partition.train if split == "train" else self.partition.test)[device]
 
-    def write(self, device: int, split: Literal["train", "test"], out: Tensor, stored: Tensor) -> None:
-        """The inputs of `read`, written into `out` with no other memory than `stored`.
-
-        `out` is float32 and has the shape of the inputs, in any order in memory; `stored` has that shape too and
-        the type in which samples are stored, and takes them as they are.
-        """
-        import torch
-
-        data = self.dataset
-        indices = self.indices(device, split)
-        source = data.train_x if split == "train" else data.test_x
-        # With "clip" NumPy writes straight into `out`; indices were checked when the data was split.
-        np.take(source, indices, axis=0, out=stored.numpy(), mode="clip")
-        out.copy_(stored)
-        if data.scale != 1.0:
-            out.mul_(data.scale)
-        channel = (-1, *[1] * (len(data.input_shape) - 1))
-        if data.mean is not None:
-            out.sub_(torch.tensor(data.mean).reshape(channel))
-        if data.std is not None:
-            out.div_(torch.tensor(data.std).reshape(channel))
-
-    def byte_table(self) -> Tensor | None:
-        """The number each of the 256 bytes stands for in each channel, float32.
-
-        None where samples are not bytes in contiguous memory.
-        """
-        import torch
-
-        data = self.dataset
-        if not all(x.dtype == np.uint8 and x.flags.c_contiguous for x in (data.train_x, data.test_x)):
-            return None
-        values = torch.arange(256, dtype=torch.float32).expand(data.input_shape[0], 256) * data.scale
-        if data.mean is not None:
-            values = values - torch.tensor(data.mean)[:, None]
-        if data.std is not None:
-            values = values / torch.tensor(data.std)[:, None]
-        return values.contiguous()
-
     def size(self, device: int, split: Literal["train", "test"]) -> int:
         """Number of samples of a device."""
         return int((self.partition.train_sizes if split == "train" else self.partition.test_sizes)[device])

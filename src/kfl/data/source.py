@@ -1,26 +1,20 @@
 """Where a dataset comes from: its files, and how they are fetched.
 
-A file is streamed, checked against its md5, and only then given its name. Standard library only.
+`pooch` transfers a file, checks it against its md5, and only then gives it its name.
 """
 
 from __future__ import annotations
 
-import hashlib
-import http.client
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from kfl.core.errors import ConfigError, DataError
-from kfl.core.files import atomic_file
 
 if TYPE_CHECKING:
     from kfl.data.dataset import Dataset
@@ -28,10 +22,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int | None], None]
 """Called with the bytes received so far and the bytes expected in all."""
 
-PIECE_BYTES = 1 << 16
 TIMEOUT_S = 30
-LONGEST = 1 << 32
-"""Bytes of a file whose size nobody has published, at most."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +33,10 @@ class RemoteFile:
     md5: str = ""
     """Empty where nobody has published one: then the reader's checks of sizes, shapes and labels must do."""
     size: int | None = None
-    """In bytes; for the progress bar and to stop a transfer that does not end. The md5 decides."""
+    """In bytes, for the progress bar. The md5 decides."""
     members: Mapping[str, int | None] = field(default_factory=dict)
-    """For a tar or zip archive: the files to take out of it, with their exact sizes; None where the archive's md5 must
-    do. Empty: keep the file itself."""
-
-    @property
-    def most(self) -> int:
-        """Bytes after which a transfer is stopped."""
-        return LONGEST if self.size is None else 2 * self.size
+    """For a tar or zip archive, which must have an md5: the files to take out of it, with their exact sizes; None where
+    that md5 must do. Empty: keep the file itself."""
 
 
 @dataclass(frozen=True)
@@ -97,129 +83,118 @@ class Source:
 
 
 def fetch(source: Source, data_dir: Path, progress: Progress | None = None, base_url: str | None = None) -> Path:
-    """Fetch the files of a dataset, each whole or not at all; the folder they are in.
+    """Fetch the files of a dataset, each whole or not at all. What is already there stays.
 
-    What is already there stays. `base_url` names a mirror. A failed transfer leaves nothing behind.
+    Args:
+        source: The dataset.
+        data_dir: The folder below which its own folder is.
+        progress: Called with bytes received and expected.
+        base_url: A mirror, in place of the dataset's own address.
+
+    Returns:
+        The folder that the files are in. A failed transfer leaves nothing behind.
     """
     remote = source.download
     if remote is None:
         raise ConfigError("dataset", source.name, "one that can be downloaded")
     folder = data_dir / remote.folder
     base = (base_url or remote.base_url).rstrip("/") + "/"
-    sizes = [file.size or 0 for file in remote.files]
-    total, before = (sum(sizes) if all(sizes) else None), 0
+    bar = _Bar(progress, [file.size for file in remote.files])
     for file in remote.files:
-        report = _shifted(progress, before, total)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not _is_there(folder, file):
-                _fetch_file(base + file.name, folder, file, report)
-        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
-            reason = getattr(error, "reason", None) or error
+            if not file.members:
+                _retrieve(base + file.name, folder, file, bar)
+            elif not _has_members(folder, file.members):
+                _unpack(base + file.name, folder, file, bar)
+        except ConnectionError as problem:
             raise DataError(
-                f"{base + file.name} cannot be fetched ({reason}): {source.how_to_get(data_dir)}."
-            ) from error
-        except OSError as error:
-            raise DataError(f"{folder} cannot be written: {error.strerror or error}.") from error
-        report(file.size or 0)
-        before += file.size or 0
+                f"{base + file.name} cannot be fetched ({problem}): {source.how_to_get(data_dir)}."
+            ) from problem
+        except OSError as problem:
+            raise DataError(f"{folder} cannot be written: {problem.strerror or problem}.") from problem
+        bar.finish(file.size)
     return folder
 
 
-def _shifted(progress: Progress | None, before: int, total: int | None) -> Callable[[int], None]:
-    """Report one file's bytes as part of the whole."""
+def _retrieve(url: str, folder: Path, file: RemoteFile, bar: _Bar, processor: Any = None) -> None:
+    """Bring one file into a folder, unless it is there with its md5; ConnectionError where the server does not."""
+    import pooch
+    import requests
 
-    def report(received: int) -> None:
-        if progress is not None:
-            done = before + received
-            progress(done if total is None else min(done, total), total)
-
-    return report
-
-
-def _is_there(folder: Path, file: RemoteFile) -> bool:
-    """Already fetched: the same md5, or for an archive every member with its size."""
-    if file.members:
-        paths = {folder / member: size for member, size in file.members.items()}
-        return all(path.is_file() and size in (None, path.stat().st_size) for path, size in paths.items())
-    path = folder / file.name
-    if not path.is_file():
-        return False
-    if not file.md5:
-        return file.size in (None, path.stat().st_size)
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, _md5).hexdigest() == file.md5
-
-
-def _fetch_file(url: str, folder: Path, file: RemoteFile, report: Callable[[int], None]) -> None:
-    if file.members:
-        with _scratch(folder) as scratch:
-            archive = scratch / "archive"
-            with archive.open("wb") as out:
-                _transfer(url, out, file, report)
-            _unpack(url, archive, scratch, file.members)
-            for member in file.members:
-                (folder / member).parent.mkdir(parents=True, exist_ok=True)
-                (scratch / member).replace(folder / member)
-    else:
-        with atomic_file(folder / file.name) as out:
-            _transfer(url, out, file, report)
-
-
-def _transfer(url: str, out: BinaryIO, file: RemoteFile, report: Callable[[int], None]) -> None:
-    """Stream `url` to `out` and check what came."""
-    digest, received = _md5(), 0
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
-        expected = response.headers.get("Content-Length")
-        while piece := response.read(PIECE_BYTES):
-            out.write(piece)
-            digest.update(piece)
-            received += len(piece)
-            report(received if file.size is None else min(received, file.size))
-            if received > file.most:
-                expected_size = "fewer" if file.size is None else file.size
-                raise DataError(f"{url} is longer than {file.most} bytes, but must have {expected_size}.")
-    if expected is not None and received != int(expected):
-        raise DataError(f"{url} broke off after {received} of {expected} bytes: try again.")
-    if file.md5 and digest.hexdigest() != file.md5:
-        raise DataError(f"{url} is not the expected file: it has md5 {digest.hexdigest()}, not {file.md5}.")
-
-
-def _unpack(url: str, archive: Path, scratch: Path, members: Mapping[str, int | None]) -> None:
-    """Take the named members, and nothing else, out of the archive: regular files of the right size."""
+    if not file.md5 and (folder / file.name).is_file():
+        return
+    pooch.get_logger().setLevel("WARNING")
     try:
-        opened: dict[str, tuple[int, IO[bytes] | None]]
-        with ExitStack() as stack:
-            if zipfile.is_zipfile(archive):
-                zipped = stack.enter_context(zipfile.ZipFile(archive))
-                opened = {name: (zipped.getinfo(name).file_size, zipped.open(name)) for name in members}
-            else:
-                tar = stack.enter_context(tarfile.open(archive))
-                opened = {name: _member(tar, name) for name in members}
-            for name, size in members.items():
-                found, content = opened[name]
-                if content is None or size not in (None, found):
-                    raise DataError(f"{url}: {name} is not a regular file of {size} bytes.")
-                (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-                with atomic_file(scratch / name) as out:
-                    while piece := content.read(1 << 20):
-                        out.write(piece)
-    except (KeyError, tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{url} is not the expected archive: {error}.") from error
+        pooch.retrieve(
+            url,
+            known_hash=f"md5:{file.md5}" if file.md5 else None,
+            fname=file.name,
+            path=folder,
+            processor=processor,
+            downloader=pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_S, chunk_size=1 << 16),
+        )
+    except requests.RequestException as problem:
+        reason = "" if problem.response is None else problem.response.reason
+        raise ConnectionError(reason or str(problem)) from problem
+    except ValueError as problem:
+        raise DataError(f"{url} is not the expected file: its md5 is not {file.md5}.") from problem
 
 
-def _member(tar: tarfile.TarFile, name: str) -> tuple[int, IO[bytes] | None]:
-    """Size and content of a regular file in the archive; no content for anything else."""
-    member = tar.getmember(name)
-    return member.size, tar.extractfile(member) if member.isreg() else None
+def _has_members(folder: Path, members: Mapping[str, int | None]) -> bool:
+    """Whether every member of an archive is there as a regular file of its size."""
+    paths = {folder / name: size for name, size in members.items()}
+    return all(
+        path.is_file() and not path.is_symlink() and size in (None, path.stat().st_size) for path, size in paths.items()
+    )
 
 
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder beside the final place (so that a move is a rename), gone afterwards whatever happens."""
+def _unpack(url: str, folder: Path, file: RemoteFile, bar: _Bar) -> None:
+    """Take the members of an archive out of it, in a folder beside their final place that is gone afterwards."""
+    import pooch
+
+    unpack = pooch.Unzip if file.name.endswith(".zip") else pooch.Untar
     with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=".part") as name:
-        yield Path(name)
+        scratch = Path(name)
+        try:
+            _retrieve(url, scratch, file, bar, unpack(members=list(file.members), extract_dir="members"))
+        except (KeyError, tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as problem:
+            raise DataError(f"{url} is not the expected archive: {problem}.") from problem
+        if not _has_members(scratch / "members", file.members):
+            raise DataError(f"{url} is not the expected archive: it has not the files that it should have.")
+        for member in file.members:
+            (folder / member).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / "members" / member).replace(folder / member)
 
 
-def _md5() -> hashlib._Hash:
-    return hashlib.md5(usedforsecurity=False)
+class _Bar:
+    """Reports the bytes of one file after another as parts of the whole, in the terms of pooch."""
+
+    total = 0
+    """Bytes of the present file, as its server says."""
+
+    def __init__(self, progress: Progress | None, sizes: list[int | None]) -> None:
+        self._progress = progress
+        known = [size for size in sizes if size is not None]
+        self._all = sum(known) if len(known) == len(sizes) else None
+        self._before = self._received = 0
+
+    def update(self, received: int) -> None:
+        """Some more bytes came."""
+        self._received += received
+        if self._progress is not None:
+            # pooch counts whole pieces, so that the last one may go beyond the end.
+            done = self._before + min(self._received, self.total or self._received)
+            self._progress(done if self._all is None else min(done, self._all), self._all)
+
+    def reset(self) -> None:
+        """pooch says once more, exactly, how many bytes there were."""
+        self._received = 0
+
+    def close(self) -> None:
+        """pooch has no more to say of this file."""
+
+    def finish(self, size: int | None) -> None:
+        """The file is there, fetched now or before."""
+        self._before, self._received = self._before + (size or self._received), 0
+        self.update(0)

@@ -73,9 +73,7 @@ class ResidentTable(Table):
         stored = dataset.train_x if split == "train" else dataset.test_x
         self._labels = dataset.labels(split).to(where)
         self._dtype = dtype
-        self._scale = dataset.scale
-        self._mean = _of_channels(dataset.mean, dataset, where)
-        self._std = _of_channels(dataset.std, dataset, where)
+        self._dataset = dataset
         self._inputs = torch.from_numpy(np.array(stored)).to(where)
         self._ready = ready
         if ready:
@@ -92,21 +90,8 @@ class ResidentTable(Table):
         return values.reshape(*rows.shape, *values.shape[1:]), self._labels.index_select(0, flat).reshape(rows.shape)
 
     def _scaled(self, values: Tensor) -> Tensor:
-        """The same operations in the same order as in `Dataset.inputs`."""
-        values = values.to(torch.float32)
-        if self._scale != 1.0:
-            values = values * self._scale
-        if self._mean is not None:
-            values = values - self._mean
-        if self._std is not None:
-            values = values / self._std
-        return values
-
-
-def _of_channels(values: tuple[float, ...] | None, dataset: Dataset, where: torch.device) -> Tensor | None:
-    if values is None:
-        return None
-    return torch.tensor(values, device=where).reshape(-1, *[1] * (len(dataset.input_shape) - 1))
+        """The values as `Dataset.inputs` gives them; the given ones are not needed any more."""
+        return self._dataset.scale_(values.to(torch.float32))
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ WIDTHS: dict[str, tuple[int, ...]] = {
     "mobilenet": (8, 16),
     "sensor": (32, 64),
     "transformer": (32, 64),
+    "linear": (1,),
 }
 """The networks that have a name, and the widths that devices draw from where none are given."""
 
@@ -80,7 +81,7 @@ def architectures(
 ) -> tuple[tuple[str, int | None], ...]:
     """Name and width of every network that devices draw from; a width of None is the network's own default.
 
-    `auto` is the sensor network for series (channels, time), the cnn for colour images that are not tiny and the mlp
+    `auto` is the sensor network for series (channels, time), the cnn for color images that are not tiny and the mlp
     for all else. With
     the paper's widths it is one of the paper's networks: so a run of an earlier version, which knew no other, stays
     what it was.

@@ -1,7 +1,8 @@
-"""Networks that are chosen by name: the paper's two, and five more for comparisons.
+"""Networks that are chosen by name: the paper's two, five more for comparisons, and a linear classifier.
 
-Each is a body (input → feature vector) and a head (feature vector → logits). All bodies end in a linear layer with 64
-outputs and its ReLU, so that any of them can be mixed in a fleet: the feature has the same length. The paper's two:
+Each is a body (input → feature vector) and a head (feature vector → logits). All bodies but that of the linear
+classifier end in a linear layer with 64 outputs and its ReLU, so that any of them can be mixed in a fleet: the feature
+has the same length. The paper's two:
 
     MLP   784 – 512 – width – 64 | 10             ReLU after every body layer
     CNN   conv 5×5, 6 – pool – conv 5×5, 16 – pool – 400 – width – 64 | 10
@@ -359,6 +360,23 @@ def _refuse(model: str, right: str, input_shape: tuple[int, ...]) -> NoReturn:
     raise ModelError(f"The {model} needs {right}, not {tuple(input_shape)}.")
 
 
+# ── No network at all ────────────────────────────────────────────────────────
+
+
+def linear(input_shape: tuple[int, ...] = (1, 28, 28), classes: int = 10, width: int = 1) -> SplitModel:
+    """A linear classifier: the body hands its input on, so that the feature is the input itself, and the head is all.
+
+    It has no hidden layer, so that its only width is 1. Devices whose features are of another length cannot share with
+    it.
+
+    >>> sum(p.numel() for p in linear().parameters())
+    7850
+    """
+    if width != 1:
+        raise ModelError(f"The linear model has no hidden layer, so that its width must be 1, not {width}.")
+    return SplitModel(nn.Flatten(), nn.Linear(math.prod(input_shape), classes))
+
+
 ModelBuilder = Callable[..., nn.Module]
 """A function (input_shape, classes, width) → module, as those above are."""
 
@@ -370,5 +388,6 @@ MODELS: dict[str, ModelBuilder] = {
     "mobilenet": mobilenet,
     "sensor": sensor,
     "transformer": transformer,
+    "linear": linear,
 }
 """Networks that can be chosen by name; a new one is one line here and one in `kfl.models.names`."""

@@ -3,8 +3,7 @@
 The same data gives the same file, byte for byte.
 """
 
-from kfl.plots.curves import Axis, Curve, curves_of, plot_curves
-from kfl.plots.history import plot_history
+from kfl.plots.curves import Axis, Curve, curves_of, plot_curves, plot_history
 from kfl.plots.split import plot_split
 from kfl.plots.style import FORMATS, Style, new_figure, save, style_of
 

@@ -1,6 +1,6 @@
-"""Accuracy curves of a comparison: means over seeds with bands, names at the ends of the lines.
+"""Accuracy curves: of a comparison, means over seeds with bands and names at the ends of the lines; of one run.
 
-Every line has its own colour, dashes and label, so that the plot can be read in greyscale.
+Every line has its own color, dashes and label, so that the plot can be read in greyscale.
 """
 
 from __future__ import annotations
@@ -8,19 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.comparison.records import curve
+from kfl.core.errors import ConfigError, MissingExtraError
 from kfl.core.names import for_plot
-from kfl.plots.style import LONGEST_TITLE, Style, new_figure, plain_axes, save, spread_out, styles_of
+from kfl.plots.style import LONGEST_TITLE, Style, new_figure, plain_axes, save, spread_out, style_of, styles_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from kfl.comparison.records import Record
+    from kfl.simulation import History
 
     FloatArray = NDArray[np.float64]
 
@@ -37,7 +40,9 @@ LABELS: dict[Axis, tuple[str, str]] = {
 HEAVY = 2.0
 """A line wider than this, in points, is the one that a comparison is about: on top, its name in bold."""
 SIZE_IN = (8.2, 4.8)
-"""Width and height of the plot in inches."""
+"""Width and height of the plot of a comparison in inches,"""
+HISTORY_IN = (6.4, 3.8)
+"""and of one run."""
 ROOM = 20
 """Letters of a name that fit beside the plot; longer ones make the picture wider."""
 LETTER_IN = 0.08
@@ -166,12 +171,12 @@ def y_range(lines: Sequence[Curve]) -> tuple[float, float]:
 
 
 def _draw(axes: Axes, line: Curve, drawn: Style) -> None:
-    colour, style, width = drawn
+    color, style, width = drawn
     x, mean, deviation = line.drawn(*axes.get_xlim())
-    axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.1, linewidth=0)
-    axes.plot(x, mean, color=colour, linestyle=style, linewidth=width)
+    axes.fill_between(x, mean - deviation, mean + deviation, color=color, alpha=0.1, linewidth=0)
+    axes.plot(x, mean, color=color, linestyle=style, linewidth=width)
     if not line.flat:
-        axes.plot(x[-1:], mean[-1:], "o", color=colour, markersize=4.5, clip_on=False, zorder=5)
+        axes.plot(x[-1:], mean[-1:], "o", color=color, markersize=4.5, clip_on=False, zorder=5)
 
 
 def _labels(axes: Axes, lines: Sequence[Curve], styles: Mapping[str, Style]) -> None:
@@ -184,19 +189,19 @@ def _labels(axes: Axes, lines: Sequence[Curve], styles: Mapping[str, Style]) -> 
     to_fraction = axes.transData + axes.transAxes.inverted()
     right = axes.get_xlim()[1]
     for line in lines:
-        colour = styles[line.name].colour
+        color = styles[line.name].color
         end = right if line.flat else float(line.x[-1])
         x_end, y_end = to_fraction.transform((end, float(line.mean[-1])))
         height = heights[line.name]
         if line.feasible:
-            _connect(axes, (x_end, y_end), height, colour)
+            _connect(axes, (x_end, y_end), height, color)
         bold = "bold" if styles[line.name].width > HEAVY else "normal"
         axes.text(
             1.052,
             height,
             _name(line),
             transform=axes.transAxes,
-            color=colour,
+            color=color,
             fontsize=9.5,
             fontweight=bold,
             va="center",
@@ -204,12 +209,47 @@ def _labels(axes: Axes, lines: Sequence[Curve], styles: Mapping[str, Style]) -> 
         )
 
 
-def _connect(axes: Axes, end: tuple[float, float], height: float, colour: str) -> None:
+def _connect(axes: Axes, end: tuple[float, float], height: float, color: str) -> None:
     """A thin line from the end of a curve to its name; dotted, so that it is not mistaken for a curve."""
     x, y = [end[0] + 0.008, 1.032, 1.045], [end[1], height, height]
-    axes.plot(x, y, transform=axes.transAxes, color=colour, linewidth=0.8, linestyle=":", clip_on=False)
+    axes.plot(x, y, transform=axes.transAxes, color=color, linewidth=0.8, linestyle=":", clip_on=False)
 
 
 def _name(line: Curve) -> str:
     name = for_plot(line.name)
     return name if line.feasible else f"{name}: not feasible"
+
+
+def plot_history(history: History, x: Axis = "rounds", axes: Axes | None = None) -> Axes:
+    """Draw the accuracy of one run; behind `History.plot`.
+
+    Args:
+        history: the run.
+        x: what accuracy is drawn against.
+        axes: Matplotlib axes to draw into; None for a new figure of pyplot, which a notebook shows.
+
+    Returns:
+        The axes.
+    """
+    if x not in get_args(Axis):
+        raise ConfigError("x", x, f"one of {', '.join(get_args(Axis))}", choices=get_args(Axis))
+    try:
+        from matplotlib import pyplot
+        from matplotlib.ticker import EngFormatter, MaxNLocator
+    except ImportError as problem:
+        raise MissingExtraError("matplotlib", "plot", "Plotting a run") from problem
+    if axes is None:
+        _, axes = pyplot.subplots(figsize=HISTORY_IN, layout="constrained")
+    name = str(history.summary.get("algorithm", "run"))
+    points, (label, unit) = curve(history.rounds), LABELS[x]
+    color, dashes, width = style_of(name)
+    heights = [100 * accuracy for accuracy in points["accuracy"]]
+    axes.plot(points[x], heights, color=color, linestyle=dashes, linewidth=width, label=for_plot(name))
+    axes.set_xlabel(label)
+    axes.set_ylabel("accuracy over tested devices, %")
+    if unit:
+        axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    plain_axes(axes)
+    return axes

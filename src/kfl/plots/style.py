@@ -1,4 +1,4 @@
-"""What all plots share: colours, a plain pair of axes, labels that do not overlap, and files that can be reproduced."""
+"""What all plots share: colors, a plain pair of axes, labels that do not overlap, and files that can be reproduced."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ FORMATS = ("png", "svg", "pdf")
 DPI = 160
 LONGEST_TITLE = 120
 """Letters of a title that are shown."""
-COLOUR_TRIES = 64
-"""How often another colour is looked for before two lines of a plot share one."""
+COLOR_TRIES = 64
+"""How often another color is looked for before two lines of a plot share one."""
 
 
 class Style(NamedTuple):
     """How a line is drawn."""
 
-    colour: str
+    color: str
     dashes: Any
     """A line style of Matplotlib: "-", or an offset and lengths of dashes and gaps in points."""
     width: float
 
 
-GRID_COLOUR = "#e3e6ea"
+GRID_COLOR = "#e3e6ea"
 WIDTH = 1.7
 """Width of a line in points, unless the table says another."""
 ALGORITHM_LINES: Mapping[str, tuple[str, tuple[float, ...], float]] = {
@@ -56,40 +56,40 @@ ALGORITHM_LINES: Mapping[str, tuple[str, tuple[float, ...], float]] = {
     "fixed-knowledge": ("#957a52", (6, 1.5, 1, 1.5), 1.6),
 }
 """The lines of the published figures: color, lengths of dashes and gaps in widths of the line (none: solid), width."""
-_COLOURS = ("#7f3c8d", "#11a579", "#e68310", "#008695", "#cf1c90", "#80602b", "#4b4b8f", "#a5313a")
+_COLORS = ("#7f3c8d", "#11a579", "#e68310", "#008695", "#cf1c90", "#80602b", "#4b4b8f", "#a5313a")
 _DASHES: tuple[tuple[float, ...], ...] = ((), (7, 2), (2, 1.5), (6, 1.5, 1.5, 1.5))
 
 
 def style_of(name: str) -> Style:
     """Return the style of an algorithm: its line of the table, or one that follows from its name.
 
-    Lines differ in dashes as well as in colour, so that a plot can be read in greyscale.
+    Lines differ in dashes as well as in color, so that a plot can be read in greyscale.
 
     >>> style_of("local")
-    Style(colour='#333333', dashes=(0, (5, 2)), width=1.7)
+    Style(color='#333333', dashes=(0, (5, 2)), width=1.7)
     """
     if name in ALGORITHM_LINES:
-        colour, dashes, width = ALGORITHM_LINES[name]
+        color, dashes, width = ALGORITHM_LINES[name]
     else:
         number, width = crc32(name.encode("utf-8", "surrogatepass")), WIDTH
-        colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
-    return Style(colour, (0, dashes) if dashes else "-", width)
+        color, dashes = _COLORS[number % len(_COLORS)], _DASHES[number // len(_COLORS) % len(_DASHES)]
+    return Style(color, (0, dashes) if dashes else "-", width)
 
 
 def styles_of(labels: Sequence[str]) -> dict[str, Style]:
-    """The styles of lines in one plot: that of the algorithm where a label is one, and otherwise a colour nobody has.
+    """The styles of lines in one plot: that of the algorithm where a label is one, and otherwise a color nobody has.
 
     >>> found = styles_of(["kfl", "v=0.01", "v=0.1"])
-    >>> found["kfl"] == style_of("kfl"), len({style.colour for style in found.values()})
+    >>> found["kfl"] == style_of("kfl"), len({style.color for style in found.values()})
     (True, 3)
     """
     found = {label: style_of(label) for label in labels if label in ALGORITHMS}
     for label in labels:
         if label in found:
             continue
-        taken = {style.colour for style in found.values()}
-        tries = [style_of(label), *(style_of(f"{label} {number}") for number in range(COLOUR_TRIES))]
-        found[label] = next((style for style in tries if style.colour not in taken), tries[0])
+        taken = {style.color for style in found.values()}
+        tries = [style_of(label), *(style_of(f"{label} {number}") for number in range(COLOR_TRIES))]
+        found[label] = next((style for style in tries if style.color not in taken), tries[0])
     return found
 
 
@@ -121,7 +121,7 @@ def save(figure: Figure, path: Path, *, tight: bool = False) -> Path:
 def plain_axes(axes: Axes, grid: Literal["both", "x", "none"] = "both") -> None:
     """Two spines and a faint grid behind the lines."""
     if grid != "none":
-        axes.grid(axis=grid, color=GRID_COLOUR, linewidth=0.7)
+        axes.grid(axis=grid, color=GRID_COLOR, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 

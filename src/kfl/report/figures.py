@@ -135,7 +135,7 @@ def table_of(views: Mapping[str, Figure]) -> Table:
     columns = [_places(drawn, across), *_columns(first)]
     for other in others:
         if _title(other["layout"]["xaxis"]) == _title(across):
-            more = _columns(other, _title(other["layout"]["yaxis"]))
+            more = _columns(other, [heading for heading, _ in columns])
         else:
             more = _other_places(drawn, other)
         columns += more if len(columns) + len(more) <= MOST_COLUMNS else []
@@ -165,21 +165,22 @@ def _places(traces: Sequence[Mapping[str, Any]], x_axis: Mapping[str, Any]) -> C
     return _title(x_axis), {place: _cell(x, x_axis) for place, x in found.items()}
 
 
-def _columns(shown: Figure, unit: str = "") -> list[Column]:
-    """A column per line or bar, and one per band; with a `unit` where the same names have columns already."""
+def _columns(shown: Figure, known: Sequence[str] = ()) -> list[Column]:
+    """A column per line or bar, and one per band; with what it shows where its name is `known` as another's."""
     traces, y_axis = [trace for trace in shown["data"] if trace.get("x")], shown["layout"]["yaxis"]
     single = _points(traces) is not None
     names = [trace.get("name", "") for trace in traces if "fill" not in trace and trace.get("showlegend") is not False]
     columns: list[Column] = []
     for before, trace in zip([None, *traces], traces, strict=False):
         cells = [_cell(y, y_axis) for y in trace["y"]]
-        heading = trace.get("name", "") if len(names) > 1 or not unit else ""
+        heading = trace.get("name", "") if len(names) > 1 or not known else ""
         if trace.get("fill") == "tonexty" and before is not None:  # the upper edge of a band, after its lower one
             cells = [f"{_cell(low, y_axis)} to {high}" for low, high in zip(before["y"], cells, strict=True)]
             heading = f"{heading}, band" if heading in names else heading
         elif trace.get("hoverinfo") == "skip":
             continue
-        heading = f"{heading}: {unit}" if heading and unit else heading or _title(y_axis)
+        heading = heading or _title(y_axis)
+        heading = f"{heading}: {_title(y_axis)}" if heading in known else heading
         columns.append((heading, _at(trace, cells, single=single)))
     return columns
 

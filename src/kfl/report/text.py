@@ -119,7 +119,9 @@ def sentence(run: RunData) -> str:
         return told + "; energy was not counted."
     told += f"; together they spent {quantity(run.energy_j, 'J')}"
     if run.use_of_budget is not None:
-        told += f", {percent(run.use_of_budget)} of their budgets, and {several(run.over_budget, 'device')} exceeded it"
+        told += (
+            f", {percent(run.use_of_budget)} of their budgets, and {several(run.over_budget, 'device')} exceeded theirs"
+        )
     return told + "."
 
 

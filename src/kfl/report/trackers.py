@@ -1,8 +1,8 @@
 """Trackers: log a run to TensorBoard, MLflow or Weights & Biases while it is running.
 
-A tracker is off unless it is asked for, and is never in the way: a missing package is one sentence before training
-starts, a tracker that fails later is reported once and the run continues without it. A resumed run continues the
-tracker's run where it stopped.
+A tracker is off unless it is asked for, and never stops a run: a missing package is one sentence before training
+starts, and a tracker that fails later is reported once. A resumed run continues the tracker's run by the means of its
+package. trackers.json in the run folder notes what was logged.
 
     with Tracking(["tensorboard"], folder) as tracking:
         history = kfl.run(experiment, folder, on_start=tracking.on_start, on_round=tracking.on_round)
@@ -44,7 +44,7 @@ LONGEST_RUN = 128
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Which run this is: what a tracker needs to name it, and to find it again when it is resumed."""
+    """What a tracker needs to name a run, and to find it again when it is resumed."""
 
     name: str
     """The run folder's name."""
@@ -54,21 +54,25 @@ class RunFacts:
     """Versions, algorithm, scheduler and dataset."""
 
     def remembered(self, tracker: str) -> dict[str, Any]:
-        """What a tracker wrote down about this run; empty the first time, or when the note is damaged."""
+        """Return a tracker's note about this run; empty the first time, or when the note is damaged.
+
+        `rounds` are those that were logged when it was last closed, `finished` whether the summary was, too.
+        """
         found = self._notes().get(tracker)
         return dict(found) if isinstance(found, dict) else {}
 
     def remember(self, tracker: str, **note: Any) -> None:
-        """Write down what is needed to continue this run."""
+        """Add to a tracker's note."""
         if self.folder is not None:
-            write_note(self.folder, TRACKER_RUNS, {**self._notes(), tracker: note})
+            merged = {**self.remembered(tracker), **note}
+            write_note(self.folder, TRACKER_RUNS, {**self._notes(), tracker: merged})
 
     def _notes(self) -> dict[str, Any]:
         return {} if self.folder is None else read_note(self.folder, TRACKER_RUNS)
 
 
 class Tracker(ABC):
-    """One way to watch a run. The three methods are called in this order, `log` once per round."""
+    """A service that shows runs. The three methods are called in this order, `log` once per round."""
 
     name: ClassVar[str]
     package: ClassVar[str]
@@ -76,7 +80,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def open(self, run: RunFacts, config: Mapping[str, Any]) -> int:
-        """Begin, or continue what `run` remembers; returns how many rounds the tracker already holds of it."""
+        """Begin, or continue what `run` remembers; return how many rounds the tracker already holds of it."""
 
     @abstractmethod
     def log(self, log: RoundLog, metrics: Metrics) -> None:
@@ -89,7 +93,7 @@ class Tracker(ABC):
     @property
     @abstractmethod
     def where(self) -> str:
-        """Where a person finds the run, in words; known once it is open."""
+        """Where to find the run, in words; known once it is open."""
 
 
 _BUILT_IN = {
@@ -102,7 +106,7 @@ TRACKERS: dict[str, str | type[Tracker]] = dict(_BUILT_IN)
 
 
 def tracker_names(words: Iterable[str]) -> tuple[str, ...]:
-    """Names from words that may hold several, separated by commas; each once, unknown ones refused.
+    """Return names from words that may hold several, separated by commas; each once, unknown ones refused.
 
     >>> tracker_names(["tensorboard,mlflow", "mlflow"])
     ('tensorboard', 'mlflow')
@@ -115,7 +119,7 @@ def tracker_names(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def make_trackers(wanted: Sequence[str | Tracker]) -> list[Tracker]:
-    """Trackers by their names, or as they are; the packages of all must be installed."""
+    """Return trackers by their names, or as they are; the packages of all must be installed."""
     hush()
     made = [_make(one) if isinstance(one, str) else one for one in wanted]
     missing = [tracker for tracker in made if importlib.util.find_spec(tracker.package) is None]
@@ -173,6 +177,7 @@ class Tracking:
         self._folder = None if folder is None else Path(folder)
         self._tell = tell
         self._metrics: RunningMetrics | None = None
+        self._facts: RunFacts | None = None
 
     def __enter__(self) -> Tracking:
         return self
@@ -187,8 +192,8 @@ class Tracking:
             raise KflError("Tracking.on_round needs Tracking.on_start before it; hand both to kfl.run.")
         metrics = self._metrics.of(log)
         for tracker, held in list(self._open.items()):
-            if log.round >= held:
-                self._try(tracker, partial(tracker.log, log, metrics))
+            if log.round >= held and self._try(tracker, partial(tracker.log, log, metrics)):
+                self._open[tracker] = log.round + 1
 
     def finish(self, experiment: Experiment, history: History) -> None:
         """Close with the summary. A run that was finished before is shown now, whole, where it is not yet."""
@@ -206,7 +211,7 @@ class Tracking:
     def _begin(self, experiment: Experiment) -> None:
         """Open every tracker. One that cannot begin stops the run: now it costs nothing yet."""
         self._metrics = RunningMetrics(experiment)
-        facts = run_facts(experiment, self._folder)
+        self._facts = facts = run_facts(experiment, self._folder)
         while self._waiting:
             tracker = self._waiting.pop(0)
             try:
@@ -217,26 +222,35 @@ class Tracking:
                 self._close(None)
                 raise KflError(
                     f"The tracker {tracker.name} could not begin: {in_one_line(problem)}. "
-                    f"Set it right, or leave {tracker.name} out of --track."
+                    f"Fix the cause, or leave {tracker.name} out of --track."
                 ) from problem
             self._tell(f"Tracked by {tracker.name}: {tracker.where}")
 
     def _close(self, summary: Mapping[str, Any] | None) -> None:
         for tracker in list(self._open):
-            self._try(tracker, partial(tracker.close, summary))
+            self._try(tracker, partial(self._end, tracker, summary))
             self._open.pop(tracker, None)
 
-    def _try(self, tracker: Tracker, call: Callable[[], None]) -> None:
+    def _end(self, tracker: Tracker, summary: Mapping[str, Any] | None) -> None:
+        """Close a tracker, and note what it holds."""
+        tracker.close(summary)
+        if self._facts is not None:
+            finished = {} if summary is None else {"finished": True}
+            self._facts.remember(tracker.name, rounds=self._open[tracker], **finished)
+
+    def _try(self, tracker: Tracker, call: Callable[[], None]) -> bool:
         """Call a tracker; one that fails is reported once and left alone from then on."""
         try:
             call()
-        except Exception as problem:  # a run must not end because somebody's server did
+        except Exception as problem:  # a run must not end because a server did
             self._open.pop(tracker, None)
             self._tell(f"The tracker {tracker.name} failed; the run continues without it: {in_one_line(problem)}.")
+            return False
+        return True
 
 
 def run_facts(experiment: Experiment, folder: Path | None) -> RunFacts:
-    """Name and tags of a run."""
+    """Return name and tags of a run."""
     from kfl._version import __version__
 
     tags = {
@@ -250,7 +264,7 @@ def run_facts(experiment: Experiment, folder: Path | None) -> RunFacts:
 
 
 def without_password(text: str) -> str:
-    """A text in which no address has a user's name and password or token.
+    """Return a text in which no address has a user's name and password or token.
 
     >>> without_password("http://me:secret@mlflow.test:5000 does not answer")
     'http://…@mlflow.test:5000 does not answer'
@@ -259,7 +273,7 @@ def without_password(text: str) -> str:
 
 
 def in_one_line(problem: BaseException, most: int = 300) -> str:
-    """An exception of somebody else's package as the part of a sentence.
+    """Return an exception of another package as the part of a sentence.
 
     >>> in_one_line(OSError("disk is full.\\nAborting"))
     'disk is full. Aborting'

@@ -38,7 +38,7 @@ class MlflowTracker(Tracker):
         with _quiet():  # again: the import sets up MLflow's own log
             self._client = MlflowClient()
             noted = run.remembered(self.name)
-            self._facts, self._run_id, self._finished = run, str(noted.get("run_id", "")), False
+            self._run_id, self._finished = str(noted.get("run_id", "")), False
             try:
                 if without_password(str(noted.get("uri"))) == self._address and self._exists():
                     self._finished = noted.get("finished") is True
@@ -47,11 +47,8 @@ class MlflowTracker(Tracker):
                 self._run_id = self._create(run, config)
             except ImportError as problem:  # mlflow-skinny without the packages for a local database
                 raise MissingExtraError("sqlalchemy", "mlflow", "A local MLflow database") from problem
-        self._remember()
+        run.remember(self.name, run_id=self._run_id, uri=self._address, finished=False)
         return 0
-
-    def _remember(self, **more: Any) -> None:
-        self._facts.remember(self.name, run_id=self._run_id, uri=self._address, **more)
 
     @property
     def _address(self) -> str:
@@ -95,8 +92,6 @@ class MlflowTracker(Tracker):
             self._metrics(int(summary["rounds"]), {f"summary/{name}": v for name, v in numbers(summary).items()})
         with _quiet():
             self._client.set_terminated(self._run_id, "KILLED" if summary is None else "FINISHED")
-        if summary is not None:
-            self._remember(finished=True)
 
     @property
     def where(self) -> str:

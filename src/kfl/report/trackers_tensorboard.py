@@ -17,33 +17,41 @@ from kfl.runfolder import RoundLog
 
 
 class TensorBoardTracker(Tracker):
-    """Writes `tensorboard/` in the run folder; `tensorboard --logdir runs` then shows every run under runs/.
+    """Event files in `tensorboard/` of the run folder; `tensorboard --logdir runs` shows every run under runs/.
 
-    All numbers of a round are one record of the file, so that a crash leaves a round whole or not at all.
+    All numbers of a round are one record of the file, so that a crash leaves a round whole or not at all. A resumed run
+    begins a file with the start of a session at step 1 and logs all rounds again: TensorBoard then drops what earlier
+    files hold from that step on, as it does with `purge_step` of PyTorch's SummaryWriter. (SummaryWriter itself writes
+    from a thread that prints a traceback when the disk is full.)
     """
 
     name: ClassVar[str] = "tensorboard"
     package: ClassVar[str] = "tensorboard"
 
     def open(self, run: RunFacts, config: Mapping[str, Any]) -> int:
-        """Add an event file; the rounds in the earlier ones are counted, and stay."""
-        from tensorboard.compat.proto.event_pb2 import Event
+        """Add an event file, which replaces earlier ones; of a finished run nothing is logged again."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.plugins.text.summary import text_pb
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._folder = Path(tempfile.mkdtemp(prefix="kfl-")) if run.folder is None else run.folder / "tensorboard"
-        held = rounds_in(self._folder)
-        self._facts, self._finished = run, held > 0 and run.remembered(self.name).get("finished") is True
+        noted, began = run.remembered(self.name), self._folder.is_dir()
+        self._finished = noted.get("finished") is True
         self._folder.mkdir(parents=True, exist_ok=True)
-        # Not TensorBoard's EventFileWriter: its thread prints a traceback over the progress bar when the disk is full.
-        unique = f"{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}.{time.time_ns() % 10**9}"
+        # TensorBoard reads files in the order of their names.
+        seconds, rest_ns = divmod(time.time_ns(), 10**9)
+        unique = f"{seconds:010d}.{rest_ns:09d}.{socket.gethostname()}.{os.getpid()}"
         self._file = (self._folder / f"events.out.tfevents.{unique}").open("xb", buffering=0)
         self._writer = RecordWriter(self._file)
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if held == 0:
+        if self._finished:
+            return int(noted.get("rounds", 0))
+        if began:
+            self._write(Event(wall_time=time.time(), step=1, session_log=SessionLog(status=SessionLog.START)))
+        else:
             text = json.dumps({"run": run.name, **run.tags, **config}, indent=2)
             self._add(0, text_pb("config", "".join(f"    {line}\n" for line in text.splitlines())))
-        return held
+        return 0
 
     def log(self, log: RoundLog, metrics: Metrics) -> None:
         """One record with one value per metric."""
@@ -54,8 +62,6 @@ class TensorBoardTracker(Tracker):
         if summary is not None and not self._finished:
             self._scalars(int(summary["rounds"]), {f"summary/{name}": v for name, v in numbers(summary).items()})
         self._file.close()
-        if summary is not None:
-            self._facts.remember(self.name, finished=True)
 
     @property
     def where(self) -> str:
@@ -74,15 +80,3 @@ class TensorBoardTracker(Tracker):
 
     def _write(self, event: Any) -> None:
         self._writer.write(event.SerializeToString())
-
-
-def rounds_in(folder: Path) -> int:
-    """The last round that the event files of a folder hold; 0 without any. A torn last record does not count."""
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    last = 0
-    for path in sorted(folder.glob("events.out.tfevents.*")) if folder.is_dir() else ():
-        for event in EventFileLoader(str(path)).Load():
-            if any(value.tag == "devices/scheduled" for value in event.summary.value):
-                last = max(last, event.step)
-    return last

@@ -19,12 +19,13 @@ for one multiplier μ, that is θ_k = max(θ_k(μ), θ_k^min) with Σ_k max(θ_k
 
 Where we leave the paper: Algorithm 2 looks for Σ θ_k(μ) = 1 and lifts the shares to θ^min afterwards, so they
 add up to more than 1 whenever a minimum binds; its bracket for μ is then too small; and its tolerance on μ is
-absolute. `kfl.scheduling.as_printed` keeps it for comparison.
+absolute. The tests keep it for comparison.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,136 +42,113 @@ SHARE_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class AllocationProblem:
-    """Devices that share one band in one round; leading axes, if any, are a batch of such problems.
-
-    >>> ones = np.ones(2)
-    >>> problem = AllocationProblem(
-    ...     bandwidth_hz=1e6,
-    ...     noise_w_per_hz=4e-21,
-    ...     gain=ones * 1e-10,
-    ...     payload_bits=ones * 1e5,
-    ...     upload_time_s=ones,
-    ...     max_power_w=ones,
-    ...     weight=ones,
-    ... )
-    >>> allocate(problem).share
-    array([0.5, 0.5])
-
-    Of whole devices, which may slow their clocks and whose radios draw more than they radiate:
-
-    >>> from dataclasses import replace
-    >>> whole = allocate(replace(problem, fastest_s=0.5, slowest_s=5.0, work_j_s2=0.025, circuit_power_w=0.2))
-    >>> whole.compute_time_s.round(2), whole.upload_time_s.round(2), bool((whole.power_w > 1e-4).all())
-    (array([1.48, 1.48]), array([0.02, 0.02]), True)
-    """
-
-    bandwidth_hz: ArrayLike
-    """The whole band B; a number, or one per problem of the batch."""
-    noise_w_per_hz: ArrayLike
-    """Noise density N₀; a number, or one per problem of the batch."""
-    gain: ArrayLike
-    """Channel power gains h_k, linear, (..., n). Zero: the device cannot be heard."""
-    payload_bits: ArrayLike
-    upload_time_s: ArrayLike
-    """Time left for the upload, T_max − T_L, after computing at the fastest clock; zero or less makes a problem
-    infeasible, not wrong."""
-    max_power_w: ArrayLike
-    weight: ArrayLike
-    """Price w_k ≥ 0 of a joule of device k. If all are zero, the total energy is minimised."""
-    share_floor: ArrayLike = 0.0
-    """A lower limit on each share, beyond the one from the power limit."""
-    included: ArrayLike | None = None
-    """Mask (..., n) for batches of problems with different numbers of devices; None: all take part."""
-    fastest_s: ArrayLike = 0.0
-    """Seconds of computing at the fastest clock. This and what follows describes whole devices; its defaults mean the
-    printed model."""
-    slowest_s: ArrayLike | None = None
-    """Seconds of computing at the slowest clock; None: the clock is fixed."""
-    work_j_s2: ArrayLike = 0.0
-    """κ W³: computing for t seconds takes this over t² joules."""
-    static_power_w: ArrayLike = 0.0
-    """Drawn while the processor computes."""
-    circuit_power_w: ArrayLike = 0.0
-    """Drawn while the radio sends."""
-    amplifier_efficiency: ArrayLike = 1.0
-    """Radiated over drawn power, in (0, 1]."""
-    min_power_w: ArrayLike = 0.0
-    """Least radiated power while sending."""
-
-    @property
-    def printed_model(self) -> bool:
-        """Whether the energy model is the paper's: a fixed clock, and the radiated power alone."""
-        drawn = np.any(self.circuit_power_w) or np.any(self.min_power_w) or np.any(self.static_power_w)
-        return self.slowest_s is None and not drawn and bool(np.all(np.asarray(self.amplifier_efficiency) == 1))
-
-    def checked(self) -> tuple[Uplink, FloatArray, FloatArray, BoolArray]:
-        """The problem as arrays of one shape (..., n): the uplink, weights, floors, and who is included.
-
-        A bad value raises `ConfigError`. Devices that are not included send nothing.
-        """
-        included, band, noise, arrays = _checked(self)
-        uplink = Uplink(
-            bandwidth_hz=band,
-            noise_w_per_hz=noise,
-            gain=arrays["gain"],
-            payload_bits=arrays["payload_bits"],
-            time_s=arrays["upload_time_s"],
-            max_power_w=arrays["max_power_w"],
-        )
-        if not self.printed_model:
-            device = DeviceEnergyModel(**{name: arrays[name] for name in _DEVICE_RULES})
-            uplink = replace(uplink, time_s=arrays["upload_time_s"] + arrays["fastest_s"], device=device)
-        floor = np.maximum(uplink.power_floor(), arrays["share_floor"])
-        return uplink, arrays["weight"], floor, included
-
-
-@dataclass(frozen=True, eq=False)
 class Allocation:
     """The solution. Where it is infeasible, shares, powers and energies are 0 and the objective is infinite."""
 
     share: FloatArray
-    """θ_k, (..., n)."""
+    """θ_k, (n,)."""
     power_w: FloatArray
     energy_j: FloatArray
     """What the share costs: the energy of the upload, E_U; of whole devices, all beyond their cheapest computation."""
     upload_time_s: FloatArray
     """Duration of the upload; 0 for a device without a share."""
     multiplier: FloatArray
-    """μ, the price of the whole band, (...,)."""
+    """μ, the price of the whole band."""
     residual: FloatArray
-    """Largest relative violation of the optimality conditions above, (...,)."""
+    """Largest relative violation of the optimality conditions above."""
     objective: FloatArray
-    """Σ w_k E_k, (...,)."""
+    """Σ w_k E_k."""
     feasible: BoolArray
     status: Status | tuple[Status, ...]
-    """Why no allocation exists, if so; a tuple with one entry per problem of a batch."""
+    """Why no allocation exists, if so."""
     compute_time_s: FloatArray | None = None
     """Seconds of computing, which say the clock; None in the printed model, where they are given."""
 
 
-def allocate(problem: AllocationProblem) -> Allocation:
+def allocate(uplink: Uplink | AllocationProblem, weight: ArrayLike = 1.0, share_floor: ArrayLike = 0.0) -> Allocation:
     """Split the band among given devices at the least weighted energy: problem P₂, solved to rounding error.
 
+    Args:
+        uplink: the band and the devices that share it. A device without time left makes the problem infeasible.
+        weight: price w_k ≥ 0 of a joule of each device. If all are zero, the total energy is minimized.
+        share_floor: lower limit on each share, beyond the one that the power limit sets.
+
+    Returns:
+        Shares, powers and energies; where no split lets all devices finish, `feasible` is False and `status` says why.
+
+    Raises:
+        ConfigError: a value is not a number that it can be; the message names it and its device.
+
     >>> from dataclasses import replace
-    >>> two = AllocationProblem(
-    ...     bandwidth_hz=1e6, noise_w_per_hz=4e-21, gain=np.array([1e-9, 1e-11]), payload_bits=np.full(2, 1e6),
-    ...     upload_time_s=np.ones(2), max_power_w=np.ones(2), weight=np.ones(2))
+    >>> two = Uplink(bandwidth_hz=1e6, noise_w_per_hz=4e-21, gain=np.array([1e-9, 1e-11]),
+    ...              payload_bits=np.full(2, 1e6), time_s=np.ones(2), max_power_w=np.ones(2))
     >>> best = allocate(two)
     >>> best.share.round(3), best.status.ok, bool(best.residual < 1e-12)
     (array([0.206, 0.794]), True, True)
-    >>> print(allocate(replace(two, upload_time_s=np.array([1.0, -0.5]))).status)
+    >>> print(allocate(replace(two, time_s=np.array([1.0, -0.5]))).status)
     Device 1 computes past the deadline: the time left for its upload is -0.5 s.
+
+    Devices that may slow their clocks, and whose radios draw more than they radiate:
+
+    >>> device = DeviceEnergyModel(fastest_s=0.5, slowest_s=5.0, work_j_s2=0.025, circuit_power_w=0.2)
+    >>> whole = allocate(replace(two, gain=np.full(2, 1e-10), payload_bits=np.full(2, 1e5), time_s=1.5, device=device))
+    >>> whole.compute_time_s.round(2), whole.upload_time_s.round(2), bool((whole.power_w > 1e-4).all())
+    (array([1.48, 1.48]), array([0.02, 0.02]), True)
     """
-    return share_band(*problem.checked())
+    if isinstance(uplink, AllocationProblem):
+        warnings.warn("AllocationProblem goes: use allocate(Uplink(...), weight)", DeprecationWarning, stacklevel=2)
+        weight, share_floor, uplink = uplink.weight, uplink.share_floor, uplink.uplink
+    checked, weights, floors = _checked(uplink, weight, share_floor)
+    return solve_shares(checked, weights, np.maximum(checked.power_floor(), floors))
 
 
-def share_band(uplink: Uplink, weight: FloatArray, floor: FloatArray, included: BoolArray | None = None) -> Allocation:
-    """`allocate` for devices whose least shares are known, as checked arrays (..., n)."""
+@dataclass(frozen=True, eq=False)
+class AllocationProblem:
+    """Arguments of `allocate` in one object, as release 0.1 took them; it goes with the next release."""
+
+    bandwidth_hz: float
+    noise_w_per_hz: float
+    gain: ArrayLike
+    payload_bits: ArrayLike
+    upload_time_s: ArrayLike
+    """Time left after computing at the fastest clock."""
+    max_power_w: ArrayLike
+    weight: ArrayLike
+    share_floor: ArrayLike = 0.0
+    fastest_s: ArrayLike = 0.0
+    slowest_s: ArrayLike | None = None
+    work_j_s2: ArrayLike = 0.0
+    static_power_w: ArrayLike = 0.0
+    circuit_power_w: ArrayLike = 0.0
+    amplifier_efficiency: ArrayLike = 1.0
+    min_power_w: ArrayLike = 0.0
+
+    @property
+    def uplink(self) -> Uplink:
+        """The uplink of these devices."""
+        fastest_s = np.asarray(self.fastest_s, float)
+        names = ("work_j_s2", "static_power_w", "circuit_power_w", "amplifier_efficiency", "min_power_w")
+        own = {name: np.asarray(getattr(self, name), float) for name in names}
+        slowest_s = fastest_s if self.slowest_s is None else np.asarray(self.slowest_s, float)
+        return Uplink(
+            bandwidth_hz=self.bandwidth_hz,
+            noise_w_per_hz=self.noise_w_per_hz,
+            gain=np.asarray(self.gain, float),
+            payload_bits=np.asarray(self.payload_bits, float),
+            time_s=np.asarray(self.upload_time_s, float) + fastest_s,
+            max_power_w=np.asarray(self.max_power_w, float),
+            device=DeviceEnergyModel(fastest_s=fastest_s, slowest_s=slowest_s, **own),
+        )
+
+
+def solve_shares(uplink: Uplink, weight: FloatArray, floor: FloatArray) -> Allocation:
+    """Solve P₂ for devices whose least shares are known, as checked arrays (n,).
+
+    Arrays (m, n) are a batch of problems, of which the results have one entry each.
+    """
     batch, devices = weight.shape[:-1], weight.shape[-1]
     rows = uplink.rows()
     weights, floors = weight.reshape(-1, devices), floor.reshape(-1, devices)
-    members = np.ones_like(floors, bool) if included is None else included.reshape(-1, devices)
     curve, feasible = rows.curve, _feasible(rows, floors)
     sends = curve.sends & np.isfinite(floors)
     with np.errstate(divide="ignore"):
@@ -186,7 +164,7 @@ def share_band(uplink: Uplink, weight: FloatArray, floor: FloatArray, included: 
     run = rows.operation(share, energy)
     true_cost = np.where(energy > 0, weights, 0.0) * energy
     residual = _residual(log_price, share, curve, log_weight, floors)
-    reasons = [Status() if good else _why(rows, floors, members, row) for row, good in enumerate(feasible)]
+    reasons = [Status() if good else _why(rows, floors, row) for row, good in enumerate(feasible)]
     return Allocation(
         share=share.reshape(weight.shape),
         power_w=run.power_w.reshape(weight.shape),
@@ -240,7 +218,7 @@ def _feasible(uplink: Uplink, floor: FloatArray) -> BoolArray:
     return np.asarray(~late.any(-1) & (floor.sum(-1) <= 1.0 + SHARE_TOLERANCE))
 
 
-def _why(uplink: Uplink, floors: FloatArray, included: BoolArray, row: int) -> Status:
+def _why(uplink: Uplink, floors: FloatArray, row: int) -> Status:
     """Why this problem of the batch has no solution, by the first device to blame."""
     one, floor = uplink.take(slice(row, row + 1)), floors[row]
     late, weak = one.upload_time_s[0] <= 0, floor > 1.0 + SHARE_TOLERANCE
@@ -255,84 +233,77 @@ def _why(uplink: Uplink, floors: FloatArray, included: BoolArray, row: int) -> S
         reached = np.log1p(one.snr[0, k]) / np.log(2)
         return Status("out_of_reach", {"out_of_reach": (k,)}, {"needed": float(needed), "reached": float(reached)})
     k = int(floor.argmax())
-    facts = {"devices": int(included[row].sum()), "total": float(floor.sum()), "largest": float(floor[k])}
+    facts = {"devices": len(floor), "total": float(floor.sum()), "largest": float(floor[k])}
     return Status("crowded", {"crowded": (k,)}, facts)
 
 
 # ── Checks ───────────────────────────────────────────────────────────────────
 
-_RULES: dict[str, tuple[str, float]] = {
-    "gain": ("a finite number, 0 or more", 0.0),
-    "payload_bits": ("a finite number, 0 or more", 0.0),
-    "upload_time_s": ("a finite number", -np.inf),
-    "max_power_w": ("a finite number, 0 or more", 0.0),
-    "weight": ("a finite number, 0 or more", 0.0),
-    "share_floor": ("a finite number, 0 or more", 0.0),
+_AT_LEAST_0 = "a finite number, 0 or more"
+_Test = Callable[[FloatArray, Uplink], BoolArray]
+
+
+def _not_negative(values: FloatArray, _: Uplink) -> BoolArray:
+    return np.asarray(values >= 0)
+
+
+_RADIO: dict[str, tuple[str, _Test]] = {
+    "gain": (_AT_LEAST_0, _not_negative),
+    "payload_bits": (_AT_LEAST_0, _not_negative),
+    "time_s": ("a finite number", lambda values, _: np.isfinite(values)),
+    "max_power_w": (_AT_LEAST_0, _not_negative),
 }
-_DEVICE_RULES: dict[str, tuple[str, float]] = {
-    "fastest_s": ("a finite number of seconds, 0 or more", 0.0),
-    "slowest_s": ("a finite number of seconds, at least fastest_s", 0.0),
-    "work_j_s2": ("a finite number, 0 or more", 0.0),
-    "static_power_w": ("a finite number of watts, 0 or more", 0.0),
-    "circuit_power_w": ("a finite number of watts, 0 or more", 0.0),
-    "amplifier_efficiency": ("above 0 and at most 1", 0.0),
-    "min_power_w": ("a finite number of watts, 0 or more and at most max_power_w", 0.0),
+_DEVICE: dict[str, tuple[str, _Test]] = {
+    "fastest_s": ("a finite number of seconds, 0 or more", _not_negative),
+    "slowest_s": ("a finite number of seconds, 0 or more", _not_negative),
+    "work_j_s2": (_AT_LEAST_0, _not_negative),
+    "static_power_w": ("a finite number of watts, 0 or more", _not_negative),
+    "circuit_power_w": ("a finite number of watts, 0 or more", _not_negative),
+    "amplifier_efficiency": ("above 0 and at most 1", lambda values, _: (values > 0) & (values <= 1)),
+    "min_power_w": (
+        "a finite number of watts, 0 or more and at most max_power_w",
+        lambda values, uplink: (values >= 0) & (values <= uplink.max_power_w),
+    ),
 }
-_NEUTRAL = {"upload_time_s": 1.0, "amplifier_efficiency": 1.0}
 
 
-def _checked(
-    problem: AllocationProblem,
-) -> tuple[BoolArray, FloatArray, FloatArray, dict[str, FloatArray]]:
-    """Every field as an array (..., n); the first bad entry is named with its device."""
-    rules = _RULES if problem.printed_model else {**_RULES, **_DEVICE_RULES}
-    given = {name: getattr(problem, name) for name in rules}
-    if given.get("slowest_s", 0.0) is None:
-        given["slowest_s"] = problem.fastest_s
-    raw = {name: np.asarray(value, float) for name, value in given.items()}
-    mask = np.asarray(True if problem.included is None else problem.included, bool)
-    try:
-        shape = np.broadcast_shapes(*(array.shape for array in raw.values()), mask.shape)
-    except ValueError:
-        sizes = ", ".join(f"{name} {array.shape}" for name, array in raw.items())
-        raise ConfigError("the devices' fields", sizes, "arrays of one common shape (..., devices)") from None
-    if not shape or shape[-1] == 0:
-        raise ConfigError("gain", [], "an array with one entry for each of at least one device")
-    included = np.broadcast_to(mask, shape)
-    arrays = {}
-    for name, (rule, least) in rules.items():
-        array = np.broadcast_to(raw[name], shape)
-        bad = ~(np.isfinite(array) & (array >= least) & _beside(name, array, raw)) & included
-        if bad.any():
-            where = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise ConfigError(f"{name} of device {where[-1]}{_row(where)}", float(array[where]), rule)
-        arrays[name] = np.where(included, array, _NEUTRAL.get(name, 0.0))
-    band = _positive("bandwidth_hz", problem.bandwidth_hz, shape)
-    noise = _positive("noise_w_per_hz", problem.noise_w_per_hz, shape)
-    return included, band, noise, arrays
+def _checked(uplink: Uplink, weight: ArrayLike, share_floor: ArrayLike) -> tuple[Uplink, FloatArray, FloatArray]:
+    """Return everything as arrays (n,); ConfigError for the first bad entry, with its device."""
+    for name in ("bandwidth_hz", "noise_w_per_hz"):
+        value = np.asarray(getattr(uplink, name), float)
+        if value.ndim or not (np.isfinite(value) and value > 0):
+            raise ConfigError(name, value.tolist(), "a finite number greater than 0")
+    given = {name: np.asarray(getattr(uplink, name), float) for name in _RADIO}
+    size = given["gain"].shape
+    if len(size) != 1 or not size[0]:
+        raise ConfigError("gain", given["gain"].shape, "an array with one entry for each of at least one device")
+    radio = {name: _one_each(name, values, size) for name, values in given.items()}
+    device = {name: _one_each(name, getattr(uplink.device, name), size) for name in _DEVICE}
+    spread = replace(
+        uplink,
+        gain=radio["gain"],
+        payload_bits=radio["payload_bits"],
+        time_s=radio["time_s"],
+        max_power_w=radio["max_power_w"],
+    )
+    for name, (expected, fits) in {**_RADIO, **_DEVICE}.items():
+        _refuse_unless(name, {**radio, **device}[name], fits({**radio, **device}[name], spread), expected)
+    own = {"weight": _one_each("weight", weight, size), "share_floor": _one_each("share_floor", share_floor, size)}
+    for name, values in own.items():
+        _refuse_unless(name, values, values >= 0, _AT_LEAST_0)
+    if not uplink.device.is_paper_model or np.ndim(uplink.device.fastest_s):
+        spread = replace(spread, device=replace(uplink.device, **device))
+    return spread, own["weight"], own["share_floor"]
 
 
-def _beside(name: str, array: FloatArray, raw: Mapping[str, FloatArray]) -> BoolArray:
-    """Whether values fit what is said of the same devices beside them."""
-    if name == "slowest_s":
-        return np.asarray(array >= raw["fastest_s"])
-    if name == "min_power_w":
-        return np.asarray(array <= raw["max_power_w"])
-    if name == "amplifier_efficiency":
-        return np.asarray((array > 0) & (array <= 1))
-    return np.ones_like(array, bool)
+def _one_each(name: str, values: ArrayLike, size: tuple[int, ...]) -> FloatArray:
+    array = np.asarray(values, float)
+    if array.shape not in ((), (1,), size):
+        raise ConfigError(name, array.shape, f"a number or an array with one entry for each of {size[0]} devices")
+    return np.broadcast_to(array, size)
 
 
-def _positive(name: str, value: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    array = np.asarray(value, float)
-    bad = ~(np.isfinite(array) & (array > 0))
-    if bad.any():
-        raise ConfigError(name, float(array[bad].flat[0]), "a finite number greater than 0")
-    try:
-        return np.broadcast_to(array, shape[:-1])[..., None]
-    except ValueError:
-        raise ConfigError(name, array.shape, f"a number or an array of the batch shape {shape[:-1]}") from None
-
-
-def _row(where: tuple[int, ...]) -> str:
-    return f" in problem {', '.join(map(str, where[:-1]))}" if len(where) > 1 else ""
+def _refuse_unless(name: str, values: FloatArray, right: BoolArray, expected: str) -> None:
+    wrong = np.flatnonzero(~(right & np.isfinite(values)))
+    if len(wrong):
+        raise ConfigError(f"{name} of device {wrong[0]}", float(values[wrong[0]]), expected)

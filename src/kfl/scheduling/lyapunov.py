@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.scheduling._band_price import Candidates
 from kfl.scheduling._prefix import best_prefix
-from kfl.scheduling.allocation import share_band
+from kfl.scheduling.allocation import solve_shares
 from kfl.scheduling.as_printed import printed_rule
 from kfl.scheduling.base import Decision, Observation, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
@@ -68,7 +68,7 @@ class Lyapunov(DriftScheduler):
         candidates, order = line_up(data_value, self.small_price(state, seen), state.queue_j, seen)
         chosen = np.zeros(observation.size, bool)
         chosen[order[: best_prefix(candidates)]] = True
-        rule = printed_rule if self.as_printed else share_band
+        rule = printed_rule if self.as_printed else solve_shares
         decision = serve(seen, chosen, self.energy_weight(state, observation), rule)
         objective = self.objective(state, observation, decision)
         return replace(decision, objective=objective, status=_status(observation, decision))

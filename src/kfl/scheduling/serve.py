@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
-from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, share_band
+from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, solve_shares
 from kfl.scheduling.base import Decision, Observation
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.status import OUTCOMES, Status
@@ -50,7 +50,7 @@ def _budget_floor(observation: Observation) -> FloatArray:
 
 
 def serve(
-    observation: Observation, chosen: BoolArray, weight: FloatArray, allocator: Allocator = share_band
+    observation: Observation, chosen: BoolArray, weight: FloatArray, allocator: Allocator = solve_shares
 ) -> Decision:
     """Shares and powers for the chosen devices, minimising Σ weight · energy, as a decision without objective.
 

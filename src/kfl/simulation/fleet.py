@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.experiment.traces import can_be_asked
+from kfl.experiment.availability import can_be_asked
 from kfl.scheduling import Decision, Observation, Status
 
 if TYPE_CHECKING:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfl.core.errors import DataError
-from kfl.data import Dataset, Partition, dataset_path, given_dataset, load_dataset
+from kfl.data import Dataset, Partition, dataset_path, load_dataset
 from kfl.engine import Engine, LocalData
 from kfl.engine.plan import Plan, make_engine
 from kfl.experiment import Experiment
-from kfl.experiment.traces import open_traces
+from kfl.experiment.availability import open_traces
 from kfl.models import FleetModels, architectures, fleet_from_modules, fleet_from_name, names_widths, read_model
 from kfl.simulation.fleet import DeviceTable
 from kfl.wireless import Cell
 
 if TYPE_CHECKING:
-    from kfl.data.given import Data
+    from kfl.data.dataset import Data
     from kfl.models import Models
 
 
@@ -93,7 +93,7 @@ def build_world(
     """Everything a run needs, checked: the data is read, split, and every architecture tried once."""
     if not experiment.asks_data:
         experiment.validate()  # before the data is read, where it can be
-    data = load_dataset(experiment.dataset, data_dir) if dataset is None else given_dataset(dataset)
+    data = load_dataset(experiment.dataset, data_dir) if dataset is None else Dataset.of(dataset)
     if experiment.asks_data:
         experiment = experiment.for_data(data)
         experiment.validate()

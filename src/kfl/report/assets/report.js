@@ -16,7 +16,7 @@
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
   const timers = new Map();
 
-  // ── Colours: "@c1" and "@c1/0.2" are roles; the style sheet says what they are in this theme. ──
+  // ── Colors: "@c1" and "@c1/0.2" are roles; the style sheet says what they are in this theme. ──
   let palette = {};
   function readPalette() {
     const style = getComputedStyle(root);
@@ -25,7 +25,7 @@
       palette[name] = style.getPropertyValue("--" + name).trim();
     }
   }
-  function colour(role) {
+  function color(role) {
     const [name, opacity] = role.slice(1).split("/");
     const hex = palette[name];
     if (!hex) return role;
@@ -45,7 +45,7 @@
   }
   function painted(value) {
     if (value === "@scale") return scale();
-    if (typeof value === "string") return value.startsWith("@") ? colour(value) : value;
+    if (typeof value === "string") return value.startsWith("@") ? color(value) : value;
     if (Array.isArray(value)) return value.length > 2 && typeof value[0] === "number" ? value : value.map(painted);
     if (value && typeof value === "object") {
       return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, painted(item)]));

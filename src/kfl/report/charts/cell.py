@@ -352,7 +352,7 @@ def cell_chart(run: RunData) -> Chart | None:
         f"took part {taken[near].mean():.1f} times on average, the farther half {farther:.1f} times."
     )
     frames = _marked_frames(run) if few and run.played else None
-    table_ = devices_table(run)
+    table_ = devices_table(run, run.cell)
     return Chart("cell", "Cell", summary, views, "Devices colored by", table_, tall=True, frames=frames)
 
 
@@ -462,4 +462,4 @@ def gap_chart(run: RunData) -> Chart | None:
         f"Optimal in {exact} of {several(len(x), 'round')}, where the value equals its lower bound; the largest gap is "
         f"{percent(largest)} of the bound. The value is drift plus penalty, equation (22) of the paper."
     )
-    return Chart("gap", "Gap to the lower bound", summary, views, "Shown")
+    return Chart("gap", "Gap to the lower bound", summary, views, "Shown", wide=True)

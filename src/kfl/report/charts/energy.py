@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kfl.core.text import DASH, several, shortened
 from kfl.report.charts.learning import MOST_IN_LEGEND, sorted_curve
 from kfl.report.figures import (
+    MOST_ROWS,
     Chart,
     Figure,
     FloatArray,
@@ -32,11 +33,13 @@ from kfl.report.groups import Bundle, Group, is_alone, over_seeds
 from kfl.report.run_data import BatteryCurves, RunData
 from kfl.report.text import SPACE, about, between, percent, quantity
 from kfl.scheduling import by_part
-from kfl.wireless import ENERGY_PARTS
+from kfl.wireless import ENERGY_PARTS, Cell
 
 MOST_BARS = 150
 """Devices up to which each is a bar of its own; beyond, a line through the sorted devices says the same."""
 MOST_POINTS = 400
+MOST_QUEUES = 5000
+"""Rounds up to which virtual queues are followed."""
 MOST_STEPS = 120
 """Rounds up to which each is a bar of its own; beyond, several share one."""
 _INKS = dict(zip(ENERGY_PARTS, ("@c1", "@c6", "@c5", "@c2", "@c4", "@c3"), strict=True))
@@ -70,7 +73,8 @@ def budget_chart(groups: Sequence[Group]) -> Chart | None:
     told = [(group.name, _of_budget(group)) for group in shown]
     spent = [(group.mean(lambda run: float(run.device_energy_j.mean())), shortened(group.name)) for group in shown]
     summary = about(told, f"A device spent {between(spent, lambda value: quantity(value, 'J'))} on average.")
-    found = devices_table(shown[0].run) if is_alone(groups) else _group_table(shown)
+    cell = shown[0].run.cell
+    found = devices_table(shown[0].run, cell) if is_alone(groups) and cell is not None else _group_table(shown)
     return Chart("energy", "Energy of each device", summary, views, "Energy shown", found)
 
 
@@ -126,21 +130,23 @@ def _of_budget(group: Group) -> str:
     )
 
 
-def devices_table(run: RunData) -> Table:
+def devices_table(run: RunData, cell: Cell) -> Table:
     """Return what each device did and spent, most energy first."""
-    taken, spent = run.participation, run.device_energy_j
-    sending = run.rounds.per_device(run.devices, run.rounds.upload_energy_j)
-    rows = []
-    for device in np.argsort(-spent, kind="stable")[thinned(run.devices, 40)]:
-        share = percent(spent[device] / run.budget_j) if math.isfinite(run.budget_j) else "no budget"
-        joules = (quantity(spent[device], "J"), quantity(sending[device], "J"), share)
-        place = () if run.cell is None else (f"{run.cell.distance_m[device]:.0f} m",)
-        clock = () if run.cell is None else (quantity(float(run.cell.hardware.cpu_hz[device]), "Hz"),)
-        found = (str(device), *place, *clock, f"{taken[device]:.0f}", *joules, percent(float(run.accuracy[device])))
-        rows.append(found)
-    place_, clock_ = ((), ()) if run.cell is None else (("distance",), ("processor",))
-    columns = ("device", *place_, *clock_, "rounds", "energy", "of it sending", "of its budget", "accuracy")
-    return table(columns, rows, total=run.devices, of="devices")
+    spent, sending = run.device_energy_j, run.rounds.per_device(run.devices, run.rounds.upload_energy_j)
+    columns: dict[str, Callable[[int], str]] = {
+        "device": str,
+        "distance": lambda device: f"{cell.distance_m[device]:.0f} m",
+        "processor": lambda device: quantity(float(cell.hardware.cpu_hz[device]), "Hz"),
+        "rounds": lambda device: f"{run.participation[device]:.0f}",
+        "energy": lambda device: quantity(spent[device], "J"),
+        "of it sending": lambda device: quantity(sending[device], "J"),
+    }
+    if math.isfinite(run.budget_j):
+        columns["of its budget"] = lambda device: percent(spent[device] / run.budget_j)
+    columns["accuracy"] = lambda device: percent(float(run.accuracy[device]))
+    shown = np.argsort(-spent, kind="stable")[thinned(run.devices, MOST_ROWS)]
+    rows = [tuple(tell(device) for tell in columns.values()) for device in shown]
+    return table(tuple(columns), rows, total=run.devices, of="devices")
 
 
 def _group_table(groups: Sequence[Group]) -> Table:
@@ -174,11 +180,26 @@ def pace_chart(groups: Sequence[Group]) -> Chart | None:
         traces.append(line("budget spent evenly", [0, planned], numbers([0.0, budget_j]), "@muted", line=even))
     told = "Energy a device has spent up to each round"
     told += "; the dashed line spends the budget evenly." if budgets else "."
-    legend = len(groups) <= MOST_IN_LEGEND
-    view = figure(
-        traces, axis("round"), axis("energy of a device so far", si="J"), hovermode="x unified", showlegend=legend
-    )
-    return Chart("pace", "Energy over rounds", f"{told} {over_seeds(shown)}".strip(), {"": view})
+    unified = {"hovermode": "x unified", "showlegend": len(groups) <= MOST_IN_LEGEND}
+    so_far = figure(traces, axis("round"), axis("energy of a device so far", si="J"), **unified)
+    views = {"Energy": so_far} | (_queues(shown[0]) if is_alone(groups) and budgets else {})
+    return Chart("pace", "Energy over rounds", f"{told} {over_seeds(shown)}".strip(), views, "Shown")
+
+
+def _queues(group: Group) -> dict[str, Figure]:
+    """The virtual queues after each round: what devices spent beyond an even use of their budgets, equation (21)."""
+    run = group.run
+    if run.played > MOST_QUEUES:
+        return {}
+    queue_j, found = np.zeros(run.devices), []
+    for energy_j in run.energy_between(np.arange(run.played)):
+        queue_j = np.maximum(queue_j + energy_j - run.budget_j / run.planned, 0.0)
+        found.append((queue_j.mean(), queue_j.max()))
+    mean, largest = (numbers(values) for values in zip(*found, strict=True))
+    x = list(range(1, run.played + 1))
+    lines = [line("largest", x, largest, "@c2"), line("mean", x, mean, "@c1", line={"dash": "dash"})]
+    y = axis("virtual queue", si="J", rangemode="tozero")
+    return {"Queues": figure(lines, axis("round"), y, hovermode="x unified")}
 
 
 def _range_of_devices(group: Group, least: Bundle, mean: Bundle, most: Bundle, *, alone: bool) -> list[Any]:

@@ -1,3 +1,5 @@
+"""Training of one device against `torch.optim.SGD`, and what a state may rely on."""
+
 import copy
 
 import numpy as np
@@ -8,21 +10,23 @@ from torch.nn.functional import cross_entropy
 
 from kfl.data import Dataset, partition
 from kfl.engine import FeatureTargets, LocalData, RoundKey, Sgd, Supervised
+from kfl.engine.autograd import AutogradEngine
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
 from tests.reference.plain_engine import PlainEngine
 
 KEY = RoundKey(seed=0, round=2)
 
 
-@pytest.fixture(scope="module")
-def engine():
+@pytest.fixture(scope="module", params=[AutogradEngine, PlainEngine])
+def engine(request):
+    """The engine with one worker, and the slow twin that others are held to."""
     draw = np.random.default_rng(0)
     y = np.arange(240) % 4
     x = draw.normal(size=(240, 6)).astype(np.float32) + y[:, None]
     data = Dataset.from_arrays(x, y)
     split = partition("shards", data.train_y, data.test_y, 4, 6, 0, classes_per_device=2)
     models = fleet_from_name("mlp", (8, 12), 6, data.input_shape, 4, seed=0)
-    return PlainEngine(LocalData(data, split), models)
+    return request.param(LocalData(data, split), models)
 
 
 def plain_training(engine, device, sgd, pull=None):
@@ -115,7 +119,7 @@ def test_own_modules_with_buffers_and_dropout_repeat_and_stay_untouched():
         for _ in range(2)
     ]
     given = copy.deepcopy([module.state_dict() for module in modules])
-    engine = PlainEngine(LocalData(data, split), fleet_from_modules(modules, 2, (5,), 3))
+    engine = AutogradEngine(LocalData(data, split), fleet_from_modules(modules, 2, (5,), 3))
     states = [engine.initial(device, 0) for device in range(2)]
     runs = [engine.train([0, 1], states, Supervised(), Sgd(3, 0.1, 0.1, 0.9), KEY) for _ in range(2)]
     for device in range(2):

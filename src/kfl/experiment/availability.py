@@ -13,7 +13,7 @@ from kfl.wireless import GainTrace, HarvestTrace
 from kfl.wireless.trace import Quantity, Trace, open_trace, true_or_false
 
 if TYPE_CHECKING:
-    from kfl.experiment._experiment import Experiment
+    from kfl.experiment.experiment import Experiment
 
 AVAILABLE = Quantity("available", "1 or true, or 0 or false", parse=true_or_false)
 """Whether a device can be asked."""

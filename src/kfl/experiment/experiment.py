@@ -6,17 +6,20 @@ Nothing here imports PyTorch, so that help texts and checks of a configuration a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import math
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from hashlib import blake2b
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
-from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
+from kfl.core.config import Table, convert, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
 from kfl.core.fields import Fields
 from kfl.core.lazy import import_class
@@ -34,86 +37,14 @@ from kfl.data import (
     limit_tested,
     partition,
 )
-from kfl.experiment._given import Said, as_fields
+from kfl.experiment.availability import check_availability, open_traces
 from kfl.experiment.faults import Faults
-from kfl.experiment.traces import check_availability, open_traces
+from kfl.experiment.identity import identity_fields
 from kfl.models import PAPER_WIDTHS, default_widths, names_widths
 from kfl.scheduling import SCHEDULERS, Scheduler, Uniform
 from kfl.wireless import PRESETS, CellConfig
-from kfl.wireless.hardware import PAPER_MODEL
 
 log = logging.getLogger("kfl")
-
-ADDED_LATER: Table = {
-    "tested_devices": "none",
-    "availability_trace": "none",
-    "availability_repeat_s": "none",
-    "algorithm": {"targets": "random", "charge": "printed"},
-    "scheduler": {"device_epsilon": 0.01},
-    "radio": {
-        **{name: "none" if value is None else value for name, value in PAPER_MODEL.items()},
-        "round_period_s": "none",
-        "battery_capacity_j": "none",
-        "initial_charge": 1.0,
-        "harvest": "none",
-        "shadowing_db": 0.0,
-        "shadowing_distance_m": 50.0,
-        "mobility": "none",
-    },
-}
-"""Settings that earlier versions did not have, with the value that means the same as their absence; of a table, those
-of its fields."""
-
-AVERAGES = ("apfl", "fedavg", "fedmrl", "fedrep", "fedproto", "fd", "fedkd", "lg-fedavg")
-RULE = ("aggregation", "trim")
-"""Algorithms to which a robust rule was added later, and its settings."""
-
-UNITLESS = ("relative_v", "dearest_upload")
-"""Settings that a scheduler with the printed V does not look at."""
-
-
-def identity_fields(table: Table) -> Table:
-    """The settings by which runs are told apart: all but those whose value means the same as their absence.
-
-    So a run of an earlier version, which did not have a setting, is recognised and resumed.
-
-    >>> identity_fields({"rounds": 3, "tested_devices": "none"}), identity_fields({"tested_devices": 5})
-    ({'rounds': 3}, {'tested_devices': 5})
-    >>> identity_fields({"scheduler": {"v": 0.01, "relative_v": 1.0}})
-    {'scheduler': {'v': 0.01}}
-    >>> identity_fields({"algorithm": {"name": "fedavg", "local_steps": 5, "aggregation": "mean", "trim": 0.25}})
-    {'algorithm': {'name': 'fedavg', 'local_steps': 5}}
-    >>> identity_fields({"radio": {"deadline_s": 2.0, "circuit_power_w": 0.0, "tail_s": 10.0}})
-    {'radio': {'deadline_s': 2.0, 'tail_s': 10.0}}
-    >>> identity_fields({"model": "auto", "widths": "none"})  # as written before the data could say the widths
-    {'model': 'auto', 'widths': [128, 192, 256, 320, 384]}
-    """
-    kept = _without(table, ADDED_LATER)
-    if kept.get("model") == "auto" and kept.get("widths") == "none":
-        kept["widths"] = list(PAPER_WIDTHS)
-    algorithm = kept.get("algorithm")
-    if isinstance(algorithm, Mapping) and _is_plain_mean(algorithm):
-        kept["algorithm"] = {name: value for name, value in algorithm.items() if name not in RULE}
-    scheduler = kept.get("scheduler")
-    if isinstance(scheduler, Mapping) and scheduler.get("v", "none") != "none":
-        kept["scheduler"] = {name: value for name, value in scheduler.items() if name not in UNITLESS}
-    return kept
-
-
-def _is_plain_mean(algorithm: Mapping[str, Any]) -> bool:
-    return algorithm.get("name") in AVERAGES and algorithm.get("aggregation", "mean") == "mean"
-
-
-def _without(table: Mapping[str, Any], absent: Mapping[str, Any]) -> Table:
-    """A table without the fields that have these values, and so in the tables within it."""
-    kept = {}
-    for name, value in table.items():
-        inner = absent.get(name)
-        if isinstance(value, Mapping) and isinstance(inner, Mapping):
-            kept[name] = _without(value, inner)
-        elif name not in absent or value != inner:
-            kept[name] = value
-    return kept
 
 
 @dataclass(frozen=True)
@@ -142,8 +73,11 @@ class DataSettings(Fields):
     """Give each device this many training samples of a class it does not hold, and test it on that class alone."""
 
     def __post_init__(self) -> None:
-        for name, value in as_fields(self).items():
-            object.__setattr__(self, name, value)
+        hints = _hints(type(self))  # type: ignore[arg-type]  # classes are hashable
+        for field in fields(self):
+            if field.name not in PARTS:
+                value = _as_name(field.name, getattr(self, field.name))
+                object.__setattr__(self, field.name, convert(hints[field.name], value, field.name))
 
     @property
     def asks_data(self) -> bool:
@@ -213,6 +147,17 @@ class DataSettings(Fields):
         return np.sort(np.concatenate(taken))
 
 
+RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    *((name, lambda n: n >= 1, "1 or more") for name in ("devices", "rounds", "classes_per_device", "evaluate_every")),
+    ("samples_per_device", lambda n: n >= 1, "1 or more, or none"),
+    ("tested_devices", lambda n: n >= 1, "1 or more, or none"),
+    ("new_class_samples", lambda n: n >= 0, "0 or more"),
+    ("dirichlet_alpha", lambda alpha: 0 < alpha < math.inf, "a number above 0"),
+    ("widths", lambda widths: len(widths) > 0 and min(widths) >= 1, "one or more widths of at least 1"),
+)
+"""Fields with what is allowed there unless they are none, and that in words."""
+
+
 @dataclass(frozen=True)
 class Experiment(DataSettings):
     """Everything that decides the result of a run.
@@ -233,7 +178,7 @@ class Experiment(DataSettings):
     rounds: int = 100
     """Number of rounds, T."""
     model: str = "auto"
-    """Network of the devices: mlp, cnn, resnet8, resnet18, mobilenet, sensor, transformer, auto (by the kind of
+    """Network of the devices: mlp, cnn, resnet8, resnet18, mobilenet, sensor, transformer, linear, auto (by the kind of
     sample), or package.module:function. Several, of which each device draws one: resnet8-8,resnet8-16,cnn-128."""
     widths: tuple[int, ...] | None = None
     """Each device's width is drawn from these. Give one for equal models. None: the network's own, for mlp and cnn
@@ -259,8 +204,8 @@ class Experiment(DataSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, registry in (("algorithm", ALGORITHMS), ("scheduler", SCHEDULERS)):
-            object.__setattr__(self, name, _chosen(registry, getattr(self, name), name))
+        object.__setattr__(self, "algorithm", _part("algorithm", self.algorithm, Kfl()))
+        object.__setattr__(self, "scheduler", _part("scheduler", self.scheduler, Uniform()))
         radio: object = self.radio
         if not isinstance(radio, CellConfig | str | None):
             right = f"a kfl.CellConfig, the name of a preset ({', '.join(PRESETS)}), auto or None"
@@ -310,23 +255,13 @@ class Experiment(DataSettings):
         check_name(self.dataset)
         if self.asks_data:
             raise ConfigError("devices", 0, "1 or more where nobody reads the data to count its devices")
-        for name in ("devices", "rounds", "classes_per_device", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(name, getattr(self, name), "1 or more")
-        if self.samples_per_device is not None and self.samples_per_device < 1:
-            raise ConfigError("samples_per_device", self.samples_per_device, "1 or more, or none")
+        for name, allowed, right in RULES:
+            value = getattr(self, name)
+            if value is not None and not allowed(value):
+                raise ConfigError(name, value, right)
         if self.split == "overlap" and self.samples_per_device is None:
-            raise ConfigError(
-                "samples_per_device", None, "1 or more with an overlapping split: how many samples each device draws"
-            )
-        if self.tested_devices is not None and self.tested_devices < 1:
-            raise ConfigError("tested_devices", self.tested_devices, "1 or more, or none")
-        if self.new_class_samples < 0:
-            raise ConfigError("new_class_samples", self.new_class_samples, "0 or more")
-        if not 0 < self.dirichlet_alpha < float("inf"):
-            raise ConfigError("dirichlet_alpha", self.dirichlet_alpha, "a number above 0")
-        if self.widths is not None and (not self.widths or min(self.widths) < 1):
-            raise ConfigError("widths", self.widths, "one or more widths of at least 1")
+            right = "1 or more with an overlapping split: how many samples each device draws"
+            raise ConfigError("samples_per_device", None, right)
         if names_widths(self.model) and self.widths is not None:
             raise ConfigError("widths", self.widths, f"left out, as the model {self.model} says its widths itself")
         self.algorithm.validate()
@@ -369,8 +304,8 @@ class Experiment(DataSettings):
         """Build an experiment from plain values; what is not given keeps its default (or the value in `base`)."""
         base = base or Experiment()
         rest = dict(table)
-        algorithm = _named(ALGORITHMS, rest.pop("algorithm", None), "algorithm", base.algorithm)
-        scheduler = _named(SCHEDULERS, rest.pop("scheduler", None), "scheduler", base.scheduler)
+        algorithm = _part("algorithm", rest.pop("algorithm", base.algorithm), base.algorithm)
+        scheduler = _part("scheduler", rest.pop("scheduler", base.scheduler), base.scheduler)
         radio = rest.pop("radio", base.radio)
         radio = None if radio == "none" else radio
         if isinstance(radio, Mapping):
@@ -396,34 +331,59 @@ class Experiment(DataSettings):
 
 
 N = TypeVar("N", Algorithm, Scheduler)
-KINDS: dict[str, type[Any]] = {"algorithm": Algorithm, "scheduler": Scheduler}
+PARTS = ("algorithm", "scheduler", "radio", "faults")
+"""Fields that are no plain values."""
+EXAMPLES = {"algorithm": "kfl.FedAvg()", "scheduler": "kfl.Lyapunov()"}
 
 
-def _named(registry: Mapping[str, type[N]], value: Any, field: str, base: N) -> N:
-    """An algorithm or scheduler from a name, or from a table with a name and its parameters."""
-    if value is None:
-        return base
-    if not isinstance(value, str | Mapping):
-        raise ConfigError(field, value, f"a table of fields or one of {', '.join(registry)}", choices=registry)
-    table = {"name": value} if isinstance(value, str) else dict(value)
-    name = table.pop("name", _name_of(registry, base))
-    cls = class_of(KINDS[field], name, field)
-    start = base if type(base) is cls else cls()
-    found: N = from_table(cls, table, f"{field}.", start)
-    return found
+def _part(field: str, value: object, base: N) -> N:
+    """An algorithm or scheduler as people give it: itself, its class, its name, or a table with its parameters.
 
-
-def _chosen(registry: Mapping[str, type[Any]], value: Any, field: str) -> Any:
-    """An algorithm or scheduler as people give it: itself, its class, its name, or a table."""
-    kind = KINDS[field]
-    if isinstance(value, kind):
-        return value
+    A table without a name is about that of `base`, and what it leaves out keeps the value there.
+    """
+    kind: type[Any] = Algorithm if field == "algorithm" else Scheduler
+    registry: Mapping[str, type[Any]] = ALGORITHMS if field == "algorithm" else SCHEDULERS
+    made: N
     if isinstance(value, type) and issubclass(value, kind):
-        return value()
-    if not isinstance(value, str | Mapping):
-        example = "kfl.FedAvg()" if field == "algorithm" else "kfl.Lyapunov()"
-        raise ConfigError(field, value, f"{example}, say, or a name: {', '.join(registry)}")
-    return _named(registry, value, field, registry["kfl" if field == "algorithm" else "uniform"]())
+        made = value()
+    elif isinstance(value, kind):
+        made = value
+    elif isinstance(value, str | Mapping):
+        table = {"name": value} if isinstance(value, str) else dict(value)
+        cls = class_of(kind, table.pop("name", _name_of(registry, base)), field)
+        made = from_table(cls, table, f"{field}.", base if type(base) is cls else cls())
+    else:
+        right = f"{EXAMPLES[field]}, say, or a name: {', '.join(registry)}"
+        raise ConfigError(field, value, right, choices=registry)
+    return made
+
+
+def _as_name(field: str, value: object) -> object:
+    """A dataset or a model is named: a path is its text, and objects are given to `run`."""
+    if field not in ("dataset", "model") or isinstance(value, str):
+        return value
+    if isinstance(value, PurePath):
+        return str(value)
+    what = _Said(f"of type {type(value).__name__}")
+    if field == "dataset":
+        own = "data of your own is given where it runs: kfl.run(experiment, dataset=…)"
+        raise ConfigError(field, what, f"the name of a dataset or of a file; {own}")
+    own = "networks of your own are given where they run: kfl.run(experiment, models=…)"
+    raise ConfigError(field, what, f"the name of a network, such as 'cnn'; {own}")
+
+
+class _Said(str):
+    """Words that stand for a value in a sentence, without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@lru_cache(maxsize=8)
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def _name_of(registry: Mapping[str, type[N]], thing: N) -> str:
@@ -451,7 +411,7 @@ def require_experiment(given: object) -> None:
     if isinstance(given, str | Path):
         named, folder = f"kfl.run(kfl.Experiment(dataset={str(given)!r}))", f"kfl.resume({str(given)!r})"
         raise ConfigError("experiment", given, f"an experiment: {named}, or {folder} for a run folder")
-    what = Said(f"of type {type(given).__name__}")
+    what = _Said(f"of type {type(given).__name__}")
     raise ConfigError("experiment", what, "an experiment: kfl.run(kfl.Experiment(…), dataset=…)")
 
 
