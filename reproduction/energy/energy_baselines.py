@@ -27,7 +27,7 @@ def row(cell: str, scheduler: Scheduler, seed: int) -> tuple[float, float, float
     placed = Cell.build(PRESETS[cell], DEVICES, seed)
     problem = placed.problem(ROUNDS, flops=flops, payload_bits=bits, samples=SAMPLES, hard_budget=True)
     horizon = schedule(problem, scheduler)
-    times = np.sort(horizon.taken)[::-1]
+    times = np.sort(horizon.participation_count)[::-1]
     spent_j = float(horizon.compute_energy_j.sum() + horizon.upload_energy_j.sum())
     total = float(times.sum())
     busiest = float(times[: DEVICES // 10].sum()) / max(total, 1.0)

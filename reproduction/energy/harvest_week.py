@@ -101,7 +101,7 @@ def play(fleet: SimulatedFleet) -> dict[str, Any]:
         used[[device for device in log.devices if device not in log.lost]] += 1
         chosen[t], empty[t] = len(log.devices), len(log.empty)
         dry, spent_j = dry + len(log.faults), spent_j + log.energy_j
-    batteries, samples = state.batteries, fleet.table.samples
+    batteries, samples = state.accounts.batteries, fleet.table.samples
     assert batteries is not None
     by_hour = chosen.reshape(-1, 24, ROUNDS_A_DAY // 24).mean(axis=(0, 2))
     return {

@@ -19,7 +19,7 @@ import numpy as np
 
 from kfl import Experiment, FedAvg
 from kfl.scheduling import Dual, Lyapunov, Scheduler, data_weight
-from kfl.scheduling.account import round_energy
+from kfl.scheduling.accounts import Accounts, decide, settle
 from kfl.scheduling.objective import DriftScheduler
 from kfl.simulation.round import initial_state
 from kfl.simulation.simulated_fleet import SimulatedFleet
@@ -74,22 +74,18 @@ SCHEDULERS: dict[str, type[DriftScheduler]] = {kind.name: kind for kind in (Lyap
 def play(fleet: SimulatedFleet, scheduler: Scheduler) -> tuple[EnergyAccount, np.ndarray[Any, np.dtype[np.bool_]]]:
     """Every round decided and charged, with queues and batteries moved and nothing learned: the account, and who."""
     rounds, table = fleet.experiment.rounds, fleet.table
-    state = replace(initial_state(fleet), scheduler=scheduler.init(table.budget_j, rounds))
+    accounts = Accounts.start(scheduler, table.budget_j, rounds, fills=False)
+    state = replace(initial_state(fleet), accounts=accounts)
     compute_j, upload_j = np.zeros((2, rounds, table.size))
     chosen = np.zeros((rounds, table.size), dtype=bool)
     for t in range(rounds):
         conditions = fleet.observe(state)
-        decision = scheduler.decide(state.scheduler, conditions.observation)
-        compute_j[t], upload_j[t] = round_energy(decision)
+        seen, fading = conditions.observation, None if conditions.link is None else conditions.link.fading
+        decision = decide(scheduler, state.accounts, seen)
+        compute_j[t], upload_j[t] = decision.energy_j()
         chosen[t] = decision.chosen
-        state = replace(
-            state,
-            round=t + 1,
-            scheduler=scheduler.update(state.scheduler, decision, compute_j[t] + upload_j[t]),
-            compute_energy_j=state.compute_energy_j + compute_j[t],
-            upload_energy_j=state.upload_energy_j + upload_j[t],
-            fading=None if conditions.link is None else conditions.link.fading,
-        )
+        accounts = settle(scheduler, state.accounts, seen, decision, compute_j[t], upload_j[t])
+        state = replace(state, accounts=accounts, fading=fading)
     return EnergyAccount(compute_j, upload_j, table.budget_j), chosen
 
 

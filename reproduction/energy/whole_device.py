@@ -30,7 +30,8 @@ from kfl.comparison.many import run_paths
 from kfl.comparison.records import Record, read_lines, record, write_records
 from kfl.core.files import write_atomic
 from kfl.progress import Progress
-from kfl.scheduling import Dual, energy_parts
+from kfl.scheduling import Dual
+from kfl.scheduling.accounts import decide, settle
 from kfl.scheduling.serve import serve
 from kfl.simulation import History
 from kfl.simulation.round import begin
@@ -106,22 +107,21 @@ def joules(setting: Setting, seed: int) -> list[dict[str, Any]]:
     ratios: dict[str, list[float]] = {name: [] for name in CELLS}
     computing: dict[str, list[float]] = {name: [] for name in CELLS}
     kept = dict.fromkeys(CELLS, 0)
-    queue = states["printed"].scheduler
-    spent_j = np.zeros(table.size)
     for t in range(printed.experiment.rounds):
         seen = {}
         for name, fleet in fleets.items():
-            state = replace(states[name], round=t)
+            state = states[name].at_round(t)
             conditions = fleet.observe(state)
             seen[name] = conditions.observation
             states[name] = replace(state, fading=None if conditions.link is None else conditions.link.fading)
-        now = replace(seen["printed"], battery_j=table.budget_j - spent_j)
-        decision = scheduler.decide(queue, now)
+        accounts = states["printed"].accounts
+        decision = decide(scheduler, accounts, seen["printed"])
         energy_j = decision.compute_energy_j + decision.upload_energy_j
-        queue, spent_j = scheduler.update(queue, decision, energy_j), spent_j + energy_j
+        accounts = settle(scheduler, accounts, seen["printed"], decision, *decision.energy_j())
+        states["printed"] = replace(states["printed"], accounts=accounts)
         for name, observation in seen.items():
             again = serve(replace(observation, hard_budget=False), decision.chosen, np.ones(table.size))
-            by_part = energy_parts(observation, again)
+            by_part = again.parts_j(observation.uplink)
             for part, values in by_part.items():
                 parts[name][part] += float(values.sum())
             members = again.chosen

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.experiment.availability import can_be_asked
-from kfl.scheduling import Observation, round_energy, serve
+from kfl.scheduling import Observation, serve
 from reproduction.theory._bound import schedule_of
 from reproduction.theory._energy import EnergyAccount, EnergyBound, energy_account, proposition2_energy
 
@@ -173,7 +173,7 @@ def everybody_energy(world: World, rounds: int) -> float:
     """
     total = 0.0
     for seen in observed_rounds(world, rounds):
-        compute_j, upload_j = round_energy(serve(seen, seen.available, np.ones(seen.size)))
+        compute_j, upload_j = serve(seen, seen.available, np.ones(seen.size)).energy_j()
         total += float(compute_j.sum() + upload_j.sum())
     return total
 

@@ -157,7 +157,7 @@ def test_moving_a_control_gives_what_the_library_says(browser, url, size):
     moved = page.settings
     assert moved.relative_v < v
     after = page.as_the_library_says(moved)
-    assert after.taken.sum() < before.taken.sum()  # a smaller V: fewer devices
+    assert after.participation_count.sum() < before.participation_count.sum()  # a smaller V: fewer devices
     page.type("budget_j_per_round", "10")
     assert page.settings == replace(moved, budget_j_per_round=0.01)
     page.type("bandwidth_hz", "2000")
@@ -176,7 +176,7 @@ def test_another_scheduler_another_seed_another_cell(browser, url):
     for name in ("dual", "round-robin", "myopic", "uniform", "all"):
         page.choose("scheduler", name)
         assert page.settings.scheduler == name
-        seen.add(tuple(page.as_the_library_says(page.settings).taken.tolist()))
+        seen.add(tuple(page.as_the_library_says(page.settings).participation_count.tolist()))
         hidden = page.js("return document.getElementById('of-count').hidden")
         assert hidden == (name not in ("round-robin", "uniform"))
     assert len(seen) >= 4

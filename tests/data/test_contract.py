@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kfl
-from kfl.cli.checkup import datasets
+from kfl.cli.doctor import datasets
 from kfl.core.errors import KflError
 from kfl.data import DATASETS, load_dataset, resolve_data_dir
 from kfl.models import fleet_from_name

@@ -50,7 +50,7 @@ def test_it_adds_up_while_the_server_is_at_work_and_when_it_has_stopped(loop, ev
     assert counts == [(2, 2, 0, 0, 0, 2), (2, 1, 1, 0, 0, 2), (2, 1, 0, 0, 1, 1), (2, 2, 0, 0, 0, 2)]
     assert (status.late, status.lost, status.rejected) == (1, 0, 1)
     state = server.runner.state
-    energy_j = state.compute_energy_j + state.upload_energy_j
+    energy_j = state.accounts.compute_j + state.accounts.upload_j
     assert status.energy_j == pytest.approx(energy_j.sum())
     assert [one.energy_j for one in status.devices] == pytest.approx(list(energy_j))
     tests = [member.profile.test_samples for _, member in sorted(server.roster.members.items())]

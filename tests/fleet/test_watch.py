@@ -178,7 +178,7 @@ def test_a_large_fleet_has_no_series_per_device_but_the_worst_device(watched):
     names = {key[0] for key in samples_of(large)}
     assert not [name for name in names if name.startswith("kfl_device_")]
     assert samples_of(large)[("kfl_privacy_spent_max_epsilon",)] == 2.5
-    energy_j = server.runner.state.compute_energy_j + server.runner.state.upload_energy_j
+    energy_j = server.runner.state.accounts.compute_j + server.runner.state.accounts.upload_j
     assert samples_of(large)[("kfl_budget_spent_max_ratio",)] == pytest.approx(energy_j.max() / 2)
 
 

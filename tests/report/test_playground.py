@@ -44,7 +44,7 @@ def test_it_decides_what_the_library_decides(begin, name):
             assert mine.objective == theirs.objective
     run = play.run
     np.testing.assert_allclose(run.device_energy_j, horizon.compute_energy_j + horizon.upload_energy_j)
-    assert run.participation.tolist() == horizon.taken.tolist()
+    assert run.participation.tolist() == horizon.participation_count.tolist()
     assert run.time_s == pytest.approx(sum(one.time_s for one in horizon.rounds))
     assert run.bits_up == pytest.approx(state.payload_bits * run.uploads)
     if horizon.parts_j is not None:

@@ -13,7 +13,7 @@ from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.experiment import Experiment
 from kfl.scheduling import Dual, Lyapunov, Observation, SchedulerState, Uplink, data_weight
-from kfl.scheduling.horizon import play
+from kfl.scheduling.simulate import simulate
 from kfl.wireless import PRESETS, Cell
 from reproduction.figures import schedulers
 
@@ -92,12 +92,12 @@ def test_nobody_overspends_by_more_than_its_last_participation_explains(cell, ro
     allowance_j = problem.budget_j / rounds
     v = scheduler.printed_v(scheduler.init(problem.budget_j, rounds), problem.samples)
     limit_j, spent_j, dearest_j = np.zeros((3, 20))
-    for one in play(problem, scheduler):
+    for one in simulate(problem, scheduler):
         t, who = one.observation.round, one.decision.chosen
         energy_j = one.compute_j + one.upload_j
         spent_j, dearest_j = spent_j + energy_j, np.maximum(dearest_j, energy_j)
         worth = v * data_weight("inverse", t) * problem.samples
-        assert (one.before.queue_j[who] * energy_j[who] <= worth[who] * (1 + 1e-9)).all()
+        assert (one.before.scheduler.queue_j[who] * energy_j[who] <= worth[who] * (1 + 1e-9)).all()
         beyond_j = energy_j[who] - one.observation.base_energy_j[who]  # connecting and tail are not what a fade costs
         assert (beyond_j <= 10 * allowance_j[who] * (1 + 1e-9)).all()
         left_j = worth[who] / energy_j[who] + energy_j[who] - (rounds - t) * allowance_j[who]
@@ -160,7 +160,7 @@ def test_whole_devices_with_empty_queues_need_not_hurry(kind):
     """A narrow share would make them compute at the fastest clock; the others would save next to nothing by it."""
     cell = Cell.build(PRESETS["paper-mnist-free-clock"], 40, 7)
     problem = cell.problem(200, flops=1.65e9, payload_bits=640 * 32, samples=600)
-    observation = next(iter(play(problem, Dual()))).observation
+    observation = next(iter(simulate(problem, Dual()))).observation
     state = SchedulerState(200, np.full(40, 0.1), np.where(np.arange(40) < 20, 0.0, 0.05))
     spent_j = {}
     for epsilon in (1e-6, 0.01):
@@ -244,7 +244,7 @@ def test_worth_weights_and_gamma_of_a_round(kind) -> None:
 def test_a_joule_of_a_whole_device_has_its_own_small_price(kind) -> None:
     cell = Cell.build(PRESETS["paper-mnist-modem"], 4, 7)
     problem = cell.problem(10, flops=1.65e9, payload_bits=640 * 32, samples=600)
-    observation = next(iter(play(problem, Dual()))).observation
+    observation = next(iter(simulate(problem, Dual()))).observation
     state, _ = few()
     assert kind().small_price(state, observation) == pytest.approx(0.01 * 3)
     assert kind(device_epsilon=0.2, epsilon=7.0).small_price(state, observation) == pytest.approx(0.6)

@@ -14,9 +14,9 @@ import torch
 
 from kfl.core.errors import RunFolderError
 from kfl.runfolder import Checkpoints
-from kfl.scheduling import SchedulerState
+from kfl.scheduling import Accounts, Batteries, SchedulerState
 from kfl.simulation import RunState
-from kfl.wireless import Batteries, Fading
+from kfl.wireless import Fading
 
 
 def row(value: float, numbers: int = 1000) -> dict[str, torch.Tensor]:
@@ -26,17 +26,21 @@ def row(value: float, numbers: int = 1000) -> dict[str, torch.Tensor]:
 def state(number: int, devices: dict[int, dict[str, torch.Tensor]]) -> RunState:
     """A state in which no two numbers are equal, so that none can take another's place unseen."""
     return RunState(
-        round=number,
+        accounts=Accounts(
+            round=number,
+            scheduler=SchedulerState(50, np.array([0.1, 0.2]), np.array([0.3, 0.4]), {"price": np.array(0.5)}),
+            compute_j=np.array([1.0, 2.0]),
+            upload_j=np.array([3.0, 4.0]),
+            participation_count=np.array([5, 6]),
+            batteries=Batteries(
+                12.0, np.array([1.5, 2.5]), np.array([3.5, 4.5]), np.array([5.5, 6.5]), np.array([2, 3])
+            ),
+        ),
         server={"knowledge": torch.arange(6.0).reshape(2, 3), "known": torch.tensor([True, False])},
         devices=devices,
-        scheduler=SchedulerState(50, np.array([0.1, 0.2]), np.array([0.3, 0.4]), {"price": np.array(0.5)}),
-        compute_energy_j=np.array([1.0, 2.0]),
-        upload_energy_j=np.array([3.0, 4.0]),
-        taken=np.array([5, 6]),
         correct=np.array([7, 8]),
         untested=frozenset({1}),
         fading=Fading(9, np.array([1 + 2j, 3 + 4j]), {"place": np.array([10.0, 11.0])}),
-        batteries=Batteries(12.0, np.array([1.5, 2.5]), np.array([3.5, 4.5]), np.array([5.5, 6.5]), np.array([2, 3])),
     )
 
 
@@ -49,30 +53,32 @@ def test_a_state_is_read_back_as_it_was(tmp_path):
     Checkpoints(tmp_path / "made" / "on demand").write(written)
     back = Checkpoints(tmp_path / "made" / "on demand").read(lines=3)
     assert (back.round, back.untested) == (3, frozenset({1}))
-    for name in ("compute_energy_j", "upload_energy_j", "taken", "correct"):
-        assert np.array_equal(getattr(back, name), getattr(written, name)), name
-    assert back.taken.dtype == back.correct.dtype == np.int64
+    assert np.array_equal(back.correct, written.correct)
+    for name in ("compute_j", "upload_j", "participation_count"):
+        assert np.array_equal(getattr(back.accounts, name), getattr(written.accounts, name)), name
+    assert back.accounts.participation_count.dtype == back.correct.dtype == np.int64
     assert {name: value.tolist() for name, value in back.server.items()} == {
         "knowledge": [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]],
         "known": [True, False],
     }
     assert {device: one["weight"].unique().tolist() for device, one in back.devices.items()} == {0: [1.0], 1: [2.0]}
-    assert back.scheduler.horizon == 50
-    assert back.scheduler.allowance_j.tolist() == [0.1, 0.2]
-    assert back.scheduler.queue_j.tolist() == [0.3, 0.4]
-    assert {name: value.tolist() for name, value in back.scheduler.memory.items()} == {"price": 0.5}
+    assert back.accounts.scheduler.horizon == 50
+    assert back.accounts.scheduler.allowance_j.tolist() == [0.1, 0.2]
+    assert back.accounts.scheduler.queue_j.tolist() == [0.3, 0.4]
+    assert {name: value.tolist() for name, value in back.accounts.scheduler.memory.items()} == {"price": 0.5}
     assert back.fading.round == 9
     assert back.fading.coefficient.tolist() == [1 + 2j, 3 + 4j]
     assert {name: value.tolist() for name, value in back.fading.memory.items()} == {"place": [10.0, 11.0]}
-    assert back.batteries.capacity_j == 12.0 and isinstance(back.batteries.capacity_j, float)
+    assert back.accounts.batteries.capacity_j == 12.0 and isinstance(back.accounts.batteries.capacity_j, float)
     for name in ("charge_j", "harvested_j", "wasted_j", "empty_rounds"):
-        assert np.array_equal(getattr(back.batteries, name), getattr(written.batteries, name)), name
+        assert np.array_equal(getattr(back.accounts.batteries, name), getattr(written.accounts.batteries, name)), name
 
 
 def test_a_run_without_radio_and_batteries_has_none_after_it_is_read(tmp_path):
-    Checkpoints(tmp_path).write(replace(state(1, {}), fading=None, batteries=None))
+    bare = state(1, {})
+    Checkpoints(tmp_path).write(replace(bare, fading=None, accounts=replace(bare.accounts, batteries=None)))
     back = Checkpoints(tmp_path).read(lines=1)
-    assert (back.fading, back.batteries, back.devices) == (None, None, {})
+    assert (back.fading, back.accounts.batteries, back.devices) == (None, None, {})
 
 
 def test_no_folder_is_no_checkpoint(tmp_path):
@@ -133,7 +139,7 @@ def test_a_resumed_run_goes_on_writing_only_what_changes(tmp_path):
     resumed = Checkpoints(tmp_path)
     back = resumed.read(lines=1)
     for number in range(2, 30):
-        back = replace(back, round=number, devices={**back.devices, 0: row(float(number))})
+        back = replace(back.at_round(number), devices={**back.devices, 0: row(float(number))})
         resumed.write(back)
         assert sum(path.stat().st_size for path in tmp_path.glob("rows-*")) < 32 * 4100
         if number == 2:
@@ -326,7 +332,7 @@ def test_a_damaged_predecessor_costs_the_newest_none_of_its_files(two):
     resumed = Checkpoints(two)
     back = resumed.read(lines=2)
     (two / "point-000002.json").write_text("damaged")
-    resumed.write(replace(back, round=3, devices={**back.devices, 0: row(4.0, 3)}))
+    resumed.write(replace(back.at_round(3), devices={**back.devices, 0: row(4.0, 3)}))
     again = Checkpoints(two).read(lines=3)
     assert again.round == 3
     assert [float(again.devices[device]["weight"][0]) for device in (0, 1)] == [4.0, 3.0]

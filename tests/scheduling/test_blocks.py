@@ -15,7 +15,7 @@ from kfl.scheduling import (
     SchedulerState,
     Status,
     Uplink,
-    in_blocks,
+    quantize_to_blocks,
     round_to_blocks,
 )
 from kfl.wireless import transmit_power
@@ -139,7 +139,7 @@ def test_the_queues_that_shared_the_band_share_the_blocks(scheduler) -> None:
     for seed in range(12):
         state, seen = _round(seed)
         before = scheduler.decide(state, seen)
-        after = in_blocks(before, scheduler, state, seen, 8)
+        after = quantize_to_blocks(before, scheduler, state, seen, 8)
         assert after.lower_bound == before.lower_bound or np.isnan(before.lower_bound)
         energy = seen.base_energy_j + after.upload_energy_j
         worth = scheduler.printed_v(state, seen.samples) / 4 * seen.samples
@@ -156,7 +156,7 @@ def test_the_queues_that_shared_the_band_share_the_blocks(scheduler) -> None:
             if sum(counts) <= 8
         )
         assert np.sum(weight * after.upload_energy_j) == pytest.approx(best, rel=1e-9)
-        ours, even = after.share, in_blocks(before, SCHEDULERS["all"](), state, seen, 8).share
+        ours, even = after.share, quantize_to_blocks(before, SCHEDULERS["all"](), state, seen, 8).share
         compared += not np.array_equal(ours, even)
     assert compared > 3  # weights of 1 would have split the blocks in another way
 
@@ -167,18 +167,18 @@ def test_a_scheduler_without_worths_keeps_as_many_as_fit(name) -> None:
     state, seen = _round(5, devices=12)
     state = scheduler.init(np.full(12, 10.0), 100)
     before = scheduler.decide(state, seen)
-    after = in_blocks(before, scheduler, state, seen, 6)
+    after = quantize_to_blocks(before, scheduler, state, seen, 6)
     assert np.isnan(after.objective) and (before.chosen >= after.chosen).all()
     plain = round_to_blocks(before.share, 6, seen.uplink)
     np.testing.assert_array_equal(after.share, plain.share)
 
 
-def test_a_deep_fade_stays_waited_out_in_blocks() -> None:
+def test_a_deep_fade_stays_waited_out_quantize_to_blocks() -> None:
     """No upload in blocks costs more than the scheduler lets one cost."""
     scheduler = Dual(dearest_upload=0.5)
     for seed in range(20):
         state, seen = _round(seed, devices=10)
-        after = in_blocks(scheduler.decide(state, seen), scheduler, state, seen, 7)
+        after = quantize_to_blocks(scheduler.decide(state, seen), scheduler, state, seen, 7)
         assert (after.upload_energy_j <= 0.05 * (1 + 2e-9)).all()
 
 
@@ -194,7 +194,7 @@ def test_without_a_radio_there_are_no_blocks() -> None:
     state, seen = _round(0)
     quiet = replace(seen, uplink=None)
     decision = Dual().decide(state, quiet)
-    assert in_blocks(decision, Dual(), state, quiet, 4) is decision
+    assert quantize_to_blocks(decision, Dual(), state, quiet, 4) is decision
 
 
 def test_who_does_not_fit_is_named_and_who_does_keeps_the_word_on_the_round() -> None:
@@ -203,14 +203,14 @@ def test_who_does_not_fit_is_named_and_who_does_keeps_the_word_on_the_round() ->
     seen = replace(seen, uplink=_even(6))
     state = scheduler.init(np.full(6, 10.0), 100)
     noted = replace(scheduler.decide(state, seen), status=Status("too_few", facts={"able": 6, "wanted": 9}))
-    assert in_blocks(noted, scheduler, state, seen, 6).status == noted.status
-    crowded = in_blocks(noted, scheduler, state, seen, 4)
+    assert quantize_to_blocks(noted, scheduler, state, seen, 6).status == noted.status
+    crowded = quantize_to_blocks(noted, scheduler, state, seen, 4)
     out = np.flatnonzero(~crowded.chosen)
     assert len(out) == 2 and crowded.status == Status("too_few_blocks", {"crowded": tuple(out.tolist())}, {"blocks": 4})
     assert crowded.share.tolist() == [0.25 * on for on in crowded.chosen]
 
 
-def test_a_hard_budget_holds_in_blocks_too() -> None:
+def test_a_hard_budget_holds_quantize_to_blocks_too() -> None:
     """With half of the band it could pay, with the quarter that is left it could not."""
     scheduler, link = SCHEDULERS["all"](), _even(2, gain=1e-13)
     _, seen = _round(5, devices=2)
@@ -219,8 +219,8 @@ def test_a_hard_budget_holds_in_blocks_too() -> None:
     hard = replace(seen, uplink=link, battery_j=battery, hard_budget=True)
     state = scheduler.init(np.full(2, 10.0), 100)
     share = replace(scheduler.decide(state, replace(hard, hard_budget=False)), share=np.full(2, 0.5))
-    assert in_blocks(share, scheduler, state, hard, 4).share.tolist() in ([0.5, 0.0], [1.0, 0.0])
-    assert in_blocks(share, scheduler, state, replace(hard, hard_budget=False), 4).share.tolist() == [0.5, 0.5]
+    assert quantize_to_blocks(share, scheduler, state, hard, 4).share.tolist() in ([0.5, 0.0], [1.0, 0.0])
+    assert quantize_to_blocks(share, scheduler, state, replace(hard, hard_budget=False), 4).share.tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(("beyond", "blocks"), [(0.5e-9, 2), (1.5e-9, 3)])
@@ -289,7 +289,7 @@ def test_a_scheduler_keeps_the_devices_that_are_worth_most_to_it() -> None:
     )
     state = SchedulerState(100, np.full(4, 0.1), np.full(4, 1e-3))
     scheduler = Lyapunov(v=0.01)
-    after = in_blocks(scheduler.decide(state, seen), scheduler, state, seen, 2)
+    after = quantize_to_blocks(scheduler.decide(state, seen), scheduler, state, seen, 2)
     assert after.share.tolist() == [0, 0.5, 0, 0.5]
 
 

@@ -26,7 +26,6 @@ from kfl.scheduling import (
     Status,
     Uplink,
     describe,
-    energy_parts,
     reachable,
 )
 from kfl.wireless import PRESETS, Cell, in_outage, transmit_power
@@ -197,7 +196,7 @@ def test_whole_devices_keep_their_limits_and_spend_what_the_parts_add_up_to(sche
         assert decision.upload_energy_j[on] == pytest.approx(send_w * send_s + one.device.once_j, rel=1e-12)
         whole_j = observation.base_energy_j[on] + one.curve.energy_j(decision.share[on])
         assert compute_j + decision.upload_energy_j[on] == pytest.approx(whole_j, rel=1e-9)
-        parts = energy_parts(observation, decision)
+        parts = decision.parts_j(observation.uplink)
         assert parts["computing"] + parts["static"] == pytest.approx(decision.compute_energy_j, rel=1e-12)
         radio_j = sum(parts[name] for name in ("radiating", "circuits", "tail", "receiving"))
         assert radio_j == pytest.approx(decision.upload_energy_j, rel=1e-12)

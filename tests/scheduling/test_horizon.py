@@ -10,8 +10,8 @@ import pytest
 
 from kfl.core.errors import ConfigError
 from kfl.core.units import dbm_to_watt
-from kfl.scheduling import OUTCOMES, AllDevices, Dual, Lyapunov, RoundRobin, read_problem, schedule
-from kfl.scheduling.horizon_table import horizon_csv, horizon_table, never_schedulable
+from kfl.scheduling import OUTCOMES, AllDevices, Dual, Lyapunov, RoundRobin, observe, read_problem, schedule
+from kfl.scheduling.result_table import never_schedulable, result_csv, result_table
 from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY, DeviceEnergyModel
 from kfl.wireless import ENERGY_PARTS, PRESETS, Cell, CellConfig
 from tests.reference.uplinks import device_uplink
@@ -37,6 +37,13 @@ WHOLE = {
 }
 
 
+def at(problem, index, spent_j):
+    """What a scheduler sees in a round described, when devices have spent so much."""
+    accounts = replace(problem.accounts(AllDevices()), round=problem.round + index, compute_j=spent_j)
+    inputs = list(problem.rounds_described())[index]
+    return observe(accounts, inputs, budget_j=problem.budget_j, hard_budget=problem.hard_budget)
+
+
 # ── What a scheduler sees ────────────────────────────────────────────────────
 
 
@@ -52,10 +59,10 @@ def test_a_problem_is_seen_round_by_round():
         noise_dbm_per_hz=-170,
     )
     assert (seen.size, seen.described) == (2, 3)
-    third = seen.observation(2, np.array([1.5, 0.5]))
+    third = at(seen, 2, np.array([1.5, 0.5]))
     assert (third.round, third.seed, third.hard_budget) == (6, 9, True)
     assert third.samples.tolist() == [1, 7] and third.available.tolist() == [True, True]
-    assert not seen.observation(1, seen.spent_j).available[0]
+    assert not at(seen, 1, seen.spent_j).available[0]
     assert third.battery_j.tolist() == [3.5, np.inf]
     assert third.base_energy_j.tolist() == [0.0, 0.5] and third.compute_time_s.tolist() == [0.0, 0.25]
     assert third.uplink.gain.tolist() == [3e-9, 1e-9]
@@ -110,7 +117,7 @@ def test_a_cell_as_a_problem_is_the_cell(radio):
     for t in range(4):
         link = cell.link_state(t, 1e9, 2e4)
         assert (made.gain[t] == link.uplink.gain).all()
-        seen = made.observation(t, made.spent_j)
+        seen = at(made, t, made.spent_j)
         assert seen.uplink.upload_time_s == pytest.approx(link.uplink.upload_time_s)
         assert (seen.uplink.max_power_w == link.uplink.max_power_w).all()
         assert seen.battery_j == pytest.approx(np.full(3, 4 * radio.budget_j_per_round))
@@ -143,7 +150,7 @@ def test_devices_of_a_cell_draw_what_its_configuration_says():
 def test_the_uplink_of_whole_devices_follows_from_time_and_energy_at_the_fastest_clock():
     """κW³ = E t²; the slowest clock takes as much longer as it is slower; who sends nothing has no tail."""
     seen = problem(WHOLE, {**WHOLE, "payload_bits": 0.0}, {**WHOLE, "payload_bits": 0.5, "min_cpu_hz": 1e9})
-    link = seen.observation(0, seen.spent_j).uplink
+    link = at(seen, 0, seen.spent_j).uplink
     assert not link.device.is_paper_model
     assert link.device.fastest_s.tolist() == [0.2] * 3
     assert link.device.slowest_s == pytest.approx([0.8, 0.8, 0.2])
@@ -274,7 +281,7 @@ def test_totals_are_the_sums_of_the_rounds():
             assert one.energy_j == pytest.approx((one.compute_energy_j + one.upload_energy_j).sum())
             assert one.time_s == pytest.approx((one.compute_time_s + one.upload_time_s).max())
             assert sum(one.counts) == 3 and one.counts[0] == len(one.devices)
-        assert horizon.taken.tolist() == taken.tolist() and taken.sum() == 6
+        assert horizon.participation_count.tolist() == taken.tolist() and taken.sum() == 6
         assert horizon.compute_energy_j == pytest.approx(compute_j) and horizon.upload_energy_j == pytest.approx(
             upload_j
         )
@@ -326,7 +333,7 @@ def test_the_table_of_a_horizon_says_what_its_rounds_say():
     horizon = schedule(
         problem(WHOLE, {**WHOLE, "gain": 1e-10}, {"available": False}, budget_j=2.0, rounds=5), AllDevices()
     )
-    table = horizon_table(horizon)
+    table = result_table(horizon)
     assert set(table) == {"scheduler", "notes", "rounds", "devices", "next"}
     one, row = horizon.rounds[0], table["rounds"][0]
     assert (row["round"], row["scheduled"], row["status"], row["note"]) == (0, 2, "ok", "")
@@ -349,7 +356,7 @@ def test_the_table_of_a_horizon_says_what_its_rounds_say():
         assert device["battery_j"] == pytest.approx(2.0 - device["energy_j"])
         assert device["queue_j"] == horizon.following.queue_j[k]
         assert device["outcome"] == ("scheduled" if k < 2 else "unavailable")
-    text = horizon_csv(horizon)
+    text = result_csv(horizon)
     assert "\r" not in text
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(line["round"], line["id"]) for line in rows] == [("0", "d0"), ("0", "d1")]
@@ -358,13 +365,13 @@ def test_the_table_of_a_horizon_says_what_its_rounds_say():
 
 def test_a_note_is_the_sentence_of_a_round_that_is_not_as_asked_for():
     late = {"compute_time_s": 2.0, "compute_energy_j": 0.0}
-    table = horizon_table(schedule(problem({}, late), Lyapunov()))
+    table = result_table(schedule(problem({}, late), Lyapunov()))
     row = table["rounds"][0]
     assert row["status"] == "unschedulable"
     assert row["note"] == (
         "1 of 2 devices cannot be scheduled this round: device d1 past the deadline after computing."
     )
-    fine = horizon_table(schedule(problem({}), AllDevices()))
+    fine = result_table(schedule(problem({}), AllDevices()))
     assert (fine["rounds"][0]["status"], fine["rounds"][0]["note"], fine["notes"]) == ("ok", "", [])
     assert table["notes"] == ["Device 'd1' can never be scheduled: computing takes 2 s, and the deadline is 1 s."]
 

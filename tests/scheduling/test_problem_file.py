@@ -13,6 +13,7 @@ from kfl.core.errors import KflError
 from kfl.core.units import dbm_to_watt
 from kfl.scheduling import (
     OUTCOMES,
+    AllDevices,
     Dual,
     Lyapunov,
     RoundRobin,
@@ -20,6 +21,7 @@ from kfl.scheduling import (
     describe,
     read_problem,
     schedule,
+    simulate,
     write_problem,
 )
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS
@@ -125,7 +127,7 @@ top,1e-9,,,,,
 def test_battery_is_what_is_left_of_the_budget():
     problem = read_problem(one_device(budget_j=2.0, battery_j=0.5))
     assert problem.spent_j.tolist() == [1.5]
-    assert problem.observation(0, problem.spent_j).battery_j.tolist() == [0.5]
+    assert next(simulate(problem, AllDevices())).observation.battery_j.tolist() == [0.5]
 
 
 def test_a_device_without_budget_has_none():

@@ -92,12 +92,12 @@ BAD_CSV = {
     "must follow each other.",
     "id,round,gain,payload_bits\na,7,1,1\nb,7,1,1\na,8,1,1\nb,8,1,1\nb,8,1,1\n": "Two rows have the id 'b' in round 8.",
     "id,round,gain,payload_bits\na,7,1,1\nb,7,1,5\na,8,1,\nb,8,1,6\n": "payload_bits of device 'b' is 5 and in round 8 "
-    "6; only gain, gain_db, available may change from round to round.",
+    "6; only gain, gain_db, available, harvest_j may change from round to round.",
     "id,round,gain,payload_bits\na,7,1,1\nb,7,1,1\nc,7,1,1\nb,8,1,1\nb,8,1,1\n": "Two rows have the id 'b' in round 8.",
     "id,round,gain,payload_bits\na,7,1,5\na,8,1,nan\n": "payload_bits of device 'a' is 5 and in round 8 nan; only "
-    "gain, gain_db, available may change from round to round.",
+    "gain, gain_db, available, harvest_j may change from round to round.",
     "id,round,gain,payload_bits\na,7,1,nan\na,8,1,5\n": "payload_bits of device 'a' is nan and in round 8 5; only "
-    "gain, gain_db, available may change from round to round.",
+    "gain, gain_db, available, harvest_j may change from round to round.",
     "id,round,gain,payload_bits\na,7,1,nan\na,8,1,nan\n": "payload_bits of device 'a' is nan, but must be a finite "
     "number, 0 or more.",
     "id,round,gain,payload_bits\na,7,1,1\na,8,2,1\n": "gain of device 'a' in round 8 is 2.0, but must be a number from "
@@ -236,6 +236,8 @@ RANGES = {
     "noise_dbm_per_hz": DECIBELS,
     "rounds": ([1, 1.0, 10**12], [0, 1.5, 10**12 + 1, -1]),
     "round": ([0, 0.0, 10**12 - 1], [0.5, 10**12 + 1, -1]),
+    "resource_blocks": ([1, 9.0, 10**9], [0, 1.5, 10**9 + 1, -1]),
+    "battery_capacity_j": POSITIVE,
     "seed": ([0, 3.0, 2**63], [0.5, 2**63 + 2048, -1]),
     "gain": ([0.0, 1e-45, 1.0], [-1e-45, below(1e-45), above(1.0)]),
     "gain_db": ([-400.0, 0.0], [below(-400.0), 1e-9]),
@@ -278,7 +280,7 @@ NEEDS = {
 
 
 def test_every_number_of_a_file_has_its_range_here():
-    words = {"id", "available", "hard_budget", "memory"}
+    words = {"id", "available", "hard_budget", "memory"} | {"charge_j", "harvest_j"}  # these need a battery
     assert set(RANGES) == {*CELL_FIELDS, *DEVICE_FIELDS} - words
 
 
@@ -355,6 +357,10 @@ def test_fields_that_are_left_out_or_null_have_the_documented_defaults():
 
 
 OTHERWISE = {
+    "resource_blocks": "shares are real numbers",
+    "battery_capacity_j": "no battery, only a budget",
+    "charge_j": "battery_capacity_j",
+    "harvest_j": "0; none anywhere: nothing fills the batteries",
     "bandwidth_hz": "5 MHz",
     "noise_dbm_per_hz": "-174",
     "rounds": "up to the last round of the file",

@@ -14,9 +14,7 @@ from kfl.scheduling import (
     Lyapunov,
     Observation,
     Uniform,
-    energy_parts,
-    in_blocks,
-    round_energy,
+    quantize_to_blocks,
 )
 from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
 
@@ -61,15 +59,15 @@ def test_a_decision_spends_what_base_and_curve_say(config, seed, scheduler, bloc
     state = replace(scheduler.init(np.full(DEVICES, 2.0), HORIZON), queue_j=np.full(DEVICES, 0.2))
     decision = scheduler.decide(state, seen)
     if blocks:
-        decision = in_blocks(decision, scheduler, state, seen, 25)
+        decision = quantize_to_blocks(decision, scheduler, state, seen, 25)
     on = np.flatnonzero(decision.chosen)
     assert seen.uplink is not None and (seen.uplink.device.is_paper_model or not config.printed_model)
     assert (decision.clock_hz is None) == (seen.uplink.device.is_paper_model or not len(on))
-    compute_j, upload_j = round_energy(decision)
+    compute_j, upload_j = decision.energy_j()
     expected = seen.base_energy_j[on] + seen.uplink.take(on).curve.energy_j(decision.share[on])
     np.testing.assert_allclose((compute_j + upload_j)[on], expected, rtol=1e-9)
     assert not compute_j[~decision.chosen].any() and not upload_j[~decision.chosen].any()
-    parts = energy_parts(seen, decision)
+    parts = decision.parts_j(seen.uplink)
     assert tuple(parts) == ENERGY_PARTS and all((one >= 0).all() for one in parts.values())
     np.testing.assert_allclose(parts["computing"] + parts["static"], compute_j, rtol=1e-12)
     np.testing.assert_allclose(sum(parts[name] for name in ENERGY_PARTS[2:]), upload_j, rtol=1e-12)
@@ -83,19 +81,19 @@ def test_the_fields_of_a_cell_are_where_the_joules_go() -> None:
         connect_energy_j=0.02, tail_power_w=0.5, tail_s=10.0, receive_power_w=2.0, downlink_power_dbm=30.0
     )
     seen = observed(config, 0)
-    parts = energy_parts(seen, AllDevices().decide(AllDevices().init(np.ones(DEVICES), 1), seen))
+    parts = AllDevices().decide(AllDevices().init(np.ones(DEVICES), 1), seen).parts_j(seen.uplink)
     link = Cell.build(config, DEVICES, 0).link_state(0, 1.65e9, 20480, broadcast_bits=20480.0)
     assert link.reserved_s > 0 and parts["tail"] == pytest.approx(5.02)
     assert parts["receiving"] == pytest.approx(2.0 * link.reserved_s)
     silent = observed(config, 0, payload_bits=0.0)
-    quiet = energy_parts(silent, AllDevices().decide(AllDevices().init(np.ones(DEVICES), 1), silent))
+    quiet = AllDevices().decide(AllDevices().init(np.ones(DEVICES), 1), silent).parts_j(silent.uplink)
     assert not quiet["tail"].any() and quiet["receiving"].all(), "who sends nothing needs no connection"
 
 
 def test_slower_clocks_save_most_of_the_computing_energy_in_the_papers_cell() -> None:
     fixed, free = observed(CellConfig(), 0), observed(CellConfig(min_cpu_hz=1e8), 0)
     state = AllDevices().init(np.ones(DEVICES), 1)
-    (dear, _), (cheap, _) = (round_energy(AllDevices().decide(state, seen)) for seen in (fixed, free))
+    (dear, _), (cheap, _) = (AllDevices().decide(state, seen).energy_j() for seen in (fixed, free))
     assert 4 < dear.sum() / cheap.sum() < 12
 
 

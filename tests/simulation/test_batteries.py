@@ -54,20 +54,24 @@ def spent_j(log: RoundLog, devices: int) -> np.ndarray:
 def check_balance(experiment, fleet, states, logs) -> None:
     """Charge + spent + wasted = first charge + harvested, after every round; the queue is what a battery lacks."""
     capacity = experiment.radio.battery_capacity_j
-    first, spent, harvested = states[0].batteries.charge_j, np.zeros(fleet.table.size), np.zeros(fleet.table.size)
+    first, spent, harvested = (
+        states[0].accounts.batteries.charge_j,
+        np.zeros(fleet.table.size),
+        np.zeros(fleet.table.size),
+    )
     for before, state, log in zip(states, states[1:], logs, strict=False):
         now = spent_j(log, fleet.table.size)
-        assert (now <= before.batteries.charge_j * (1 + 1e-9)).all()
+        assert (now <= before.accounts.batteries.charge_j * (1 + 1e-9)).all()
         spent, harvested = spent + now, harvested + np.array(log.harvest_j or 0.0)
-        after = state.batteries
+        after = state.accounts.batteries
         assert (after.charge_j >= 0).all() and (after.charge_j <= capacity).all()
         assert after.charge_j + spent + after.wasted_j == pytest.approx(first + harvested, rel=1e-9, abs=1e-12)
         assert after.harvested_j == pytest.approx(harvested)
         if fleet.harvests:
-            assert (state.scheduler.queue_j == capacity - after.charge_j).all()
+            assert (state.accounts.scheduler.queue_j == capacity - after.charge_j).all()
             # Equation (21) with the harvest in place of the budget.
-            moved = np.maximum(before.scheduler.queue_j + now - np.array(log.harvest_j), 0.0)
-            assert state.scheduler.queue_j == pytest.approx(moved, rel=1e-9, abs=1e-9)
+            moved = np.maximum(before.accounts.scheduler.queue_j + now - np.array(log.harvest_j), 0.0)
+            assert state.accounts.scheduler.queue_j == pytest.approx(moved, rel=1e-9, abs=1e-9)
 
 
 @settings(max_examples=12)
@@ -103,8 +107,8 @@ def test_a_device_that_runs_dry_has_spent_all_it_had_and_its_upload_is_lost():
         for entry in log.faults:
             assert entry["fault"] == "ran_dry" and 0 <= entry["spent_fraction"] < 1
             device, seen = entry["device"], seen + 1
-            assert now[device] == pytest.approx(before.batteries.charge_j[device])
-            assert log.charge_j[places[device]] == before.batteries.charge_j[device]
+            assert now[device] == pytest.approx(before.accounts.batteries.charge_j[device])
+            assert log.charge_j[places[device]] == before.accounts.batteries.charge_j[device]
             assert device in log.lost and device not in log.used
             # It has the energy to compute, or would not have been asked; so its own model has learned.
             assert state.devices[device] is not before.devices.get(device)
@@ -125,12 +129,12 @@ def test_devices_without_charge_are_empty_and_said_to_be():
     fleet, states, logs = play(replace(SMALL, scheduler=Uniform(count=8)))
     world_s = fleet.link_state(states[0]).compute_energy_j
     for before, log in zip(states, logs, strict=False):
-        poor = np.flatnonzero(before.batteries.charge_j < world_s).tolist()
+        poor = np.flatnonzero(before.accounts.batteries.charge_j < world_s).tolist()
         assert list(log.empty) == poor and not set(poor) & set(log.devices)
     empty = np.zeros(8, dtype=int)
     for log in logs:
         empty[list(log.empty)] += 1
-    assert (states[-1].batteries.empty_rounds == empty).all() and empty.sum() > 10
+    assert (states[-1].accounts.batteries.empty_rounds == empty).all() and empty.sum() > 10
 
 
 def test_hard_mode_leaves_out_who_cannot_pay_and_spends_no_more_than_there_is():
@@ -144,10 +148,10 @@ def test_a_battery_that_nothing_fills_ends_with_the_budget_or_the_charge():
     plenty = replace(CELL, harvest="none", initial_charge=1.0, battery_capacity_j=5.0, budget_j_per_round=0.01)
     experiment = replace(SMALL, radio=plenty, hard_budget=True, scheduler=Uniform(count=8))
     _, states, _ = play(experiment)
-    spent = states[-1].compute_energy_j + states[-1].upload_energy_j
+    spent = states[-1].accounts.spent_j
     assert (spent <= 0.01 * experiment.rounds).all() and spent.max() > 0.3 * 0.01 * experiment.rounds
     _, states, _ = play(replace(experiment, radio=replace(plenty, battery_capacity_j=0.2)))
-    spent = states[-1].compute_energy_j + states[-1].upload_energy_j
+    spent = states[-1].accounts.spent_j
     assert (spent <= 0.2).all() and spent.max() > 0.1
 
 
@@ -192,7 +196,7 @@ def test_devices_take_part_down_to_about_half_a_battery_in_every_round(kind):
     energy_j, samples = fleet.link_state(states[0]).compute_energy_j, fleet.table.samples
     worth = 2.0 * energy_j.mean() * samples / samples.mean()
     for before, log in zip(states, logs, strict=False):
-        lacking = 4.0 - before.batteries.charge_j
+        lacking = 4.0 - before.accounts.batteries.charge_j
         clear = abs(lacking * energy_j / worth - 1) > 1e-3
         expected = np.flatnonzero(clear & (lacking * energy_j < worth))
         assert set(expected) <= set(log.devices) and not set(np.flatnonzero(clear)) - set(expected) & set(log.devices)

@@ -100,7 +100,7 @@ def test_what_a_fault_costs_and_what_it_leaves(data, kind, scheduler):
 
 
 def _total(state):
-    return state.compute_energy_j + state.upload_energy_j
+    return state.accounts.compute_j + state.accounts.upload_j
 
 
 def test_faults_that_do_not_hit_change_nothing(data, calm):

@@ -42,7 +42,7 @@ def test_who_can_never_take_part_never_does_and_the_others_do(caplog):
     assert 0 < len(never) < 12
     able = np.zeros(12, bool)
     for number in range(20):
-        seen = fleet.observe(replace(initial_state(fleet), round=number)).observation
+        seen = fleet.observe(initial_state(fleet).at_round(number)).observation
         able |= seen.power_floor <= 1
     assert never == set(np.flatnonzero(~able).tolist())
     history = kfl.run(replace(SMALL, radio=thin, rounds=20, scheduler=kfl.Uniform(count=1)))

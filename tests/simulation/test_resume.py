@@ -213,7 +213,7 @@ def test_only_rows_that_changed_are_written_and_waste_is_cleared(data, tmp_path)
 def test_a_checkpoint_that_does_not_know_who_is_untested_has_all_tested(data):
     fleet = SimulatedFleet(build_world(replace(SMALL, evaluate_every=4), dataset=data))
     state, _ = play_round(fleet, begin(fleet))
-    assert state.untested == set(np.flatnonzero(state.taken))
+    assert state.untested == set(np.flatnonzero(state.accounts.participation_count))
     packed = read_npz(_pack_rest(state))
     assert _unpack_rest(npz(packed), 1, {}).untested == state.untested
     del packed["untested"]

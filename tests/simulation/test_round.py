@@ -9,9 +9,9 @@ import torch
 import kfl
 from kfl.algorithms import Upload
 from kfl.algorithms.sums import Sums, summation_of
-from kfl.scheduling import Decision, Status, energy_parts
+from kfl.scheduling import Decision, Status
 from kfl.simulation import build_world
-from kfl.simulation.fleet import Conditions, Replies, make_observation
+from kfl.simulation.fleet import Replies
 from kfl.simulation.round import (
     accuracy,
     aggregate,
@@ -71,10 +71,11 @@ def replies(**given):
 def test_before_round_0_everybody_is_tested_and_nothing_is_spent(fleet):
     state = begin(fleet)
     assert fleet.tested[-1] == (0, [0, 1, 2, 3])
-    assert (state.round, state.devices, state.untested, state.fading, state.batteries) == (0, {}, set(), None, None)
-    for name in ("compute_energy_j", "upload_energy_j", "taken"):
-        assert getattr(state, name).tolist() == [0, 0, 0, 0], name
-    assert state.taken.dtype == state.correct.dtype == np.int64
+    assert (state.round, state.devices, state.untested, state.fading) == (0, {}, set(), None)
+    for name in ("compute_j", "upload_j", "participation_count"):
+        assert getattr(state.accounts, name).tolist() == [0, 0, 0, 0], name
+    assert state.accounts.batteries is None
+    assert state.accounts.participation_count.dtype == state.correct.dtype == np.int64
     assert not state.server["known"].any()
 
 
@@ -128,7 +129,7 @@ def test_evaluations_come_every_so_many_rounds_and_after_the_last_and_wait_for_n
     state = begin(fleet)
     fleet.tested.clear()
     for number, changed in ((1, [2]), (2, [0, 2]), (3, [1]), (4, []), (5, [3]), (6, []), (7, [0])):
-        state = evaluate(fleet, replace(state, round=number), changed)
+        state = evaluate(fleet, state.at_round(number), changed)
         tested = number in (3, 6, 7)
         assert (accuracy(fleet, state) is not None) == tested
         assert (state.untested == frozenset()) or not tested
@@ -163,18 +164,19 @@ def test_a_round_adds_up_what_was_spent_counted_and_reported():
     )
     fleet.evaluate_every = 100
     state = begin(fleet)
-    start = replace(state, correct=np.array([1, 2, 3, 4]), devices={2: {}}, compute_energy_j=np.full(4, 10.0))
-    start = replace(start, upload_energy_j=np.full(4, 20.0), taken=np.full(4, 5))
+    start = replace(state, correct=np.array([1, 2, 3, 4]), devices={2: {}})
+    spent = {"compute_j": np.full(4, 10.0), "upload_j": np.full(4, 20.0), "participation_count": np.full(4, 5)}
+    start = replace(start, accounts=replace(start.accounts, **spent))
     following, log = play_round(fleet, start)
     assert start.correct.tolist() == [1, 2, 3, 4]  # a state is a value: playing on does not change it
     assert following.round == 1
     assert following.correct.tolist() == [1, 11, 3, 13]
-    assert following.compute_energy_j.tolist() == [11.0, 12.0, 10.0, 14.0]
-    assert following.upload_energy_j.tolist() == [20.5, 20.0, 20.0, 20.25]
+    assert following.accounts.compute_j.tolist() == [11.0, 12.0, 10.0, 14.0]
+    assert following.accounts.upload_j.tolist() == [20.5, 20.0, 20.0, 20.25]
     assert set(following.devices) == {0, 2}
     chosen = [device in log.devices for device in range(4)]
     assert sum(chosen) == 3
-    assert following.taken.tolist() == [5 + one for one in chosen]
+    assert following.accounts.participation_count.tolist() == [5 + one for one in chosen]
     assert (log.round, log.accuracy, log.time_s) == (0, None, 2.5)
     assert log.compute_energy_j == tuple(compute[list(log.devices)])
     assert log.upload_energy_j == tuple(upload[list(log.devices)])
@@ -191,14 +193,14 @@ def test_queues_follow_what_was_really_spent():
     )
     following, _ = play_round(fleet, begin(fleet))
     # Equation (21): q + spent − E/T, and never below 0.
-    assert following.scheduler.queue_j.tolist() == pytest.approx([2.25, 0.0, 0.0, 0.75])
+    assert following.accounts.scheduler.queue_j.tolist() == pytest.approx([2.25, 0.0, 0.0, 0.75])
     following, log = play_round(fleet, following)
-    assert following.scheduler.queue_j.tolist() == pytest.approx([4.5, 0.0, 0.0, 1.5])
+    assert following.accounts.scheduler.queue_j.tolist() == pytest.approx([4.5, 0.0, 0.0, 1.5])
     assert log.queue_j == tuple([2.25, 0.0, 0.0, 0.75][device] for device in log.devices)
 
 
 def test_the_log_counts_bits_that_were_sent_and_says_where_the_declared_ones_differ(fleet):
-    state, up, down = replace(begin(fleet), round=1), fleet.table.bits_up, fleet.table.bits_down
+    state, up, down = begin(fleet).at_round(1), fleet.table.bits_up, fleet.table.bits_down
     decision = decided([0, 2, 3], objective=4.0)
     log = round_log(fleet, state, decision, replies(sent=[0, 3], missed=[3, 2], lost=[2, 0]), [{"device": 1}])
     assert (log.round, log.devices, log.share) == (0, (0, 2, 3), (0.1, pytest.approx(0.3), 0.4))
@@ -213,10 +215,10 @@ def test_the_log_counts_bits_that_were_sent_and_says_where_the_declared_ones_dif
 
 
 def test_only_who_is_there_and_has_charge_is_seen(fleet):
-    observation = make_observation(fleet, begin(fleet), None)
-    assert isinstance(Conditions(observation, None), Conditions)
-    assert observation.empty is None
-    assert observation.available.all()
+    conditions = fleet.observe(begin(fleet))
+    assert conditions.link is None and conditions.harvest_j is None
+    assert conditions.observation.empty is None
+    assert conditions.observation.available.all()
 
 
 @pytest.mark.parametrize(
@@ -247,11 +249,11 @@ def test_a_device_with_one_test_sample_counts_with_it(fleet):
 def test_before_anybody_is_tested_nobody_is_right(fleet):
     state = initial_state(fleet)
     assert state.correct.tolist() == [0, 0, 0, 0]
-    assert state.correct.dtype == state.taken.dtype == np.int64
+    assert state.correct.dtype == state.accounts.participation_count.dtype == np.int64
 
 
 def test_the_log_of_a_round_has_all_that_came_back(fleet):
-    state = replace(begin(fleet), round=3)
+    state = begin(fleet).at_round(3)
     found = replies(
         broadcast_s=0.25,
         faults=[{"device": 1, "fault": "late"}],
@@ -292,7 +294,7 @@ def test_the_log_of_a_round_has_what_its_costs_follow_from():
     state = begin(fleet)
     following, log = play_round(fleet, state)
     conditions = fleet.observe(state)
-    decision = fleet.experiment.scheduler.decide(state.scheduler, conditions.observation)
+    decision = fleet.experiment.scheduler.decide(state.accounts.scheduler, conditions.observation)
     chosen = np.flatnonzero(decision.chosen)
     assert log.devices == tuple(chosen)
     assert (log.gain, log.true_gain) == (
@@ -312,7 +314,7 @@ def test_the_log_of_a_round_has_what_its_costs_follow_from():
 
 def test_without_a_radio_a_round_has_no_channel_no_queue_and_no_charge(fleet):
     following, log = play_round(fleet, begin(fleet))
-    assert (following.fading, following.batteries) == (None, None)
+    assert (following.fading, following.accounts.batteries) == (None, None)
     assert (log.gain, log.queue_j, log.reserved_s, log.charge_j, log.harvest_j) == ((), (), None, (), ())
 
 
@@ -330,13 +332,13 @@ def whole_devices(**changes):
     fleet = Scripted(replace(EXPERIMENT, radio=cell))
     state = begin(fleet)
     conditions = fleet.observe(state)
-    return state, conditions, fleet.experiment.scheduler.decide(state.scheduler, conditions.observation)
+    return state, conditions, fleet.experiment.scheduler.decide(state.accounts.scheduler, conditions.observation)
 
 
 def test_what_a_whole_device_spent_is_split_as_it_was_planned():
     """A device that spent twice what was planned on computing and half of it on the radio, and one that did nothing."""
     state, conditions, decision = whole_devices()
-    planned = energy_parts(conditions.observation, decision)
+    planned = decision.parts_j(conditions.observation.uplink)
     chosen = np.flatnonzero(decision.chosen)
     assert all((planned[name][chosen] > 0).all() for name in ("static", "circuits", "tail", "receiving"))
     compute_j, upload_j = 2 * decision.compute_energy_j, 0.5 * decision.upload_energy_j
@@ -374,24 +376,24 @@ SUNNY = replace(BATTERY, round_period_s=10.0, harvest=ConstantHarvest(0.01))
 def test_a_battery_that_nothing_fills_pays_for_the_round_beside_the_budget():
     fleet = Scripted(replace(EXPERIMENT, radio=BATTERY), **COSTS)
     state = begin(fleet)
-    assert state.batteries.charge_j.tolist() == [1.0] * 4
-    assert state.scheduler.queue_j.tolist() == [0.0] * 4  # of the budget, not of the battery
+    assert state.accounts.batteries.charge_j.tolist() == [1.0] * 4
+    assert state.accounts.scheduler.queue_j.tolist() == [0.0] * 4  # of the budget, not of the battery
     following, log = play_round(fleet, state)
-    assert following.batteries.charge_j.tolist() == pytest.approx([0.65, 0.95, 0.85, 0.75])
-    assert following.batteries.harvested_j.tolist() == [0.0] * 4
-    assert following.batteries.empty_rounds.tolist() == [0] * 4
-    assert following.scheduler.queue_j.tolist() == [0.0] * 4
+    assert following.accounts.batteries.charge_j.tolist() == pytest.approx([0.65, 0.95, 0.85, 0.75])
+    assert following.accounts.batteries.harvested_j.tolist() == [0.0] * 4
+    assert following.accounts.batteries.empty_rounds.tolist() == [0] * 4
+    assert following.accounts.scheduler.queue_j.tolist() == [0.0] * 4
     assert (log.charge_j, log.empty, log.harvest_j) == ((1.0, 1.0, 1.0), (), ())
 
 
 def test_a_battery_that_fills_up_has_a_queue_of_what_it_lacks():
     fleet = Scripted(replace(EXPERIMENT, radio=SUNNY), **COSTS)
     state = begin(fleet)
-    assert state.scheduler.queue_j.tolist() == [1.0] * 4
+    assert state.accounts.scheduler.queue_j.tolist() == [1.0] * 4
     following, log = play_round(fleet, state)
-    assert following.batteries.charge_j.tolist() == pytest.approx([0.75, 1.05, 0.95, 0.85])
-    assert following.scheduler.queue_j.tolist() == pytest.approx([1.25, 0.95, 1.05, 1.15])
-    assert following.batteries.harvested_j.tolist() == pytest.approx([0.1] * 4)
+    assert following.accounts.batteries.charge_j.tolist() == pytest.approx([0.75, 1.05, 0.95, 0.85])
+    assert following.accounts.scheduler.queue_j.tolist() == pytest.approx([1.25, 0.95, 1.05, 1.15])
+    assert following.accounts.batteries.harvested_j.tolist() == pytest.approx([0.1] * 4)
     assert log.harvest_j == pytest.approx((0.1,) * 4)
 
 
@@ -400,8 +402,8 @@ def test_a_queue_follows_the_battery_by_night_too():
     fleet = Scripted(replace(EXPERIMENT, radio=replace(SUNNY, harvest=Sun(peak_w=0.01, start_h=0.0))), **COSTS)
     following, log = play_round(fleet, begin(fleet))
     assert log.harvest_j == (0.0,) * 4
-    assert following.batteries.charge_j.tolist() == pytest.approx([0.65, 0.95, 0.85, 0.75])
-    assert following.scheduler.queue_j.tolist() == pytest.approx([1.35, 1.05, 1.15, 1.25])
+    assert following.accounts.batteries.charge_j.tolist() == pytest.approx([0.65, 0.95, 0.85, 0.75])
+    assert following.accounts.scheduler.queue_j.tolist() == pytest.approx([1.35, 1.05, 1.15, 1.25])
 
 
 class Unasked(Scripted):
@@ -417,9 +419,10 @@ def test_who_is_without_charge_is_counted_where_anybody_knows():
     for kind, empty in ((Scripted, (1, 3)), (Unasked, ())):
         fleet = kind(replace(EXPERIMENT, radio=BATTERY))
         state = begin(fleet)
-        state = replace(state, batteries=replace(state.batteries, charge_j=drained))
+        batteries = replace(state.accounts.batteries, charge_j=drained)
+        state = replace(state, accounts=replace(state.accounts, batteries=batteries))
         following, log = play_round(fleet, state)
         assert log.empty == empty
-        assert following.batteries.empty_rounds.tolist() == [device in empty for device in range(4)]
-        assert following.batteries.charge_j.tolist() == drained.tolist()
+        assert following.accounts.batteries.empty_rounds.tolist() == [device in empty for device in range(4)]
+        assert following.accounts.batteries.charge_j.tolist() == drained.tolist()
         assert log.charge_j == tuple(drained[list(log.devices)])

@@ -21,7 +21,7 @@ from kfl.experiment import Experiment
 from kfl.scheduling import SCHEDULERS, Dual, Scheduler
 
 if TYPE_CHECKING:
-    from kfl.scheduling import Horizon
+    from kfl.scheduling import ScheduleResult
 
 DESCRIPTION = """Decide who sends, with which share of the band and which power.
 
@@ -155,10 +155,10 @@ def execute(options: ScheduleArgs) -> None:
     if options.save is not None:
         _save(horizon, options.save)
     if options.json:
-        from kfl.scheduling.horizon_table import horizon_table
         from kfl.scheduling.problem_file import json_text
+        from kfl.scheduling.result_table import result_table
 
-        tell_exactly(json_text(horizon_table(horizon)))
+        tell_exactly(json_text(result_table(horizon)))
     else:
         from kfl.cli.schedule_display import print_horizon
 
@@ -189,13 +189,13 @@ def _source(problem: str | None) -> str | Path:
     return text if "\n" in text else text + "\n"
 
 
-def _save(horizon: Horizon, path: Path) -> None:
+def _save(horizon: ScheduleResult, path: Path) -> None:
     from kfl.core.files import write_atomic
-    from kfl.scheduling.horizon_table import horizon_csv, horizon_table
     from kfl.scheduling.problem_file import json_text
+    from kfl.scheduling.result_table import result_csv, result_table
 
     as_csv = path.suffix.lower() == ".csv"
-    text = horizon_csv(horizon) if as_csv else json_text(horizon_table(horizon))
+    text = result_csv(horizon) if as_csv else json_text(result_table(horizon))
     try:
         write_atomic(path, text.encode())
     except OSError as error:

@@ -21,12 +21,12 @@ from kfl.cli.display import page, say
 from kfl.core.names import for_terminal
 from kfl.core.text import DASH, fine_percent, quantity, several
 from kfl.scheduling import OUTCOMES, FloatArray, by_part, describe, dominant
-from kfl.scheduling.horizon_table import never_schedulable
 from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, Field
+from kfl.scheduling.result_table import never_schedulable
 from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY
 
 if TYPE_CHECKING:
-    from kfl.scheduling import Horizon, ScheduledRound
+    from kfl.scheduling import ScheduledRound, ScheduleResult
 
 SHOWN = 20
 """Rows of a table."""
@@ -43,7 +43,7 @@ _NARROW, _MIDDLE, _WIDE = 72, 90, 106
 """Characters from which on a table has more columns."""
 
 
-def print_horizon(horizon: Horizon, next_file: Path | None, saved: Path | None) -> None:
+def print_horizon(horizon: ScheduleResult, next_file: Path | None, saved: Path | None) -> None:
     """The result of `kfl schedule` for a person."""
     with page() as console:
         say(console, [_headline(horizon)])
@@ -59,14 +59,14 @@ def print_horizon(horizon: Horizon, next_file: Path | None, saved: Path | None) 
             say(console, [f"The result is in {saved}."])
 
 
-def _about_next(horizon: Horizon, file: Path) -> str:
+def _about_next(horizon: ScheduleResult, file: Path) -> str:
     following = horizon.following
     if following.round >= following.rounds:
         return f"All {following.rounds} rounds are played. The queues and what was spent are in {file}."
     return f"The problem of round {following.round} is in {file}, with the gains of this round: put in the new ones."
 
 
-def _headline(horizon: Horizon) -> str:
+def _headline(horizon: ScheduleResult) -> str:
     problem = horizon.problem
     last = problem.round + problem.described - 1
     rounds = f"Round {problem.round}" if problem.described == 1 else f"Rounds {problem.round} to {last}"
@@ -80,13 +80,13 @@ def _headline(horizon: Horizon) -> str:
 # ── One round ────────────────────────────────────────────────────────────────
 
 
-def _print_round(console: Console, horizon: Horizon, one: ScheduledRound) -> None:
+def _print_round(console: Console, horizon: ScheduleResult, one: ScheduledRound) -> None:
     if len(one.devices) or horizon.problem.size <= SHOWN:
         console.print(_round_table(console, horizon, one))
     say(console, _round_sentences(horizon, one))
 
 
-def _round_table(console: Console, horizon: Horizon, one: ScheduledRound) -> Table:
+def _round_table(console: Console, horizon: ScheduleResult, one: ScheduledRound) -> Table:
     """All devices of a small fleet in their own order; of a large one, the scheduled with the largest shares."""
     problem = horizon.problem
     rows = {int(device): row for row, device in enumerate(one.devices)}
@@ -125,7 +125,7 @@ def _round_columns(width: int, one: ScheduledRound) -> dict[str, Callable[[int],
     return {**columns, "time": shown(one.compute_time_s + one.upload_time_s, "s")}
 
 
-def _round_sentences(horizon: Horizon, one: ScheduledRound) -> list[str]:
+def _round_sentences(horizon: ScheduleResult, one: ScheduledRound) -> list[str]:
     problem, count = horizon.problem, len(one.devices)
     note = "" if one.status.ok else describe(one.status, problem.ids)
     sentences = []
@@ -152,7 +152,7 @@ def _where(parts_j: Mapping[str, FloatArray] | None, compute_j: FloatArray, uplo
     return dominant(compute_j, upload_j) if parts_j is None else by_part(parts_j)
 
 
-def _decided(horizon: Horizon, one: ScheduledRound) -> list[str]:
+def _decided(horizon: ScheduleResult, one: ScheduledRound) -> list[str]:
     """What decided how long whole devices send, and at which clock they compute."""
     if one.upload_by is None or one.clock_by is None:
         return []
@@ -164,7 +164,7 @@ def _decided(horizon: Horizon, one: ScheduledRound) -> list[str]:
     return sentences if (one.clock_by > 0).any() else sentences[:1]
 
 
-def _named(horizon: Horizon, devices: NDArray[np.intp]) -> str:
+def _named(horizon: ScheduleResult, devices: NDArray[np.intp]) -> str:
     """Devices by name where they are few, else their number."""
     if len(devices) > _NAMED:
         return several(len(devices), "device")
@@ -186,7 +186,7 @@ def _certificate(one: ScheduledRound) -> str:
     )
 
 
-def _left_out(horizon: Horizon, one: ScheduledRound) -> list[str]:
+def _left_out(horizon: ScheduleResult, one: ScheduledRound) -> list[str]:
     """Who is not scheduled, by reason: by name where they are few, else their number."""
     sentences = []
     for position, (code, words) in enumerate(OUTCOMES.items()):
@@ -200,7 +200,7 @@ def _left_out(horizon: Horizon, one: ScheduledRound) -> list[str]:
 # ── A trace ──────────────────────────────────────────────────────────────────
 
 
-def _print_rounds(console: Console, horizon: Horizon) -> None:
+def _print_rounds(console: Console, horizon: ScheduleResult) -> None:
     rounds = horizon.rounds
     wide = console.width >= _NARROW
     certified = not all(math.isnan(one.lower_bound) for one in rounds)
@@ -231,7 +231,7 @@ def _print_rounds(console: Console, horizon: Horizon) -> None:
     say(console, sentences)
 
 
-def _print_totals(console: Console, horizon: Horizon) -> None:
+def _print_totals(console: Console, horizon: ScheduleResult) -> None:
     """Totals per device: everybody in a small fleet, else those who spent most."""
     problem, following = horizon.problem, horizon.following
     energy_j = horizon.compute_energy_j + horizon.upload_energy_j
@@ -255,12 +255,18 @@ def _print_totals(console: Console, horizon: Horizon) -> None:
         cells.append("no budget" if math.isinf(left_j[k]) else quantity(float(left_j[k]), "J"))
         if wide:
             cells.append(quantity(float(following.queue_j[k]), "J"))
-        table.add_row(_name(problem.ids[k]), str(horizon.taken[k]), *cells, style=None if horizon.taken[k] else "dim")
+        taken = int(horizon.participation_count[k])
+        table.add_row(
+            _name(problem.ids[k]),
+            str(taken),
+            *cells,
+            style=None if taken else "dim",
+        )
     console.print(table)
     sentences = []
     if problem.size > SHOWN:
         sentences.append(f"These {SHOWN} of {problem.size:,} devices spent most; --save FILE.json has all of them.")
-    idle, over = int((horizon.taken == 0).sum()), int((left_j < 0).sum())
+    idle, over = int((horizon.participation_count == 0).sum()), int((left_j < 0).sum())
     if idle:
         sentences.append(f"{several(idle, 'device')} never scheduled.")
     if over:

@@ -49,10 +49,9 @@ from kfl.scheduling import (
     describe,
     dominant,
     drift_objective,
-    energy_parts,
 )
-from kfl.scheduling.horizon import PlayedRound, play
 from kfl.scheduling.problem_file import json_text, problem_table
+from kfl.scheduling.simulate import RoundResult, simulate
 from kfl.wireless import Cell
 
 PORT = 8379
@@ -79,7 +78,7 @@ class Play:
         )
         self.rounds: list[JudgedRound] = []
         scheduler = settings.make_scheduler()
-        self._ahead = play(self.problem, scheduler)
+        self._ahead = simulate(self.problem, scheduler)
         judge = Dual(relative_v=settings.relative_v, gamma=settings.gamma)
         self._v = judge.printed_v(judge.init(self.problem.budget_j, settings.rounds), self.problem.samples)
         # A scheduler that sends in the deepest fade is compared with decisions that may, too.
@@ -104,23 +103,31 @@ class Play:
             if clock() >= until:
                 break
 
-    def _judged(self, one: PlayedRound) -> JudgedRound:
+    def _judged(self, one: RoundResult) -> JudgedRound:
         """A round with its objective, and the lower bound that `dual` certifies for the same queues."""
         observation, decision = one.observation, one.decision
         bound = decision.lower_bound
         if math.isnan(bound):
             with np.errstate(invalid="ignore"):
-                bound = self._judge.decide(replace(one.before, memory={}), observation).lower_bound
+                bound = self._judge.decide(replace(one.before.scheduler, memory={}), observation).lower_bound
         objective = drift_objective(
             self._v,
             data_weight(self.settings.gamma, observation.round),
             observation.samples,
-            one.before.queue_j,
+            one.before.scheduler.queue_j,
             decision.chosen,
             decision.compute_energy_j + decision.upload_energy_j,
         )
-        parts_j = {} if self.problem.device.is_paper_model else energy_parts(observation, decision)
-        return JudgedRound(**vars(one), objective=objective, lower_bound=min(bound, objective), parts_j=parts_j)
+        parts_j = {} if self.problem.device.is_paper_model else decision.parts_j(observation.uplink)
+        return JudgedRound(
+            observation,
+            decision,
+            one.before,
+            one.after,
+            objective=objective,
+            lower_bound=min(bound, objective),
+            parts_j=parts_j,
+        )
 
 
 # ── The page ─────────────────────────────────────────────────────────────────

@@ -20,7 +20,8 @@ from kfl.core.errors import ConfigError, RunFolderError
 from kfl.experiment import identity_fields
 from kfl.runfolder import Incident, RoundLog, RunReader, Snapshot
 from kfl.scheduling import Status
-from kfl.scheduling.horizon import PlayedRound, Problem
+from kfl.scheduling.problem import CellProblem
+from kfl.scheduling.simulate import RoundResult
 from kfl.wireless import ENERGY_PARTS, Cell, CellConfig
 
 FloatArray = NDArray[np.float64]
@@ -170,7 +171,7 @@ class BatteryCurves:
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedRound(PlayedRound):
+class JudgedRound(RoundResult):
     """A scheduled round, and how far its decision is from the best possible one."""
 
     objective: float
@@ -202,7 +203,7 @@ class RunData:
     notes: tuple[str, ...] = ()
 
     @staticmethod
-    def of_schedule(problem: Problem, cell: Cell, rounds: Sequence[JudgedRound], config: Table) -> RunData:
+    def of_schedule(problem: CellProblem, cell: Cell, rounds: Sequence[JudgedRound], config: Table) -> RunData:
         """Return scheduled rounds as a run in which nothing was trained.
 
         Args:

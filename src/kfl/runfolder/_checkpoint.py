@@ -34,9 +34,9 @@ from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json, read_json
 from kfl.runfolder._tensors import read_rows, rows_sum, write_rows
-from kfl.scheduling import SchedulerState
+from kfl.scheduling import Accounts, Batteries, SchedulerState
 from kfl.simulation.state import RunState
-from kfl.wireless import Batteries, Fading
+from kfl.wireless import Fading
 
 if TYPE_CHECKING:
     from kfl.models import State
@@ -252,23 +252,25 @@ def _read_checked(folder: Path, name: str, expected: str) -> bytes:
 
 
 def _pack_rest(state: RunState) -> bytes:
+    accounts = state.accounts
     arrays: dict[str, np.ndarray[Any, Any]] = {
-        "compute_energy_j": state.compute_energy_j,
-        "upload_energy_j": state.upload_energy_j,
-        "taken": state.taken,
+        "compute_energy_j": accounts.compute_j,
+        "upload_energy_j": accounts.upload_j,
+        "taken": accounts.participation_count,
         "correct": state.correct,
         "untested": np.array(sorted(state.untested), dtype=np.int64),
-        "scheduler.horizon": np.array(state.scheduler.horizon),
-        "scheduler.allowance_j": state.scheduler.allowance_j,
-        "scheduler.queue_j": state.scheduler.queue_j,
+        "scheduler.horizon": np.array(accounts.scheduler.horizon),
+        "scheduler.allowance_j": accounts.scheduler.allowance_j,
+        "scheduler.queue_j": accounts.scheduler.queue_j,
     }
-    arrays |= {f"memory.{name}": value for name, value in state.scheduler.memory.items()}
+    arrays |= {f"memory.{name}": value for name, value in accounts.scheduler.memory.items()}
     arrays |= {f"server.{name}": value.cpu().numpy() for name, value in state.server.items()}
     if state.fading is not None:
         arrays |= {"fading.round": np.array(state.fading.round), "fading.coefficient": state.fading.coefficient}
         arrays |= {f"fading.memory.{name}": value for name, value in state.fading.memory.items()}
-    if state.batteries is not None:
-        arrays |= {f"batteries.{one.name}": np.asarray(getattr(state.batteries, one.name)) for one in fields(Batteries)}
+    if accounts.batteries is not None:
+        held = {one.name: np.asarray(getattr(accounts.batteries, one.name)) for one in fields(Batteries)}
+        arrays |= {f"batteries.{name}": values for name, values in held.items()}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy types its keyword arguments as a flag
     return buffer.getvalue()
@@ -283,22 +285,25 @@ def _unpack_rest(data: bytes, number: int, devices: dict[int, State]) -> RunStat
         return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
 
     fading, batteries = part("fading."), part("batteries.")
-    return RunState(
+    accounts = Accounts(
         round=number,
-        server={name: torch.from_numpy(value) for name, value in part("server.").items()},
-        devices=devices,
         scheduler=SchedulerState(
             int(arrays["scheduler.horizon"]),
             arrays["scheduler.allowance_j"],
             arrays["scheduler.queue_j"],
             part("memory."),
         ),
-        compute_energy_j=arrays["compute_energy_j"],
-        upload_energy_j=arrays["upload_energy_j"],
-        taken=arrays["taken"],
+        compute_j=arrays["compute_energy_j"],
+        upload_j=arrays["upload_energy_j"],
+        participation_count=arrays["taken"],
+        batteries=Batteries(**{**batteries, "capacity_j": float(batteries["capacity_j"])}) if batteries else None,
+    )
+    return RunState(
+        accounts=accounts,
+        server={name: torch.from_numpy(value) for name, value in part("server.").items()},
+        devices=devices,
         correct=arrays["correct"],
         # Checkpoints of versions that tested all devices every time do not say; then all are tested once more.
         untested=frozenset(arrays.get("untested", np.arange(len(arrays["correct"]))).tolist()),
         fading=Fading(int(fading["round"]), fading["coefficient"], part("fading.memory.")) if fading else None,
-        batteries=Batteries(**{**batteries, "capacity_j": float(batteries["capacity_j"])}) if batteries else None,
     )

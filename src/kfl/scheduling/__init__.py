@@ -8,24 +8,21 @@ A scheduler is a frozen dataclass of its parameters. Your own is one class and o
 True
 """
 
-from kfl.scheduling.account import (
-    by_part,
-    dominant,
-    energy_parts,
-    round_energy,
-)
+from kfl.scheduling.accounts import Accounts, Batteries, RoundInputs, decide, observe, settle
 from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, FixedSet, GreedyEnergy, Myopic, RoundRobin, Uniform
-from kfl.scheduling.blocks import BlockSplit, in_blocks, round_to_blocks
+from kfl.scheduling.blocks import BlockSplit, quantize_to_blocks, round_to_blocks
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, UploadCurve
 from kfl.scheduling.dual import Dual
-from kfl.scheduling.horizon import Horizon, Problem, ScheduledRound, schedule
+from kfl.scheduling.energy_report import by_part, dominant
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
+from kfl.scheduling.problem import CellProblem
 from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
 from kfl.scheduling.serve import by_reason, reachable, serve, share_floor, standing
+from kfl.scheduling.simulate import RoundResult, ScheduledRound, ScheduleResult, schedule, simulate
 from kfl.scheduling.status import OUTCOMES, Status, describe
 from kfl.scheduling.uplink import ENERGY_PARTS, DeviceEnergyModel, Uplink
 
@@ -39,12 +36,15 @@ __all__ = [
     "ENERGY_PARTS",
     "OUTCOMES",
     "SCHEDULERS",
+    "Accounts",
     "AllDevices",
     "Allocation",
     "AllocationProblem",
     "Ascend",
+    "Batteries",
     "BlockSplit",
     "BoolArray",
+    "CellProblem",
     "CostCurve",
     "Decision",
     "Descend",
@@ -54,13 +54,14 @@ __all__ = [
     "FixedSet",
     "FloatArray",
     "GreedyEnergy",
-    "Horizon",
     "Lyapunov",
     "Myopic",
     "Observation",
-    "Problem",
     "ProblemError",
+    "RoundInputs",
+    "RoundResult",
     "RoundRobin",
+    "ScheduleResult",
     "ScheduledRound",
     "Scheduler",
     "SchedulerState",
@@ -72,18 +73,20 @@ __all__ = [
     "by_part",
     "by_reason",
     "data_weight",
+    "decide",
     "describe",
     "dominant",
     "drift_objective",
-    "energy_parts",
-    "in_blocks",
+    "observe",
+    "quantize_to_blocks",
     "reachable",
     "read_problem",
-    "round_energy",
     "round_to_blocks",
     "schedule",
     "serve",
+    "settle",
     "share_floor",
+    "simulate",
     "standing",
     "write_problem",
 ]

@@ -24,6 +24,7 @@ from kfl.scheduling.problem_fields import (
     CELL_FIELDS,
     DEVICE_FIELDS,
     EACH_ROUND,
+    LISTS,
     TOP_FIELDS,
     TRACES,
     ProblemError,
@@ -314,12 +315,12 @@ def _json_ids(devices: Sequence[Any]) -> list[str]:
 
 def _described(devices: Sequence[Mapping[str, Any]], ids: Sequence[str], present: set[str]) -> int:
     """How many rounds the lists have; all must have the same number of entries. 1 where there is no list."""
-    traces = [name for name in (*TRACES, "available") if name in present]
+    traces = [name for name in (*TRACES, *LISTS) if name in present]
     first: tuple[int, str, str] | None = None
     for field in traces:
         for name, device in zip(ids, devices, strict=True):
             values = device.get(field)
-            if values is None or (field == "available" and not isinstance(values, list)):
+            if values is None or (field in LISTS and not isinstance(values, list)):
                 continue
             if not isinstance(values, list) or not values:
                 raise ConfigError(f"{field} of device {name!r}", _short(values), "a list with one value per round")

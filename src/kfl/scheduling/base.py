@@ -19,11 +19,12 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kfl.core.fields import Fields
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, Index, UploadCurve
 from kfl.scheduling.status import Status
-from kfl.scheduling.uplink import Uplink
+from kfl.scheduling.uplink import ENERGY_PARTS, Codes, Uplink
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +113,34 @@ class Decision:
     def gap(self) -> float:
         """Certified distance to the best possible decision, objective − lower bound."""
         return self.objective - self.lower_bound
+
+    def energy_j(self) -> tuple[FloatArray, FloatArray]:
+        """Return what the round costs each device: its processor and its radio; 0 for devices that sit out."""
+        compute_j = np.where(self.chosen, self.compute_energy_j, 0.0)
+        return compute_j, np.where(self.chosen, self.upload_energy_j, 0.0)
+
+    def parts_j(self, uplink: Uplink | None) -> dict[str, FloatArray]:
+        """Return where the joules go, for each device, by the words of `kfl.scheduling.uplink.ENERGY_PARTS`.
+
+        The first two are `compute_energy_j`, the others `upload_energy_j`. The paper's model knows computing and
+        radiating alone. `uplink` is that of the observation.
+        """
+        compute_j, upload_j = self.energy_j()
+        if uplink is None or uplink.device.is_paper_model:
+            nothing = np.zeros(len(compute_j))
+            return {**dict.fromkeys(ENERGY_PARTS, nothing), "computing": compute_j, "radiating": upload_j}
+        members, parts = np.flatnonzero(self.chosen), {name: np.zeros(len(compute_j)) for name in ENERGY_PARTS}
+        for name, energy_j in uplink.take(members).parts_j(*self._run(members)).items():
+            parts[name][members] = energy_j
+        return parts
+
+    def decided_by(self, uplink: Uplink) -> tuple[Codes, Codes]:
+        """Return what decided each chosen device's upload time and clock; positions in `UPLOAD_BY` and `CLOCK_BY`."""
+        members = np.flatnonzero(self.chosen)
+        return uplink.take(members).decided_by(*self._run(members))
+
+    def _run(self, members: NDArray[np.intp]) -> tuple[FloatArray, FloatArray, FloatArray]:
+        return self.compute_time_s[members], self.upload_time_s[members], self.power_w[members]
 
     @staticmethod
     def nobody(

@@ -26,10 +26,10 @@ from kfl.scheduling.uplink import Uplink
 BlockEnergy = Callable[[Index, NDArray[np.int64]], FloatArray]
 
 
-def in_blocks(
+def quantize_to_blocks(
     decision: Decision, scheduler: Scheduler, state: SchedulerState, observation: Observation, blocks: int
 ) -> Decision:
-    """A scheduler's decision with its shares in whole blocks; devices that no longer fit are left out."""
+    """Return a scheduler's decision with its shares in whole blocks; devices that no longer fit are left out."""
     uplink = observation.uplink
     if uplink is None:
         return decision

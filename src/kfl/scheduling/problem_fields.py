@@ -109,6 +109,21 @@ CELL_FIELDS = {
             "seed", "names the draws of schedulers that draw", "a whole number, 0 or more", 0.0, 2.0**63, default=0.0
         ),
         Field(
+            "resource_blocks",
+            "shares of the band come in multiples of 1/this",
+            "a whole number of blocks from 1 to 1e9",
+            1.0,
+            1e9,
+            shown_default="shares are real numbers",
+        ),
+        Field(
+            "battery_capacity_j",
+            "what the battery of a device holds; a device without the charge sits out",
+            "a positive number of joules",
+            positive=True,
+            shown_default="no battery, only a budget",
+        ),
+        Field(
             "memory",
             "what the scheduler remembers, as --next writes it",
             "an object of lists of numbers",
@@ -233,6 +248,19 @@ DEVICE_FIELDS = {
             shown_default="budget_j − spent_j",
         ),
         Field("queue_j", "virtual queue q before this round", _AT_LEAST_ZERO, default=0.0, any_size=True),
+        Field(
+            "charge_j",
+            "charge of its battery before this round",
+            _AT_LEAST_ZERO,
+            shown_default="battery_capacity_j",
+            any_size=True,
+        ),
+        Field(
+            "harvest_j",
+            "joules harvested in a round, which fill the battery for the next one",
+            _AT_LEAST_ZERO,
+            shown_default="0; none anywhere: nothing fills the batteries",
+        ),
     )
 }
 """Fields of a device. All but `id` may also stand at the top: then they hold for devices without their own."""
@@ -240,10 +268,13 @@ DEVICE_FIELDS = {
 TRACES = {"gains": "gain", "gains_db": "gain_db"}
 """JSON's lists with one value per round, and the field each is a trace of. CSV has a column `round` instead."""
 
-EACH_ROUND = ("gain", "gain_db", "available")
+LISTS = ("available", "harvest_j")
+"""Fields that may be such a list under their own names."""
+
+EACH_ROUND = ("gain", "gain_db", "available", "harvest_j")
 """Fields that may change from round to round."""
 
-WHOLE = ("rounds", "round", "seed")
+WHOLE = ("rounds", "round", "seed", "resource_blocks")
 
 TOP_FIELDS = (*CELL_FIELDS, *(name for name in DEVICE_FIELDS if name != "id"))
 """Everything that may stand at the top of a file."""

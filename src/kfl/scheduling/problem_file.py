@@ -26,11 +26,12 @@ from kfl.core.files import write_atomic
 from kfl.core.names import for_csv, for_json
 from kfl.scheduling._problem_text import Draft, draft_from_csv, draft_from_json
 from kfl.scheduling.curve import BoolArray, FloatArray
-from kfl.scheduling.horizon import Problem
+from kfl.scheduling.problem import CellProblem
 from kfl.scheduling.problem_fields import (
     CELL_FIELDS,
     DEVICE_FIELDS,
     EACH_ROUND,
+    LISTS,
     ProblemError,
     check_top,
     refuse_both,
@@ -51,7 +52,7 @@ _DRAWN = {
 """Fields of a file for which the paper's energy model has no use, with their names in `DeviceEnergyModel`."""
 
 
-def read_problem(source: str | Path, **changes: object) -> Problem:
+def read_problem(source: str | Path, **changes: object) -> CellProblem:
     """Read a problem from a file, or from text in JSON or CSV.
 
     `changes` are fields that go on top of what the file says at its top, for example `bandwidth_hz=1e6`.
@@ -95,7 +96,7 @@ def _kind(text: str) -> str:
 # ── Draft to problem ─────────────────────────────────────────────────────────
 
 
-def _assemble(draft: Draft) -> Problem:
+def _assemble(draft: Draft) -> CellProblem:
     """Every value checked, defaults filled in, costs derived."""
     top = check_top(draft.top)
     draft = replace(draft, top=top)
@@ -109,9 +110,10 @@ def _assemble(draft: Draft) -> Problem:
     available = _pick(draft, "available") > 0
     compute_s, compute_j = _computation(draft)
     max_power_w = _power(draft, "max_power")
+    charge_j, harvest_j = _batteries(draft, top)
     budget_j, spent_j, notes = _energy(draft, top)
     notes += _doubts(draft.ids, max_power_w)
-    return Problem(
+    return CellProblem(
         ids=tuple(draft.ids),
         bandwidth_hz=_once(top, "bandwidth_hz"),
         noise_dbm_per_hz=_once(top, "noise_dbm_per_hz"),
@@ -132,6 +134,10 @@ def _assemble(draft: Draft) -> Problem:
         memory={name: np.array(values, float) for name, values in top.get("memory", {}).items()},
         notes=(*draft.notes, *notes),
         device=_device(draft, compute_s, compute_j, max_power_w),
+        resource_blocks=None if "resource_blocks" not in top else int(top["resource_blocks"]),
+        battery_capacity_j=None if charge_j is None else float(top["battery_capacity_j"]),
+        charge_j=charge_j,
+        harvest_j=harvest_j,
     )
 
 
@@ -334,10 +340,30 @@ def _energy(draft: Draft, top: Mapping[str, Any]) -> tuple[FloatArray, FloatArra
     return budget_j, spent_j, [note] if alone else []
 
 
+def _batteries(draft: Draft, top: Mapping[str, Any]) -> tuple[FloatArray | None, FloatArray | None]:
+    """Charges, and joules harvested in each round; None where there are no batteries, or nothing fills them."""
+    capacity_j = top.get("battery_capacity_j")
+    given = [name for name in ("charge_j", "harvest_j") if name in top or _given(draft, name).any()]
+    if capacity_j is None:
+        if given:
+            raise ProblemError(f"{given[0]} is given but no battery_capacity_j, which says what batteries hold.")
+        return None, None
+    charged = _given(draft, "charge_j") | ("charge_j" in top)
+    charge_j = np.where(charged, _pick(draft, "charge_j", charged), float(capacity_j))
+    above, limit = charge_j > capacity_j, np.full(len(charge_j), float(capacity_j))
+    _refuse_above(draft, "charge_j", charge_j, above, "at most battery_capacity_j", limit)
+    if "harvest_j" not in given:
+        return charge_j, None
+    column = draft.columns.get("harvest_j")
+    spare = float(top.get("harvest_j", 0.0))
+    harvest_j = spare if column is None else np.where(column.given, column.values, spare)
+    return charge_j, np.array(np.broadcast_to(harvest_j, draft.shape))
+
+
 # ── Writing ──────────────────────────────────────────────────────────────────
 
 
-def write_problem(problem: Problem, path: str | Path) -> None:
+def write_problem(problem: CellProblem, path: str | Path) -> None:
     """Write a problem so that `read_problem` gives it back to the last bit: CSV by its name, else JSON.
 
     >>> import tempfile
@@ -356,7 +382,7 @@ def write_problem(problem: Problem, path: str | Path) -> None:
         raise ProblemError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
 
 
-def problem_table(problem: Problem) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def problem_table(problem: CellProblem) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The fields at the top and one table per device, as JSON has them: everything spelled out."""
     top: dict[str, Any] = {
         "bandwidth_hz": problem.bandwidth_hz,
@@ -366,6 +392,10 @@ def problem_table(problem: Problem) -> tuple[dict[str, Any], list[dict[str, Any]
         "seed": problem.seed,
         "hard_budget": problem.hard_budget,
     }
+    if problem.resource_blocks is not None:
+        top["resource_blocks"] = problem.resource_blocks
+    if problem.battery_capacity_j is not None:
+        top["battery_capacity_j"] = problem.battery_capacity_j
     if problem.memory:
         top["memory"] = {name: np.asarray(values).tolist() for name, values in problem.memory.items()}
     trace = problem.described > 1
@@ -377,6 +407,10 @@ def problem_table(problem: Problem) -> tuple[dict[str, Any], list[dict[str, Any]
     fixed = ("samples", "payload_bits", "deadline_s", "max_power_w", "compute_time_s", "compute_energy_j")
     for name in (*fixed, "budget_j", "spent_j", "queue_j"):
         columns[name] = getattr(problem, name).tolist()
+    if problem.charge_j is not None:
+        columns["charge_j"] = problem.charge_j.tolist()
+    if problem.harvest_j is not None:
+        columns["harvest_j"] = (problem.harvest_j.T if trace else problem.harvest_j[0]).tolist()
     if not problem.device.is_paper_model:
         for name, own in _DRAWN.items():
             columns[name] = np.broadcast_to(getattr(problem.device, own), problem.size).tolist()
@@ -402,14 +436,14 @@ def csv_text(top: Mapping[str, Any], devices: Sequence[Mapping[str, Any]], first
         writer.writerow(names)
         writer.writerows([_cell(device.get(name), name) for name in names] for device in devices)
         return out.getvalue()
-    fixed = [name for name in names if name not in ("id", "gains", "available")]
-    writer.writerow(["round", "id", "gain", "available", *fixed])
+    changing = [name for name in LISTS if name in names]
+    fixed = [name for name in names if name not in ("id", "gains", *changing)]
+    writer.writerow(["round", "id", "gain", *changing, *fixed])
     for t in range(len(devices[0]["gains"])):
         for device in devices:
             same = [_cell(device.get(name)) if t == 0 else "" for name in fixed]
-            writer.writerow(
-                [first + t, for_csv(device["id"]), device["gains"][t], _cell(device["available"][t]), *same]
-            )
+            now = [_cell(device[name][t]) for name in changing]
+            writer.writerow([first + t, for_csv(device["id"]), device["gains"][t], *now, *same])
     return out.getvalue()
 
 

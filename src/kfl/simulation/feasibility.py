@@ -8,7 +8,7 @@ the server does not hear well enough in any of the first rounds hardly ever will
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +66,7 @@ def check_feasibility(fleet: Fleet, state: RunState) -> Feasibility:
     outcome, able = standing(first), np.zeros(fleet.table.size, bool)
     passing = [list(OUTCOMES).index(reason) for reason in ("scheduled", "not_chosen", *WAITING)]
     for number in range(looks):
-        seen = outcome if number == 0 else standing(fleet.observe(replace(state, round=number)).observation)
+        seen = outcome if number == 0 else standing(fleet.observe(state.at_round(number)).observation)
         able |= np.isin(seen, passing)
         if able.all():
             return Feasibility(fleet.table.size)

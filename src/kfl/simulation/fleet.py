@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.experiment.availability import can_be_asked
-from kfl.scheduling import Decision, Observation, Status
+from kfl.scheduling import Decision, Observation, RoundInputs, Status, observe
 
 if TYPE_CHECKING:
     from kfl.algorithms import Upload
@@ -69,6 +69,8 @@ class Conditions:
     """What the server knows, and the scheduler decides by."""
     link: LinkState | None
     """The channel with its true gains, by which uploads arrive or do not; None without a radio."""
+    harvest_j: FloatArray | None = None
+    """Joules that each device harvests during the round; None where nothing fills batteries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +159,17 @@ class Fleet(ABC):
 
     def observe(self, state: RunState) -> Conditions:
         """Gains, costs, batteries, and who is there."""
-        link = self.link_state(state)
-        return Conditions(make_observation(self, state, link), link)
+        link, table, experiment = self.link_state(state), self.table, self.experiment
+        inputs = RoundInputs(
+            seed=experiment.seed,
+            samples=table.samples,
+            available=self.available(state, link) & can_be_asked(experiment, state.round),
+            uplink=None if link is None else link.uplink,
+            compute_energy_j=np.zeros(table.size) if link is None else link.compute_energy_j,
+            harvest_j=self.cell.harvest_j(state.round) if self.cell is not None and self.harvests else None,
+        )
+        seen = observe(state.accounts, inputs, budget_j=table.budget_j, hard_budget=experiment.hard_budget)
+        return Conditions(seen, link, inputs.harvest_j)
 
     @abstractmethod
     def exchange(self, state: RunState, conditions: Conditions, decision: Decision, message: Message) -> Replies:
@@ -179,35 +190,6 @@ class Fleet(ABC):
     @abstractmethod
     def describe_devices(self) -> Iterable[dict[str, Any]]:
         """For each device its number, model, parameters, samples and classes."""
-
-
-def make_observation(fleet: Fleet, state: RunState, link: LinkState | None) -> Observation:
-    """What the server knows when a round starts."""
-    table, experiment = fleet.table, fleet.experiment
-    available = fleet.available(state, link) & can_be_asked(experiment, state.round)
-    uplink, nothing = None if link is None else link.uplink, np.zeros(table.size)
-    base_j = nothing if link is None or uplink is None else uplink.base_energy_j(link.compute_energy_j)
-    battery_j, empty, capacity_j = table.budget_j - state.compute_energy_j - state.upload_energy_j, None, None
-    if state.batteries is not None and link is not None:
-        charge_j = state.batteries.charge_j
-        # A budget that nothing fills up again still ends; a harvest has no other end than the charge.
-        battery_j = charge_j if fleet.harvests else np.minimum(charge_j, battery_j)
-        capacity_j = state.batteries.capacity_j if fleet.harvests else None
-        empty = available & (charge_j < base_j)
-        available = available & ~empty
-    return Observation(
-        round=state.round,
-        seed=experiment.seed,
-        samples=table.samples,
-        available=available,
-        compute_time_s=nothing if uplink is None else np.asarray(uplink.device.fastest_s),
-        base_energy_j=base_j,
-        battery_j=battery_j,
-        hard_budget=experiment.hard_budget,
-        uplink=uplink,
-        empty=empty,
-        capacity_j=capacity_j,
-    )
 
 
 def finite(states: Sequence[State]) -> list[bool]:

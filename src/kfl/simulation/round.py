@@ -14,14 +14,13 @@ import numpy as np
 
 from kfl.algorithms.sums import summation_of
 from kfl.engine import RoundKey
-from kfl.scheduling import Decision, Status, energy_parts, in_blocks, round_energy
+from kfl.scheduling import Accounts, Decision, Status, decide, settle
 from kfl.simulation.fleet import Conditions, Fleet, FloatArray, IntArray, Replies
 from kfl.simulation.logs import RoundLog
 from kfl.simulation.state import RunState
 
 if TYPE_CHECKING:
     from kfl.models import State
-    from kfl.wireless import Batteries
 
 log = logging.getLogger("kfl.phases")
 """Logs at debug level which phase a run is in; the tests that kill runs read it."""
@@ -36,20 +35,14 @@ def initial_state(fleet: Fleet) -> RunState:
     """The state before round 0, of models that nobody has evaluated yet."""
     experiment, table = fleet.experiment, fleet.table
     batteries = None if fleet.cell is None else fleet.cell.batteries()
-    scheduler = experiment.scheduler.init(table.budget_j, experiment.rounds)
-    if batteries is not None and fleet.harvests:
-        scheduler = experiment.scheduler.charged(scheduler, batteries.charge_j, batteries.capacity_j)
     return RunState(
-        round=0,
+        accounts=Accounts.start(
+            experiment.scheduler, table.budget_j, experiment.rounds, batteries, fills=fleet.harvests
+        ),
         server=experiment.algorithm.server_init(fleet.engine, experiment.seed),
         devices={},
-        scheduler=scheduler,
-        compute_energy_j=np.zeros(table.size),
-        upload_energy_j=np.zeros(table.size),
-        taken=np.zeros(table.size, dtype=np.int64),
         correct=np.zeros(table.size, dtype=np.int64),
         fading=None,
-        batteries=batteries,
     )
 
 
@@ -58,41 +51,29 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     algorithm, scheduler = fleet.experiment.algorithm, fleet.experiment.scheduler
     state = fleet.gather(state)
     conditions = fleet.observe(state)
-    decision = scheduler.decide(state.scheduler, conditions.observation)
     blocks = None if fleet.cell is None else fleet.cell.config.resource_blocks
-    if blocks is not None:
-        decision = in_blocks(decision, scheduler, state.scheduler, conditions.observation, blocks)
+    decision = decide(scheduler, state.accounts, conditions.observation, blocks)
 
     log.debug("phase training, round %d", state.round)
     replies = fleet.exchange(state, conditions, decision, algorithm.broadcast(state.server))
     log.debug("phase aggregation, round %d", state.round)
     server, rejected, status = aggregate(fleet, state, decision, replies)
 
-    spent_j = replies.compute_energy_j + replies.upload_energy_j
-    queues = scheduler.update(state.scheduler, decision, spent_j)
-    harvest_j = fleet.cell.harvest_j(state.round) if fleet.cell is not None and fleet.harvests else None
-    batteries = _filled(state, conditions, spent_j, harvest_j)
-    if batteries is not None and fleet.harvests:
-        queues = scheduler.charged(queues, batteries.charge_j, batteries.capacity_j)
+    spent = (replies.compute_energy_j, replies.upload_energy_j)
     following = replace(
         state,
-        round=state.round + 1,
+        accounts=settle(scheduler, state.accounts, conditions.observation, decision, *spent, conditions.harvest_j),
         server=server,
         devices={**state.devices, **replies.states},
-        scheduler=queues,
-        compute_energy_j=state.compute_energy_j + replies.compute_energy_j,
-        upload_energy_j=state.upload_energy_j + replies.upload_energy_j,
-        taken=state.taken + decision.chosen,
         correct=_with_reported(state, replies),
         fading=None if conditions.link is None else conditions.link.fading,
-        batteries=batteries,
     )
     log.debug("phase evaluation, round %d", state.round)
     everybody = range(fleet.table.size)
     following = evaluate(fleet, following, replies.states if algorithm.predicts_alone else everybody)
     entry = round_log(fleet, following, replace(decision, status=status), replies, rejected)
     facts = radio_facts(state, conditions, decision, replies)
-    facts |= battery_facts(state, conditions, decision, harvest_j)
+    facts |= battery_facts(state, conditions, decision)
     return following, replace(entry, **facts)
 
 
@@ -188,7 +169,7 @@ def radio_facts(state: RunState, conditions: Conditions, decision: Decision, rep
         "true_gain": () if true_gain == gain else true_gain,
         "compute_time_s": _of(decision.compute_time_s, chosen),
         "upload_time_s": _of(decision.upload_time_s, chosen),
-        "queue_j": _of(state.scheduler.queue_j, chosen),
+        "queue_j": _of(state.accounts.scheduler.queue_j, chosen),
         "reserved_s": link.reserved_s,
         **_whole_device(conditions, decision, replies, chosen),
     }
@@ -204,8 +185,8 @@ def _whole_device(
     uplink = conditions.observation.uplink
     if uplink is None or uplink.device.is_paper_model or decision.clock_hz is None:
         return {}
-    planned = energy_parts(conditions.observation, decision)
-    compute_j, upload_j = round_energy(decision)
+    planned = decision.parts_j(uplink)
+    compute_j, upload_j = decision.energy_j()
     computed, sent = _ratio(replies.compute_energy_j, compute_j), _ratio(replies.upload_energy_j, upload_j)
     spent = {"static_j": planned["static"] * computed}
     spent |= {f"{name}_j": planned[name] * sent for name in ("circuits", "tail", "receiving")}
@@ -216,30 +197,16 @@ def _ratio(spent_j: FloatArray, planned_j: FloatArray) -> FloatArray:
     return np.divide(spent_j, planned_j, out=np.zeros_like(spent_j), where=planned_j > 0)
 
 
-def battery_facts(
-    state: RunState, conditions: Conditions, decision: Decision, harvest_j: FloatArray | None
-) -> dict[str, Any]:
+def battery_facts(state: RunState, conditions: Conditions, decision: Decision) -> dict[str, Any]:
     """Charges, empty devices and what everybody harvested, for the round's log; nothing without batteries."""
-    if state.batteries is None:
+    batteries, empty, harvest_j = state.accounts.batteries, conditions.observation.empty, conditions.harvest_j
+    if batteries is None:
         return {}
-    empty = conditions.observation.empty
     return {
-        "charge_j": _of(state.batteries.charge_j, np.flatnonzero(decision.chosen).tolist()),
+        "charge_j": _of(batteries.charge_j, np.flatnonzero(decision.chosen).tolist()),
         "empty": () if empty is None else tuple(np.flatnonzero(empty).tolist()),
         "harvest_j": () if harvest_j is None else tuple(harvest_j.tolist()),
     }
-
-
-def _filled(
-    state: RunState, conditions: Conditions, spent_j: FloatArray, harvest_j: FloatArray | None
-) -> Batteries | None:
-    """The batteries after a round; None where there are none."""
-    if state.batteries is None:
-        return None
-    nobody, empty = np.zeros(len(spent_j)), conditions.observation.empty
-    return state.batteries.after(
-        spent_j, nobody if harvest_j is None else harvest_j, nobody > 0 if empty is None else empty
-    )
 
 
 def _is_evaluated(fleet: Fleet, state: RunState) -> bool:

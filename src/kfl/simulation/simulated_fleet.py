@@ -11,7 +11,6 @@ import numpy as np
 from kfl.algorithms.uploads import sent_bits
 from kfl.engine import RoundKey
 from kfl.experiment.faults import NOT_TRAINED, RAN_DRY, UPLOAD_LOST, corrupted, poisoned, spent_fraction, tally
-from kfl.scheduling import round_energy
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies, finite
 
 if TYPE_CHECKING:
@@ -160,17 +159,17 @@ def _running_dry(
     state: RunState, decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]
 ) -> dict[int, float]:
     """The devices whose charge does not last for what they were asked to do, and for which part of it it lasts."""
-    if state.batteries is None:
+    if state.accounts.batteries is None:
         return {}
     compute_j, upload_j = _spent(decision, struck, part)
-    dry = np.flatnonzero(state.batteries.running_dry(compute_j + upload_j)).tolist()
+    dry = np.flatnonzero(state.accounts.batteries.running_dry(compute_j + upload_j)).tolist()
     planned_j = decision.compute_energy_j + decision.upload_energy_j
-    return {device: float(state.batteries.charge_j[device] / planned_j[device]) for device in dry}
+    return {device: float(state.accounts.batteries.charge_j[device] / planned_j[device]) for device in dry}
 
 
 def _spent(decision: Decision, struck: Mapping[int, str], part: Mapping[int, float]) -> tuple[FloatArray, FloatArray]:
     """Joules each device really spent on computing and on its upload; `part` is of those whose battery died."""
-    compute_j, upload_j = round_energy(decision)
+    compute_j, upload_j = decision.energy_j()
     for device, kind in struck.items():
         if kind == "drop_before":
             compute_j[device] = upload_j[device] = 0.0

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.scheduling import SchedulerState
-from kfl.wireless import Batteries, Fading
+from kfl.scheduling import Accounts
+from kfl.wireless import Fading
 
 if TYPE_CHECKING:
     from kfl.models import State
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
@@ -22,21 +21,22 @@ IntArray = NDArray[np.int64]
 class RunState:
     """All that a run carries from one round to the next. A checkpoint is this."""
 
-    round: int
-    """The next round to play."""
+    accounts: Accounts
+    """Round, queues, joules, charges, and who took part how often."""
     server: State
     devices: dict[int, State]
     """States of the devices that ever trained; any other device is still its seed."""
-    scheduler: SchedulerState
-    compute_energy_j: FloatArray
-    """Spent so far, per device."""
-    upload_energy_j: FloatArray
-    taken: IntArray
-    """Rounds each device took part in."""
     correct: IntArray
     """Correct test predictions of each device when last tested."""
     fading: Fading | None
     untested: frozenset[int] = frozenset()
     """Devices whose model changed since they were last tested."""
-    batteries: Batteries | None = None
-    """None where devices have no batteries but only a budget."""
+
+    @property
+    def round(self) -> int:
+        """The next round to play."""
+        return self.accounts.round
+
+    def at_round(self, number: int) -> RunState:
+        """Return the same state before another round."""
+        return replace(self, accounts=replace(self.accounts, round=number))

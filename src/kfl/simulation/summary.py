@@ -12,9 +12,9 @@ from kfl.experiment.faults import RAN_DRY
 from kfl.simulation.logs import RoundLog, totals
 
 if TYPE_CHECKING:
+    from kfl.scheduling import Batteries
     from kfl.simulation.fleet import Fleet
     from kfl.simulation.state import RunState
-    from kfl.wireless import Batteries
 
 FloatArray = NDArray[np.float64]
 
@@ -53,12 +53,12 @@ def device_records(fleet: Fleet, state: RunState) -> tuple[dict[str, Any], ...]:
                 "flops": float(table.flops[device]),
                 "bits_up": float(table.bits_up[device]),
                 "bits_down": float(table.bits_down[device]),
-                "rounds": int(state.taken[device]),
-                "compute_energy_j": float(state.compute_energy_j[device]),
-                "upload_energy_j": float(state.upload_energy_j[device]),
+                "rounds": int(state.accounts.participation_count[device]),
+                "compute_energy_j": float(state.accounts.compute_j[device]),
+                "upload_energy_j": float(state.accounts.upload_j[device]),
                 "budget_j": float(table.budget_j[device]),
-                "queue_j": float(state.scheduler.queue_j[device]),
-                **battery_record(state.batteries, device),
+                "queue_j": float(state.accounts.scheduler.queue_j[device]),
+                **battery_record(state.accounts.batteries, device),
                 "accuracy": int(state.correct[device]) / tests if tests else None,
                 "test_samples": tests,
             }
@@ -84,7 +84,7 @@ def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
 
 def battery_facts(state: RunState, logs: Sequence[RoundLog]) -> dict[str, Any]:
     """What all devices harvested and wasted, and who was without charge; empty without batteries."""
-    batteries = state.batteries
+    batteries = state.accounts.batteries
     if batteries is None:
         return {}
     faults = [entry for log in logs for entry in log.faults]

@@ -7,8 +7,7 @@
 True
 """
 
-from kfl.scheduling import ENERGY_PARTS
-from kfl.wireless.battery import Batteries
+from kfl.scheduling import ENERGY_PARTS, Batteries
 from kfl.wireless.cell import Cell, LinkState
 from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, gauss_markov, path_gain
 from kfl.wireless.channels import CHANNELS, MOBILITIES

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kfl.core.units import dbm_to_watt
-from kfl.scheduling.horizon import Problem
+from kfl.scheduling.accounts import Batteries
+from kfl.scheduling.problem import CellProblem
 from kfl.scheduling.uplink import Uplink
-from kfl.wireless.battery import Batteries
 from kfl.wireless.channel import Fading, FloatArray, Gains
 from kfl.wireless.config import CellConfig
 from kfl.wireless.costs import broadcast_time, compute_energy, in_outage, uplink_rate, upload_time
@@ -145,9 +145,12 @@ class Cell:
         )
 
     def problem(
-        self, rounds: int, *, flops: float, payload_bits: float, samples: float, hard_budget: bool = False
-    ) -> Problem:
-        """Return the cell with its channel drawn, as a problem for `kfl.scheduling.schedule`.
+        self, rounds: int, *, flops: ArrayLike, payload_bits: ArrayLike, samples: ArrayLike, hard_budget: bool = False
+    ) -> CellProblem:
+        """Return the cell with its channel and harvest drawn, as a problem for `kfl.scheduling.schedule`.
+
+        The broadcast is instant in a problem.
+
 
         >>> from kfl.scheduling import schedule
         >>> problem = Cell.build(CellConfig(), 20, seed=0).problem(5, flops=1.65e9, payload_bits=20480, samples=600)
@@ -156,16 +159,17 @@ class Cell:
 
         Args:
             rounds: Horizon, of which every round is described.
-            flops: Work of every device in a round.
-            payload_bits: Upload of every device.
-            samples: Training samples of every device.
+            flops: Work of each device in a round.
+            payload_bits: Upload of each device.
+            samples: Training samples of each device.
             hard_budget: Whether no device may exceed its budget.
         """
         links = [self.link_state(0, flops, payload_bits)]
         while len(links) < rounds:
             links.append(self.link_state(len(links), flops, payload_bits, links[-1].fading))
-        uplink, nothing = links[0].uplink, np.zeros(self.devices)
-        return Problem(
+        uplink, nothing, batteries = links[0].uplink, np.zeros(self.devices), self.batteries()
+        fills = self.config.source.fills
+        return CellProblem(
             ids=tuple(f"d{device}" for device in range(self.devices)),
             bandwidth_hz=self.config.bandwidth_hz,
             noise_dbm_per_hz=self.config.noise_dbm_per_hz,
@@ -175,7 +179,7 @@ class Cell:
             hard_budget=hard_budget,
             gain=np.stack([link.uplink.gain for link in links]),
             available=np.ones((rounds, self.devices), dtype=bool),
-            samples=np.full(self.devices, float(samples)),
+            samples=np.broadcast_to(np.asarray(samples, dtype=np.float64), (self.devices,)),
             payload_bits=uplink.payload_bits,
             deadline_s=uplink.time_s,
             max_power_w=uplink.max_power_w,
@@ -184,6 +188,10 @@ class Cell:
             budget_j=self.budget_j(rounds),
             spent_j=nothing,
             queue_j=nothing,
+            resource_blocks=self.config.resource_blocks,
+            battery_capacity_j=self.config.battery_capacity_j,
+            charge_j=None if batteries is None else batteries.charge_j,
+            harvest_j=np.stack([self.harvest_j(t) for t in range(rounds)]) if fills else None,
         )
 
     def with_gains(self, link: LinkState, gain: FloatArray, broadcast_bits: float) -> LinkState:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from kfl.core.errors import ConfigError
 from kfl.core.fields import Fields
 from kfl.core.units import dbm_to_watt
-from kfl.wireless.battery import check_battery
 from kfl.wireless.channel import Channel
 from kfl.wireless.channels import CHANNELS, MOBILITIES
 from kfl.wireless.hardware import PAPER_MODEL, check_device
@@ -162,7 +161,7 @@ class CellConfig(Fields):
         if not self.cpu_frequencies_hz or not all(1 / LARGEST <= f <= LARGEST for f in self.cpu_frequencies_hz):
             raise ConfigError("cpu_frequencies_hz", self.cpu_frequencies_hz, "one or more positive frequencies")
         check_device(self)
-        check_battery(self)
+        self._validate_battery()
         if self.resource_blocks is not None and not 1 <= self.resource_blocks <= 10**9:
             raise ConfigError("resource_blocks", self.resource_blocks, "at least 1 and at most a billion, or left out")
 
@@ -209,3 +208,17 @@ class CellConfig(Fields):
             raise ConfigError("shadowing_db", self.shadowing_db, "a number of decibels between 0 and 100")
         self.movement.check(self)
         self.channel.check(self)
+
+    def _validate_battery(self) -> None:
+        """Refuse a battery that cannot be, or a harvest without one."""
+        capacity_j, charge, source = self.battery_capacity_j, self.initial_charge, self.source
+        if capacity_j is not None and not 0 < capacity_j < math.inf:
+            raise ConfigError("battery_capacity_j", capacity_j, "a positive number of joules, or left out")
+        if not 0 <= charge <= 1:
+            raise ConfigError("initial_charge", charge, "a fraction of the capacity, from 0 to 1")
+        if capacity_j is None and charge != 1:
+            raise ConfigError("initial_charge", charge, "left out where there is no battery_capacity_j")
+        if capacity_j is None and source.fills:
+            expected = f"given where harvest is {source.name!r}: joules to fill"
+            raise ConfigError("battery_capacity_j", capacity_j, expected)
+        source.check(self)

@@ -20,7 +20,6 @@ from kfl.algorithms.uploads import sent_bits
 from kfl.core.errors import ConfigError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.runfolder import RunReader
-from kfl.scheduling import round_energy
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
 from kfl_fleet.logs import iso, note, warn
 from kfl_fleet.messages.frames import pack_all
@@ -110,10 +109,11 @@ class FlowerFleet(Fleet):
             self.look()
         if self._joined:
             self._take_stock()
-            scheduler = state.scheduler
+            scheduler = state.accounts.scheduler
             allowance_j = self.table.budget_j / max(scheduler.horizon, 1)
             correct = self._counts(state, self._joined)
-            state = replace(state, scheduler=replace(scheduler, allowance_j=allowance_j), correct=correct)
+            accounts = replace(state.accounts, scheduler=replace(scheduler, allowance_j=allowance_j))
+            state = replace(state, accounts=accounts, correct=correct)
             self._joined.clear()
         self._started_s = time.perf_counter()
         return state
@@ -389,7 +389,7 @@ def _spent(
     A device that is silent may have worked and sent; it is charged as planned, so that queues never underestimate.
     Only one whose message never left the server, now or before the round was played `again`, has spent nothing.
     """
-    compute_j, upload_j = round_energy(decision)
+    compute_j, upload_j = decision.energy_j()
     for device, verdict in verdicts.items():
         answer = answers[device]
         if verdict.energy_j is not None:

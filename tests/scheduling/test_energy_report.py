@@ -3,13 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kfl.scheduling import Decision, Observation, Status, Uplink, by_part, dominant, energy_parts, round_energy
+from kfl.scheduling import Decision, Observation, Status, Uplink, by_part, dominant
 
 
 def test_round_energy_charges_only_who_took_part() -> None:
     spent = {"compute_energy_j": np.array([1.0, 2, 3]), "upload_energy_j": np.array([0.1, 0.2, 0.3])}
     decision = replace(Decision.nobody(3, Status()), chosen=np.array([True, False, True]), **spent)
-    compute, upload = round_energy(decision)
+    compute, upload = decision.energy_j()
     assert compute.tolist() == [1, 0, 3] and upload.tolist() == [0.1, 0, 0.3]
 
 
@@ -35,7 +35,7 @@ def test_the_printed_model_knows_computing_and_radiating_alone() -> None:
         seen = Observation(0, 0, three, three > 0, three, three, three, False, uplink)
         spent = {"compute_energy_j": np.array([1.0, 2, 3]), "upload_energy_j": np.array([0.1, 0.2, 0.3])}
         decision = replace(Decision.nobody(3, Status()), chosen=np.array([True, False, True]), **spent)
-        parts = {name: energy_j.tolist() for name, energy_j in energy_parts(seen, decision).items()}
+        parts = {name: energy_j.tolist() for name, energy_j in decision.parts_j(seen.uplink).items()}
         nothing = {name: [0, 0, 0] for name in ("static", "circuits", "tail", "receiving")}
         assert parts == {"computing": [1, 0, 3], "radiating": [0.1, 0, 0.3], **nothing}
 
@@ -56,4 +56,4 @@ def test_a_part_below_a_thousandth_is_named_without_its_number() -> None:
     assert by_part(parts) == "Where the energy went: computing 99.9 %; less than 0.1 %: tail."
     parts = {"computing": 9.996, "tail": 0.004}
     assert by_part(parts) == "Where the energy went: computing 100.0 %; less than 0.1 %: tail."
-    assert round_energy(Decision.nobody(2, Status()))[1].tolist() == [0.0, 0.0]
+    assert Decision.nobody(2, Status()).energy_j()[1].tolist() == [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""A horizon as plain tables: the JSON that `kfl schedule --json` prints, and the rows of its CSV.
+"""A schedule as plain tables: the JSON that `kfl schedule --json` prints, and the rows of its CSV.
 
 SI units throughout. A value that does not exist, such as the bound of a scheduler that knows none, is `null`.
 
@@ -29,8 +29,8 @@ from kfl.core.files import jsonable
 from kfl.core.names import for_csv
 from kfl.core.text import shown
 from kfl.scheduling.curve import FloatArray
-from kfl.scheduling.horizon import Horizon, ScheduledRound
 from kfl.scheduling.problem_file import problem_table
+from kfl.scheduling.simulate import ScheduledRound, ScheduleResult
 from kfl.scheduling.status import OUTCOMES, describe
 from kfl.scheduling.uplink import CLOCK_BY, ENERGY_PARTS, UPLOAD_BY
 
@@ -53,32 +53,32 @@ _WHOLE_DEVICE = ("clock_hz", *_PARTS, "upload_decided_by", "clock_decided_by")
 """Of whole devices besides; the first two parts add up to `compute_energy_j`, the others to `upload_energy_j`."""
 
 
-def horizon_table(horizon: Horizon) -> Row:
-    """Everything about a horizon in JSON's types and SI units; what does not exist (a bound, a budget) is null."""
-    problem, following = horizon.problem, horizon.following
+def result_table(result: ScheduleResult) -> Row:
+    """Return a schedule in JSON's types and SI units; what does not exist (a bound, a budget) is null."""
+    problem, following = result.problem, result.following
     top, devices = problem_table(following)
     codes = tuple(OUTCOMES)
-    given = {name: None if value == "none" else value for name, value in to_table(horizon.scheduler).items()}
+    given = {name: None if value == "none" else value for name, value in to_table(result.scheduler).items()}
     return {
-        "scheduler": {"name": horizon.scheduler.name, **jsonable(given)},
-        "notes": list(problem.notes) + never_schedulable(horizon),
-        "rounds": [_round_row(horizon, one) for one in horizon.rounds],
+        "scheduler": {"name": result.scheduler.name, **jsonable(given)},
+        "notes": list(problem.notes) + never_schedulable(result),
+        "rounds": [_round_row(result, one) for one in result.rounds],
         "devices": _rows(
             id=list(problem.ids),
-            rounds_scheduled=horizon.taken,
-            compute_energy_j=horizon.compute_energy_j,
-            upload_energy_j=horizon.upload_energy_j,
-            energy_j=horizon.compute_energy_j + horizon.upload_energy_j,
-            **_parts(horizon.parts_j),
+            rounds_scheduled=result.participation_count,
+            compute_energy_j=result.compute_energy_j,
+            upload_energy_j=result.upload_energy_j,
+            energy_j=result.compute_energy_j + result.upload_energy_j,
+            **_parts(result.parts_j),
             battery_j=following.budget_j - following.spent_j,
             queue_j=following.queue_j,
-            outcome=[codes[position] for position in horizon.outcome],
+            outcome=[codes[position] for position in result.outcome],
         ),
         "next": {**top, "devices": devices},
     }
 
 
-def _round_row(horizon: Horizon, one: ScheduledRound) -> Row:
+def _round_row(result: ScheduleResult, one: ScheduledRound) -> Row:
     return {
         "round": one.round,
         "scheduled": len(one.devices),
@@ -92,12 +92,12 @@ def _round_row(horizon: Horizon, one: ScheduledRound) -> Row:
         "lower_bound": jsonable(one.lower_bound),
         "gap": jsonable(one.gap),
         "status": one.status.code,
-        "note": "" if one.status.ok else describe(one.status, horizon.problem.ids),
-        "devices": scheduled_rows(horizon, one),
+        "note": "" if one.status.ok else describe(one.status, result.problem.ids),
+        "devices": scheduled_rows(result, one),
     }
 
 
-def scheduled_rows(horizon: Horizon, one: ScheduledRound) -> list[Row]:
+def scheduled_rows(result: ScheduleResult, one: ScheduledRound) -> list[Row]:
     """The scheduled devices of one round."""
     columns = {name: np.asarray(getattr(one, name)) for name in _PLAIN}
     columns["energy_j"] = one.compute_energy_j + one.upload_energy_j
@@ -110,7 +110,7 @@ def scheduled_rows(horizon: Horizon, one: ScheduledRound) -> list[Row]:
             "upload_decided_by": np.array(tuple(UPLOAD_BY))[one.upload_by],
             "clock_decided_by": np.array(tuple(CLOCK_BY))[one.clock_by],
         }
-    return _rows(id=[horizon.problem.ids[k] for k in one.devices], **found)
+    return _rows(id=[result.problem.ids[k] for k in one.devices], **found)
 
 
 def _parts(parts_j: Mapping[str, FloatArray] | None) -> dict[str, FloatArray]:
@@ -118,9 +118,9 @@ def _parts(parts_j: Mapping[str, FloatArray] | None) -> dict[str, FloatArray]:
     return {} if parts_j is None else {f"{name}_j": energy_j for name, energy_j in parts_j.items()}
 
 
-def never_schedulable(horizon: Horizon, named: int = 5) -> list[str]:
+def never_schedulable(result: ScheduleResult, named: int = 5) -> list[str]:
     """A sentence for devices that computing alone keeps past the deadline, whatever the channel; at most `named`."""
-    problem = horizon.problem
+    problem = result.problem
     slow = np.flatnonzero(problem.too_slow)
     sentences = [
         f"Device {shown(problem.ids[k])} can never be scheduled: computing takes {problem.compute_time_s[k]:.4g} s, "
@@ -132,14 +132,14 @@ def never_schedulable(horizon: Horizon, named: int = 5) -> list[str]:
     return sentences
 
 
-def horizon_csv(horizon: Horizon) -> str:
+def result_csv(result: ScheduleResult) -> str:
     """The scheduled devices as CSV: one row for each device and round."""
     out = io.StringIO()
-    more = () if horizon.problem.device.is_paper_model else _WHOLE_DEVICE
+    more = () if result.problem.device.is_paper_model else _WHOLE_DEVICE
     writer = csv.DictWriter(out, ("round", "id", *_SCHEDULED, *more), lineterminator="\n")
     writer.writeheader()
-    for one in horizon.rounds:
-        writer.writerows({"round": one.round, **row, "id": for_csv(row["id"])} for row in scheduled_rows(horizon, one))
+    for one in result.rounds:
+        writer.writerows({"round": one.round, **row, "id": for_csv(row["id"])} for row in scheduled_rows(result, one))
     return out.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Where the energy of a round went: computation and transmission apart, or part by part, and the same in words."""
+"""Where the energy of a run went, in words."""
 
 from __future__ import annotations
 
@@ -8,37 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kfl.core.text import percent
-from kfl.scheduling.base import Decision, Observation
-from kfl.scheduling.curve import FloatArray
-from kfl.scheduling.uplink import ENERGY_PARTS
-
-
-def round_energy(decision: Decision) -> tuple[FloatArray, FloatArray]:
-    """What one round costs each device, in joules: its processor and its radio; 0 for devices that sit out."""
-    compute_j = np.where(decision.chosen, decision.compute_energy_j, 0.0)
-    return compute_j, np.where(decision.chosen, decision.upload_energy_j, 0.0)
-
-
-def energy_parts(observation: Observation, decision: Decision) -> dict[str, FloatArray]:
-    """Where the joules of a round go, for each device, by the words of `ENERGY_PARTS`.
-
-    The first two are the decision's `compute_energy_j`, the others its `upload_energy_j`. The paper's model knows
-    computing and radiating alone.
-    """
-    compute_j, upload_j = round_energy(decision)
-    if observation.uplink is None or observation.uplink.device.is_paper_model:
-        nothing = np.zeros(len(compute_j))
-        return {**dict.fromkeys(ENERGY_PARTS, nothing), "computing": compute_j, "radiating": upload_j}
-    members = np.flatnonzero(decision.chosen)
-    run = (decision.compute_time_s[members], decision.upload_time_s[members], decision.power_w[members])
-    parts = {name: np.zeros(len(compute_j)) for name in ENERGY_PARTS}
-    for name, energy_j in observation.uplink.take(members).parts_j(*run).items():
-        parts[name][members] = energy_j
-    return parts
 
 
 def dominant(compute_j: ArrayLike, upload_j: ArrayLike) -> str:
-    """In words, whether the uplink or the processor decides what a run costs: two thirds of the energy or more.
+    """Return in words whether the uplink or the processor decides what a run costs: two thirds of the energy or more.
 
     >>> dominant(1.0, 3.0)
     'The uplink dominates: it takes 75.00 % of the energy, computation 25.00 %.'
@@ -58,7 +31,7 @@ def dominant(compute_j: ArrayLike, upload_j: ArrayLike) -> str:
 
 
 def by_part(parts_j: Mapping[str, ArrayLike]) -> str:
-    """In words, where the joules of whole devices went: the largest part first, without parts that took nothing.
+    """Return in words where the joules went: the largest part first, without parts that took nothing.
 
     >>> by_part({"computing": [1.0, 0.5], "static": 0.0, "radiating": 1e-6, "tail": 4.5})
     'Where the energy went: tail 75.0 %, computing 25.0 %; less than 0.1 %: radiating.'

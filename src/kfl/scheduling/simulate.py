@@ -1,0 +1,214 @@
+"""Every round of a cell problem decided, one after the other: what `kfl schedule` answers.
+
+>>> from kfl.scheduling.problem_file import read_problem
+>>> problem = read_problem('''id,gain_db,payload_bits,samples
+... near,-95,2e6,600
+... far,-140,2e6,600''', bandwidth_hz=1e6)
+>>> result = schedule(problem)
+>>> only = result.rounds[0]
+>>> [problem.ids[k] for k in only.devices], only.share.round(3), round(only.gap, 3)
+(['near'], array([1.]), 0.0)
+>>> result.reason(1)
+'unable to finish with the whole band at full power'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfl.scheduling.accounts import Accounts, decide, observe, settle
+from kfl.scheduling.base import Decision, Observation, Scheduler
+from kfl.scheduling.curve import FloatArray
+from kfl.scheduling.dual import Dual
+from kfl.scheduling.problem import CellProblem
+from kfl.scheduling.serve import outcomes
+from kfl.scheduling.status import OUTCOMES, Status
+from kfl.scheduling.uplink import ENERGY_PARTS
+
+
+@dataclass(frozen=True, eq=False)
+class RoundResult:
+    """One round with all its devices: what the scheduler saw and decided, and the accounts before and after."""
+
+    observation: Observation
+    decision: Decision
+    before: Accounts
+    after: Accounts
+
+    @cached_property
+    def outcome(self) -> NDArray[np.int8]:
+        """What became of each device, as positions in `OUTCOMES`."""
+        return outcomes(self.observation, self.decision)
+
+    @property
+    def compute_j(self) -> FloatArray:
+        """Joules of each device's processor; 0 for those that sat out."""
+        return self.decision.energy_j()[0]
+
+    @property
+    def upload_j(self) -> FloatArray:
+        """Joules of each device's radio."""
+        return self.decision.energy_j()[1]
+
+
+def simulate(problem: CellProblem, scheduler: Scheduler) -> Iterator[RoundResult]:
+    """Decide the rounds of a problem, each with the accounts that the earlier ones left.
+
+    Yields:
+        One result for each round described.
+    """
+    accounts = problem.accounts(scheduler)
+    for inputs in problem.rounds_described():
+        seen = observe(accounts, inputs, budget_j=problem.budget_j, hard_budget=problem.hard_budget)
+        decision = decide(scheduler, accounts, seen, problem.resource_blocks)
+        after = settle(scheduler, accounts, seen, decision, *decision.energy_j(), inputs.harvest_j)
+        # A problem holds one number of what was spent before it: one call per round gives the same to the last bit.
+        after = replace(after, compute_j=after.spent_j, upload_j=np.zeros(problem.size))
+        yield RoundResult(seen, decision, accounts, after)
+        accounts = after
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduledRound:
+    """One round's decision: arrays with one entry per scheduled device, so that long traces stay small."""
+
+    round: int
+    devices: NDArray[np.intp]
+    """Indices of the scheduled devices."""
+    share: FloatArray
+    power_w: FloatArray
+    compute_energy_j: FloatArray
+    upload_energy_j: FloatArray
+    compute_time_s: FloatArray
+    upload_time_s: FloatArray
+    queue_j: FloatArray
+    """Virtual queues after the round."""
+    objective: float
+    """NaN where the scheduler minimises nothing."""
+    lower_bound: float
+    """NaN where the scheduler knows none."""
+    status: Status
+    counts: tuple[int, ...]
+    """How many devices met each of `OUTCOMES`."""
+    clock_hz: FloatArray | None = None
+    """Clocks, NaN where only times are known. This and what follows is None in the paper's model."""
+    parts_j: Mapping[str, FloatArray] | None = None
+    """Where the joules went, by the words of `ENERGY_PARTS`."""
+    upload_by: NDArray[np.int8] | None = None
+    """What decided how long each upload takes, as positions in `kfl.scheduling.uplink.UPLOAD_BY`."""
+    clock_by: NDArray[np.int8] | None = None
+    """What decided each clock, as positions in `kfl.scheduling.uplink.CLOCK_BY`."""
+
+    @property
+    def energy_j(self) -> float:
+        """All devices' energy in the round."""
+        return float(self.compute_energy_j.sum() + self.upload_energy_j.sum())
+
+    @property
+    def time_s(self) -> float:
+        """When the last device is done."""
+        return float((self.compute_time_s + self.upload_time_s).max(initial=0.0))
+
+    @property
+    def gap(self) -> float:
+        """Certified distance to the best possible decision, objective − lower bound."""
+        return self.objective - self.lower_bound
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduleResult:
+    """All rounds of a problem, with totals per device and the problem of the round that follows."""
+
+    problem: CellProblem
+    scheduler: Scheduler
+    rounds: tuple[ScheduledRound, ...]
+    participation_count: NDArray[np.int64]
+    """In how many of these rounds each device was scheduled."""
+    compute_energy_j: FloatArray
+    """Spent in these rounds, per device."""
+    upload_energy_j: FloatArray
+    outcome: NDArray[np.int8]
+    """What became of each device in the last round, as positions in `OUTCOMES`."""
+    following: CellProblem
+    """The problem of the next round: queues, spent energy and charges brought forward, the last gains repeated."""
+    parts_j: Mapping[str, FloatArray] | None = None
+    """Where the joules of each device went in these rounds; None in the paper's model."""
+
+    def reason(self, device: int) -> str:
+        """Return what became of a device in the last round, in words."""
+        return tuple(OUTCOMES.values())[int(self.outcome[device])]
+
+
+def schedule(problem: CellProblem, scheduler: Scheduler | None = None) -> ScheduleResult:
+    """Decide every round of a problem, one after the other.
+
+    Called round after round, each time with the `following` problem of the last call and the gains of the new
+    round, it decides what it would have decided for the whole trace at once.
+
+    Args:
+        problem: Devices and their channel.
+        scheduler: By default `Dual`.
+    """
+    scheduler = Dual() if scheduler is None else scheduler
+    compute_j, upload_j = np.zeros(problem.size), np.zeros(problem.size)
+    parts_j = None if problem.device.is_paper_model else {name: np.zeros(problem.size) for name in ENERGY_PARTS}
+    rounds = []
+    for one in simulate(problem, scheduler):
+        compute_j, upload_j = compute_j + one.compute_j, upload_j + one.upload_j
+        rounds.append(_record(one))
+        if parts_j is not None:
+            for name, energy_j in (rounds[-1].parts_j or {}).items():
+                parts_j[name][rounds[-1].devices] += energy_j
+    return ScheduleResult(
+        problem,
+        scheduler,
+        tuple(rounds),
+        one.after.participation_count,
+        compute_j,
+        upload_j,
+        one.outcome,
+        problem.after(one.after),
+        parts_j,
+    )
+
+
+def _record(one: RoundResult) -> ScheduledRound:
+    """Return the decision without the devices that sat out."""
+    decision = one.decision
+    chosen = np.flatnonzero(decision.chosen)
+    return ScheduledRound(
+        round=one.observation.round,
+        devices=chosen,
+        share=decision.share[chosen],
+        power_w=decision.power_w[chosen],
+        compute_energy_j=decision.compute_energy_j[chosen],
+        upload_energy_j=decision.upload_energy_j[chosen],
+        compute_time_s=decision.compute_time_s[chosen],
+        upload_time_s=decision.upload_time_s[chosen],
+        queue_j=one.after.scheduler.queue_j[chosen],
+        objective=decision.objective,
+        lower_bound=decision.lower_bound,
+        status=decision.status,
+        counts=tuple(np.bincount(one.outcome, minlength=len(OUTCOMES)).tolist()),
+        **_beyond_paper(one, chosen),
+    )
+
+
+def _beyond_paper(one: RoundResult, chosen: NDArray[np.intp]) -> dict[str, Any]:
+    """Return clocks, energy by part, and what decided times and clocks; nothing in the paper's model."""
+    uplink, decision = one.observation.uplink, one.decision
+    if uplink is None or uplink.device.is_paper_model:
+        return {}
+    upload_by, clock_by = decision.decided_by(uplink)
+    return {
+        "clock_hz": np.full(len(chosen), np.nan) if decision.clock_hz is None else decision.clock_hz[chosen],
+        "parts_j": {name: energy_j[chosen] for name, energy_j in decision.parts_j(uplink).items()},
+        "upload_by": upload_by,
+        "clock_by": clock_by,
+    }
