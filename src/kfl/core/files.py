@@ -213,7 +213,7 @@ class Folder:
         Raises:
             OSError: it is not there, or not a folder.
         """
-        self.path = path if parent is None else parent.path / _single(path)
+        self.path: Path = path if parent is None else parent.path / _single(path)
         self._descriptor: int | None = None
         if os.open in os.supports_dir_fd:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
