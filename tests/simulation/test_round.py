@@ -24,7 +24,7 @@ from kfl.simulation.round import (
     round_log,
 )
 from kfl.simulation.simulated_fleet import SimulatedFleet
-from kfl.wireless import PRESETS, ConstantHarvest, Sun
+from kfl.wireless import PRESETS, ConstantHarvest, SolarHarvest
 from tests.reference.runs import data
 
 EXPERIMENT = kfl.Experiment(devices=4, rounds=7, widths=(8,), scheduler=kfl.Uniform(count=3), radio=None)
@@ -399,7 +399,7 @@ def test_a_battery_that_fills_up_has_a_queue_of_what_it_lacks():
 
 def test_a_queue_follows_the_battery_by_night_too():
     """The sun gives joules on average, and none at midnight."""
-    fleet = Scripted(replace(EXPERIMENT, radio=replace(SUNNY, harvest=Sun(peak_w=0.01, start_h=0.0))), **COSTS)
+    fleet = Scripted(replace(EXPERIMENT, radio=replace(SUNNY, harvest=SolarHarvest(peak_w=0.01, start_h=0.0))), **COSTS)
     following, log = play_round(fleet, begin(fleet))
     assert log.harvest_j == (0.0,) * 4
     assert following.accounts.batteries.charge_j.tolist() == pytest.approx([0.65, 0.95, 0.85, 0.75])
@@ -426,3 +426,23 @@ def test_who_is_without_charge_is_counted_where_anybody_knows():
         assert following.accounts.batteries.empty_rounds.tolist() == [device in empty for device in range(4)]
         assert following.accounts.batteries.charge_j.tolist() == drained.tolist()
         assert log.charge_j == tuple(drained[list(log.devices)])
+
+
+def test_what_an_algorithm_says_devices_are_worth_is_what_is_seen_and_who_is_worth_nothing_is_away(fleet):
+    class Once(kfl.Kfl):
+        """A device whose classes are all known is worth nothing any more."""
+
+        name = "once"
+
+        def worth(self, server, samples):
+            return np.where(np.arange(len(samples)) == int(server["known"].sum()), 0.0, 2.0 * samples)
+
+    plain = fleet.observe(initial_state(fleet)).observation
+    assert plain.samples is fleet.table.samples and plain.available.all()
+    own = Scripted(replace(EXPERIMENT, algorithm=Once()))
+    state = initial_state(own)
+    for known, away in (([False] * 4, 0), ([True, True, False, False], 2)):
+        seen = own.observe(replace(state, server={**state.server, "known": torch.tensor(known)})).observation
+        assert np.flatnonzero(~seen.available).tolist() == [away]
+        assert seen.samples[away] == 0
+        assert np.delete(seen.samples, away).tolist() == np.delete(2 * own.table.samples, away).tolist()

@@ -20,7 +20,7 @@ average over the steps. FAug, the data augmentation of the same paper, is left o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from kfl.algorithms.base import RobustRules, require
 from kfl.algorithms.prototypes import PrototypeMethod
@@ -28,7 +28,6 @@ from kfl.algorithms.prototypes import PrototypeMethod
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
     from kfl.engine import Engine, Objective
-    from kfl.engine.base import Outputs
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class FederatedDistillation(RobustRules, PrototypeMethod):
     """
 
     name: ClassVar[str] = "fd"
-    of: ClassVar[Outputs] = "logits"
+    of: ClassVar[Literal["inputs", "features", "logits"]] = "logits"
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("distill_weight", (0.3, 1.0, 3.0))
 
     distill_weight: float = 1.0

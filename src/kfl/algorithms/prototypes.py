@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from kfl.algorithms.base import Algorithm, feature_flops, training_flops
 from kfl.algorithms.uploads import MOST_SAMPLES, ArrayFormat, Rejection, Upload, UploadFormat, usable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kfl.algorithms.base import Message
     from kfl.engine import Engine, Objective, RoundKey
-    from kfl.engine.base import ClassStatistics, DeviceProfile, Outputs
+    from kfl.engine.base import ClassStatistics, DeviceProfile
     from kfl.models import State
 
     Loss = Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor]
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class PrototypeMethod(Algorithm):
     """An algorithm whose devices upload the mean vector of each of their classes."""
 
-    of: ClassVar[Outputs] = "features"
+    of: ClassVar[Literal["inputs", "features", "logits"]] = "features"
     """What the vectors are means of."""
     scatter: ClassVar[bool] = False
     """Whether `protect` is given the scatter within the classes, too."""

@@ -9,7 +9,7 @@ True
 
 from kfl.scheduling import ENERGY_PARTS, Batteries
 from kfl.wireless.cell import Cell, LinkState
-from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, gauss_markov, path_gain
+from kfl.wireless.channel import Channel, Fading, Gains, NoFading, Rayleigh, circular_normal, gauss_markov, path_gain
 from kfl.wireless.channels import CHANNELS, MOBILITIES
 from kfl.wireless.config import CellConfig
 from kfl.wireless.costs import (
@@ -24,10 +24,9 @@ from kfl.wireless.costs import (
 )
 from kfl.wireless.gain_trace import GainTrace
 from kfl.wireless.hardware import Hardware
-from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, Sun
+from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, SolarHarvest
 from kfl.wireless.mobility import Mobility, Motion, NoMobility, place_devices, points_in_cell
-from kfl.wireless.presets import PRESET_SOURCES, PRESETS, Preset, Sourced
-from kfl.wireless.rayleigh import NoFading, Rayleigh
+from kfl.wireless.presets import PRESET_SOURCES, PRESETS, CitedValue, Preset
 from kfl.wireless.rician import Rician
 from kfl.wireless.waypoint import Waypoint
 
@@ -42,6 +41,7 @@ __all__ = [
     "Cell",
     "CellConfig",
     "Channel",
+    "CitedValue",
     "ConstantHarvest",
     "Fading",
     "GainTrace",
@@ -58,8 +58,7 @@ __all__ = [
     "Preset",
     "Rayleigh",
     "Rician",
-    "Sourced",
-    "Sun",
+    "SolarHarvest",
     "Waypoint",
     "broadcast_time",
     "circular_normal",
