@@ -20,8 +20,8 @@ from kfl.core.arrays import read_header
 from kfl.core.errors import DataError
 from kfl.core.text import quantity
 from kfl.data.arrays import channels_first
-from kfl.data.columns import column_words, missing, unclear
-from kfl.data.samples import DEVICE_WORDS, X_WORDS, Y_WORDS, Samples, decode, split_of
+from kfl.data.roles import DEVICE_WORDS, X_WORDS, Y_WORDS, column_words, missing, split_of, unclear
+from kfl.data.samples import Samples, decode
 from kfl.data.storage import LARGEST_BYTES, Decoded
 
 LARGEST_RATIO = 200
