@@ -29,7 +29,7 @@ from kfl.simulation import build_world
 from kfl.simulation.fleet import IntArray
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
-from kfl.wireless import PRESETS, CellConfig, Sun
+from kfl.wireless import PRESETS, CellConfig, SolarHarvest
 
 if TYPE_CHECKING:
     from kfl.algorithms import Upload
@@ -38,7 +38,11 @@ if TYPE_CHECKING:
     from kfl.simulation import RunState
 
 CELL: CellConfig = replace(
-    PRESETS["lte-m"], round_period_s=600.0, battery_capacity_j=10.0, initial_charge=0.5, harvest=Sun(peak_w=1e-3)
+    PRESETS["lte-m"],
+    round_period_s=600.0,
+    battery_capacity_j=10.0,
+    initial_charge=0.5,
+    harvest=SolarHarvest(peak_w=1e-3),
 )
 DAYS, ROUNDS_A_DAY = 7, 144
 WEEK = Experiment(

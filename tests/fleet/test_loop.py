@@ -32,7 +32,7 @@ from kfl.engine import Distillation, Supervised
 from kfl.runfolder import RunFolder
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
-from kfl.wireless import CellConfig, Sun
+from kfl.wireless import CellConfig, SolarHarvest
 from kfl_fleet._flower.names import ConfigRecord, Message, RecordDict
 from kfl_fleet.server.app import FleetServer, serve
 from kfl_fleet.server.messaging import Courier
@@ -43,7 +43,9 @@ TRACES = Path(__file__).parents[2] / "examples" / "traces"
 MOVING = CellConfig(
     mobility="waypoint", shadowing_db=6.0, fading="rician", fading_correlation=0.5, round_period_s=20_000.0
 )
-PANELS = CellConfig(battery_capacity_j=4.0, initial_charge=0.5, harvest=Sun(peak_w=1e-4), round_period_s=20_000.0)
+PANELS = CellConfig(
+    battery_capacity_j=4.0, initial_charge=0.5, harvest=SolarHarvest(peak_w=1e-4), round_period_s=20_000.0
+)
 WHOLE = CellConfig(
     bandwidth_hz=1e5,
     min_cpu_hz=1e7,

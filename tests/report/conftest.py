@@ -10,7 +10,7 @@ from kfl.algorithms import ALGORITHMS
 from kfl.experiment import common_settings
 from kfl.experiment.faults import Faults
 from kfl.scheduling import Lyapunov
-from kfl.wireless import PRESETS, Sun
+from kfl.wireless import PRESETS, SolarHarvest
 from tests.reference.runs import SMALL, data
 
 EXPERIMENT = replace(
@@ -51,7 +51,7 @@ def sunny(tmp_path_factory):
         battery_capacity_j=0.15,
         initial_charge=0.1,
         round_period_s=3600.0,
-        harvest=Sun(peak_w=3e-5),
+        harvest=SolarHarvest(peak_w=3e-5),
     )
     folder = tmp_path_factory.mktemp("sunny") / "run"
     kfl.run(replace(SMALL, rounds=30, radio=cell, scheduler=Lyapunov()), folder, dataset=data())

@@ -18,7 +18,7 @@ from kfl.scheduling import SCHEDULERS, Dual, Lyapunov, Uniform, describe
 from kfl.simulation import RoundLog, build_world
 from kfl.simulation.round import begin, play_round
 from kfl.simulation.simulated_fleet import SimulatedFleet
-from kfl.wireless import Cell, CellConfig, ConstantHarvest, Sun
+from kfl.wireless import Cell, CellConfig, ConstantHarvest, SolarHarvest
 from tests.reference.runs import data, difference
 
 CELL = CellConfig(
@@ -28,7 +28,7 @@ CELL = CellConfig(
     round_period_s=3600.0,
     battery_capacity_j=0.5,
     initial_charge=0.6,
-    harvest=Sun(peak_w=2e-5),
+    harvest=SolarHarvest(peak_w=2e-5),
 )
 """Computing costs a few hundredths of a joule, and an upload on the narrow band a tenth of that."""
 SMALL = kfl.Experiment(devices=8, rounds=48, widths=(8, 12), radio=CELL, scheduler=Uniform(count=4))
@@ -81,7 +81,7 @@ def test_no_joule_is_lost_or_made_in_a_run(data):
         CELL,
         battery_capacity_j=data.draw(st.sampled_from([0.05, 0.2, 1.0])),
         initial_charge=data.draw(st.sampled_from([0.0, 0.5, 1.0])),
-        harvest=data.draw(st.sampled_from([ConstantHarvest(1e-5), Sun(peak_w=4e-5, start_h=5.0), "none"])),
+        harvest=data.draw(st.sampled_from([ConstantHarvest(1e-5), SolarHarvest(peak_w=4e-5, start_h=5.0), "none"])),
         channel_error=data.draw(st.sampled_from([0.0, 0.3])),
     )
     scheduler = SCHEDULERS[data.draw(st.sampled_from(sorted(SCHEDULERS)))]()

@@ -24,7 +24,7 @@ from kfl.simulation.round import (
     round_log,
 )
 from kfl.simulation.simulated_fleet import SimulatedFleet
-from kfl.wireless import PRESETS, ConstantHarvest, Sun
+from kfl.wireless import PRESETS, ConstantHarvest, SolarHarvest
 from tests.reference.runs import data
 
 EXPERIMENT = kfl.Experiment(devices=4, rounds=7, widths=(8,), scheduler=kfl.Uniform(count=3), radio=None)
@@ -399,7 +399,7 @@ def test_a_battery_that_fills_up_has_a_queue_of_what_it_lacks():
 
 def test_a_queue_follows_the_battery_by_night_too():
     """The sun gives joules on average, and none at midnight."""
-    fleet = Scripted(replace(EXPERIMENT, radio=replace(SUNNY, harvest=Sun(peak_w=0.01, start_h=0.0))), **COSTS)
+    fleet = Scripted(replace(EXPERIMENT, radio=replace(SUNNY, harvest=SolarHarvest(peak_w=0.01, start_h=0.0))), **COSTS)
     following, log = play_round(fleet, begin(fleet))
     assert log.harvest_j == (0.0,) * 4
     assert following.accounts.batteries.charge_j.tolist() == pytest.approx([0.65, 0.95, 0.85, 0.75])

@@ -15,7 +15,7 @@ from kfl.wireless import (
     GainTrace,
     HarvestTrace,
     Rician,
-    Sun,
+    SolarHarvest,
     uplink_rate,
     upload_time,
 )
@@ -83,7 +83,7 @@ def test_the_last_value_that_works_is_taken_and_the_next_refused(field):
         assert problem.value.field == field
 
 
-SUN, WALK = Sun(), Waypoint()
+SUN, WALK = SolarHarvest(), Waypoint()
 TRACE, GAINS = HarvestTrace(path="watts.csv"), GainTrace(path="gains.csv")
 PARTS = {
     "harvest.repeat_s": (TRACE, "repeat_s", [None, TINY, 1e300], [0.0, -1.0, INF]),

@@ -6,7 +6,7 @@ Distributions are tested elsewhere; here a few draws are kept as they were when 
 import numpy as np
 import pytest
 
-from kfl.wireless import Cell, CellConfig, Rayleigh, Rician, Sun, Waypoint, circular_normal
+from kfl.wireless import Cell, CellConfig, Rayleigh, Rician, SolarHarvest, Waypoint, circular_normal
 from kfl.wireless.shadowing import Surroundings, surroundings
 
 
@@ -69,7 +69,7 @@ def test_places_and_processors():
 
 
 def test_panels_and_clouds():
-    sun = Sun(worst_panel=0.3, clouds=0.7)
+    sun = SolarHarvest(worst_panel=0.3, clouds=0.7)
     assert sun.panels(7, 3) == pytest.approx([0.6194091715187565, 0.6629284940324549, 0.45452975890732883])
     days = [sun.clearness(7, day) for day in (-1, 0, 1)]
     assert days == pytest.approx([0.41780305681735475, 0.8103692717320271, 0.8649868398508007])

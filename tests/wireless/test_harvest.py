@@ -14,7 +14,7 @@ from scipy.integrate import quad
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.experiment import Experiment
-from kfl.wireless import HARVESTS, Batteries, Cell, CellConfig, ConstantHarvest, Harvest, HarvestTrace, Sun
+from kfl.wireless import HARVESTS, Batteries, Cell, CellConfig, ConstantHarvest, Harvest, HarvestTrace, SolarHarvest
 
 DAY_S = 86_400.0
 every = pytest.mark.parametrize("cls", HARVESTS.values(), ids=HARVESTS.keys())
@@ -92,7 +92,7 @@ def test_a_harvest_of_none_leaves_the_digest_as_it_was():
     start=st.floats(0, 23.9),
 )
 def test_sun_is_the_integral_of_its_formula(period, t, sunrise, daylight, start):
-    sun = Sun(peak_w=0.3, sunrise_h=sunrise, daylight_h=daylight, start_h=start)
+    sun = SolarHarvest(peak_w=0.3, sunrise_h=sunrise, daylight_h=daylight, start_h=start)
     cell = cell_with(sun, round_period_s=period)
 
     def watts(time_s: float) -> float:  # of a well placed panel; straight from the docstring
@@ -113,7 +113,7 @@ def test_sun_is_the_integral_of_its_formula(period, t, sunrise, daylight, start)
 
 def test_the_first_half_second_of_light_is_harvested():
     """From the sunrise on, and nothing in the half second before it or after the sunset."""
-    sun = Sun(peak_w=1e6, sunrise_h=6.0, daylight_h=2.0, start_h=6.0, worst_panel=1.0, clouds=0.0)
+    sun = SolarHarvest(peak_w=1e6, sunrise_h=6.0, daylight_h=2.0, start_h=6.0, worst_panel=1.0, clouds=0.0)
     cell = cell_with(sun, deadline_s=0.5, round_period_s=0.5)
     light_s = 7200 / np.pi * (1 - np.cos(np.pi * 0.5 / 7200))
     sunset, next_sunrise = 2 * 7200, 2 * 86_400
@@ -125,14 +125,14 @@ def test_the_first_half_second_of_light_is_harvested():
 
 def test_the_mean_of_the_sun_is_its_formula():
     """2/π of the daylight's share of the day, half of the clouds, and the panel's place."""
-    sun = Sun(peak_w=0.3, daylight_h=8.0, worst_panel=0.2, clouds=0.5)
+    sun = SolarHarvest(peak_w=0.3, daylight_h=8.0, worst_panel=0.2, clouds=0.5)
     cell = cell_with(sun, round_period_s=600.0)
     expected = 0.3 * (1 - 0.25) * (8 / 24) * (2 / np.pi) * 600.0 * sun.panels(5, 4)
     assert sun.mean_j(cell, 5, 10, 4) == pytest.approx(expected)
 
 
 def test_panels_and_clouds_stay_within_their_ranges_and_belong_to_device_and_day():
-    sun = Sun(worst_panel=0.4, clouds=0.5)
+    sun = SolarHarvest(worst_panel=0.4, clouds=0.5)
     few, many = sun.panels(1, 4), sun.panels(1, 4000)
     assert (few == many[:4]).all() and many.min() >= 0.4 and many.max() <= 1 and many.mean() == pytest.approx(0.7, 0.02)
     days = np.array([sun.clearness(1, day) for day in range(2000)])
@@ -188,7 +188,7 @@ def test_nothing_is_harvested_of_nothing_and_a_constant_is_watts_times_seconds()
 
 
 def test_the_defaults_are_those_that_are_documented():
-    sun = Sun()
+    sun = SolarHarvest()
     assert (sun.peak_w, sun.sunrise_h, sun.daylight_h, sun.start_h) == (0.1, 6.0, 12.0, 0.0)
     assert (sun.worst_panel, sun.clouds, ConstantHarvest().watts) == (0.3, 0.7, 0.01)
     assert HarvestTrace() == HarvestTrace(path="", repeat_s=None, max_gap_s=None)
@@ -205,10 +205,14 @@ def test_the_defaults_are_those_that_are_documented():
         ({"harvest": "sun"}, "battery_capacity_j", "given where harvest is 'sun'"),
         ({"harvest": "moon"}, "harvest", "one of none, constant, sun, trace"),
         ({"harvest": "trace", "battery_capacity_j": 5.0}, "harvest.path", "a CSV file"),
-        ({"harvest": Sun(peak_w=-1.0), "battery_capacity_j": 5.0}, "harvest.peak_w", "a number of watts, 0 or more"),
-        ({"harvest": Sun(daylight_h=25.0), "battery_capacity_j": 5.0}, "harvest.daylight_h", "at most 24"),
-        ({"harvest": Sun(start_h=24.0), "battery_capacity_j": 5.0}, "harvest.start_h", "an hour of the day"),
-        ({"harvest": Sun(clouds=1.1), "battery_capacity_j": 5.0}, "harvest.clouds", "between 0 and 1"),
+        (
+            {"harvest": SolarHarvest(peak_w=-1.0), "battery_capacity_j": 5.0},
+            "harvest.peak_w",
+            "a number of watts, 0 or more",
+        ),
+        ({"harvest": SolarHarvest(daylight_h=25.0), "battery_capacity_j": 5.0}, "harvest.daylight_h", "at most 24"),
+        ({"harvest": SolarHarvest(start_h=24.0), "battery_capacity_j": 5.0}, "harvest.start_h", "an hour of the day"),
+        ({"harvest": SolarHarvest(clouds=1.1), "battery_capacity_j": 5.0}, "harvest.clouds", "between 0 and 1"),
         ({"harvest": HarvestTrace("x.csv", repeat_s=-1.0), "battery_capacity_j": 5.0}, "harvest.repeat_s", "positive"),
     ],
 )

@@ -101,8 +101,10 @@ class Devices:
             # A device that is not heard has no share that is enough, so any gain will do.
             noise = np.asarray(bandwidth_hz, float) * np.asarray(noise_w_per_hz, float) / efficiency
             noise = noise / np.where(gains > 0, gains, 1.0)
+            # Slower than t = (2 κW³ / p_s)^⅓, static power costs more than the slower clock saves.
             idle = np.where(static > 0, np.cbrt(2.0 * work / static), np.inf)
             slow = np.maximum(np.minimum(np.minimum(slow, idle), whole), fast)
+            # The longest upload ends where the fastest clock must begin; up to `calm` the computation stays cheapest.
             end = np.maximum(whole - fast, 0.0)
             calm = np.where(slow > fast, np.maximum(whole - slow, 0.0), end)
             given = {
@@ -164,6 +166,7 @@ class Devices:
         """D(t), without the difference of two nearly equal energies."""
         late = np.maximum(np.minimum(upload_s, self.end_s) - self.calm_s, 0.0)
         compute_s = self.slow_s - late
+        # κW³ (1/t_c² − 1/t_m²) = κW³ (t_m + t_c) (t_m − t_c) / (t_m t_c)², and t_m − t_c is `late`.
         slope = self.work_j_s2 * (self.slow_s + compute_s) / (self.slow_s * compute_s) ** 2 - self.static_power_w
         return np.where(late > 0, late * slope, 0.0)
 

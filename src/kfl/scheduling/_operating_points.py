@@ -40,11 +40,16 @@ _ALL = slice(None)
 
 
 def at_share(devices: Devices, share: FloatArray) -> Point:
-    """The best split of the time for these shares."""
+    """Return the best split of the time for these shares (n,).
+
+    First without power limits, where the costs or the end of the time decide; then within the powers: full power sets a
+    shortest duration, the least power a longest one.
+    """
     wanted = devices.airtime_s / share  # c/θ = x t
     upload_s = np.broadcast_to(devices.end_s, share.shape).copy()
     kind = np.zeros(share.shape, np.int8)
-    # Many need all the time, as everybody with the least share does: that is quickly told.
+    # Step 1: at the end of the time a second more still saves more than it costs, π(t_end) ≤ a θ G(x): all the time.
+    # Many devices are there, as all with the least share are, and this test is cheap.
     at_end = wanted / devices.end_s
     log_scale = devices.log_noise + np.log(share)
     early = log_scale + log_saving(at_end)[0] < np.log(devices.time_price(devices.end_s)[0])
@@ -52,11 +57,13 @@ def at_share(devices: Devices, share: FloatArray) -> Point:
     if early.any():
         some = _index(early)
         upload_s[some], kind[some] = _early_times(devices.take(some), wanted[some], log_scale[some])
+    # Step 2, full power: no upload is shorter than c / (θ ln(1 + s/θ)).
     shortest = wanted / np.log1p(devices.full_w / devices.noise_w / share)
     full = upload_s < shortest  # with less than the least share no power is enough: all the time, then
     if full.any():
         upload_s = np.where(full, np.minimum(shortest, devices.end_s), upload_s)
         kind[full] = np.where(shortest < devices.end_s, FULL, PINNED)[full]
+    # Step 3, the least power: none is longer.
     if np.any(devices.least_w > 0):
         longest = wanted / np.log1p(devices.least_w / devices.noise_w / share)
         least = upload_s > longest
@@ -66,7 +73,7 @@ def at_share(devices: Devices, share: FloatArray) -> Point:
 
 
 def _early_times(devices: Devices, wanted: FloatArray, log_scale: FloatArray) -> tuple[FloatArray, Kinds]:
-    """Seconds of uploads with these c/θ and ln(a θ), without power limits, and what decides them."""
+    """Return seconds of uploads with these c/θ and ln(a θ), without power limits, and what decides them."""
 
     def alone(some: Index) -> FloatArray:
         """a θ G(x) = p_c."""
@@ -93,7 +100,11 @@ def _early_times(devices: Devices, wanted: FloatArray, log_scale: FloatArray) ->
 
 
 def at_price(devices: Devices, log_ratio: FloatArray) -> Point:
-    """The best share and split of the time at these ln(μ/w)."""
+    """Return the best share and split of the time at these ln(μ/w), (n,).
+
+    From μ = w a t G(x): where the time is pinned x follows by the inverse of G, else t and x are solved together. Then
+    come the powers, along which the share and the time are one unknown.
+    """
     log_time = log_ratio - devices.log_noise  # ln(t G(x))
     sends = np.broadcast_to(devices.airtime_s > 0, log_ratio.shape)
     upload_s = np.broadcast_to(devices.end_s, log_ratio.shape).copy()
@@ -102,6 +113,7 @@ def at_price(devices: Devices, log_ratio: FloatArray) -> Point:
     if early.any():
         some = _index(early)
         x[some], upload_s[some], kind[some] = _early_at_price(devices.take(some), log_time[some])
+    # All the time, or all that the slowest clock leaves: G(x) = μ / (w a t).
     pinned = kind == PINNED
     if pinned.any():
         x[pinned] = inverse_marginal_saving(log_time[pinned] - np.log(upload_s[pinned]))
@@ -129,7 +141,10 @@ def at_price(devices: Devices, log_ratio: FloatArray) -> Point:
 
 
 def _early_at_price(devices: Devices, log_time: FloatArray) -> tuple[FloatArray, FloatArray, Kinds]:
-    """x and t with π x t = a c G(x) and t G(x) = e^log_time, and what decides t; where it is pinned, x is open."""
+    """Return x and t with π x t = a c G(x) and t G(x) = e^log_time, and what decides t.
+
+    Where t is pinned, x is open.
+    """
     log_energy = devices.log_noise + np.log(devices.airtime_s)
     exponent = np.empty(log_time.shape)
     # A price of 0 or of infinity, where joules are free: any number will do, for these are pinned.
@@ -154,14 +169,15 @@ def _early_at_price(devices: Devices, log_time: FloatArray) -> tuple[FloatArray,
         clock, unit = _Clock(part), np.exp(energy + own)
 
         def times(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            # In place, since this is the inner loop of large fleets.
             inner, rate = saving(x)
             upload_s = np.exp(own[index] - x)
-            upload_s /= inner
+            upload_s /= inner  # t = e^log_time / G(x)
             price = x * upload_s
             price *= upload_s
-            np.divide(unit[index], price, out=price)
+            np.divide(unit[index], price, out=price)  # π = a c e^log_time / (x t²)
             rises = rate + rate
-            rises -= 1.0 / x
+            rises -= 1.0 / x  # d ln π/dx
             return clock.times(upload_s, rate, price, rises, index)
 
         def prices(x: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
@@ -178,7 +194,11 @@ def _early_at_price(devices: Devices, log_time: FloatArray) -> tuple[FloatArray,
 
 
 def at_break_even(devices: Devices, log_worth: FloatArray) -> Point:
-    """The point whose tangent meets the vertical axis at this worth in joules: D(t) + p_c t + a c eˣ = worth."""
+    """Return the point whose tangent meets the vertical axis at this worth in joules: D(t) + p_c t + a c eˣ = worth.
+
+    With all the time, x follows in closed form; where its end would cost more than it saves, or leaves nothing of the
+    worth, the upload ends earlier; then come the powers.
+    """
     devices = devices.spread(log_worth.shape)
     log_energy = np.asarray(devices.log_noise + np.log(devices.airtime_s))
     worth, unit = np.exp(log_worth), np.exp(log_energy)
@@ -186,6 +206,7 @@ def at_break_even(devices: Devices, log_worth: FloatArray) -> Point:
     x = np.where(worth == np.inf, log_worth - log_energy, np.log((worth - end_cost) / unit))
     upload_s, kind = devices.end_s.copy(), np.zeros(worth.shape, np.int8)
     usable = np.isfinite(log_worth) & (devices.airtime_s > 0) & (devices.end_s > 0) & (worth > unit)
+    # Is a second less worth more than it saves, π t x > a c G(x) at the end of the time?
     price, _ = devices.time_price(devices.end_s)
     too_late = np.log(price * devices.end_s * x) - log_energy > log_saving(np.maximum(x, 0.0))[0]
     early = usable & (price > 0) & (too_late | ~(x > 0))
@@ -215,7 +236,7 @@ def at_break_even(devices: Devices, log_worth: FloatArray) -> Point:
 
 
 def _early_break_even(devices: Devices, worth: FloatArray, unit: FloatArray) -> tuple[FloatArray, FloatArray, Kinds]:
-    """Break-even points of uploads that end before the deadline; `unit` is a c."""
+    """Return break-even points of uploads that end before the deadline; `unit` is a c."""
     exponent = np.empty(worth.shape)
 
     def alone(some: Index) -> FloatArray:
@@ -236,6 +257,7 @@ def _early_break_even(devices: Devices, worth: FloatArray, unit: FloatArray) -> 
         widest = part.end_s - part.calm_s
 
         def terms(late: FloatArray, index: Index = _ALL) -> tuple[FloatArray, FloatArray]:
+            # What time and circuits leave of the worth is a c eˣ, which gives x.
             one = part.take(index)
             time = one.calm_s + late
             left = own[index] - one.penalty(time) - one.circuit_power_w * time
@@ -243,6 +265,7 @@ def _early_break_even(devices: Devices, worth: FloatArray, unit: FloatArray) -> 
             inside = x > 0
             x = np.where(inside, x, 1.0)
             value, rate = log_saving(x)
+            # Balance of the costs there; beyond x = 0 nothing is left, so the value is above the root.
             price, rise = one.clock_price(time)
             residual = np.log(price * time * x / scale[index]) - value
             rises = 1.0 / time + rise / price + (rate - 1.0 / x) * price / left
@@ -289,8 +312,9 @@ class _Clock:
         values = (self._devices.clock_j_s2, self._spare_w, self._whole_s)
         clock, spare_w, whole_s = (entries(value, index) for value in values)
         dynamic = np.maximum(price_w - spare_w, 1e-300)  # below 0 no t_c is long enough
-        compute_s = np.cbrt(clock / dynamic)
+        compute_s = np.cbrt(clock / dynamic)  # π = p_c − p_s + 2 κW³ / t_c³, solved for t_c
         total_s = upload_s + compute_s
+        # −d ln(t + t_c)/dx: t_c falls a third as fast as the dynamic part of π rises.
         slope = price_rises * price_w
         slope /= dynamic
         slope *= compute_s
@@ -316,7 +340,7 @@ class _Clock:
 
 
 def _by_weight(devices: Devices, guess: FloatArray, times: Terms, prices: Terms) -> FloatArray:
-    """The root of the equation that suits each device: of times where the clock outweighs the circuits, else prices."""
+    """Solve the equation that suits each device: `times` where the clock outweighs the circuits, else `prices`."""
     circuits = devices.circuit_power_w > 0.5 * devices.short_price()
     if not np.any(circuits):
         return solve(guess, times)
@@ -341,7 +365,7 @@ def _within_time(
     alone: Callable[[Index], FloatArray],
     together: Callable[[Index], FloatArray],
 ) -> tuple[FloatArray, Kinds]:
-    """Times of uploads and what decides them, from solutions with the circuits alone and with the clock.
+    """Return times of uploads and what decides them, from solutions with the circuits alone and with the clock.
 
     Up to T − t_m the circuits alone decide. With the clock, D' is continued beyond its limits, so that a solution
     exists, and where it lies tells which limit binds: one below T − t_m, that t is T − t_m, where π jumps.
@@ -367,7 +391,11 @@ def _within_power(
     sends: BoolArray,
     on_limit: Callable[[Devices, FloatArray, BoolArray], Terms],
 ) -> Point:
-    """The point with powers between the limits; `on_limit` gives the equation along one."""
+    """Return the point with powers between the limits; `on_limit` gives the equation along one.
+
+    Along a limit the time rises with x up to the corner, where the upload takes all the time: if the equation is
+    still negative there, the corner is the answer.
+    """
     drawn_w = devices.noise_w * point.share * np.expm1(point.exponent)
     full = sends & (drawn_w > devices.full_w) & (point.upload_s < devices.end_s)
     least = sends & (drawn_w < devices.least_w)
@@ -394,5 +422,5 @@ def _within_power(
 
 
 def _index(mask: BoolArray) -> Index:
-    """A mask as an index; all of them without a copy."""
+    """Return a mask as an index; a slice where it holds everywhere, which copies nothing."""
     return _ALL if mask.all() else mask

@@ -36,7 +36,11 @@ _MAX_FLIPS = 64
 
 
 def repair(devices: Candidates, relaxation: Relaxation) -> NDArray[np.intp]:
-    """A feasible set, as positions in `devices` (sorted by falling critical price), near the dual's bound."""
+    """Return a feasible set near the dual's bound, as positions in `devices` (sorted by falling critical price).
+
+    A prefix that fills the band is optimal. Else many devices leave little of the band, which exchanges fill, and few
+    are improved by flips of one, two or three devices.
+    """
     prefix = np.arange(relaxation.staying)
     if relaxation.tight or relaxation.staying == len(devices):
         return prefix
@@ -52,13 +56,15 @@ def repair(devices: Candidates, relaxation: Relaxation) -> NDArray[np.intp]:
 
 def _fill_or_squeeze(devices: Candidates, relaxation: Relaxation) -> NDArray[np.intp]:
     """Make room for the critical device, or fill the unused band by exchanging devices near the price."""
+    # What the staying devices leave of the band, and how fast they would give way.
     stay, price = relaxation.staying, math.exp(relaxation.log_price)
     staying, critical = devices.take(slice(0, stay)), devices.take(slice(stay, stay + 1))
     total, slope = total_demand(staying, relaxation.log_price)
     spare = 1.0 - total
+    # Way 1: exchange devices whose critical prices are near, so that less is left.
     near = np.arange(max(stay - _WINDOW, 0), min(stay + _WINDOW, len(devices)))
     exchanged, left = _exchange(devices.take(near), near < stay, relaxation.log_price, spare)
-    # Room for the critical device is made by all others giving a little: ½ (shortage)² μ / (−dΣθ/d ln μ).
+    # Way 2: room for the critical device is made by all others giving a little: ½ (shortage)² μ / (−dΣθ/d ln μ).
     shortage = float(shares_at_price(critical, relaxation.log_price)[0]) - spare
     fits = float(np.sum(staying.floor)) + float(critical.floor[0]) <= 1.0
     if fits and shortage < 0.5 * slope and 0.5 * shortage**2 * price / slope < left:
@@ -108,11 +114,13 @@ def _pool(devices: Candidates, staying: int) -> NDArray[np.intp]:
 
 def set_values(devices: Candidates, sets: BoolArray) -> FloatArray:
     """The objective of each set (one per row) with its best shares; infinite where the floors do not fit."""
+    # One row per set, in which all others have nothing to send.
     floor = np.where(sets, devices.floor, 0.0)
     curve = devices.curve.only(sets)
     value = -np.where(sets, devices.value, 0.0).sum(-1)
     possible = floor.sum(-1) <= 1.0
     priced = possible & curve.priced(devices.log_weight).any(-1)
+    # Where joules have a price, each set's own price of the band gives its best shares.
     if priced.any():
         solved, log_weight = curve.take(priced), np.broadcast_to(devices.log_weight, sets.shape)[priced]
         log_price = log_prices(solved, log_weight, floor[priced])
@@ -199,6 +207,7 @@ def _hopeful(
         """Σ over the flipped devices; the padding −1 picks the zero at the end."""
         return np.asarray(np.append(sign * per_device, 0.0)[flips].sum(-1))
 
+    # Weak duality at the dual's price bounds every set; at the set's own price it is sharper near the set.
     staying = devices.take(np.flatnonzero(chosen))
     base = -math.exp(relaxation.log_price) + float(np.sum(at_dual[chosen]))
     bound = base + change(at_dual)

@@ -192,11 +192,13 @@ class DeviceCurve(CostCurve):
 
 
 def _share_for_energy(devices: Devices, energy_j: FloatArray) -> tuple[FloatArray]:
-    """The smallest shares with which devices can send and spend no more than this."""
+    """Return the smallest shares with which devices can send and spend no more than this."""
+    # The least share that the power allows, if even that is paid for.
     least = np.minimum(np.broadcast_to(devices.corner_share(devices.full_w), energy_j.shape), 1.0)
     result = np.where(np.broadcast_to(devices.airtime_s, energy_j.shape) > 0, np.inf, 0.0)
     cheap = (result > 0) & (devices.energy(at_share(devices, least)) <= energy_j)
     result[cheap] = least[cheap]
+    # Else the share that is exactly paid for, if the whole band is not too dear.
     dear = (result == np.inf) & (devices.energy(at_share(devices, np.ones(energy_j.shape))) <= energy_j)
     if dear.any():
         part, target = devices.spread(dear.shape).take(dear), np.log(energy_j[dear])

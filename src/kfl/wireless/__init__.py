@@ -24,9 +24,9 @@ from kfl.wireless.costs import (
 )
 from kfl.wireless.gain_trace import GainTrace
 from kfl.wireless.hardware import Hardware
-from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, Sun
+from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, SolarHarvest
 from kfl.wireless.mobility import Mobility, Motion, NoMobility, place_devices, points_in_cell
-from kfl.wireless.presets import PRESET_SOURCES, PRESETS, Preset, Sourced
+from kfl.wireless.presets import PRESET_SOURCES, PRESETS, CitedValue, Preset
 from kfl.wireless.rayleigh import NoFading, Rayleigh
 from kfl.wireless.rician import Rician
 from kfl.wireless.waypoint import Waypoint
@@ -42,6 +42,7 @@ __all__ = [
     "Cell",
     "CellConfig",
     "Channel",
+    "CitedValue",
     "ConstantHarvest",
     "Fading",
     "GainTrace",
@@ -58,8 +59,7 @@ __all__ = [
     "Preset",
     "Rayleigh",
     "Rician",
-    "Sourced",
-    "Sun",
+    "SolarHarvest",
     "Waypoint",
     "broadcast_time",
     "circular_normal",

@@ -4,7 +4,7 @@ A model is a frozen dataclass that derives from `Harvest`; its fields are option
 from t to t + 1 periods (`round_period_s`), and what is harvested in a round is a function of seed and round alone.
 
     >>> from kfl.wireless import CellConfig
-    >>> cell = CellConfig(harvest=Sun(peak_w=0.2), battery_capacity_j=5000.0, round_period_s=600.0)
+    >>> cell = CellConfig(harvest=SolarHarvest(peak_w=0.2), battery_capacity_j=5000.0, round_period_s=600.0)
     >>> noon, midnight = 72, 144  # rounds of ten minutes, from midnight on
     >>> bool((cell.harvest.energy_j(cell, 0, noon, 3) > 0).all()), cell.harvest.energy_j(cell, 0, midnight, 3)
     (True, array([0., 0., 0.]))
@@ -100,7 +100,7 @@ class ConstantHarvest(Harvest):
 
 
 @dataclass(frozen=True)
-class Sun(Harvest):
+class SolarHarvest(Harvest):
     """A solar panel on each device: half a sine wave from sunrise to sunset, less by clouds and a poor place.
 
     Device k harvests peak_w · a_k · c_d · sin(π (h − sunrise_h) / daylight_h) watts at hour h of day d. Its panel's
@@ -205,5 +205,5 @@ class HarvestTrace(Harvest):
         return np.asarray(self.trace(cell, devices).integral(0.0, rounds * cell.period_s) / rounds)
 
 
-HARVESTS: dict[str, type[Harvest]] = {cls.name: cls for cls in (NoHarvest, ConstantHarvest, Sun, HarvestTrace)}
+HARVESTS: dict[str, type[Harvest]] = {cls.name: cls for cls in (NoHarvest, ConstantHarvest, SolarHarvest, HarvestTrace)}
 """Sources of energy by the word that selects them: a new one is one class and one entry here."""
