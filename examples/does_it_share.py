@@ -1,20 +1,21 @@
-"""Does it share? Three methods beside twins that upload nothing, on the embedded digits, in about a minute.
+"""Does uploading help? Three methods beside twins that upload nothing, on the embedded digits, in about a minute.
 
     python examples/does_it_share.py [folder]
 
 Every device has twenty images of two digits. `kfl` uploads class means, `shared-stem` small updates of its first
 layers, `lg-fedavg` a head. `local` trains alone, and `fixed-knowledge` pulls features to random points that everybody
 can draw from the seed: neither uploads anything, so only what is better than both can come from what was shared.
-`kfl sharing` does the same with every method, and draws a picture.
+`kfl compare --twins` does the same with every method.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import kfl
-from kfl.sharing import Condition, Study, answers, chosen, columns, sentences
+from kfl.comparison.entries import algorithm_named
 
 METHODS = ("kfl", "shared-stem", "lg-fedavg-head", "local", "fixed-knowledge")
 DIGITS = kfl.Experiment(
@@ -32,16 +33,8 @@ DIGITS = kfl.Experiment(
 
 def main(folder: Path) -> None:
     """Run what is not finished in `folder`, then print the table and what it says."""
-    study = Study([Condition("digits", "Digits", DIGITS)], chosen(METHODS), seeds=range(5))
-    (answer,) = answers(study, study.play(folder))
-    table = columns(answer)
-    for row in zip(*([name, *cells] for name, cells in table.items()), strict=True):
-        print(
-            "  ".join(
-                f"{cell:>{2 + max(map(len, [name, *table[name]]))}}" for cell, name in zip(row, table, strict=True)
-            )
-        )
-    print(*sentences(answer, questions=3, unfit={}, searched=False), sep="\n")
+    entries = {label: replace(DIGITS, algorithm=algorithm_named(label, DIGITS.algorithm)) for label in METHODS}
+    print(kfl.compare(entries, range(5), folder, twins=True))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import mean
 
 from kfl.algorithms import Algorithm, FedAvg, FixedKnowledge, Kfl, Local, SharedStem
-from kfl.cli.demo import METHODS, SETTING
 from kfl.comparison import run_many
+from kfl.comparison.presets import DEMO as METHODS
+from kfl.comparison.presets import DEMO_SETTING as SETTING
 from kfl.core.names import markdown_table
 
 SEEDS = (100, 101)

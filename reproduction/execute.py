@@ -7,52 +7,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfl.comparison.records import RESULTS, Record
-from kfl.comparison.store import Execution, run_missing
-from kfl.core.errors import ConfigError, DivergedError
+from kfl.comparison import Execution, Shard
+from kfl.comparison.records import Record
+from kfl.core.errors import DivergedError
 from kfl.core.text import several
 from kfl.experiment import Experiment
 from kfl.progress import Progress
 from reproduction.figures import ROUND_ROBIN
+from reproduction.named_store import run_missing
 from reproduction.results import Store
 from reproduction.setting import DATASETS, Dataset, Figure, Scale, as_set, base, runs
 
 if TYPE_CHECKING:
     from kfl.simulation import History, RoundLog
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One part of the work: number `index` (from 1) of `count`."""
-
-    index: int = 1
-    count: int = 1
-
-    @staticmethod
-    def parse(text: str) -> Shard:
-        """From i/n.
-
-        >>> Shard.parse("2/4")
-        Shard(index=2, count=4)
-        """
-        first, _, second = text.partition("/")
-        if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
-            raise ConfigError("shard", text, "i/n with i from 1 to n, such as 2/4")
-        return Shard(int(first), int(second))
-
-    @property
-    def file(self) -> str:
-        """Where its results go."""
-        return RESULTS if self.count == 1 else f"results-{self.index}of{self.count}.jsonl"
-
-    def share(self, names: Sequence[str]) -> list[str]:
-        """Its part of some runs: every n-th."""
-        return list(names[self.index - 1 :: self.count])
 
 
 def expected_work(experiment: Experiment) -> float:
@@ -82,8 +54,8 @@ def execute(
     shard = shard or Shard()
     store = Store.open(folder, shard.file)
     todo = wanted(figures, scale)
-    todo = {name: todo[name] for name in shard.share(list(todo))}
-    run_missing(store, todo, execution or Execution(), on_progress=on_progress, more=_budget)
+    todo = {name: todo[name] for name in shard.part(list(todo))}
+    run_missing(store, todo, execution or Execution(keep_runs=False), on_progress=on_progress, more=_budget)
     gone = [name for name in todo if store.has_diverged(name, todo[name].digest())]
     if gone:
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""

@@ -18,7 +18,7 @@ from kfl.core.terminal import plain_console, tell
 from kfl.core.text import DASH, duration
 
 if TYPE_CHECKING:
-    from kfl.comparison.store import Execution
+    from kfl.comparison.execution import Execution
     from reproduction.results import Store
     from reproduction.setting import Dataset, Figure, Scale
 
@@ -75,10 +75,15 @@ class FiguresOptions:
 
     def execution(self) -> Execution:
         """Where and how its runs are played."""
-        from kfl.comparison.store import Execution
+        from kfl.comparison.execution import Execution
 
         return Execution(
-            self.worker_count(), self.device, self.precision, self.data_dir, self.ray, keep_runs=self.keep_runs
+            workers=self.worker_count(),
+            device=self.device,
+            precision=self.precision,
+            data_dir=self.data_dir,
+            ray=self.ray,
+            keep_runs=self.keep_runs,
         )
 
 
@@ -123,8 +128,8 @@ def _folder(given: Path, arguments: Sequence[str]) -> Path:
 def make(options: FiguresOptions, scale: Scale, words: list[str]) -> int:
     """Run what is missing, then write the tables and the pictures."""
     from kfl.cli.display import ManyDisplay
-    from kfl.comparison import RunsFailedError
-    from reproduction.execute import Shard, execute, wanted
+    from kfl.comparison import RunsFailedError, Shard
+    from reproduction.execute import execute, wanted
     from reproduction.figures import chosen
     from reproduction.results import Store
 

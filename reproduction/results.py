@@ -8,8 +8,8 @@ import numpy as np
 
 from kfl.comparison.records import Record
 from kfl.comparison.statistics import Difference, paired_difference
-from kfl.comparison.store import ResultStore
 from kfl.core.text import percent
+from reproduction.named_store import ResultStore
 from reproduction.setting import Line, Scale, run_key
 from reproduction.verdict import FEWEST_SEEDS
 

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from kfl.comparison import Entry
+from kfl.comparison.entries import algorithm_named
 from kfl.experiment import Experiment
 from kfl.models import PAPER_WIDTHS
 from kfl.scheduling import Uniform
-from kfl.sharing import Condition
 from kfl.wireless import PRESETS
 
 FLOPS_PER_CYCLE = 16.0
 """Of the devices' processors: with the paper's 4, devices that pay for their real work miss the deadlines."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One setting in which all methods are compared."""
+
+    name: str
+    """The word that selects it."""
+    title: str
+    """In words."""
+    experiment: Experiment
+    """Without algorithm and seed."""
+    searched: Condition | None = None
+    """The condition in which hyper-parameters are searched for it; None for this one."""
+
+    def entries(self, labels: Sequence[str]) -> list[Entry]:
+        """Methods and twins in this condition, by their labels, names or classes."""
+        place = "" if self.searched is None else self.searched.title
+        return [
+            Entry(
+                label,
+                replace(self.experiment, algorithm=algorithm_named(label, self.experiment.algorithm)),
+                self.title,
+                place,
+            )
+            for label in labels
+        ]
 
 
 def published() -> dict[str, Condition]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
+from kfl.comparison import Comparison, Row
+from kfl.comparison.twins import METHODS
 from kfl.plots import save
 from kfl.plots.style import style_of
-from kfl.sharing.answer import Answer, Standing
-from kfl.sharing.methods import LABELS
 from reproduction.twin_plot import SharingPanel, SharingPoint, plot_sharing
 
 FORMATS = ("png", "svg")
@@ -24,33 +23,35 @@ COLOURS = {
 """Dots have no dashes to be told apart by, so some need a colour that is further from the others'."""
 
 
-def draw(answers: Sequence[Answer], folder: Path, name: str = "sharing") -> list[Path]:
-    """Draw the answers that have something to show; the files."""
-    panels = [panel for answer in answers if (panel := _panel(answer)).points]
+def draw(found: Comparison, folder: Path, name: str = "sharing") -> list[Path]:
+    """Draw the conditions that have something to show; the files."""
+    panels = [panel for condition in found.conditions if (panel := _panel(found, condition)).points]
     if not panels:
         return []
     figure = plot_sharing("Does it share? Points over the best twin that uploads nothing", panels)
     return [save(figure, folder / f"{name}.{kind}") for kind in FORMATS]
 
 
-def _panel(answer: Answer) -> SharingPanel:
-    points = [_point(one) for one in answer.standings if not one.twin and one.gain is not None and one.bits_up > 0]
-    return SharingPanel(answer.condition.title, answer.best_twin, points)
+def _panel(found: Comparison, condition: str) -> SharingPanel:
+    rows = [row for row in found.rows if row.condition == condition]
+    points = [point for row in rows if not row.twin and row.bits_up_each > 0 and (point := _point(row)) is not None]
+    return SharingPanel(condition, rows[0].reference if rows else "", points)
 
 
-def _point(one: Standing) -> SharingPoint:
-    gain = one.gain
-    assert gain is not None  # the caller asked
+def _point(row: Row) -> SharingPoint | None:
+    gain, held = row.difference, row.held_bits_up_each
+    if gain is None:
+        return None
     return SharingPoint(
-        label=one.label,
-        colour=colour_of(one.label),
-        kilobits=one.bits_up / 1000,
-        held_kilobits=None if one.held_bits_up is None else one.held_bits_up / 1000,
+        label=row.label,
+        colour=colour_of(row.label),
+        kilobits=row.bits_up_each / 1000,
+        held_kilobits=None if held is None else held / 1000,
         gain=100 * gain.mean,
         low=None if gain.low is None else 100 * gain.low,
         high=None if gain.high is None else 100 * gain.high,
-        shares=one.shares,
-        may_share=one.may_share,
+        shares=row.adds,
+        may_share=row.may_add,
     )
 
 
@@ -58,5 +59,5 @@ def colour_of(label: str) -> str:
     """The colour of a method: its algorithm's, or one that follows from its label."""
     if label in COLOURS:
         return COLOURS[label]
-    algorithm = LABELS.get(label)
+    algorithm = METHODS.get(label)
     return style_of(label if algorithm is None else algorithm.name).color

@@ -26,7 +26,7 @@ import numpy as np
 
 from kfl import Experiment
 from kfl.comparison import run_many
-from kfl.comparison.many import run_paths
+from kfl.comparison.execution import run_paths
 from kfl.comparison.records import Record, read_lines, record, write_records
 from kfl.core.files import write_atomic
 from kfl.progress import Progress

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +21,17 @@ from kfl.core.threads import torch_threads
 from kfl.experiment import Experiment, require_experiment
 from kfl.progress import watching
 from kfl.runfolder import (
+    JOB,
     RunFolder,
     cannot_write,
     describe_environment,
     is_run_folder,
     load_experiment,
     load_run,
+    read_note,
     require_safetensors,
     snapshot,
+    write_note,
 )
 from kfl.simulation.feasibility import check_feasibility
 from kfl.simulation.fleet import Fleet
@@ -55,8 +58,16 @@ CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run is recorded and watched; none of it changes the result."""
+    """How a run is executed, recorded and watched: everything that is not part of the experiment."""
 
+    data_dir: Path | None = None
+    """Folder that holds the datasets that have names; by default `KFL_DATA_DIR`."""
+    device: str = "cpu"
+    """Processor that trains: cpu, cuda, or auto for the GPU where there is one."""
+    precision: str = "float32"
+    """Number format: float32, tf32 (GPU), bf16 products with float32 weights, or float64."""
+    deterministic: bool = False
+    """On a GPU, use only algorithms that give the same result every time."""
     keep_models: bool = True
     """Write the devices' models into the run folder."""
     checkpoint_s: float | None = None
@@ -69,6 +80,22 @@ class RunOptions:
     """Keep the log of every round in memory; without, those of a run with a folder are read from there at its end."""
     allow_nobody: bool = False
     """Play a run in which no device can ever take part, too: in a comparison that is an answer."""
+    track: tuple[str, ...] = ()
+    """Experiment trackers that `kfl run` reports to."""
+
+    def save(self, folder: Path) -> None:
+        """Leave a note in the run folder, so that `kfl resume` continues in the same way."""
+        write_note(
+            folder, JOB, {"models": self.keep_models, "deterministic": self.deterministic, "track": list(self.track)}
+        )
+
+    @staticmethod
+    def load(folder: Path) -> RunOptions:
+        """Read the note; the defaults for a run that was not started by `kfl run`, or whose note is damaged."""
+        note = read_note(folder, JOB)
+        models, deterministic, track = note.get("models", True), note.get("deterministic", False), note.get("track", ())
+        names = tuple(str(name) for name in track) if isinstance(track, list) else ()
+        return RunOptions(keep_models=bool(models), deterministic=bool(deterministic), track=names)
 
 
 def run(
@@ -126,28 +153,49 @@ def run(
     >>> len(history.rounds), 0 <= history.accuracy <= 1
     (2, True)
     """
+    options = RunOptions(
+        data_dir=None if data_dir is None else Path(data_dir),
+        device=device,
+        precision=precision,
+        deterministic=deterministic,
+        keep_models=keep_models,
+        checkpoint_s=checkpoint_s,
+        on_start=on_start,
+        on_round=on_round,
+        should_stop=should_stop,
+        allow_nobody=allow_nobody,
+    )
+    return run_with(experiment, folder, options, dataset=dataset, models=models, progress=progress)
+
+
+def run_with(
+    experiment: Experiment,
+    folder: str | Path | None,
+    options: RunOptions,
+    *,
+    dataset: Data | None = None,
+    models: Models | None = None,
+    progress: bool | None = None,
+) -> History:
+    """Run an experiment as `run` does, with its options in one object."""
     require_experiment(experiment)
-    data_folder = None if data_dir is None else Path(data_dir)
     plan = None if folder is None else RunFolder(Path(folder)).plan()
-    shown = watching(progress, experiment, on_start, on_round)
-    with deterministic_algorithms(deterministic), shown as (on_start, on_round):  # noqa: PLR1704  # with the display
+    shown = watching(progress, experiment, options.on_start, options.on_round)
+    with deterministic_algorithms(options.deterministic), shown as (on_start, on_round):
         world = build_world(
             experiment,
             dataset=dataset,
             models=models,
-            data_dir=data_folder,
-            device=device,
-            precision=precision,
+            data_dir=options.data_dir,
+            device=options.device,
+            precision=options.precision,
             plan=plan,
         )
-        options = RunOptions(keep_models, checkpoint_s, on_start, on_round, should_stop, allow_nobody=allow_nobody)
-        return run_world(world, folder, options, deterministic=deterministic)
+        return run_world(world, folder, replace(options, on_start=on_start, on_round=on_round))
 
 
-def run_world(
-    world: World, folder: str | Path | None = None, options: RunOptions | None = None, *, deterministic: bool = False
-) -> History:
-    """Run in a world that is built already; `deterministic` is only recorded."""
+def run_world(world: World, folder: str | Path | None = None, options: RunOptions | None = None) -> History:
+    """Run in a world that is built already. Data, device and precision are then the world's, not the options'."""
     fleet, options = SimulatedFleet(world), options or RunOptions()
     if folder is None or not is_run_folder(Path(folder)):
         _need_somebody(fleet, options)
@@ -163,7 +211,7 @@ def run_world(
         target.refuse_other_files(facts)
         if finished:
             return load_run(target.path)[1]
-        target.write_environment({**describe_environment(), **facts, "deterministic": deterministic})
+        target.write_environment({**describe_environment(), **facts, "deterministic": options.deterministic})
         return _play(world, Runner(fleet, options, target, world.identity(target.identity())))
 
 

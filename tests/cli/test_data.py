@@ -66,7 +66,7 @@ def test_a_run_says_once_how_its_networks_are_executed(place, capsys):
     assert main([*words, "--radio", "none", "--algorithm.batch-size", "7"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("transformer-20: trained by autograd, one device per core") == 1
-    assert shown.count("Mini-batches: trained by autograd") == 1, "and the local-only run does not repeat it"
+    assert shown.count("Mini-batches: trained by autograd") == 1
     assert "equal networks of" in shown
     assert (logging.getLogger("kfl").level, logging.getLogger("kfl").handlers) == (level, [])
 

@@ -14,7 +14,7 @@ CELL = CellConfig(battery_capacity_j=50.0, round_period_s=600.0)
 
 
 def told(experiment: kfl.Experiment) -> str:
-    return " ".join(sentences(experiment, kfl.run(experiment), None))
+    return " ".join(sentences(experiment, kfl.run(experiment)))
 
 
 def test_a_run_in_which_nobody_took_part_says_so_and_praises_nothing() -> None:

@@ -60,7 +60,7 @@ MEANT = {
     "run --radio.harvest solar_constant": ["one of none, constant, sun"],
     "run --model mobilnet": ["did you mean mobilenet?"],
     "run --track tensorbord": ["did you mean tensorboard?"],
-    "sharing --methods fedprotto": ["did you mean fedproto?"],
+    "compare --twins --algorithms fedprotto": ["did you mean fedproto?"],
     "data fetch": ["did you mean 'kfl data download'?"],
     "deploy upp": ["did you mean 'kfl deploy up'?"],
     "train": ["did you mean 'kfl run'?"],
@@ -152,7 +152,7 @@ def test_quiet_prints_the_result_alone(capsys):
     loud = capsys.readouterr()
     assert "round 1/2" in loud.out and "round 1/2" not in quiet.out + quiet.err
     assert quiet.out.strip().startswith("kfl on mnist-5k") and quiet.err == ""
-    for line in quiet.out.splitlines()[1:-3]:  # but for the time it took and the names of the folders, the same
+    for line in quiet.out.splitlines()[1:-4]:  # but for the time it took and the names of the folders, the same
         assert line in loud.out
     words = f"compare {QUICK} --algorithms local --seeds 0 --workers 1 -q --out three"
     assert main(words.split()) == 0

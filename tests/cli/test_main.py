@@ -47,9 +47,16 @@ def test_help_lists_every_command_and_needs_no_pytorch(capsys):
 def test_the_main_job_in_small(capsys):
     assert main(["run", *QUICK, "--out", "here"]) == 0
     shown = capsys.readouterr().out
-    for words in ("accuracy", "local-only", "FedAvg would have uploaded", "energy", "here", "kfl run --config"):
+    for words in (
+        "accuracy",
+        "FedAvg would have uploaded",
+        "energy",
+        "here",
+        "kfl run --config",
+        "kfl compare --twins --config",
+    ):
         assert words in shown
-    assert (Path("here") / "local-only" / "summary.json").exists()
+    assert not (Path("here") / "local-only").exists()  # one run is one run
     assert len((Path("here") / "rounds.jsonl").read_text().splitlines()) == 2
 
 

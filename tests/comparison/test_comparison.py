@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import kfl
-from kfl.comparison._folder import read_entries
 
 y = np.arange(120) % 4
 DATA = kfl.Dataset.from_arrays(np.random.default_rng(0).normal(size=(120, 6)) + y[:, None], y)
@@ -33,8 +32,7 @@ def test_entries_of_any_kind_in_one_table_one_plot_and_one_folder(tmp_path):
     assert len(list((tmp_path / "c").glob("*/summary.json"))) == 4  # the same experiment twice is run once
     assert found.plot(tmp_path / "p.svg", x="joules").axes
     assert "V = 0.01" in (tmp_path / "p.svg").read_text()
-    runs = read_entries(tmp_path / "c")
-    assert runs["random"] == runs["random again"]
+    assert found.digests["", "random"] == found.digests["", "random again"]
     table = found.to_pandas()
     assert list(table["label"]) == [label for label in ENTRIES for _ in (0, 1)]
     assert set(table["scheduler.v"].dropna()) == {0.01}

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import kfl
-from kfl.cli.display import markdown, print_table
+from kfl.cli.display import print_table
 from kfl.cli.main import main
+from kfl.comparison import Table
 from kfl.core import names
 from kfl.core.errors import ConfigError
 from kfl.core.files import write_json
@@ -85,7 +86,9 @@ def test_json_is_the_same_value_in_characters_that_can_be_shown(name, tmp_path):
 def test_a_table_of_markdown_keeps_its_shape():
     from markdown_it import MarkdownIt
 
-    page = markdown({"entry": list(NASTY.values()), "x": ["1"] * len(NASTY)}, *_told(), NASTY["code of Markdown"])
+    title, notes = _told()
+    table = Table(title, {"entry": list(NASTY.values()), "x": ["1"] * len(NASTY)}, notes)
+    page = table.markdown(NASTY["code of Markdown"])
     assert harmless(page)
     tokens = MarkdownIt("commonmark").enable("table").parse(page)
     assert sum(token.type == "tr_open" for token in tokens) == 1 + len(NASTY)

@@ -19,7 +19,7 @@ import kfl
 from kfl.cli.display import ManyDisplay, print_summary
 from kfl.cli.main import main
 from kfl.cli.options import new_folder
-from kfl.comparison.many import run_paths
+from kfl.comparison.execution import run_paths
 from kfl.core.config import dump_toml
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_json
@@ -246,7 +246,7 @@ def test_a_summary_on_the_terminal(tmp_path, capsys):
         nobody = tuple(replace(log, devices=(), status=Status.note(name)) for log in history.rounds)
         for rounds in (history.rounds, nobody):
             found = replace(history, rounds=rounds, summary=history.summary | counts, devices=records)
-            print_summary(experiment, found, found, tmp_path / name.replace("/", "-"))
+            print_summary(experiment, found, tmp_path / name.replace("/", "-"))
         display = ManyDisplay(name)
         display.on_progress(Progress(name, 1, 2, 3, 6, problem=name))
         shown = capsys.readouterr()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kfl.algorithms import ALGORITHMS
-from kfl.comparison.search import search
+from kfl.comparison.search import equal_trials
 from kfl.core.config import from_table
 from kfl.experiment import Experiment
 from kfl.scheduling import Uniform
@@ -91,7 +91,7 @@ def test_what_the_search_found_is_the_best_of_its_trials(dataset):
     for trial in trials:
         by_algorithm[trial["algorithm"]].append(trial)
         assert not set(trial["seeds"]) & set(FULL.seeds)
-    for name, planned in search({name: ALGORITHMS[name]() for name in SEARCHED}).items():
+    for name, planned in equal_trials({name: ALGORITHMS[name]() for name in SEARCHED}).items():
         made = by_algorithm[name]
         assert [trial["searched"] for trial in made] == [dict(trial.changed) for trial in planned]
         most = max(trial["mean"] for trial in made)

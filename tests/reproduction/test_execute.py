@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 import kfl
+from kfl.comparison import Shard
 from kfl.core.errors import ConfigError, RunFolderError
-from reproduction.execute import Shard, execute
+from reproduction.execute import execute
 from reproduction.pictures import draw
 from reproduction.results import Store
 from reproduction.setting import FULL, Figure, Line, Panel, Scale
@@ -120,6 +121,6 @@ def test_a_shard_that_is_none(text: str) -> None:
 
 def test_shards_share_everything_once() -> None:
     names = [str(number) for number in range(11)]
-    parts = [Shard(index, 3).share(names) for index in (1, 2, 3)]
+    parts = [Shard(index, 3).part(names) for index in (1, 2, 3)]
     assert sorted(name for part in parts for name in part) == sorted(names)
     assert FULL.mark == ""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kfl.comparison.store import ResultStore
 from reproduction.__main__ import main
+from reproduction.named_store import ResultStore
 from reproduction.twin_conditions import published
 
 ROOT = Path(__file__).parents[2]

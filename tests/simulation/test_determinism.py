@@ -54,7 +54,7 @@ def test_the_global_switch_is_set_for_the_run_only(tmp_path, monkeypatch):
 
 def test_the_command_keeps_the_option_for_resume(tmp_path, capsys):
     folder = tmp_path / "run"
-    words = ["run", "--devices", "4", "--rounds", "2", "--widths", "8", "--no-baseline", "--deterministic"]
+    words = ["run", "--devices", "4", "--rounds", "2", "--widths", "8", "--deterministic"]
     assert main([*words, "--out", str(folder)]) == 0
     assert json.loads((folder / "job.json").read_text())["deterministic"] is True
     assert json.loads((folder / "environment.json").read_text())["deterministic"] is True

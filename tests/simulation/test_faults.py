@@ -287,7 +287,7 @@ def test_faults_go_through_a_config_file():
 
 
 def test_faults_as_options_of_the_command(tmp_path, capsys):
-    words = ["run", "--devices", "4", "--rounds", "3", "--widths", "8", "--scheduler.count", "4", "--no-baseline"]
+    words = ["run", "--devices", "4", "--rounds", "3", "--widths", "8", "--scheduler.count", "4"]
     words += ["--no-models", "--faults.schedule", "late:1:0,3", "outage:2:all", "--out", str(tmp_path / "run")]
     assert main(words) == 0
     rounds = kfl.load_run(tmp_path / "run")[1].rounds

@@ -21,7 +21,7 @@ from studies.kill_matrix import PHASES
 from tests.reference.runs import SMALL, data, difference
 
 ROOT = Path(__file__).parents[2]
-RUN = ["--devices", "6", "--rounds", "12", "--widths", "8", "--scheduler.count", "3", "--no-baseline"]
+RUN = ["--devices", "6", "--rounds", "12", "--widths", "8", "--scheduler.count", "3"]
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def test_every_odd_module_in_one_fleet_from_the_command_line(tmp_path):
     widths = [str(place + 1) for place in range(len(MIXABLE))]
     words = ["run", "--dataset", "my_models:data", "--model", "my_models:build", "--widths", *widths]
     words += ["--devices", "30", "--split", "iid", "--rounds", "2", "--scheduler", "all", "--radio", "none"]
-    words += ["--algorithm.batch-size", "8", "--algorithm.local-steps", "2", "--no-baseline", "--out", "here"]
+    words += ["--algorithm.batch-size", "8", "--algorithm.local-steps", "2", "--out", "here"]
     done = subprocess.run(
         [sys.executable, "-m", "kfl.cli.main", *words],
         capture_output=True,

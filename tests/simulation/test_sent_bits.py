@@ -52,7 +52,7 @@ def test_a_shared_layer_that_matches_nothing_is_not_billed(caplog, tmp_path):
     assert len(said) == 1
     assert "sent 0 bits in round 1, but encoder declares 12,800" in said[0]
     assert kfl.load_run(tmp_path / "run")[1].rounds[2].declared_bits_up == 12800
-    told = " ".join(sentences(replace(SMALL, algorithm=Encoder()), history, None))
+    told = " ".join(sentences(replace(SMALL, algorithm=Encoder()), history))
     assert "encoder declares 4.8 kB" in told and "sent 0 B" in told
     # Plans follow what is declared, as they do for FedAvg that declares the same.
     assert {device["bits_up"] for device in history.devices} == {3200.0}

@@ -158,7 +158,7 @@ def test_traces_are_options_of_run(tmp_path, capsys, monkeypatch) -> None:
     written(tmp_path / "gains.csv", "round,device,rsrp_dbm\n0,*,-90\n")
     written(tmp_path / "watts.csv", "round,device,watts\n0,*,0.1\n")
     written(tmp_path / "present.csv", "round,device,available\n0,*,1\n")
-    words = ["run", "--devices", "4", "--rounds", "1", "--widths", "8", "--no-baseline", "--no-models", "--out", "run"]
+    words = ["run", "--devices", "4", "--rounds", "1", "--widths", "8", "--no-models", "--out", "run"]
     words += ["--gain-trace", "gains.csv", "--radio.fading.reference-power-dbm", "15"]
     words += ["--harvest-trace=watts.csv", "--radio.battery-capacity-j", "100", "--availability-trace", "present.csv"]
     assert main(words) == 0

@@ -32,6 +32,8 @@ from kfl.core.errors import ConfigError, ModelError
 from kfl.core.fields import Fields
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from kfl.engine import DeviceProfile, Engine, RoundKey, Sgd
@@ -68,7 +70,7 @@ class Algorithm(Fields, ABC):
     predicts_alone: ClassVar[bool] = True
     """True where a device's predictions depend on its own state only: an idle one need not be tested again."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None
-    """The field that `kfl tune` searches beside the learning rate, and the values it tries; None for none."""
+    """The field that `kfl compare --search` tries beside the learning rate, and its values; None for none."""
 
     local_steps: int = 5
     """Passes over the local data in a round, τ. A pass is one full-batch step unless batch_size is set."""
@@ -215,6 +217,14 @@ class Algorithm(Fields, ABC):
             return server, rejected
         found = combine(formats, [upload.arrays for upload in good], *self.rule(), self.center(server))
         return (server if found is None else self.updated(server, *found)), rejected
+
+    def worth(self, server: State, samples: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Return what the scheduler weighs each device by in this round; None for its number of samples D_k.
+
+        It is fixed when the round starts. A device that is worth 0 is not scheduled, such as one whose only report has
+        arrived.
+        """
+        return None
 
     def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
         """One vector per class (classes × features) for reports to show, and which classes have one; None for none."""

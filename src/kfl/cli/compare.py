@@ -1,70 +1,109 @@
-"""`kfl compare`: algorithms, schedulers and settings side by side on the same seeds, in one table and one plot."""
+"""`kfl compare`: anything side by side on the same seeds, after the same search and beside twins where asked."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from kfl.algorithms import Algorithm
-from kfl.cli.entries import Entry, combined, fitted, labelled, taken, unique
-from kfl.cli.options import ALGORITHM_NAMES, SCHEDULER_NAMES, peek, starting_point, whole_numbers, worker_count
-from kfl.cli.setting import (
-    Setting,
-    command_line,
-    given_fields,
-    interrupted,
-    kept_folder,
-    listed,
-    parse_setting,
+from kfl._version import __version__
+from kfl.algorithms import Local
+from kfl.cli.compare_entries import asked_entries, listed, own_fields
+from kfl.cli.options import (
+    ConfigFile,
+    DataDir,
+    Device,
+    FadingName,
+    GainTraceFile,
+    HarvestName,
+    HarvestTraceFile,
+    MobilityName,
+    Precision,
+    Quiet,
+    RadioName,
+    RayAddress,
+    SchedulerName,
+    names_of,
+    numbers,
+    parse,
+    peek,
+    starting_point,
+    whole_numbers,
+    with_devices_of_data,
+    with_radio_fields,
+    worker_count,
 )
-from kfl.comparison.entries import STANDARD, configured, read_settings
-from kfl.core.errors import ConfigError, KflError, MissingExtraError
+from kfl.comparison.entries import STANDARD, Entry
+from kfl.comparison.search import DEVELOPMENT_SEEDS, LEARNING_RATES, Search
+from kfl.comparison.twins import UPLOADING
+from kfl.core.config import dump_toml
+from kfl.core.errors import ConfigError, DivergedError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.terminal import tell
-from kfl.experiment import Experiment, class_of
+from kfl.data import short_name
+from kfl.experiment import Experiment, common_settings
 from kfl.plots import Axis
-from kfl.scheduling import Scheduler, Uniform
 
 if TYPE_CHECKING:
     from kfl.comparison import Comparison
 
 PROG = "kfl compare"
-DESCRIPTION = """Compare anything on the same seeds: one table with paired intervals, one plot, raw results in JSON.
+DESCRIPTION = f"""Compare anything on the same seeds: one table with paired intervals, one plot, raw results in JSON.
 
   kfl compare --algorithms kfl,local,my_module:MyClass             algorithms, your own among them
   kfl compare --schedulers lyapunov,uniform,my_module:MyScheduler  schedulers, with one algorithm
   kfl compare --algorithms kfl,local --schedulers dual,uniform     all four
   kfl compare --scheduler lyapunov --vary scheduler.v=0.01,0.1     two settings of one thing
   kfl compare --entry "cheap: --scheduler lyapunov --scheduler.v 0.01" --entry "all: --scheduler all"
-                                                                   whatever kfl run takes, with a label
+                                                                   options of kfl run, with a label
+  kfl compare --twins --algorithms kfl,shared-stem                 does uploading help? beside twins that upload nothing
+  kfl compare --search --algorithms kfl,local                      the same search for each first, on other seeds
   kfl compare --from FOLDER --x joules                             show an earlier one again
 
 Every other option of kfl run applies to all alike; a field that only some algorithms or schedulers have applies to
 those. Asked again, a comparison runs only what is missing: more seeds, another algorithm. Without any of the options
-above, KFL stands beside the three that share nothing."""
+above, KFL is compared with the three that share nothing; with --twins alone, {len(UPLOADING)} methods with twins."""
 
 
 @dataclass(frozen=True)
-class CompareOptions:
+class CompareArgs:
     """What `kfl compare` takes."""
 
-    setting: Annotated[Setting, tyro.conf.arg(name="")]
-    algorithms: Annotated[str, tyro.conf.arg(metavar="NAMES")] = ",".join(STANDARD)
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    config: ConfigFile = None
+    algorithms: Annotated[str | None, tyro.conf.arg(metavar="NAMES")] = None
     """Algorithms, separated by commas; package.module:Class for your own."""
     schedulers: Annotated[str | None, tyro.conf.arg(metavar="NAMES")] = None
     """Schedulers, separated by commas, each with every algorithm; with KFL alone if --algorithms is not given."""
     vary: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=VALUE,VALUE")] = ()
     """Values of an option of kfl run, each with every algorithm and scheduler. May be given several times."""
     entry: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="'LABEL: FLAGS'")] = ()
-    """One more row: flags of kfl run that are added to those of this command. May be given several times."""
+    """One more row: options of kfl run that are added to those of this command. May be given several times."""
     entries: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """TOML file with more rows: for each a table of options, as in a config file, named by its label."""
+    twins: bool = False
+    """Compare with the best of the twins, which upload nothing: those that are named, or else all four."""
+    search: bool = False
+    """First give every entry the same search: learning rates × its main parameter, on other seeds."""
+    search_only: bool = False
+    """Stop after the search, which writes tuned.toml for --settings."""
+    search_seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = ",".join(map(str, DEVELOPMENT_SEEDS))
+    """Seeds of the search; never those that are reported."""
+    rates: Annotated[str, tyro.conf.arg(metavar="RATES")] = ",".join(map(str, LEARNING_RATES))
+    """Learning rates that the search tries with every value of an entry's main parameter."""
+    allow_report_seeds: bool = False
+    """Search on seeds 0 to 4 nevertheless, although comparisons report them."""
+    settings: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """TOML file with hyper-parameters, a table per algorithm (your own: ["my_module:MyClass"]), such as tuned.toml."""
+    equal_models: Annotated[int | None, tyro.conf.arg(metavar="WIDTH")] = None
+    """Give all devices networks of this width, as algorithms that average weights require."""
     seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = "0..4"
     """Seeds: 0..4, 0,3,7 or 5."""
     reference: Annotated[str | None, tyro.conf.arg(metavar="LABEL")] = None
@@ -73,180 +112,158 @@ class CompareOptions:
     """Horizontal axis of the plot: rounds, or what all devices have spent so far."""
     source: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FOLDER")] = None
     """Show an earlier comparison again, without running anything; --algorithms and --schedulers then choose rows."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Folder to write; runs already finished in it are not repeated. Default: one under runs/ for this very setting."""
+    data_dir: DataDir = None
+    scheduler_name: SchedulerName = "uniform"
+    radio_name: RadioName = "auto"
+    fading_name: FadingName = "rayleigh"
+    harvest_name: HarvestName = "none"
+    mobility_name: MobilityName = "none"
+    gain_trace: GainTraceFile = None
+    harvest_trace: HarvestTraceFile = None
+    device: Device = "cpu"
+    precision: Precision = "float32"
+    workers: int | None = None
+    """Runs in parallel, each a process with one thread. Default: one per core, or one on a GPU."""
+    ray: RayAddress = None
+    shard: Annotated[str, tyro.conf.arg(metavar="I/N")] = "1/1"
+    """Run only part i of n, for several machines; collect the results*.jsonl of all in one folder."""
+    keep_models: bool = False
+    """Keep the devices' models in the run folders, for kfl export."""
+    keep_runs: bool = True
+    """Keep the run folders, for kfl report, and not only their results."""
+    quiet: Quiet = False
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is a search."""
+        return self.search or self.search_only
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse, run what is not finished yet, show."""
-    question = Question.read(arguments)
-    options, base = question.options, question.base
+    options, base, fields = parse_compare(arguments)
     if options.source is not None:
         return show_again(options, arguments)
-    entries = question.experiments()
-    seeds = whole_numbers(options.seeds, "seeds")
-    folder = options.setting.out or kept_folder("compare", base, options.setting, *question.kinds)
-    if folder.exists() and options.setting.out is None and not options.setting.quiet:
+    entries = asked_entries(
+        base,
+        fields,
+        algorithms=_algorithms(options),
+        schedulers=options.schedulers,
+        vary=options.vary,
+        entry=options.entry,
+        file=options.entries,
+        settings=options.settings,
+        twins=options.twins,
+    )
+    folder = options.out or kept_folder(base, options, fields)
+    if folder.exists() and options.out is None and not options.quiet:
         tell(f"Continuing in {folder}: what is finished there is not repeated (--out FOLDER starts afresh).")
-    command = command_line("compare", arguments, folder)
-    found: Comparison | None
+    command = command_line(arguments, folder)
     problem: KflError | None = None
     try:
-        found = execute(entries, seeds, folder, options)
+        found = execute(entries, folder, options)
     except KeyboardInterrupt:
         return interrupted(command)
-    except RunsFailed as failed:
-        found, problem = failed.others, failed.problem
-    if found is not None:
+    except KflError as failed:
+        found, problem = _others(failed, folder)
+    if options.searches:
+        show_search(found, folder, command)
+    if found.records:
         show(found, options.x, folder, command)
+    if problem is None and not found.records:
+        problem = _nothing(found, entries, folder)
     if problem is not None:
         raise problem
     return 0
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is asked: flags that all entries share, and the entries."""
-
-    options: CompareOptions
-    base: Experiment
-    """What the shared flags describe."""
-    arguments: tuple[str, ...]
-    """The shared flags."""
-    entries: dict[str, Entry]
-    kinds: tuple[str, ...]
-    """What differs among the entries: algorithms, schedulers, varied fields, labelled ones."""
-    words: tuple[str, str]
-    """The algorithm and the scheduler of an entry that names none."""
-
-    @classmethod
-    def read(cls, arguments: Sequence[str]) -> Question:
-        """The question that a command line asks."""
-        given: dict[str, list[str]] = {}
-        shared = list(arguments)
-        for name in ("algorithms", "schedulers", "vary", "entry", "entries"):
-            given[name], shared = taken(shared, name)
-        if given["schedulers"] and (one := peek(shared, "scheduler")) is not None:
-            raise ConfigError("scheduler", one, "left out with --schedulers, or one of those")
-        source = peek(shared, "from")
-        file = Path(given["entries"][-1]) if given["entries"] else None
-        algorithms = listed(given["algorithms"][-1], "algorithms", ALGORITHM_NAMES) if given["algorithms"] else []
-        schedulers = listed(given["schedulers"][-1], "schedulers", SCHEDULER_NAMES) if given["schedulers"] else []
-        if not any(given.values()):
-            algorithms = list(STANDARD)
-        entries: dict[str, Entry] = {}
-        if source is None:
-            for field, kind, names in (("algorithms", Algorithm, algorithms), ("schedulers", Scheduler, schedulers)):
-                for name in names:
-                    class_of(kind, name, field)
-            crossed = (
-                combined(algorithms, schedulers, given["vary"]) if algorithms or schedulers or given["vary"] else []
-            )
-            entries = unique([*crossed, *labelled(given["entry"], file)])
-        start = starting_point(shared).to_table()
-        words = str(start["algorithm"]["name"]), str(start["scheduler"]["name"])
-        first = Entry("", tuple(word for name in schedulers[:1] for word in ("--scheduler", name)))
-        plain = _without_fields(fitted(shared, first, entries.values(), words))
-        options, base = parse_setting(CompareOptions, plain, PROG, DESCRIPTION)
-        options = replace(
-            options,
-            algorithms=",".join(algorithms),
-            schedulers=",".join(schedulers) or None,
-            vary=tuple(given["vary"]),
-            entry=tuple(given["entry"]),
-            entries=file,
-        )
-        if schedulers:
-            base = replace(base, scheduler=Uniform())  # whichever comes first, the question is the same
-        kinds = [name for name in ("algorithms", "schedulers") if given[name]] or ["algorithms"] * (
-            not any(given.values())
-        )
-        kinds.append(shlex.join(_own_fields(shared)))
-        kinds += sorted(f"vary {text.partition('=')[0]}" for text in given["vary"])
-        kinds += ["entry"] * bool(given["entry"] or file)
-        return cls(options, base, tuple(shared), entries, tuple(kinds), words)
-
-    def experiments(self) -> dict[str, Experiment]:
-        """The experiment of each entry, by label."""
-        settings = self.options.setting.settings
-        tables = None if settings is None else read_settings(settings)
-        parsed: dict[tuple[str, ...], Experiment] = {}
-        found = {}
-        for label, entry in self.entries.items():
-            flags = fitted(self.arguments, entry, self.entries.values(), self.words)
-            word, flags = entry.algorithm or self.words[0], taken(flags, "algorithm")[1]
-            general = tuple(_without_fields(flags))
-            if general not in parsed:
-                parsed[general] = parse_setting(CompareOptions, general, PROG, DESCRIPTION)[1]
-            experiment = parsed[general]
-            common = {field: getattr(experiment.algorithm, field) for field in given_fields(general)}
-            algorithm = configured([word], experiment.algorithm, tables, common)[word]
-            if len(general) < len(flags):
-                experiment = parse_setting(CompareOptions, flags, PROG, DESCRIPTION, algorithm)[1]
-            else:
-                experiment = replace(experiment, algorithm=algorithm)
-            found[label] = experiment
-        return found
+def parse_compare(arguments: Sequence[str]) -> tuple[CompareArgs, Experiment, dict[str, Any]]:
+    """The options, the experiment that all entries share, and the given fields of algorithms and schedulers."""
+    if (seed := peek(arguments, "seed")) is not None:
+        raise ConfigError("seed", seed, f"given to {PROG} as --seeds, for example --seeds {seed}")
+    if (name := peek(arguments, "algorithm")) is not None:
+        raise ConfigError("algorithm", name, f"given to {PROG} as --algorithms, for example --algorithms {name},local")
+    if peek(arguments, "schedulers") is not None and (one := peek(arguments, "scheduler")) is not None:
+        raise ConfigError("scheduler", one, "left out with --schedulers, or one of those")
+    fields, words = own_fields(arguments)
+    start = starting_point(words)
+    # Local training has exactly the fields that all algorithms have.
+    shown = replace(with_radio_fields(start, words), algorithm=common_settings(start.algorithm, Local))
+    options = parse(CompareArgs, words, PROG, DESCRIPTION, CompareArgs(shown, **names_of(start, shown)))
+    base = replace(options.experiment, algorithm=start.algorithm)
+    if start.cell_config is None:
+        base = replace(base, radio=None)
+    if options.equal_models is not None:
+        base = replace(base, widths=(options.equal_models,))
+    base = with_devices_of_data(base, options.data_dir)
+    base.validate()
+    return options, base, fields
 
 
-def _without_fields(flags: Sequence[str]) -> list[str]:
-    """The flags without those of fields that not every algorithm has."""
-    general = {f"algorithm.{name}" for name in given_fields(flags)}
-    words, keep = [], True
-    for word in flags:
-        if word.startswith("--"):
-            name = word[2:].partition("=")[0]
-            keep = not name.startswith("algorithm.") or name.replace("-", "_") in general
-        if keep:
-            words.append(word)
-    return words
+def _algorithms(options: CompareArgs) -> str | None:
+    """The algorithms that are named, or those of a comparison in which nothing is."""
+    if options.algorithms is not None:
+        return options.algorithms
+    if options.twins:
+        return ",".join(UPLOADING)
+    named = (options.schedulers, options.vary, options.entry, options.entries)
+    return None if any(named) else ",".join(STANDARD)
 
 
-def _own_fields(flags: Sequence[str]) -> list[str]:
-    """The flags of fields of algorithms and schedulers: with several of them, they are part of the question."""
-    words, keep = [], False
-    for word in flags:
-        if word.startswith("--"):
-            keep = word.startswith(("--algorithm.", "--scheduler."))
-        if keep:
-            words.append(word)
-    return words
-
-
-class RunsFailed(Exception):  # noqa: N818  # it carries what did not fail
-    """Some runs failed; the others make a comparison, or there are none."""
-
-    def __init__(self, problem: KflError, others: Comparison | None) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
-        self.others = others
-
-
-def execute(entries: dict[str, Experiment], seeds: Sequence[int], folder: Path, options: CompareOptions) -> Comparison:
+def execute(entries: Sequence[Entry], folder: Path, options: CompareArgs) -> Comparison:
     """Run everything that is missing, showing progress."""
     from kfl.cli.display import ManyDisplay
-    from kfl.comparison import Comparison, RunsFailedError, compare
+    from kfl.comparison import Shard, compare
 
-    setting = options.setting
-    with ManyDisplay("comparing", quiet=setting.quiet) as display:
-        try:
-            return compare(
-                entries,
-                seeds,
-                folder,
-                reference=options.reference,
-                workers=worker_count(setting.workers, setting.device),
-                on_progress=display.on_progress,
-                keep_models=setting.keep_models,
-                data_dir=setting.data_dir,
-                device=setting.device,
-                precision=setting.precision,
-                ray=setting.ray,
-            )
-        except RunsFailedError as problem:
-            finished = any(history is not None for history in problem.histories)
-            raise RunsFailed(problem, Comparison.load(folder) if finished else None) from problem
+    search = None
+    if options.searches:
+        seeds = whole_numbers(options.search_seeds, "search_seeds")
+        search = Search(seeds, numbers(options.rates, "learning_rates"), options.allow_report_seeds)
+    with ManyDisplay("searching" if options.search_only else "comparing", quiet=options.quiet) as display:
+        return compare(
+            entries,
+            () if options.search_only else whole_numbers(options.seeds, "seeds"),
+            folder,
+            reference=options.reference,
+            twins=options.twins,
+            search=search,
+            on_progress=display.on_progress,
+            workers=worker_count(options.workers, options.device),
+            shard=Shard.parse(options.shard),
+            keep_runs=options.keep_runs,
+            keep_models=options.keep_models,
+            data_dir=options.data_dir,
+            device=options.device,
+            precision=options.precision,
+            ray=options.ray,
+        )
 
 
-def show_again(options: CompareOptions, arguments: Sequence[str]) -> int:
+def _others(failed: KflError, folder: Path) -> tuple[Comparison, KflError]:
+    """What is there although some runs failed, and the failure; where nothing is, the failure is raised."""
+    from kfl.comparison import Comparison, RunsFailedError
+
+    if not isinstance(failed, RunsFailedError):
+        raise failed
+    try:
+        return Comparison.load(folder), failed
+    except KflError:
+        raise failed from None
+
+
+def _nothing(found: Comparison, entries: Sequence[Entry], folder: Path) -> KflError | None:
+    """Why there is no result: every run diverged; None where a search found something for every entry."""
+    from kfl.comparison import ResultStore
+
+    if found.outcomes and len(found.best) >= len({entry.label for entry in entries}):
+        return None
+    diverged = list(ResultStore.open(folder).diverged.values())
+    return DivergedError(f"{len(diverged)} runs have no result. {diverged[-1]['problem']}") if diverged else None
+
+
+def show_again(options: CompareArgs, arguments: Sequence[str]) -> int:
     """The table and the plot of finished results, of all rows and seeds or of those asked for."""
     from kfl.comparison import Comparison
 
@@ -254,10 +271,10 @@ def show_again(options: CompareOptions, arguments: Sequence[str]) -> int:
     found = Comparison.load(source)
     labels = found.labels
     for field, asked in (("algorithm", options.algorithms), ("scheduler", options.schedulers)):
-        if peek(arguments, f"{field}s") is not None:
+        if asked is not None:
             labels = [
                 label
-                for word in listed(asked or "", f"{field}s", labels)
+                for word in listed(asked, f"{field}s", labels)
                 for label in found.matching(word, field)
                 if label in labels
             ]
@@ -266,27 +283,133 @@ def show_again(options: CompareOptions, arguments: Sequence[str]) -> int:
         seeds &= set(whole_numbers(options.seeds, "seeds"))
         if not seeds:
             raise ConfigError("seeds", options.seeds, f"seeds that are in {source}")
-    found = found.select(labels, seeds, options.reference)
-    folder = options.setting.out or (source if source.is_dir() else source.parent)
-    show(found, options.x, folder, command_line("compare", arguments))
+    folder, command = options.out or (source if source.is_dir() else source.parent), command_line(arguments)
+    if found.outcomes:
+        show_search(found, folder, command)
+    if found.records:
+        show(found.select(labels, seeds, options.reference), options.x, folder, command)
     return 0
 
 
-def show(found: Comparison, x: Axis, folder: Path, command: str) -> None:
-    """Print the table, and write it and the plot into the folder."""
-    from kfl.cli.display import markdown, print_table
-    from kfl.plots import plot_curves
+def show_search(found: Comparison, folder: Path, command: str) -> None:
+    """Print the best trials, and write them for --settings, and every trial as a line."""
+    from kfl.cli.display import print_table
 
-    cells, notes = found.columns(), found.sentences()
-    print_table(cells, found.title, notes)
+    if not found.best:
+        return
+    table = found.search_table()
+    print_table(table.cells, table.title, table.notes)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "table.md", markdown(cells, found.title, notes, command).encode())
+    seeds = ",".join(map(str, found.search_seeds))
+    head = f"# The best of the same search for every entry, by mean accuracy over seeds {seeds}:\n# {command}\n\n"
+    files = []
+    for condition, tables in found.settings.items():
+        files.append(folder / ("tuned.toml" if not condition else f"tuned-{condition}.toml"))
+        write_atomic(files[-1], (head + dump_toml(tables)).encode())
+    lines = [
+        {
+            "algorithm": label,
+            **({"condition": condition} if condition else {}),
+            "searched": dict(outcome.trial.changed),
+            "seeds": list(found.search_seeds),
+            "accuracy": list(outcome.reached),
+            "mean": outcome.accuracy.mean,
+        }
+        for (condition, label), some in found.outcomes.items()
+        for outcome in some
+    ]
+    write_atomic(folder / "trials.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    tell(f"Every trial is in {folder / 'trials.jsonl'}. Use the settings: kfl compare --settings {files[0]}")
+
+
+def show(found: Comparison, x: Axis, folder: Path, command: str) -> None:
+    """Print the tables, and write them and the plot into the folder."""
+    from kfl.cli.display import print_table
+
+    tables = found.tables()
+    if not tables:
+        tell("Nothing is finished yet that could be compared with a twin.")
+        return
+    for table in tables:
+        print_table(table.cells, table.title, table.notes)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / "table.md", found.markdown(command).encode())
     files = [folder / f"accuracy-by-{x}.{kind}" for kind in ("png", "svg")]
     try:
-        plot_curves(found.records, x, files, found.title)
+        for file in files:
+            found.plot(file, x)
     except MissingExtraError as problem:
         tell(problem, file=sys.stderr)
         files = []
     wall_s = sum(line["wall_s"] for line in found.records)
     tell(" ".join([f"The runs took {wall_s:.0f} s together.", *[f"The plot is {files[0]}"] * bool(files)]))
     tell(f"Other axes: kfl compare --from {shlex.quote(str(folder))} --x joules (or seconds, bits)")
+
+
+def command_line(arguments: Sequence[str], folder: Path | None = None) -> str:
+    """The command that was given; with the folder it made up, where it did."""
+    made_up = [] if folder is None or peek(arguments, "out") is not None else ["--out", str(folder)]
+    return shlex.join(["kfl", "compare", *arguments, *made_up])
+
+
+def interrupted(command: str) -> int:
+    """Say how to continue after Ctrl-C; the exit status."""
+    tell("", f"kfl: interrupted; finished runs are kept. To continue: {command}", file=sys.stderr)
+    return 130
+
+
+def kept_folder(base: Experiment, options: CompareArgs, fields: Mapping[str, Any]) -> Path:
+    """The folder under runs/ of what is asked: the same question has the same folder, so that nothing runs twice.
+
+    More seeds, algorithms or schedulers are the same question; the seed of the experiment does not count.
+    """
+    how = [options.device, options.precision, __version__, json.dumps(sorted(fields.items()), default=str)]
+    how += [name for name in ("algorithms", "schedulers", "twins") if getattr(options, name)]
+    how += sorted(f"vary {text.partition('=')[0]}" for text in options.vary)
+    how += ["entry"] * bool(options.entry or options.entries) + ["search"] * options.searches
+    question = "\n".join([replace(base, seed=0).identity(), *how])
+    digest = blake2b(question.encode(), digest_size=4).hexdigest()
+    return Path("runs") / f"compare-{short_name(base.dataset)}-{digest}"
+
+
+# Commands of earlier versions, which are now this one.
+
+TUNE = {"--seeds": "--search-seeds", "--learning-rates": "--rates"}
+SHARING = {"--methods": "--algorithms", "--learning-rates": "--rates"}
+
+
+def tune(arguments: Sequence[str]) -> int:
+    """`kfl tune`, which is a comparison that stops after its search."""
+    return _rewritten("tune", ["--search-only", *_renamed(arguments, TUNE)])
+
+
+def sharing(arguments: Sequence[str]) -> int:
+    """`kfl sharing`, which is a comparison with twins; where nothing is said about data, on scarce digits."""
+    from kfl.comparison.presets import SCARCE
+
+    if "--published" in arguments:
+        raise KflError("The published study is python -m reproduction twins, in a clone of the repository.")
+    words = ["--twins", *_renamed(arguments, SHARING)]
+    if peek(words, "dataset") is None and peek(words, "config") is None and peek(words, "from") is None:
+        for name, value in SCARCE.items():
+            option = f"--{name.replace('_', '-')}"
+            if not any(word.partition("=")[0] in (option, f"--{name}") for word in words):
+                values = value if isinstance(value, tuple) else () if value is True else (value,)
+                words += [option, *map(str, values)]
+    return _rewritten("sharing", words)
+
+
+def _renamed(arguments: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """The words with other names for some options.
+
+    >>> _renamed(["--methods=kfl,local", "--seeds", "0"], SHARING)
+    ['--algorithms=kfl,local', '--seeds', '0']
+    """
+    split = [word.partition("=") for word in arguments]
+    return ["".join((names.get(name, name), equals, value)) for name, equals, value in split]
+
+
+def _rewritten(name: str, words: Sequence[str]) -> int:
+    if not {"-h", "--help"} & set(words):
+        tell(f"kfl {name} is now: {shlex.join(['kfl', 'compare', *words])}", file=sys.stderr)
+    return main(words)

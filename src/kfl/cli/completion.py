@@ -17,7 +17,6 @@ import tyro
 
 import kfl.cli.main as command_line
 from kfl._version import __version__
-from kfl.cli.demo import SENSORS_NAME
 from kfl.cli.options import (
     ALGORITHM_NAMES,
     MODELS,
@@ -29,12 +28,13 @@ from kfl.cli.options import (
     list_options,
     parse,
 )
+from kfl.comparison.presets import SENSORS_NAME
+from kfl.comparison.twins import METHODS
 from kfl.core.errors import KflError
 from kfl.core.terminal import tell_exactly
 from kfl.data import DATASETS
 from kfl.models import WIDTHS
 from kfl.report.trackers import TRACKERS
-from kfl.sharing import LABELS
 
 DESCRIPTION = """Print a completion script for your shell. Once:
 
@@ -63,9 +63,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 LISTS: dict[str, Sequence[str]] = {
-    "--algorithms": ALGORITHM_NAMES,
+    "--algorithms": tuple(dict.fromkeys((*ALGORITHM_NAMES, *METHODS))),
     "--schedulers": SCHEDULER_NAMES,
-    "--methods": tuple(LABELS),
     "--model": ("auto", *WIDTHS),
     "--track": tuple(TRACKERS),
 }

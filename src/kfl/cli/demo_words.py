@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from kfl.cli.plain_text import PlotLine
-from kfl.comparison.entries import Row
 from kfl.comparison.records import Record
+from kfl.comparison.rows import Row
 from kfl.comparison.statistics import Difference, Spread, paired_difference
 from kfl.core.text import DASH, bit_count, in_short, quantity
 from kfl.experiment import Experiment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kfl import progress
-from kfl.core.names import fenced, for_markdown, for_terminal, markdown_table
+from kfl.core.names import for_terminal
 from kfl.core.terminal import plain_console, tell_exactly
 from kfl.core.text import bit_count, duration, fine_percent, percent, quantity, several
 from kfl.scheduling import by_part, describe, dominant
@@ -30,7 +30,7 @@ RunDisplay = progress.RunDisplay
 ManyDisplay = progress.ManyDisplay
 
 
-def print_summary(experiment: Experiment, history: History, alone: History | None, folder: Path) -> None:
+def print_summary(experiment: Experiment, history: History, folder: Path) -> None:
     """The result in a table and a few sentences."""
     shown = plain_console()
     summary, name = history.summary, experiment.algorithm.name
@@ -38,43 +38,46 @@ def print_summary(experiment: Experiment, history: History, alone: History | Non
     table = Table(title=for_terminal(title))
     table.add_column("")
     table.add_column(name, justify="right", style="bold")
-    columns = [summary]
-    if alone is not None:
-        table.add_column("local-only", justify="right")
-        columns.append(alone.summary)
     tested = sum(device["accuracy"] is not None for device in history.devices)
     whose = f"{tested:,} tested devices" if experiment.tested_devices is not None else "all devices"
-    table.add_row(f"accuracy, {whose}", *(percent(c["accuracy"]) for c in columns))
-    table.add_row("worst tenth of devices", *(percent(h.worst_tenth) for h in (history, alone) if h is not None))
-    table.add_row("uploaded", *(bit_count(c["bits_up"]) for c in columns))
+    table.add_row(f"accuracy, {whose}", percent(summary["accuracy"]))
+    table.add_row("worst tenth of devices", percent(history.worst_tenth))
+    table.add_row("uploaded", bit_count(summary["bits_up"]))
     if experiment.cell_config is not None:
-        table.add_row("energy, all devices", *(quantity(c["energy_j"], "J") for c in columns))
-        for row, energies in _of_energy(columns).items():
-            table.add_row(f"   of it {row}", *(quantity(energy_j, "J") for energy_j in energies))
-        table.add_row("time in the cell", *(quantity(c["time_s"], "s") for c in columns))
+        table.add_row("energy, all devices", quantity(summary["energy_j"], "J"))
+        for row, energy_j in _of_energy(summary).items():
+            table.add_row(f"   of it {row}", quantity(energy_j, "J"))
+        table.add_row("time in the cell", quantity(summary["time_s"], "s"))
     shown.print()
     shown.print(table)
-    for sentence in sentences(experiment, history, alone):
+    for sentence in sentences(experiment, history):
         shown.print(for_terminal(sentence), soft_wrap=True)
-    took = summary["wall_s"] + (0 if alone is None else alone.summary["wall_s"])
-    for line in (
-        f"This took {took:.1f} s. Everything is in {folder}",
-        f"Look at it: kfl report {shlex.quote(str(folder))} --open",
-        f"Repeat it: kfl run --config {folder / 'config.toml'}",
-    ):
+    where, config = shlex.quote(str(folder)), shlex.quote(str(folder / "config.toml"))
+    lines = [
+        f"This took {summary['wall_s']:.1f} s. Everything is in {folder}",
+        f"Look at it: kfl report {where} --open",
+        f"Repeat it: kfl run --config {config}",
+    ]
+    if experiment.algorithm.sends():
+        lines.append(f"Does uploading help? kfl compare --twins --config {config} --algorithms {_word_of(experiment)}")
+    for line in lines:
         shown.print(for_terminal(line), soft_wrap=True)
 
 
-def _of_energy(summaries: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """What is said of the energy in runs side by side: transmitting; of whole devices every part that took any."""
-    if not any("energy_by_part_j" in summary for summary in summaries):
-        return {"transmitting": [summary["upload_energy_j"] for summary in summaries]}
-    parts = [summary.get("energy_by_part_j", {}) for summary in summaries]
-    rows = {name: [part.get(name, 0.0) for part in parts] for name in ENERGY_PARTS}
-    return {name: energies for name, energies in rows.items() if any(energies)}
+def _word_of(experiment: Experiment) -> str:
+    """The word that selects the algorithm."""
+    return str(experiment.to_table()["algorithm"]["name"])
 
 
-def sentences(experiment: Experiment, history: History, alone: History | None) -> list[str]:
+def _of_energy(summary: Mapping[str, Any]) -> dict[str, float]:
+    """What is said of the energy: transmitting; of whole devices every part that took any."""
+    if "energy_by_part_j" not in summary:
+        return {"transmitting": summary["upload_energy_j"]}
+    parts = summary["energy_by_part_j"]
+    return {name: parts[name] for name in ENERGY_PARTS if parts.get(name)}
+
+
+def sentences(experiment: Experiment, history: History) -> list[str]:
     """What the numbers mean."""
     summary, name = history.summary, experiment.algorithm.name
     notes = []
@@ -84,10 +87,6 @@ def sentences(experiment: Experiment, history: History, alone: History | None) -
     never = sum(device["rounds"] == 0 for device in history.devices)
     if 2 * never > len(history.devices):
         notes.append(f"{never:,} of {len(history.devices):,} devices never took part; their models are as they began.")
-    if alone is not None:
-        points = 100 * (summary["accuracy"] - alone.summary["accuracy"])
-        where = f"{abs(points):.2f} points {'above' if points > 0 else 'below'}" if points else "level with"
-        notes.append(f"{name} ends {where} training alone (this is one seed only).")
     if experiment.tested_devices is not None and experiment.algorithm.predicts_alone:
         tested = [device for device in history.devices if device["accuracy"] is not None]
         took = sum(device["rounds"] > 0 for device in tested)
@@ -213,10 +212,3 @@ def _folded(header: str) -> str:
         return header
     middle = min(spaces, key=lambda at: abs(at - len(header) / 2))
     return f"{header[:middle]}\n{header[middle + 1 :]}"
-
-
-def markdown(cells: dict[str, list[str]], title: str, notes: Sequence[str], command: str) -> str:
-    """The same as a page."""
-    lines = [f"# {for_markdown(title)}", "", *markdown_table(cells)]
-    lines += ["", *(f"{for_markdown(sentence)}\n" for sentence in notes), *fenced(command)]
-    return "\n".join(lines) + "\n"

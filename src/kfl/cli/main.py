@@ -18,12 +18,10 @@ from kfl.core.terminal import tell, tell_exactly
 COMMANDS = {
     "demo": ("kfl.cli.demo:main", "A first run: five ways to learn in a cell short of energy and band, side by side."),
     "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
-    "compare": ("kfl.cli.compare:main", "Compare algorithms, schedulers and settings over seeds: one table, one plot."),
-    "sharing": (
-        "kfl.cli.sharing:main",
-        "Does it share? Methods beside twins that upload nothing: points against bits.",
+    "compare": (
+        "kfl.cli.compare:main",
+        "Compare anything over seeds: one table, one plot; with twins, with a search.",
     ),
-    "tune": ("kfl.cli.tune:main", "Give every algorithm the same small search on development seeds."),
     "export": ("kfl.cli.export:main", "Write the trained models of chosen devices as safetensors."),
     "schedule": (
         "kfl.cli.schedule:main",
@@ -54,9 +52,9 @@ MEANT = {
     "results": "report",
     "html": "report",
     "dashboard": "report",
-    "search": "tune",
-    "sweep": "tune",
-    "hpo": "tune",
+    "search": "compare",
+    "sweep": "compare",
+    "hpo": "compare",
     "benchmark": "compare",
     "save": "export",
     "check": "doctor",
@@ -78,6 +76,8 @@ SUCCESSORS = {
 """What commands of earlier versions answer."""
 REWRITTEN = {
     "playground": "kfl.cli.schedule:playground",
+    "sharing": "kfl.cli.compare:sharing",
+    "tune": "kfl.cli.compare:tune",
     "watch": "kfl.cli.report:watch",
 }
 """Commands of earlier versions that are served by another one, which says so on the error stream."""

@@ -6,11 +6,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from kfl.algorithms import Local
 from kfl.cli.interrupt import GentleStop
 from kfl.cli.options import (
     AlgorithmName,
@@ -33,13 +32,12 @@ from kfl.cli.options import (
     with_devices_of_data,
     with_radio_fields,
 )
-from kfl.core.errors import ConfigError, StoppedError
 from kfl.core.terminal import tell
-from kfl.experiment import Experiment, common_settings
+from kfl.experiment import Experiment
 from kfl.report.trackers import Tracking, tracker_names
-from kfl.runfolder import JOB, LOCAL_ONLY, read_note, write_note
 
 if TYPE_CHECKING:
+    from kfl.runner import RunOptions
     from kfl.simulation import RoundLog
     from kfl.simulation.world import World
 
@@ -54,7 +52,7 @@ TRACK = tyro.conf.arg(metavar="NAME[,NAME]", help_behavior_hint="")
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunArgs:
     """What `kfl run` takes."""
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
@@ -75,7 +73,7 @@ class RunOptions:
     deterministic: bool = False
     """Use only deterministic algorithms on a GPU; slower. A CPU is always deterministic."""
     no_baseline: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Skip the local-only run, which shows what sharing adds."""
+    """No effect: training alone is no longer run beside; kfl compare --twins does that."""
     no_models: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Do not keep the devices' models in the run folder; kfl export needs them."""
     track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, TRACK] = ()
@@ -87,74 +85,39 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, run, print."""
     start = starting_point(arguments)
     shown = with_radio_fields(start, arguments)
-    default = RunOptions(shown, algorithm_name=start.algorithm.name, **names_of(start, shown))
-    options = parse(RunOptions, arguments, "kfl run", DESCRIPTION, default)
+    default = RunArgs(shown, algorithm_name=start.algorithm.name, **names_of(start, shown))
+    options = parse(RunArgs, arguments, "kfl run", DESCRIPTION, default)
     experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)
     experiment = with_devices_of_data(experiment, options.data_dir)
     experiment.validate()
     folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
-    job = Job(
-        options.data_dir,
-        options.device,
-        options.precision,
+    from kfl.runner import RunOptions  # PyTorch, which help texts do not need
+
+    how = RunOptions(
+        data_dir=options.data_dir,
+        device=options.device,
+        precision=options.precision,
         deterministic=options.deterministic,
-        baseline=not options.no_baseline,
-        models=not options.no_models,
+        keep_models=not options.no_models,
         track=tracker_names(options.track),
     )
-    return execute(experiment, folder, job, quiet=options.quiet)
+    return execute(experiment, folder, how, quiet=options.quiet)
 
 
-@dataclass(frozen=True)
-class Job:
-    """How a run is carried out: what is not part of the experiment but must be the same when it is resumed."""
-
-    data_dir: Path | None
-    device: str
-    precision: str = "float32"
-    deterministic: bool = False
-    baseline: bool = True
-    models: bool = True
-    track: tuple[str, ...] = ()
-
-    def save(self, folder: Path) -> None:
-        """Leave a note in the run folder for `kfl resume`."""
-        write_note(
-            folder, JOB, {name: getattr(self, name) for name in ("baseline", "models", "deterministic", "track")}
-        )
-
-    @staticmethod
-    def load(folder: Path, data_dir: Path | None, device: str) -> Job:
-        """Read the note; a run that was not started by `kfl run` has none, and gets no baseline."""
-        try:
-            note = read_note(folder, JOB)
-            baseline, models, deterministic = (bool(note[name]) for name in ("baseline", "models", "deterministic"))
-            track = tracker_names(str(name) for name in note.get("track", ()))
-            return Job(data_dir, device, deterministic=deterministic, baseline=baseline, models=models, track=track)
-        except (OSError, ValueError, KeyError, TypeError, ConfigError):
-            return Job(data_dir, device, baseline=False)
-
-
-def execute(experiment: Experiment, folder: Path, job: Job, *, quiet: bool = False) -> int:
-    """Run the experiment and, unless it is one already, its local-only twin; then print the summary."""
+def execute(experiment: Experiment, folder: Path, how: RunOptions, *, quiet: bool = False) -> int:
+    """Run the experiment, then print the summary."""
     from kfl.cli.display import RunDisplay, print_summary
-    from kfl.runner import run
+    from kfl.runner import run_with
 
-    how: dict[str, Any] = {
-        "data_dir": job.data_dir,
-        "device": job.device,
-        "precision": job.precision,
-        "deterministic": job.deterministic,
-    }
-    twin, begun = None, False
-    tracking = Tracking(job.track, folder, tell=lambda sentence: tell(sentence, file=sys.stderr, flush=True))
+    begun = False
+    tracking = Tracking(how.track, folder, tell=lambda sentence: tell(sentence, file=sys.stderr, flush=True))
     label = experiment.algorithm.name
     with GentleStop() as stop, RunDisplay(experiment.rounds, label, quiet=quiet) as display, tracking:
 
         def on_start(world: World) -> None:
             nonlocal begun
             begun = True
-            job.save(folder)
+            how.save(folder)
             display.on_start(world)
             tracking.on_start(world)
 
@@ -162,38 +125,17 @@ def execute(experiment: Experiment, folder: Path, job: Job, *, quiet: bool = Fal
             display.on_round(log)
             tracking.on_round(log)
 
-        history = run(
-            experiment,
-            folder,
-            keep_models=job.models,
-            on_start=on_start,
-            on_round=on_round,
-            should_stop=stop,
-            **how,
-        )
+        watched = replace(how, on_start=on_start, on_round=on_round, should_stop=stop)
+        history = run_with(experiment, folder, watched)
         tracking.finish(experiment, history)
-    if job.baseline and not isinstance(experiment.algorithm, Local):
-        alone = replace(experiment, algorithm=common_settings(experiment.algorithm, Local))
-        with GentleStop() as stop, RunDisplay(experiment.rounds, "local-only", sentences=False, quiet=quiet) as display:
-            try:
-                twin = run(
-                    alone,
-                    folder / LOCAL_ONLY,
-                    keep_models=False,
-                    on_round=display.on_round,
-                    should_stop=stop,
-                    **how,
-                )
-            except StoppedError as stopped:
-                raise StoppedError(folder, stopped.rounds) from None
     if not begun:
         tell(f"{folder} is finished already: nothing was run again. Its summary:")
-    print_summary(experiment, history, twin, folder)
+    print_summary(experiment, history, folder)
     return 0
 
 
 @dataclass(frozen=True)
-class ResumeOptions:
+class ResumeArgs:
     """What `kfl resume` takes."""
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_FOLDER")]
@@ -214,12 +156,12 @@ been interrupted. For a finished run, only the summary is shown."""
 
 def resume(arguments: Sequence[str]) -> int:
     """Parse, continue, print."""
+    options = parse(ResumeArgs, arguments, "kfl resume", RESUME)
     from kfl.runfolder import load_experiment
+    from kfl.runner import RunOptions
 
-    options = parse(ResumeOptions, arguments, "kfl resume", RESUME)
     experiment = load_experiment(options.folder)
-    job = Job.load(options.folder, options.data_dir, options.device)
+    how = replace(RunOptions.load(options.folder), data_dir=options.data_dir, device=options.device)
     if options.track:
-        wanted = () if options.track == ("none",) else tracker_names(options.track)
-        job = replace(job, track=wanted)
-    return execute(experiment, options.folder, job, quiet=options.quiet)
+        how = replace(how, track=() if options.track == ("none",) else tracker_names(options.track))
+    return execute(experiment, options.folder, how, quiet=options.quiet)

@@ -1,4 +1,8 @@
-"""Compare anything: labelled experiments over seeds, none run twice; one table and one plot."""
+"""Compare anything: labelled experiments over seeds, none run twice; one table and one plot.
+
+`compare` runs entries, after the same search for each and beside twins where asked, and returns a `Comparison`.
+`ResultStore` holds one line per finished run, found by the digest of its experiment.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,34 @@ from typing import TYPE_CHECKING, Any
 from kfl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from kfl.comparison._compare import Comparison, compare
-    from kfl.comparison.entries import Row
-    from kfl.comparison.many import RunsFailedError, run_many
-    from kfl.comparison.statistics import Difference, Spread
+    from kfl.comparison.entries import Entry, vary
+    from kfl.comparison.execution import Execution, RunsFailedError, run_many
+    from kfl.comparison.question import compare, read
+    from kfl.comparison.result import Comparison
+    from kfl.comparison.rows import Row
+    from kfl.comparison.search import Search
+    from kfl.comparison.statistics import Difference, Spread, holm, paired_difference
+    from kfl.comparison.store import ResultStore, Shard
+    from kfl.comparison.tables import Table
 
 _LAZY = {
-    "Comparison": "kfl.comparison._compare",
+    "Comparison": "kfl.comparison.result",
     "Difference": "kfl.comparison.statistics",
-    "Row": "kfl.comparison.entries",
-    "RunsFailedError": "kfl.comparison.many",
+    "Entry": "kfl.comparison.entries",
+    "Execution": "kfl.comparison.execution",
+    "ResultStore": "kfl.comparison.store",
+    "Row": "kfl.comparison.rows",
+    "RunsFailedError": "kfl.comparison.execution",
+    "Search": "kfl.comparison.search",
+    "Shard": "kfl.comparison.store",
     "Spread": "kfl.comparison.statistics",
-    "compare": "kfl.comparison._compare",
-    "run_many": "kfl.comparison.many",
+    "Table": "kfl.comparison.tables",
+    "compare": "kfl.comparison.question",
+    "holm": "kfl.comparison.statistics",
+    "paired_difference": "kfl.comparison.statistics",
+    "read": "kfl.comparison.question",
+    "run_many": "kfl.comparison.execution",
+    "vary": "kfl.comparison.entries",
 }
 
 
@@ -27,4 +46,22 @@ def __getattr__(name: str) -> Any:
     return lazy_exports(__name__, _LAZY, name)
 
 
-__all__ = ["Comparison", "Difference", "Row", "RunsFailedError", "Spread", "compare", "run_many"]
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Entry",
+    "Execution",
+    "ResultStore",
+    "Row",
+    "RunsFailedError",
+    "Search",
+    "Shard",
+    "Spread",
+    "Table",
+    "compare",
+    "holm",
+    "paired_difference",
+    "read",
+    "run_many",
+    "vary",
+]

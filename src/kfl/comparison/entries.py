@@ -1,144 +1,297 @@
-"""A comparison: labelled experiments × seeds, and one row of results per label.
+"""What is compared: labelled experiments, and how they are made from one by tables of fields.
 
-An entry of a comparison is a label and an experiment. Entries may differ in anything: the algorithm, the scheduler, one
-of their fields, the radio. Runs of one seed share what their experiments have in common, so differences are paired.
+An entry is a label and an experiment. Entries may differ in anything: the algorithm, the scheduler, one of their
+fields, the radio. Runs of one seed share what their experiments have in common, so differences are paired.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from kfl.algorithms import ALGORITHMS, Algorithm
-from kfl.comparison.records import Record, label_of
-from kfl.comparison.statistics import Difference, Spread, paired_difference, spread
-from kfl.core.config import from_table, read_config
+from kfl.comparison.twins import METHODS, is_twin
+from kfl.core.config import Table, from_table, read_config, to_table
 from kfl.core.errors import ConfigError, ModelError
 from kfl.experiment import Experiment, class_of, common_settings
 from kfl.models import PAPER_WIDTHS, names_widths, read_model
-from kfl.scheduling import Status
-
-Entries = Mapping[str, Experiment]
-"""What is compared: experiments by label; their own seeds do not count."""
+from kfl.scheduling import Scheduler
+from kfl.wireless import CellConfig
 
 SHARING_NOTHING = tuple(name for name, cls in ALGORITHMS.items() if not cls.sends())
 """Algorithms that upload nothing: the baselines that sharing has to beat."""
 STANDARD = ("kfl", *SHARING_NOTHING)
 """The algorithms of a comparison by default."""
-
-_COSTS = (
-    "bits_up",
-    "energy_j",
-    "time_s",
-    "devices_per_round",
-    "rounds_with_nobody",
-    "devices_over_budget",
-    "devices_never_chosen",
-)
+KINDS: dict[str, type[Any]] = {"algorithm": Algorithm, "scheduler": Scheduler}
+"""Fields of an experiment whose value has fields of its own, which depend on the name of it."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """Results of one entry over seeds."""
+class Entry:
+    """One row of a comparison."""
 
     label: str
-    accuracy: Spread
-    worst_tenth: Spread
-    """Mean accuracy of the worst tenth of the devices."""
-    difference: Difference | None
-    """Accuracy minus the reference's, paired by seed; None for the reference itself."""
-    bits_up: float
-    energy_j: float
-    time_s: float
-    devices_per_round: float
-    rounds_with_nobody: float
-    devices_over_budget: float
-    devices_never_chosen: float
-    why_nobody: Status | None
-    """Why nobody took part, in rounds in which nobody did; None where there are none."""
+    experiment: Experiment
+    """Its seed does not count."""
+    condition: str = ""
+    """Rows of one condition are compared with each other."""
+    search_in: str = ""
+    """The condition whose search it uses; its own where this is empty."""
+    reported: bool = True
+    """False for one that is only searched, for others that use its search."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an entry."""
+
+    label: str
+    condition: str
+    experiment: Experiment
+    trial: str = ""
+    """Of a search, what this run tries."""
 
     @property
-    def feasible(self) -> bool:
-        """Whether any device took part in any round."""
-        return self.devices_per_round > 0
+    def name(self) -> str:
+        """What progress calls it.
+
+        >>> Run("kfl", "", Experiment(seed=3)).name
+        'kfl, seed 3'
+        """
+        words = [self.condition, self.label, self.trial, f"seed {self.experiment.seed}"]
+        return ", ".join(word for word in words if word)
 
 
-def line_up(base: Experiment, algorithms: Mapping[str, Algorithm], seeds: Sequence[int]) -> list[Experiment]:
-    """One experiment for each algorithm and seed; all else is that of `base`.
-
-    >>> from kfl.algorithms import Kfl, Local
-    >>> runs = line_up(Experiment(), {"kfl": Kfl(), "local": Local()}, [0, 1])
-    >>> [(run.algorithm.name, run.seed) for run in runs]
-    [('kfl', 0), ('kfl', 1), ('local', 0), ('local', 1)]
-    """
-    entries = {label: replace(base, algorithm=algorithm) for label, algorithm in algorithms.items()}
-    refuse_mixed_models(entries)
-    return [run for _, run in with_seeds(entries, seeds)]
+Entries = Mapping[str, Experiment] | Iterable[Entry]
+"""What `compare` takes: experiments by label, or entries."""
 
 
-def with_seeds(entries: Entries, seeds: Sequence[int]) -> list[tuple[str, Experiment]]:
-    """Every entry with every seed, each with its label."""
-    return [(label, replace(entry, seed=seed)) for label, entry in entries.items() for seed in seeds]
-
-
-def configured(
-    names: Sequence[str],
-    start: Algorithm,
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
-    common: Mapping[str, Any] | None = None,
-) -> dict[str, Algorithm]:
-    """Algorithms by the words that select them, with their hyper-parameters, the later overriding the earlier:
-
-    what all algorithms have, from `start`; all of `start` for the algorithm it is; the algorithm's table in
-    `settings`; the fields in `common`, which apply to every algorithm. A word is the name of an algorithm, or
-    package.module:Class for one of your own.
-    """
-    found: dict[str, Algorithm] = {}
+def as_entries(given: Entries) -> list[Entry]:
+    """Entries from a mapping or a list; ConfigError for what cannot be compared."""
+    there: object = given
+    if not isinstance(there, Iterable) or not given:
+        raise ConfigError("entries", given, 'experiments by label, such as {"kfl": Experiment()}')
+    items: list[tuple[object, object]] = list(given.items()) if isinstance(given, Mapping) else list(enumerate(given))
+    found = []
+    for key, value in items:
+        entry = value
+        if isinstance(value, Experiment) and isinstance(given, Mapping):
+            entry = Entry(key, value) if isinstance(key, str) else key
+        if not isinstance(entry, Entry):
+            raise ConfigError(f"entries[{key!r}]", value, "an Experiment")
+        if not entry.label.strip():
+            raise ConfigError("entries", entry.label, "labelled by a text that is not empty")
+        found.append(entry)
+    names = [(entry.condition, entry.label) for entry in found]
     for name in names:
-        cls: type[Algorithm] = class_of(Algorithm, name, "algorithms")
-        first = start if type(start) is cls else common_settings(start, cls)
-        tuned = from_table(cls, (settings or {}).get(name, {}), f"{name}.", first)
-        found[name] = replace(tuned, **(common or {}))
-        found[name].validate()
+        if names.count(name) > 1:
+            raise ConfigError("entries", name[1], "a label of its own; another entry has it")
     return found
 
 
-def read_settings(path: Path) -> dict[str, dict[str, Any]]:
-    """Hyper-parameters from a TOML file with one table per algorithm, as `kfl tune` writes it.
+def with_seeds(entries: Iterable[Entry], seeds: Sequence[int]) -> list[Run]:
+    """Every entry with every seed."""
+    return [
+        Run(entry.label, entry.condition, replace(entry.experiment, seed=seed)) for entry in entries for seed in seeds
+    ]
+
+
+def vary(base: Experiment, fields_of: Mapping[str, Sequence[Any]]) -> dict[str, Experiment]:
+    """Return every combination of some values of some fields, labelled by what differs.
+
+    Args:
+        base: what all have in common.
+        fields_of: values by the name of the field, with dots as on the command line, such as `scheduler.v`.
+
+    Returns:
+        Experiments by label, for `compare`. A field that only some of the algorithms or schedulers have is varied for
+        those alone.
+
+    >>> base = Experiment(scheduler="lyapunov")
+    >>> list(vary(base, {"algorithm": ["kfl", "local"], "scheduler.v": [0.01, 0.1]}))
+    ['kfl v=0.01', 'kfl v=0.1', 'local v=0.01', 'local v=0.1']
+    >>> list(vary(base, {"algorithm": ["kfl", "local"], "algorithm.knowledge_weight": [0.1, 1]}))
+    ['kfl knowledge_weight=0.1', 'kfl knowledge_weight=1', 'local']
+    """
+    tables = combinations(fields_of, base)
+    return {label: with_fields(base, table) for label, table in tables.items()}
+
+
+def combinations(values: Mapping[str, Sequence[Any]], base: Experiment) -> dict[str, Table]:
+    """Tables of fields by label, one for every combination."""
+    last = [name.rpartition(".")[2] for name in values]
+    short = {name: name if last.count(end) > 1 else end for name, end in zip(values, last, strict=True)}
+    picks = [dict(zip(values, some, strict=True)) for some in product(*values.values())]
+    found: dict[str, Table] = {}
+    for pick in picks:
+        fitting = {name: value for name, value in pick.items() if _is_for(name, pick, picks, base)}
+        several = [name for name in fitting if len(values[name]) > 1]
+        words = [str(fitting[name]) if name in KINDS else f"{short[name]}={fitting[name]}" for name in several]
+        found.setdefault(" ".join(words) or str(next(iter(pick.values()), "")), fitting)
+    return found
+
+
+def _is_for(name: str, table: Table, others: Iterable[Table], base: Experiment) -> bool:
+    """Whether a field is one that the algorithm or scheduler of a table has, or none of the others has it either."""
+    return has_field(name, table, base) or not any(has_field(name, other, base) for other in others)
+
+
+def has_field(name: str, table: Mapping[str, Any], base: Experiment) -> bool:
+    """Whether a field such as algorithm.momentum is one of the algorithm that a table of fields names.
+
+    >>> has_field("algorithm.knowledge_weight", {"algorithm": "local"}, Experiment())
+    False
+    """
+    part, _, rest = name.partition(".")
+    if part not in KINDS or not rest:
+        return True
+    word = table.get(part)
+    cls = type(getattr(base, part)) if word is None else _class_named(part, word)
+    return rest.partition(".")[0].replace("-", "_") in {field.name for field in fields(cls)}
+
+
+def _class_named(part: str, word: Any) -> type[Any]:
+    if part == "algorithm" and word in METHODS:
+        return type(METHODS[word])
+    found: type[Any] = class_of(KINDS[part], word, f"{part}s")
+    return found
+
+
+def with_fields(base: Experiment, table: Mapping[str, Any]) -> Experiment:
+    """Return an experiment with other values for some fields, whose names have dots as on the command line.
+
+    Another algorithm keeps the settings that all algorithms have; another scheduler or radio has its own defaults.
+
+    >>> found = with_fields(Experiment(), {"algorithm": "fedavg", "scheduler.count": 3, "radio.deadline_s": 2})
+    >>> found.algorithm.name, found.scheduler.count, found.cell_config.deadline_s
+    ('fedavg', 3, 2.0)
+    """
+    nested: dict[str, Any] = {}
+    names: dict[str, Any] = {}
+    for name, value in table.items():
+        part, _, rest = name.replace("-", "_").partition(".")
+        if rest and rest != "name":
+            nested.setdefault(part, {})[rest] = value
+        else:
+            names[part] = value
+    if "widths" in names and not isinstance(names["widths"], list | tuple | str):
+        names["widths"] = [names["widths"]]
+    found = base
+    if "algorithm" in names:
+        found = replace(found, algorithm=algorithm_named(names.pop("algorithm"), found.algorithm))
+    found = Experiment.from_table(names, found)
+    for part in KINDS:
+        if part in nested:
+            current = getattr(found, part)
+            found = replace(found, **{part: from_table(type(current), nested.pop(part), f"{part}.", current)})
+    if "radio" in nested:
+        found = replace(found, radio=_radio_with(found.cell_config or CellConfig(), nested.pop("radio")))
+    if "faults" in nested:
+        faults = {**to_table(found)["faults"], **nested.pop("faults")}
+        found = Experiment.from_table({"faults": faults}, found)
+    return Experiment.from_table(nested, found)
+
+
+def _radio_with(cell: CellConfig, table: Mapping[str, Any]) -> CellConfig:
+    """A cell with other values for some fields; those of its models are added to the model that is there."""
+    changed: dict[str, Any] = {}
+    for name, value in table.items():
+        part, _, rest = name.partition(".")
+        if not rest:
+            changed[part] = value
+            continue
+        before = changed.get(part, to_table(cell).get(part))
+        named = {"name": before} if isinstance(before, str) else dict(before or {})
+        changed[part] = {**named, rest: value}
+    return from_table(CellConfig, changed, "radio.", cell)
+
+
+def algorithm_named(word: Any, start: Algorithm) -> Algorithm:
+    """The algorithm that a word selects, with the settings that all algorithms have from another one.
+
+    A word is the name of an algorithm, a label of `kfl.comparison.twins`, or package.module:Class for one of your own.
+    """
+    if isinstance(word, str) and word in METHODS and word not in ALGORITHMS:
+        chosen = METHODS[word]
+        return replace(chosen, **vars(common_settings(start, ALGORITHMS["local"])))
+    cls: type[Algorithm] = class_of(Algorithm, word, "algorithms")
+    return start if type(start) is cls else common_settings(start, cls)
+
+
+def with_settings(entry: Entry, settings: Mapping[str, Mapping[str, Any]]) -> Entry:
+    """An entry with the hyper-parameters that a file has for its label, or else for its algorithm."""
+    algorithm = entry.experiment.algorithm
+    table = settings.get(entry.label, settings.get(_word_of(algorithm), {}))
+    tuned = from_table(type(algorithm), table, f"{entry.label}.", algorithm)
+    tuned.validate()
+    return replace(entry, experiment=replace(entry.experiment, algorithm=tuned))
+
+
+def _word_of(algorithm: Algorithm) -> str:
+    cls = type(algorithm)
+    return algorithm.name if ALGORITHMS.get(algorithm.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def read_settings(path: Path, labels: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    """Hyper-parameters from a TOML file with one table per algorithm or label, as `kfl compare --search` writes it.
 
     The table of an algorithm of your own is `["package.module:Class"]`, in quotes.
     """
     tables = read_config(path, "settings")
+    known = {*ALGORITHMS, *METHODS, *labels}
     for name, table in tables.items():
-        if not isinstance(table, dict) or (name not in ALGORITHMS and ":" not in name):
-            known = f"a table named after an algorithm: {', '.join(ALGORITHMS)}, or package.module:Class in quotes"
-            raise ConfigError("settings", name, known, choices=ALGORITHMS)
+        if not isinstance(table, dict) or (name not in known and ":" not in name):
+            names = ", ".join(dict.fromkeys((*labels, *ALGORITHMS)))
+            expected = f"a table named after an algorithm: {names}, or package.module:Class in quotes"
+            raise ConfigError("settings", name, expected, choices=known)
     return tables
 
 
-def refuse_mixed_models(entries: Entries) -> None:
+def literal(text: str) -> Any:
+    """The value that a text on the command line stands for: yes or no, a number, a list of numbers, or itself.
+
+    >>> [literal(text) for text in ("true", "3", "1e3", "0.5", "8,12", "none", "resnet8-8,cnn-16")]
+    [True, 3, 1000, 0.5, [8, 12], 'none', 'resnet8-8,cnn-16']
+    """
+    word = text.strip()
+    if word.lower() in ("true", "yes", "on", "false", "no", "off"):
+        return word.lower() in ("true", "yes", "on")
+    if "," in word:
+        parts = [literal(part) for part in word.split(",") if part.strip()]
+        return parts if all(isinstance(part, int | float) for part in parts) else text
+    try:
+        number = float(word)
+    except ValueError:
+        return text
+    is_whole = math.isfinite(number) and number.is_integer() and "." not in word
+    return int(number) if is_whole else number
+
+
+def refuse_mixed_models(entries: Iterable[Entry]) -> None:
     """Raise ModelError, before anything runs, for algorithms that cannot work with different networks."""
     problems: dict[tuple[str, str], list[str]] = {}
-    for label, entry in entries.items():
-        if entry.algorithm.needs_equal_models and (found := _mixed_models(entry)) is not None:
-            problems.setdefault(found, []).append(label)
+    for entry in entries:
+        if entry.experiment.algorithm.needs_equal_models and (found := _mixed_models(entry.experiment)) is not None:
+            problems.setdefault(found, []).append(entry.label)
     for (mixed, right), equal in problems.items():
         raise ModelError(
-            f"{_and(equal)} {'averages' if len(equal) == 1 else 'average'} weights, which needs equal models, but "
-            f"{mixed}: give all devices {right}, or leave {_and(equal)} out."
+            f"{and_list(equal)} {'averages' if len(equal) == 1 else 'average'} weights, which needs equal models, but "
+            f"{mixed}: give all devices {right}, or leave {and_list(equal)} out."
         )
 
 
-def _mixed_models(entry: Experiment) -> tuple[str, str] | None:
+def _mixed_models(experiment: Experiment) -> tuple[str, str] | None:
     """That its devices have different networks, and what would be right, in words; None where they are equal."""
     kinds: Sequence[object]
-    if names_widths(entry.model):
-        kinds = read_model(entry.model)
-        mixed, right = f"the models are {entry.model}", f"one with --model {entry.model.partition(',')[0]}"
+    if names_widths(experiment.model):
+        kinds = read_model(experiment.model)
+        mixed, right = f"the models are {experiment.model}", f"one with --model {experiment.model.partition(',')[0]}"
     else:
-        widths = entry.resolved().widths
+        widths = experiment.resolved().widths
         kinds = widths or PAPER_WIDTHS  # or others, which the data will say
         mixed = f"the widths are {', '.join(map(str, widths))}" if widths else "each device draws its width"
         right = f"one width with --equal-models {kinds[len(kinds) // 2]}"
@@ -172,31 +325,41 @@ def pick_reference(
     return random[0] if random and one_algorithm else labels[0]
 
 
-def summarise_rows(records: Sequence[Record], reference: str) -> list[Row]:
-    """One row per label, in the order of the records."""
-    by_label: dict[str, list[Record]] = {}
-    for line in records:
-        by_label.setdefault(label_of(line), []).append(line)
-    theirs = _by_seed(by_label.get(reference, []))
-    rows = []
-    for label, lines in by_label.items():
-        ours = _by_seed(lines)
-        rows.append(
-            Row(
-                label=label,
-                accuracy=spread([line["accuracy"] for line in lines]),
-                worst_tenth=spread([line["worst_tenth"] for line in lines]),
-                difference=None if label == reference else paired_difference(ours, theirs),
-                why_nobody=next((Status.from_dict(line["why_nobody"]) for line in lines if line["why_nobody"]), None),
-                **{cost: spread([line[cost] for line in lines]).mean for cost in _COSTS},
-            )
-        )
-    return rows
+def and_list(names: Sequence[str]) -> str:
+    """Names in a sentence.
 
-
-def _by_seed(lines: Sequence[Record]) -> dict[int, float]:
-    return {line["seed"]: line["accuracy"] for line in lines}
-
-
-def _and(names: Sequence[str]) -> str:
+    >>> and_list(["a", "b", "c"])
+    'a, b and c'
+    """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def zero_upload_twins(entries: Sequence[Entry], twins: Mapping[str, Algorithm]) -> list[Entry]:
+    """Twins for the conditions that have none yet: each is the condition's first entry but for the algorithm.
+
+    Raises:
+        ConfigError: entries of one condition differ in more than the algorithm, so that one twin cannot stand for all.
+    """
+    found = []
+    for condition in dict.fromkeys(entry.condition for entry in entries):
+        own = [entry for entry in entries if entry.condition == condition]
+        first = own[0]
+        for entry in own:
+            if replace(entry.experiment, algorithm=first.experiment.algorithm, seed=0) != replace(
+                first.experiment, seed=0
+            ):
+                expected = "only with entries that differ in nothing but the algorithm; or name the twins as entries"
+                raise ConfigError("twins", entry.label, expected)
+        if has_twin(own):
+            continue
+        common = vars(common_settings(first.experiment.algorithm, ALGORITHMS["local"]))
+        found += [
+            replace(first, label=label, experiment=replace(first.experiment, algorithm=replace(twin, **common)))
+            for label, twin in twins.items()
+        ]
+    return found
+
+
+def has_twin(entries: Iterable[Entry]) -> bool:
+    """Whether any of them uploads nothing."""
+    return any(is_twin(entry.experiment.algorithm) for entry in entries)

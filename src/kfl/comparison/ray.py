@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kfl._version import __version__
-from kfl.comparison._jobs import FAILURE, Failure, Job, Tell, attempt
+from kfl.comparison.pool import FAILURE, Failure, Job, Tell, attempt
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.telemetry import hush
@@ -259,12 +259,13 @@ def _check_room(ray: Any, jobs: Sequence[Job], address: str, threads: int) -> No
     room = ray.cluster_resources()
     if room.get("CPU", 0) < threads:
         raise ConfigError("threads", threads, f"at most the {room.get('CPU', 0):.0f} cores of the cluster at {address}")
-    if any(job.device == "cuda" for job in jobs) and room.get("GPU", 0) < 1:
+    if any(job.options.device == "cuda" for job in jobs) and room.get("GPU", 0) < 1:
         raise ConfigError("device", "cuda", f"cpu, because no node of the Ray cluster at {address} has a GPU")
 
 
 def _gpus(ray: Any, job: Job) -> int:
-    return int(job.device == "cuda" or (job.device == "auto" and ray.cluster_resources().get("GPU", 0) >= 1))
+    device = job.options.device
+    return int(device == "cuda" or (device == "auto" and ray.cluster_resources().get("GPU", 0) >= 1))
 
 
 @contextmanager
@@ -284,7 +285,9 @@ def _beacon(jobs: Sequence[Job]) -> Iterator[str]:
 
 def _absolute(job: Job) -> Job:
     """The job with absolute paths, because a worker may run in another folder."""
-    return replace(job, path=job.path.absolute(), data_dir=None if job.data_dir is None else job.data_dir.absolute())
+    where = job.options.data_dir
+    options = replace(job.options, data_dir=None if where is None else where.absolute())
+    return replace(job, path=job.path.absolute(), options=options)
 
 
 def _stop(ray: Any, tasks: list[Any]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from kfl.core.parse import parse_json
 from kfl.experiment import Experiment
 from kfl.runfolder import RunReader
 from kfl.scheduling import Status
-from kfl.simulation.logs import History, RoundLog
+from kfl.simulation.logs import AXES, History, RoundLog, spent_by_round
 
 Record = dict[str, Any]
 
 RESULTS = "results.jsonl"
 """File of a folder of runs with one line per run."""
+GZIP = b"\x1f\x8b"
+"""How a file compressed with gzip begins."""
 MOST_POINTS = 200
 """Points of a curve that are kept, so that a line stays small however many rounds a run has."""
 
@@ -62,6 +64,14 @@ def record(experiment: Experiment, history: History, note: str = "", label: str 
     }
 
 
+def class_facts(history: History, classes: int) -> Record:
+    """Number of classes, and how many a device holds that takes part: what class means really cost to send."""
+    rounds = [device["rounds"] for device in history.devices]
+    held = [len(device["classes"]) for device in history.devices]
+    weighted = sum(r * h for r, h in zip(rounds, held, strict=True))
+    return {"classes": classes, "held_classes": weighted / sum(rounds) if sum(rounds) else 0.0}
+
+
 def label_of(line: Record) -> str:
     """What a line stands for in a comparison: its label; of earlier versions, which had none, its algorithm.
 
@@ -78,12 +88,7 @@ def _fields(table: dict[str, Any]) -> dict[str, Any]:
 def curve(logs: Iterable[RoundLog]) -> dict[str, list[float]]:
     """Accuracy against rounds and against everything spent up to then, over all devices."""
     logs = list(logs)
-    spent = {
-        "rounds": [float(log.round + 1) for log in logs],
-        "joules": list(accumulate(log.energy_j for log in logs)),
-        "seconds": list(accumulate(log.time_s for log in logs)),
-        "bits": list(accumulate(log.bits_up for log in logs)),
-    }
+    spent: dict[str, list[float]] = {axis: spent_by_round(logs, axis) for axis in AXES}
     tested = [index for index, log in enumerate(logs) if log.accuracy is not None]
     step = -(-len(tested) // MOST_POINTS)
     kept = tested[::-1][::step][::-1]  # counted from the end, so that the last point stays
@@ -116,7 +121,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The results of `kfl compare` in a file; a folder stands for its results.jsonl."""
+    """The results of `kfl compare` in a file, plain or gzip; a folder stands for its results.jsonl."""
     file = path / RESULTS if path.is_dir() else path
     lines = read_lines(file, "kfl compare", ("curve", "digest"))
     if not lines:
@@ -124,12 +129,18 @@ def read_records(path: Path) -> list[Record]:
     return lines
 
 
+def read_text(file: Path) -> str:
+    """The text of a file, whether or not it is compressed with gzip."""
+    data = file.read_bytes()
+    return (gzip.decompress(data) if data.startswith(GZIP) else data).decode("utf-8")
+
+
 def read_lines(file: Path, command: str, needed: Sequence[str]) -> list[Record]:
     """The results that `command` wrote to a file, each with the `needed` fields."""
     found: list[Record] = []
     try:
-        texts = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as problem:
+        texts = read_text(file).splitlines()
+    except (OSError, EOFError, ValueError) as problem:
         raise RunFolderError(f"{file} holds no results of {command} ({problem}).") from problem
     for number, text in enumerate(texts, 1):
         if not text.strip():

@@ -18,16 +18,55 @@ from kfl.core.errors import ConfigError
 
 REPORTED_SEEDS = frozenset(range(5))
 """Seeds of published comparisons: tuning on them would be tuning on the test set."""
+DEVELOPMENT_SEEDS = (100, 101)
+"""Seeds of a search by default, never reported."""
 LEARNING_RATES = (0.02, 0.05, 0.1)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The same search for every entry of a comparison, before its runs.
+
+    >>> Search(seeds=[3])
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: seeds is '3', but must be above 4, because seeds 0 to 4 are those that are reported; \
+--allow-report-seeds insists.
+    """
+
+    seeds: Sequence[int] = DEVELOPMENT_SEEDS
+    """Seeds of the trials, which are never reported."""
+    rates: Sequence[float] = LEARNING_RATES
+    """Learning rates that every entry tries with every value of its main parameter."""
+    allow_report_seeds: bool = False
+    """Search on seeds 0 to 4 nevertheless, although comparisons report them."""
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ConfigError("search_seeds", "", "one or more")
+        refuse_reported_seeds(self.seeds, self.allow_report_seeds)
+        more_rates(_checked(self.rates), 1)
 
 
 @dataclass(frozen=True)
 class Trial:
     """One setting of one algorithm."""
 
-    algorithm: Algorithm
+    algorithm: Algorithm | None
+    """None for one that was read from a file."""
     changed: Mapping[str, float]
     """The searched fields with their values."""
+    is_start: bool = False
+    """Whether this is the setting that the search started from."""
+
+    @property
+    def name(self) -> str:
+        """What it changes, in a few words.
+
+        >>> Trial(None, {"learning_rate": 0.05, "knowledge_weight": 1 / 32}).name
+        'learning_rate 0.05 knowledge_weight 0.03125'
+        """
+        return " ".join(f"{name} {value:.4g}" for name, value in self.changed.items())
 
 
 @dataclass(frozen=True)
@@ -36,6 +75,13 @@ class Outcome:
 
     trial: Trial
     accuracy: Spread
+    reached: tuple[float | None, ...] = ()
+    """By seed. None is for a run that diverged, which counts as wrong everywhere."""
+
+    @property
+    def finished(self) -> int:
+        """How many of its runs have a result."""
+        return sum(accuracy is not None for accuracy in self.reached)
 
 
 def refuse_reported_seeds(seeds: Sequence[int], allowed: bool) -> None:
@@ -49,22 +95,29 @@ def refuse_reported_seeds(seeds: Sequence[int], allowed: bool) -> None:
         )
 
 
-def search(algorithms: Mapping[str, Algorithm], rates: Sequence[float] = LEARNING_RATES) -> dict[str, list[Trial]]:
+def equal_trials(
+    algorithms: Mapping[str, Algorithm], rates: Sequence[float] = LEARNING_RATES
+) -> dict[str, list[Trial]]:
     """The trials of every algorithm, the same number for each.
 
     >>> from kfl.algorithms import Kfl, Local
-    >>> trials = search({"kfl": Kfl(), "local": Local()})
+    >>> trials = equal_trials({"kfl": Kfl(), "local": Local()})
     >>> [len(some) for some in trials.values()], trials["kfl"][0].changed
     ([9, 9], {'learning_rate': 0.02, 'knowledge_weight': 0.01})
     """
+    grids = {name: list(_grid(algorithm, sorted(set(_checked(rates))))) for name, algorithm in algorithms.items()}
+    count = max((len(grid) for grid in grids.values()), default=0)
+    return {name: grid + _more(algorithms[name], rates, count - len(grid)) for name, grid in grids.items()}
+
+
+def _checked(rates: Sequence[float]) -> Sequence[float]:
+    """Learning rates that can work; ConfigError for others."""
     for rate in rates:
         if not 0 < rate < math.inf:
             raise ConfigError("learning_rates", rate, "numbers above 0")
     if not rates:
         raise ConfigError("learning_rates", "", "one or more numbers above 0")
-    grids = {name: list(_grid(algorithm, sorted(set(rates)))) for name, algorithm in algorithms.items()}
-    count = max(len(grid) for grid in grids.values())
-    return {name: grid + _more(algorithms[name], rates, count - len(grid)) for name, grid in grids.items()}
+    return rates
 
 
 def _grid(algorithm: Algorithm, rates: Sequence[float]) -> Iterator[Trial]:
@@ -76,7 +129,7 @@ def _grid(algorithm: Algorithm, rates: Sequence[float]) -> Iterator[Trial]:
         field, values = algorithm.main_parameter
         for value in values:
             trial = _trial(algorithm, {"learning_rate": rate, field: value})
-            if _is_valid(trial.algorithm):
+            if trial.algorithm is not None and _is_valid(trial.algorithm):
                 yield trial
 
 
@@ -87,7 +140,8 @@ def _more(algorithm: Algorithm, rates: Sequence[float], count: int) -> list[Tria
 
 
 def _trial(algorithm: Algorithm, changed: Mapping[str, Any]) -> Trial:
-    return Trial(replace(algorithm, **changed), changed)
+    tried = replace(algorithm, **changed)
+    return Trial(tried, changed, tried == algorithm)
 
 
 def _is_valid(algorithm: Algorithm) -> bool:
@@ -123,9 +177,9 @@ def _two_digits(rate: float) -> float:
     return float(f"{rate:.2g}")
 
 
-def judge(trial: Trial, accuracies: Sequence[float]) -> Outcome:
-    """The outcome of a trial."""
-    return Outcome(trial, spread(accuracies))
+def judge(trial: Trial, accuracies: Sequence[float | None]) -> Outcome:
+    """The outcome of a trial. A run without a result diverged, and counts as wrong everywhere."""
+    return Outcome(trial, spread([accuracy or 0.0 for accuracy in accuracies]), tuple(accuracies))
 
 
 def best(outcomes: Sequence[Outcome]) -> Outcome:

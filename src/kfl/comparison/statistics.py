@@ -21,6 +21,15 @@ class Spread:
     deviation: float | None
     count: int
 
+    def text(self, digits: int = 2) -> str:
+        """In per cent.
+
+        >>> Spread(0.98312, 0.0021, 5).text(), Spread(0.5, None, 1).text(1)
+        ('98.31 ± 0.21', '50.0')
+        """
+        around = "" if self.deviation is None else f" ± {100 * self.deviation:.{digits}f}"
+        return f"{100 * self.mean:.{digits}f}{around}"
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -43,6 +52,16 @@ class Difference:
         if self.low is None or self.high is None:
             return None
         return (self.high - self.low) / 2 / _quantile(self.count, self.confidence)
+
+    def text(self, digits: int = 2) -> str:
+        """In points, with its interval.
+
+        >>> Difference(0.01, -0.002, 0.022, 5).text(), Difference(-0.01, None, None, 1).text(1)
+        ('+1.00 [−0.20, +2.20]', '−1.0')
+        """
+        ends = [] if self.low is None or self.high is None else [self.low, self.high]
+        mean, *interval = (f"{100 * value:+.{digits}f}".replace("-", "−") for value in (self.mean, *ends))
+        return f"{mean} [{', '.join(interval)}]" if interval else mean
 
     def at(self, confidence: float) -> Difference:
         """The same difference with the interval of another confidence.

@@ -1,177 +1,281 @@
-"""Results of a long study: one line per run, found by name, written as each run ends, never run twice.
+"""Results of a comparison or a study on disk: one line per run, found by the digest of its experiment.
 
-A folder may hold several files `results*.jsonl`, one for each machine or session that shared the work: collected in one
-folder they are one store. Runs whose training diverged have no result, and would have none another time: they are noted
-in `diverged.jsonl`.
+    study.json        what was asked: by label and condition the digest of each seed; written before the first run
+    results.jsonl     one line per finished run, written as the run ends
+    diverged.jsonl    runs that have no result because their training diverged; they are not tried again
+    <run folder>/     one for each run, where run folders are kept
+
+A folder may hold several files `results*.jsonl`, plain or gzip, one for each machine or session that shared the work:
+collected in one folder they are one store. The files of earlier versions are read as well: `comparison.json` instead
+of `study.json`, and lines with the name of the run in place of a label.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from kfl.comparison.many import RunsFailedError, run_many, run_paths
-from kfl.comparison.records import RESULTS, Record, data_note, read_lines, record, write_records
+from kfl.comparison.records import RESULTS, Record, label_of, read_lines, write_records
+from kfl.core.errors import ConfigError, RunFolderError
+from kfl.core.files import write_json
+from kfl.core.parse import read_json
+from kfl.core.text import several
 from kfl.experiment import Experiment
-from kfl.progress import Progress
-from kfl.simulation.logs import History
+from kfl.runfolder import is_run_folder, runs_in
 
+if TYPE_CHECKING:
+    from kfl.comparison.sources import Fingerprints
+
+T = TypeVar("T")
+STUDY = "study.json"
+OLD_STUDY = "comparison.json"
+"""The name of `STUDY` in folders of earlier versions."""
 DIVERGED = "diverged.jsonl"
-"""File of the runs that have no result because their training ran off to infinity."""
-DIGITS = 5
-"""Digits of the numbers of a curve that are kept."""
+FORMAT = 1
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of the work: number `index` (from 1) of `count`."""
+
+    index: int = 1
+    count: int = 1
+
+    @staticmethod
+    def parse(text: str) -> Shard:
+        """Read i/n.
+
+        >>> Shard.parse("2/4")
+        Shard(index=2, count=4)
+        """
+        first, _, second = text.partition("/")
+        if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
+            raise ConfigError("shard", text, "i/n with i from 1 to n, such as 2/4")
+        return Shard(int(first), int(second))
+
+    @property
+    def file(self) -> str:
+        """Where its results go."""
+        return RESULTS if self.count == 1 else f"results-{self.index}of{self.count}.jsonl"
+
+    def part(self, runs: Sequence[T]) -> list[T]:
+        """Its part of some runs: every n-th."""
+        return list(runs[self.index - 1 :: self.count])
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """One entry of a plan: the digest of its run for each seed."""
+
+    label: str
+    runs: Mapping[int, str]
+    condition: str = ""
+    searched: Mapping[str, Any] | None = None
+    """In a search, the fields that this trial changes."""
+    is_start: bool = False
+    """In a search, whether this is the setting it started from."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked of a folder last."""
+
+    rows: tuple[PlannedRow, ...] = ()
+    trials: tuple[PlannedRow, ...] = ()
+    """Those of the search that came before, every one of every entry."""
+    reference: str | None = None
+    twins: bool = False
+    """Whether the reference of each condition is its best twin."""
+    unfit: Mapping[str, str] = field(default_factory=dict)
+    """Labels that were left out, and why."""
+
+    def to_table(self) -> dict[str, Any]:
+        """Plain values for `STUDY`."""
+        return {
+            "format": FORMAT,
+            "reference": self.reference,
+            "twins": self.twins,
+            "entries": [_row_table(row) for row in self.rows],
+            "trials": [_row_table(row) for row in self.trials],
+            "unfit": dict(self.unfit),
+        }
+
+
+def _row_table(row: PlannedRow) -> dict[str, Any]:
+    table: dict[str, Any] = {"label": row.label, "runs": {str(seed): digest for seed, digest in row.runs.items()}}
+    table |= {} if not row.condition else {"condition": row.condition}
+    return table if row.searched is None else {**table, "searched": dict(row.searched), "start": row.is_start}
 
 
 @dataclass
 class ResultStore:
-    """Results by the name of the run."""
+    """Results by the digest of the experiment."""
 
     folder: Path
     file: str = RESULTS
     """Where new results go."""
     rows: dict[str, Record] = field(default_factory=dict)
     diverged: dict[str, Record] = field(default_factory=dict)
-    """Runs that ran off to infinity, by name: the hash of their settings, and the sentence that says it."""
-    _own: dict[str, Record] = field(default_factory=dict)
+    """Runs whose training diverged: digest, name, and the sentence that says it."""
+    _own: dict[str, Record] = field(default_factory=dict, repr=False)
+    """The lines of `file`."""
 
     @classmethod
-    def open(cls, folder: Path, file: str = RESULTS) -> Self:
-        """What a folder holds; a new folder holds nothing."""
-        store = cls(folder, file)
-        for path in sorted(folder.glob("results*.jsonl")):
-            for row in read_lines(path, "a study", ("run",)):
-                store.rows[row["run"]] = row
-                if path.name == file:
-                    store._own[row["run"]] = row
-        if (folder / DIVERGED).exists():
-            store.diverged = {row["run"]: row for row in read_lines(folder / DIVERGED, "a study", ("run", "digest"))}
+    def open(cls, folder: str | Path, shard: Shard | None = None) -> ResultStore:
+        """Read what a folder holds; a new folder holds nothing."""
+        store = cls(Path(folder), (shard or Shard()).file)
+        for path in sorted([*store.folder.glob("results*.jsonl"), *store.folder.glob("results*.jsonl.gz")]):
+            lines = {str(line["digest"]): line for line in read_lines(path, "kfl compare", ("digest",))}
+            store.rows |= lines
+            if path.name == store.file:
+                store._own = lines
+        if (store.folder / DIVERGED).exists():
+            noted = read_lines(store.folder / DIVERGED, "kfl compare", ("digest", "problem"))
+            store.diverged = {str(line["digest"]): line for line in noted}
         return store
 
-    def add(self, rows: Mapping[str, Record]) -> None:
-        """Keep new results, and write them down at once."""
-        for name, row in rows.items():
-            self.rows[name] = self._own[name] = {"run": name, **row}
+    def holds(self, experiment: Experiment) -> bool:
+        """Whether this very run is finished, or known to diverge."""
+        digest = experiment.digest()
+        return digest in self.rows or digest in self.diverged
+
+    def of(self, experiment: Experiment) -> Record | None:
+        """The result of a run; None where there is none."""
+        return self.rows.get(experiment.digest())
+
+    def add(self, row: Record, order: Iterable[str] = ()) -> None:
+        """Keep a new result and write it down at once: lines in this order of digests, then the others."""
+        self.rows[row["digest"]] = self._own[row["digest"]] = row
+        self._own = {digest: self._own[digest] for digest in (*order, *self._own) if digest in self._own}
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_records(self.folder / self.file, [self._own[name] for name in sorted(self._own)])
+        write_records(self.folder / self.file, self._own.values())
 
-    def add_diverged(self, names: Sequence[str], digest: str, problem: str) -> None:
-        """Note a run that ran off to infinity, under all its names."""
-        for name in names:
-            self.diverged[name] = {"run": name, "digest": digest, "problem": problem}
+    def add_diverged(self, digest: str, name: str, problem: str) -> None:
+        """Note a run whose training diverged."""
+        self.diverged[digest] = {"run": name, "digest": digest, "problem": problem}
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_records(self.folder / DIVERGED, [self.diverged[name] for name in sorted(self.diverged)])
+        write_records(self.folder / DIVERGED, self.diverged.values())
 
-    def has(self, name: str, digest: str) -> bool:
-        """Whether this very run is finished: a result of other settings under the same name does not count."""
-        return name in self.rows and self.rows[name]["digest"] == digest
+    def forget_outdated(self, runs: Mapping[Path, Experiment], now: Fingerprints) -> None:
+        """Drop results of the user's own modules and data that have changed since; say so once for each thing."""
+        from kfl.comparison.sources import facts_of_run  # PyTorch, which pages do not need
 
-    def has_diverged(self, name: str, digest: str) -> bool:
-        """Whether this very run is known to run off to infinity."""
-        return name in self.diverged and self.diverged[name]["digest"] == digest
+        dropped: dict[str, int] = {}
+        for path, experiment in runs.items():
+            digest = experiment.digest()
+            row = self.rows.get(digest)
+            if row is None:
+                continue
+            is_there = is_run_folder(path)
+            before = facts_of_run(path) if is_there else {}
+            before |= {name: row[name] for name in ("sources", "data") if name in row}
+            what = now.changed(before, experiment)
+            if what is None:
+                continue
+            del self.rows[digest]
+            self._own.pop(digest, None)
+            if not is_there:  # one that is there is set aside, and spoken of, when it is run again
+                dropped[what] = dropped.get(what, 0) + 1
+        for what, count in dropped.items():
+            log.warning("%s has changed since: %s repeated.", what, several(count, "run is", "runs are"))
 
-    def current(self, digests: Mapping[str, str]) -> Self:
-        """Only what was run with the settings that a run of this name has today, to be read."""
-        kept = {name: row for name, row in self.rows.items() if name in digests and self.has(name, digests[name])}
-        return type(self)(self.folder, self.file, kept)
+    def write_plan(self, plan: Plan) -> None:
+        """Write down what is asked, before it runs."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / STUDY, plan.to_table())
 
-    def copy_twins(self, digests: Mapping[str, str]) -> None:
-        """A run that stands under another name with the very same settings is that result."""
-        known = {row["digest"]: row for row in self.rows.values()}
-        twins = {
-            name: {key: value for key, value in known[its].items() if key != "run"}
-            for name, its in digests.items()
-            if its in known and not self.has(name, its)
+    def read_plan(self) -> Plan | None:
+        """What was asked last; None where nobody says."""
+        if (self.folder / STUDY).exists():
+            return read_plan(self.folder / STUDY)
+        return _read_old_plan(self.folder / OLD_STUDY)
+
+    def planned(self, row: PlannedRow) -> dict[int, Record]:
+        """The results of a row of a plan that are there, by seed, each with its label and condition."""
+        named = {"label": row.label, **({"condition": row.condition} if row.condition else {})}
+        return {
+            seed: {**named, **{k: v for k, v in self.rows[digest].items() if k not in ("label", "condition", "run")}}
+            for seed, digest in row.runs.items()
+            if digest in self.rows
         }
-        if twins:
-            self.add(twins)
 
 
-@dataclass(frozen=True)
-class Execution:
-    """Where and how runs are played."""
+def planned_runs(folder: Path) -> tuple[dict[str, list[Path]], str] | None:
+    """The run folders of a comparison by label, and the label of the reference; None where there is none.
 
-    workers: int = 1
-    device: str = "cpu"
-    precision: str = "float32"
-    data_dir: Path | None = None
-    ray: str | None = None
-    keep_runs: bool = False
-    """Keep the run folders as well, not only their results."""
-    keep_models: bool = False
-    """Keep the devices' models in the run folders."""
-
-
-def run_missing(
-    store: ResultStore,
-    wanted: Mapping[str, Experiment],
-    execution: Execution,
-    *,
-    on_progress: Callable[[Progress], None] | None = None,
-    more: Callable[[Experiment, History], Record] | None = None,
-) -> None:
-    """Run what the store does not hold yet, and write each result as its run ends.
-
-    An interrupted run stays in `runs/` below the store's folder and is taken up there; a finished one is removed once
-    its result is written, unless `keep_runs`. `more` adds to a result what only this study needs. A run that diverges
-    is noted and not tried again; RunsFailedError is for whatever else went wrong.
+    Only folders directly inside are found, whatever a stranger's file says.
     """
-    digests = {name: experiment.digest() for name, experiment in wanted.items()}
-    store.copy_twins(digests)
-    # Long and short ones mixed: what is done then tells how long the rest takes.
-    order = sorted(wanted, key=lambda name: digests[name])
-    known = {name for name in order if store.has(name, digests[name]) or store.has_diverged(name, digests[name])}
-    todo = {name: wanted[name] for name in order if name not in known}
-    if not todo:
-        return
-    paths = run_paths(list(todo.values()), store.folder / "runs")
-    names: dict[str, list[str]] = {}
-    for path, name in zip(paths, todo, strict=True):
-        names.setdefault(path.name, []).append(name)
-
-    def finished(progress: Progress) -> None:
-        if on_progress is not None:
-            on_progress(replace(progress, name=names[progress.name][0]))
-        if progress.diverged and progress.problem is not None:
-            first = names[progress.name][0]
-            store.add_diverged(names[progress.name], digests[first], progress.problem)
-        if progress.history is None or progress.history.folder is None:
-            return
-        folder = Path(progress.history.folder)
-        experiment = todo[names[progress.name][0]]
-        row = {
-            **_short(record(experiment, progress.history, data_note(folder))),
-            **({} if more is None else more(experiment, progress.history)),
-            "device": execution.device,
-            "precision": execution.precision,
-        }
-        store.add(dict.fromkeys(names[progress.name], row))
-        if not execution.keep_runs:
-            shutil.rmtree(folder, ignore_errors=True)
-
     try:
-        run_many(
-            list(todo.values()),
-            store.folder / "runs",
-            execution.workers,
-            finished,
-            execution.keep_models,
-            device=execution.device,
-            precision=execution.precision,
-            data_dir=execution.data_dir,
-            ray=execution.ray,
+        plan = read_plan(folder / STUDY) if (folder / STUDY).exists() else _read_old_plan(folder / OLD_STUDY)
+    except RunFolderError:
+        return None
+    if plan is None:
+        return None
+    present = {path.name.rpartition("-")[2]: path for path in runs_in(folder)}
+    labels: dict[str, list[Path]] = {}
+    for row in plan.rows:
+        runs = [present[digest] for digest in row.runs.values() if digest in present]
+        if runs:
+            labels[f"{row.condition}: {row.label}" if row.condition else row.label] = runs
+    return (labels, plan.reference or "") if labels else None
+
+
+def read_plan(path: Path) -> Plan:
+    """Read `STUDY`; RunFolderError for a file that cannot be read."""
+    try:
+        table = read_json(path)
+        return Plan(
+            rows=tuple(map(_read_row, table["entries"])),
+            trials=tuple(map(_read_row, table.get("trials", ()))),
+            reference=None if table.get("reference") is None else str(table["reference"]),
+            twins=bool(table.get("twins", False)),
+            unfit={str(label): str(why) for label, why in dict(table.get("unfit", {})).items()},
         )
-    except RunsFailedError as failed:
-        if not failed.only_diverged:
-            raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise RunFolderError(f"{path} is damaged ({problem}).") from problem
 
 
-def _short(row: Record) -> Record:
-    """What tables and plots need; a curve's numbers to five digits."""
-    curve: dict[str, Any] = row["curve"]
-    return {
-        **row,
-        "curve": {name: [float(f"{value:.{DIGITS}g}") for value in values] for name, values in curve.items()},
-    }
+def _read_row(table: Mapping[str, Any]) -> PlannedRow:
+    runs = {int(seed): str(digest) for seed, digest in table["runs"].items()}
+    searched = table.get("searched")
+    return PlannedRow(str(table["label"]), runs, str(table.get("condition", "")), searched, bool(table.get("start")))
+
+
+def _read_old_plan(path: Path) -> Plan | None:
+    """What a folder of an earlier version was asked: run folders by label and seed, whose names end in the digest."""
+    try:
+        table = read_json(path)
+        rows = [
+            PlannedRow(str(label), {int(seed): str(name).rpartition("-")[2] for seed, name in entry["runs"].items()})
+            for label, entry in table["entries"].items()
+        ]
+        reference = table.get("reference")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return Plan(tuple(rows), reference=None if reference is None else str(reference))
+
+
+def rows_without_plan(records: Sequence[Record]) -> list[PlannedRow]:
+    """Rows of lines that nobody planned: by their label, or by the name of the run in a study of an earlier version.
+
+    >>> [row.label for row in rows_without_plan([{"digest": "a", "algorithm": "kfl", "seed": 0}])]
+    ['kfl']
+    >>> rows_without_plan([{"digest": "b", "run": "mnist-m2, kfl, searched, seed 3", "algorithm": "kfl", "seed": 3}])
+    [PlannedRow(label='kfl', runs={3: 'b'}, condition='mnist-m2, searched', searched=None, is_start=False)]
+    """
+    found: dict[tuple[str, str], dict[int, str]] = {}
+    for line in records:
+        parts = str(line.get("run", "")).split(", ")
+        if len(parts) == 4 and parts[3].startswith("seed "):
+            if parts[0].startswith("search in "):
+                continue
+            key = (f"{parts[0]}, {parts[2]}", parts[1])
+        else:
+            key = (str(line.get("condition", "")), label_of(line))
+        found.setdefault(key, {})[int(line["seed"])] = str(line["digest"])
+    return [PlannedRow(label, runs, condition) for (condition, label), runs in found.items()]

@@ -1,26 +1,61 @@
-"""The table of a comparison, its title, and sentences that say how to read it and what it says."""
+"""Tables of a comparison and sentences that say how to read them and what they say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from kfl.comparison.entries import Row
+from kfl.comparison.entries import and_list
 from kfl.comparison.records import Record, label_of
-from kfl.comparison.statistics import Difference, Spread
-from kfl.core.text import DASH, bit_count, in_short, quantity, several
+from kfl.comparison.rows import Row
+from kfl.comparison.search import Outcome, at_the_edge
+from kfl.comparison.statistics import Difference
+from kfl.core.names import fenced, for_markdown, for_terminal, markdown_table
+from kfl.core.text import DASH, bit_count, in_short, percent, quantity, several
 from kfl.scheduling import describe
 
+Cells = dict[str, list[str]]
 
-def columns(rows: Sequence[Row], records: Sequence[Record], reference: str) -> dict[str, list[str]]:
+
+@dataclass(frozen=True)
+class Table:
+    """Cells by column, one per row, with a title and what to know beside them."""
+
+    title: str
+    cells: Cells
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """As text, for a terminal of any width."""
+        cells = {for_terminal(name): [*map(for_terminal, column)] for name, column in self.cells.items()}
+        widths = [max(map(len, [name, *column])) for name, column in cells.items()]
+        lines = [list(cells), *map(list, zip(*cells.values(), strict=True))]
+        shown = [
+            "  ".join(cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(pairs))
+            for pairs in (list(zip(line, widths, strict=True)) for line in lines)
+        ]
+        return "\n".join([for_terminal(self.title), "", *map(str.rstrip, shown), "", *map(for_terminal, self.notes)])
+
+    def markdown(self, command: str | None = None, heading: str = "#") -> str:
+        """As a page or a part of one, with the command that makes it below."""
+        lines = [f"{heading} {for_markdown(self.title)}", "", *markdown_table(self.cells), ""]
+        lines += [f"{for_markdown(sentence)}\n" for sentence in self.notes]
+        return "\n".join([*lines, *([] if command is None else [*fenced(command), ""])])
+
+
+# A comparison of anything with a reference.
+
+
+def columns(rows: Sequence[Row], records: Sequence[Record], reference: str) -> Cells:
     """Cells by column, one per row."""
     rounds = max(line["rounds"] for line in records)
     found = {
         heading(records): [row.label for row in rows],
-        "accuracy, %": [mean_and_deviation(row.accuracy) for row in rows],
+        "accuracy, %": [row.accuracy.text() for row in rows],
         f"minus {reference}, points [95 %]": [
             difference(row.difference) if row.feasible else "not feasible" for row in rows
         ],
-        "worst tenth, %": [mean_and_deviation(row.worst_tenth) for row in rows],
+        "worst tenth, %": [row.worst_tenth.text() for row in rows],
         "uploaded": [bit_count(row.bits_up) for row in rows],
     }
     if any(line["radio"] for line in records):
@@ -42,31 +77,9 @@ def heading(records: Sequence[Record]) -> str:
     return "entry"
 
 
-def mean_and_deviation(value: Spread) -> str:
-    """In per cent.
-
-    >>> mean_and_deviation(Spread(0.98312, 0.0021, 5)), mean_and_deviation(Spread(0.5, None, 1))
-    ('98.31 ± 0.21', '50.00')
-    """
-    spread = "" if value.deviation is None else f" ± {100 * value.deviation:.2f}"
-    return f"{100 * value.mean:.2f}{spread}"
-
-
 def difference(value: Difference | None) -> str:
-    """In points, with its interval.
-
-    >>> difference(Difference(0.01, -0.002, 0.022, 5)), difference(None)
-    ('+1.00 [−0.20, +2.20]', '–')
-    """
-    if value is None:
-        return DASH
-    if value.low is None or value.high is None:
-        return _signed(value.mean)
-    return f"{_signed(value.mean)} [{_signed(value.low)}, {_signed(value.high)}]"
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+.2f}".replace("-", "−")
+    """In points, with its interval; a dash for none."""
+    return DASH if value is None else value.text()
 
 
 def title_of(records: Sequence[Record]) -> str:
@@ -109,6 +122,7 @@ def sentences(rows: Sequence[Row], records: Sequence[Record], reference: str) ->
         joined = "; ".join(f"{words}: {', '.join(names)}" for words, names in groups.items() if names)
         notes.append(f"{joined[0].upper()}{joined[1:]}.")
     notes += [sentence for row in rows if (sentence := feasibility(row, records))]
+    notes += _fewer_seeds(rows, seeds)
     notes += sorted({f"Note: {line['note']}" for line in records if line["note"]})
     return notes
 
@@ -127,6 +141,12 @@ def _how_to_read(seeds: int) -> str:
     )
 
 
+def _fewer_seeds(rows: Sequence[Row], seeds: int) -> list[str]:
+    fewer = [f"{row.label} ({row.accuracy.count})" for row in rows if row.accuracy.count < seeds]
+    said = "With fewer seeds, because a run diverged or is not finished"
+    return [f"{said}: {and_list(fewer)}."] if fewer else []
+
+
 def feasibility(row: Row, records: Sequence[Record]) -> str:
     """Whether an entry could run at all under the radio and the budgets; empty where it could."""
     rounds = max(line["rounds"] for line in records)
@@ -140,3 +160,168 @@ def feasibility(row: Row, records: Sequence[Record]) -> str:
             found += f" {row.devices_never_chosen:.3g} of {devices} devices never took part."
         return found + why
     return ""
+
+
+# A comparison with twins that upload nothing.
+
+OVERVIEW = "Points over the best twin"
+MARKS = "✓: above zero after Holm's correction for all questions; (✓): its own 95 % interval is; n: with n seeds only."
+
+
+def ordered(rows: Sequence[Row]) -> list[Row]:
+    """Methods by accuracy, then twins by accuracy."""
+    return sorted(rows, key=lambda row: (row.twin, -row.accuracy.mean))
+
+
+def goal_of(rows: Sequence[Row]) -> str | None:
+    """The label that others are timed to: KFL, or else the first that uploads something."""
+    labels = [row.label for row in rows if not row.twin]
+    return "kfl" if "kfl" in labels else next(iter(labels), None)
+
+
+def twin_columns(rows: Sequence[Row]) -> Cells:
+    """Cells by column: first the methods by accuracy, then the twins."""
+    shown, goal = ordered(rows), goal_of(rows)
+    found = {
+        "method": [row.label for row in shown],
+        "accuracy, %": [row.accuracy.text() for row in shown],
+        "minus best twin, points [95 %]": [
+            "best twin" if row.label == row.reference else difference(row.difference) for row in shown
+        ],
+        "shares?": [_verdict(row) for row in shown],
+        "kbit up": [_kilobits(row.bits_up_each, row.held_bits_up_each) for row in shown],
+        "kbit down": [_kilobits(row.bits_down_each) for row in shown],
+    }
+    if goal is not None:
+        found[f"{'KFL' if goal == 'kfl' else goal}'s accuracy after"] = [_part(row.goal_rounds) for row in shown]
+        if any(row.goal_joules is not None for row in shown):
+            found["joules up to then"] = [_part(row.goal_joules) for row in shown]
+    if len({round(row.devices_per_round, 2) for row in shown}) > 1:
+        found["devices per round"] = [f"{row.devices_per_round:.3g}" for row in shown]
+    return found
+
+
+def twin_sentences(
+    rows: Sequence[Row], seeds: int, questions: int, unfit: Mapping[str, str], *, searched: bool
+) -> list[str]:
+    """What the table says, and how to read it."""
+    shown = ordered(rows)
+    methods = [row for row in shown if not row.twin]
+    adding = [row.label for row in methods if row.adds]
+    below = [row.label for row in methods if row.difference is not None and (row.difference.high or 0.0) < 0]
+    perhaps = [row.label for row in methods if row.may_add]
+    rest = [row.label for row in methods if row.label not in adding + perhaps + below]
+    notes = [f"The best twin, which uploads nothing, is {rows[0].reference}."]
+    if seeds < 2:
+        notes.append("One seed, so no interval and no verdict; --seeds 0..4 gives both.")
+    else:
+        told = [f"what {and_list(adding)} upload{'s' * (len(adding) == 1)} adds something"] if adding else []
+        told += (
+            [f"{and_list(perhaps)} {_verb(perhaps, 'is')} above it, but not after the correction"] if perhaps else []
+        )
+        told += [f"{and_list(rest)} cannot be told from it"] if rest else []
+        told += [f"{and_list(below)} {_verb(below, 'ends')} below it"] if below else []
+        text = "; ".join(told)
+        notes.append(f"{text[0].upper()}{text[1:]}." if text else "No method was run.")
+        notes.append(
+            f"Mean ± standard deviation over {seeds} seeds; differences are paired by seed, with the 95 % "
+            f"interval of a paired t-test; yes means above zero after Holm's correction for {questions} questions, "
+            "perhaps that only its own interval is."
+        )
+    notes += _fewer_seeds(shown, seeds)
+    notes.append("Bits are those of one device in one round it takes part in.")
+    if any(row.held_bits_up_each is not None for row in methods):
+        notes.append("Class means are charged for every class, as in the paper; in brackets for held ones and a mask.")
+    if not searched:
+        notes.append(
+            "Nobody is tuned: the same steps and learning rate for all, and each method's own defaults; --search gives "
+            "each the same search on other seeds first."
+        )
+    notes += [f"Left out: {label}. {why}" for label, why in unfit.items()]
+    return notes
+
+
+def count_questions(rows: Sequence[Row]) -> int:
+    """How many intervals are read together."""
+    return sum(not row.twin and row.difference is not None for row in rows)
+
+
+def overview(conditions: Mapping[str, Sequence[Row]], seeds: Mapping[str, int]) -> Cells:
+    """A row for each condition: its best twin, and the gain of every method, on average best first."""
+    labels = list(dict.fromkeys(row.label for rows in conditions.values() for row in rows if not row.twin))
+    gains: dict[str, list[float]] = {label: [] for label in labels}
+    for row in (row for rows in conditions.values() for row in rows if not row.twin):
+        if row.difference is not None:
+            gains[row.label].append(row.difference.mean)
+    labels.sort(key=lambda label: -sum(gains[label]) / max(len(gains[label]), 1))
+    cells: Cells = {"condition": list(conditions), "best twin, %": [_best(rows) for rows in conditions.values()]}
+    for label in labels:
+        found = [next((row for row in rows if row.label == label), None) for rows in conditions.values()]
+        cells[label] = [_mark(row, seeds[name]) for row, name in zip(found, conditions, strict=True)]
+    return cells
+
+
+def _best(rows: Sequence[Row]) -> str:
+    best = next(row for row in rows if row.label == row.reference)
+    return f"{100 * best.accuracy.mean:.2f} {best.label}"
+
+
+def _mark(row: Row | None, seeds: int) -> str:
+    """A gain with what is known of it."""
+    if row is None or row.difference is None:
+        return DASH
+    mark = " ✓" if row.adds else " (✓)" if row.may_add else ""
+    fewer = f", {row.accuracy.count}" if row.accuracy.count < seeds else ""
+    return f"{100 * row.difference.mean:+.2f}{mark}{fewer}".replace("-", "−")
+
+
+def _verdict(row: Row) -> str:
+    if row.twin:
+        return "twin"
+    if row.difference is None or row.difference.low is None:
+        return DASH
+    return "yes" if row.adds else "perhaps" if row.may_add else "no"
+
+
+def _kilobits(bits: float, held: float | None = None) -> str:
+    text = "0" if bits == 0 else f"{bits / 1000:.3g}" if bits < 1e5 else f"{bits / 1000:,.0f}"
+    return text if held is None else f"{text} ({held / 1000:.3g})"
+
+
+def _part(value: float | None) -> str:
+    return DASH if value is None else percent(value, 0)
+
+
+def _verb(labels: Sequence[str], singular: str) -> str:
+    return singular if len(labels) == 1 else {"is": "are", "ends": "end"}[singular]
+
+
+# A search.
+
+
+def search_table(
+    outcomes: Mapping[tuple[str, str], Sequence[Outcome]], best: Mapping[tuple[str, str], Outcome], seeds: Sequence[int]
+) -> Table:
+    """What a search found, beside the settings it started from."""
+    names = [", ".join(part for part in key if part) for key in best]
+    before = [next((one for one in outcomes[key] if one.trial.is_start), None) for key in best]
+    cells = {
+        "algorithm": names,
+        "best setting": [in_words(outcome) for outcome in best.values()],
+        "accuracy, %": [outcome.accuracy.text() for outcome in best.values()],
+        "as it was, %": [DASH if one is None else one.accuracy.text() for one in before],
+        "trials": [str(len(outcomes[key])) for key in best],
+    }
+    notes = [f"Mean ± standard deviation over development seeds {in_short(seeds)}; report other seeds."]
+    edges = [
+        (name, at_the_edge(outcome, outcomes[key])) for name, (key, outcome) in zip(names, best.items(), strict=True)
+    ]
+    narrow = [f"{where} of {name}" for name, where in edges if where is not None]
+    if narrow:
+        notes.append(f"Best at the edge of what was tried, so a wider search may find better: {', '.join(narrow)}.")
+    return Table("Best of the same search for every entry", cells, notes)
+
+
+def in_words(outcome: Outcome) -> str:
+    """The searched values of a trial."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in outcome.trial.changed.items())

@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from scipy import special
 
 from kfl.comparison.statistics import Difference, paired_difference
+from kfl.comparison.store import STUDY, planned_runs
 from kfl.core.config import Table, flatten
 from kfl.core.errors import KflError
-from kfl.core.parse import read_json
 from kfl.core.text import several, shortened
 from kfl.report.figures import FloatArray, band, chart_label, ink, line, numbers, stroke
 from kfl.report.run_data import RunData, read_run
 from kfl.runfolder import LOCAL_ONLY, find_runs, is_run_folder
 
-MAP = "comparison.json"
+MAP = STUDY
 """The file of a comparison that says which run belongs to which label."""
 MOST_WORDS = 3
 """Settings that a group is named by; where more differ, the table of what differs says which."""
@@ -208,7 +208,7 @@ def read_groups(paths: Sequence[Path]) -> PageGroups:
     One run alone is shown in detail. A run folder of an earlier version may hold the same devices training alone,
     which is a second run on its page.
     """
-    maps = {path: found for path in paths if not is_run_folder(path) and (found := _read_map(path)) is not None}
+    maps = {path: found for path in paths if not is_run_folder(path) and (found := planned_runs(path)) is not None}
     labeled: dict[str, list[RunData]] = {}
     plain: list[RunData] = []
     known: dict[Path, RunData] = {}
@@ -340,23 +340,3 @@ def _words(field: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
     return shortened(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}")
-
-
-def _read_map(path: Path) -> tuple[dict[str, list[Path]], str] | None:
-    """Run folders by label and the label of the reference; None where the folder does not say, or says nothing."""
-    try:
-        found = read_json(path / MAP)
-    except (OSError, ValueError):
-        return None
-    entries = found.get("entries") if isinstance(found, dict) else None
-    if not isinstance(entries, dict):
-        return None
-    labels: dict[str, list[Path]] = {}
-    for label, entry in entries.items():
-        runs = entry.get("runs") if isinstance(entry, dict) else None
-        names = [name for name in runs.values() if isinstance(name, str)] if isinstance(runs, dict) else []
-        # Only a plain name is followed: a stranger's file must not lead out of its folder.
-        folders = [path / name for name in names if Path(name).name == name and is_run_folder(path / name)]
-        if folders:
-            labels[str(label)] = folders
-    return (labels, str(found.get("reference", ""))) if labels else None

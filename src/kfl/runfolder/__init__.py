@@ -11,7 +11,7 @@
     summary.json       totals and final accuracy; its presence means the run is finished
 
 The server of a real fleet adds fleet.json (who is in the fleet, who was refused) and fleet.jsonl (real times and sizes,
-one line per round). `kfl run` adds a run folder local-only/, the same run with nothing shared.
+one line per round). A run of an earlier version may have a run folder local-only/, the same run with nothing shared.
 
 Every file is written whole or not at all. A line of a .jsonl file is written in one piece, and a torn last line (power
 loss) is ignored when it is read. Folders of earlier versions are read as well.

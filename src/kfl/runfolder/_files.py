@@ -31,7 +31,7 @@ TRACKER_RUNS = "trackers.json"
 """Which runs of experiment trackers belong to this one."""
 LOCK = ".lock"
 LOCAL_ONLY = "local-only"
-"""Run folder inside a run folder: the same run with nothing shared, as `kfl run` adds it."""
+"""Run folder inside a run folder: the same run with nothing shared, as `kfl run` of earlier versions added it."""
 
 
 def is_run_folder(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from typing import Any, Literal
 
 from kfl.algorithms import Rejection
@@ -15,6 +16,9 @@ from kfl.experiment.faults import NOT_TRAINED
 from kfl.scheduling import Status
 from kfl.wireless import ENERGY_PARTS
 
+Axis = Literal["rounds", "joules", "seconds", "bits"]
+"""What accuracy is drawn against: rounds, or what all devices had spent by then."""
+AXES: tuple[Axis, ...] = ("rounds", "joules", "seconds", "bits")
 PER_DEVICE = ("share", "power_w", "compute_energy_j", "upload_energy_j")
 RADIO = ("gain", "true_gain", "compute_time_s", "upload_time_s", "queue_j")
 """Per device too; empty without a radio and in runs of earlier versions."""
@@ -283,10 +287,19 @@ class History:
         """Bits uploaded by all devices over all rounds."""
         return sum(log.bits_up for log in self.rounds)
 
-    def curve(self) -> tuple[list[int], list[float]]:
-        """Rounds and accuracies, for a plot."""
-        tested = [(log.round, log.accuracy) for log in self.rounds if log.accuracy is not None]
-        return [r for r, _ in tested], [a for _, a in tested]
+    def curve(self, x: Axis | None = None) -> tuple[list[float], list[float]]:
+        """Accuracy after each round with a test, for a plot.
+
+        Args:
+            x: what all devices had spent by then: rounds, joules, seconds in the cell, or uploaded bits. None for the
+                number of the round, from 0.
+
+        Returns:
+            The horizontal and the vertical coordinates.
+        """
+        at = [log.round for log in self.rounds] if x is None else spent_by_round(self.rounds, x)
+        tested = [(place, log.accuracy) for place, log in zip(at, self.rounds, strict=True) if log.accuracy is not None]
+        return [place for place, _ in tested], [accuracy for _, accuracy in tested]
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame with one row per round, by its number from 0: what was reached and what it took.
@@ -318,7 +331,7 @@ class History:
         ]
         return DataFrame(rows).set_index("round") if rows else DataFrame()
 
-    def plot(self, x: Literal["rounds", "joules", "seconds", "bits"] = "rounds", axes: Any = None) -> Any:
+    def plot(self, x: Axis = "rounds", axes: Any = None) -> Any:
         """Draw accuracy against rounds, or against what all devices have spent so far, with Matplotlib.
 
         Args:
@@ -329,6 +342,17 @@ class History:
         """
         # Plots are a layer above this one and know histories; what draws them is found by name.
         return import_object("kfl.plots:plot_history")(self, x, axes)
+
+
+def spent_by_round(rounds: Sequence[RoundLog], x: Axis) -> list[float]:
+    """What all devices had spent after each round: rounds, joules, seconds in the cell, or uploaded bits."""
+    each = {
+        "rounds": lambda log: 1.0,
+        "joules": lambda log: log.energy_j,
+        "seconds": lambda log: log.time_s,
+        "bits": lambda log: log.bits_up,
+    }[x]
+    return list(accumulate(map(each, rounds)))
 
 
 def totals(rounds: Sequence[RoundLog]) -> dict[str, Any]:

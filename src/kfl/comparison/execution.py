@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kfl.comparison._jobs import Failure, Job, play_here, play_in_processes
+from kfl.comparison.pool import Failure, Job, Tell, play_here, play_in_processes
+from kfl.comparison.store import Shard
 from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
@@ -14,10 +16,109 @@ from kfl.data import Dataset, load_dataset
 from kfl.experiment import Experiment, require_experiment
 from kfl.progress import Progress, watching_many
 from kfl.runfolder import is_finished, load_run
+from kfl.runner import RunOptions
 from kfl.simulation.logs import History
 
 if TYPE_CHECKING:
     from kfl.data.dataset import Data
+
+
+class Pool(Protocol):
+    """Something that plays jobs side by side."""
+
+    def play(self, jobs: Sequence[Job], tell: Tell) -> None:
+        """Play all jobs; `tell` hears of every round and every end."""
+
+
+@dataclass(frozen=True)
+class LocalPool:
+    """This process, or several processes of this machine."""
+
+    workers: int
+    threads: int
+
+    def play(self, jobs: Sequence[Job], tell: Tell) -> None:
+        """Play all jobs; one at a time stays in this process."""
+        if min(self.workers, len(jobs)) > 1:
+            play_in_processes(jobs, self.workers, self.threads, tell)
+        else:
+            play_here(jobs, self.threads, tell)
+
+
+@dataclass(frozen=True)
+class RayPool:
+    """A Ray cluster."""
+
+    address: str
+    workers: int
+    threads: int
+
+    def play(self, jobs: Sequence[Job], tell: Tell) -> None:
+        """Play all jobs as tasks of the cluster."""
+        from kfl.comparison.ray import play_on_ray
+
+        play_on_ray(jobs, self.address, self.threads, tell, workers=self.workers)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where and how many runs are played."""
+
+    workers: int = 1
+    """Number of processes. More than one needs the usual `if __name__ == "__main__":` in a script."""
+    threads: int = 1
+    """PyTorch threads of each run. Independent of `workers`, because the last digits of sums depend on it: so results
+    do not depend on `workers`."""
+    device: str = "cpu"
+    """Processor that trains: cpu, cuda, or auto for the GPU where there is one."""
+    precision: str = "float32"
+    """Number format, as in `kfl.run`."""
+    data_dir: str | Path | None = None
+    """Folder that holds the datasets that have names; by default `KFL_DATA_DIR`."""
+    dataset: Dataset | None = field(default=None, repr=False)
+    """Your own data instead of the one each experiment names, as in `kfl.run`."""
+    ray: str | None = None
+    """Address of a Ray cluster that plays the runs instead of processes here: `HOST:PORT`, `ray://HOST:PORT`, `auto`
+    for the one that this machine belongs to, or `local` for one of this machine alone."""
+    shard: Shard = Shard()
+    """The part of the runs to play here; other machines play the others, and their results are collected."""
+    keep_runs: bool = True
+    """Keep the run folders, and not only their results."""
+    keep_models: bool = False
+    """Write the devices' models into the run folders."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(name, getattr(self, name), "1 or more")
+        if self.dataset is not None:
+            object.__setattr__(self, "dataset", Dataset.of(self.dataset))
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Execution:
+        """The execution that keyword arguments describe; ConfigError for one that there is not."""
+        known = [one.name for one in fields(cls)]
+        for name, value in options.items():
+            if name not in known:
+                raise ConfigError(name, value, f"left out; how runs are played is set by {', '.join(known)}")
+        return cls(**options)
+
+    @property
+    def data_folder(self) -> Path | None:
+        """`data_dir` as a path."""
+        return None if self.data_dir is None else Path(self.data_dir)
+
+    def pool(self) -> Pool:
+        """What plays the runs."""
+        if self.ray is not None:
+            return RayPool(self.ray, self.workers, self.threads)
+        return LocalPool(self.workers, self.threads)
+
+    def options(self) -> RunOptions:
+        """How each run is played."""
+        return RunOptions(
+            data_dir=self.data_folder, device=self.device, precision=self.precision, keep_models=self.keep_models
+        )
 
 
 class RunsFailedError(KflError):
@@ -77,7 +178,11 @@ def run_many(
         progress: show progress on the error stream, or in a notebook. None shows it in a notebook or on a terminal,
             unless `on_progress` watches the runs already.
 
-    A run that fails does not stop the others: `RunsFailedError` is raised at the end and carries all histories.
+    Returns:
+        What happened in each run.
+
+    Raises:
+        RunsFailedError: some runs failed. They do not stop the others, and the error carries all histories.
 
     >>> import tempfile, kfl, numpy as np
     >>> y = np.arange(200) % 4
@@ -86,57 +191,64 @@ def run_many(
     >>> [len(history.rounds) for history in run_many(tiny, tempfile.mkdtemp(), dataset=data)]
     [1, 1]
     """
-    for name, value in (("workers", workers), ("threads", threads)):
-        if value < 1:
-            raise ConfigError(name, value, "1 or more")
     if isinstance(experiments, Experiment):
         raise ConfigError("experiments", "one experiment", "a list: [experiment], or one for each seed or setting")
     for experiment in experiments:
         require_experiment(experiment)
-    dataset = None if dataset is None else Dataset.of(dataset)
-    data_folder = None if data_dir is None else Path(data_dir)
-    experiments = [settled(experiment, dataset, data_folder) for experiment in experiments]
+    given = None if dataset is None else Dataset.of(dataset)
+    how = Execution(workers, threads, device, precision, data_dir, given, ray, keep_models=keep_models)
+    experiments = [settled(experiment, how) for experiment in experiments]
     for experiment in experiments:
         experiment.validate()
     paths = run_paths(experiments, Path(folder))
+    open_runs = {path: one for path, one in zip(paths, experiments, strict=True) if not _holds(path, one)}
+    if len(open_runs) > 1:
+        check_first(next(iter(open_runs.values())), how)
+    with watching_many(progress, on_progress) as tell:
+        return play_all(experiments, Path(folder), how, tell)
+
+
+def play_all(
+    experiments: Sequence[Experiment],
+    folder: Path,
+    how: Execution,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> list[History]:
+    """Play settled, valid experiments in run folders below `folder`, what is finished there excepted."""
+    paths = run_paths(experiments, folder)
     unique = dict(zip(paths, experiments, strict=True))
     if any(path.exists() for path in unique):
-        from kfl.comparison._outdated import set_outdated_aside
+        from kfl.comparison.sources import set_outdated_aside
 
-        set_outdated_aside(unique, dataset, data_folder)
+        set_outdated_aside(unique, how.dataset, how.data_folder)
+    options = how.options()
     jobs = [
-        Job(experiment, path, dataset, data_folder, device, precision, keep_models)
+        Job(experiment, path, how.dataset, options)
         for path, experiment in unique.items()
         if not _holds(path, experiment)
     ]
-    if len(jobs) > 1 and ray is None:  # the machines of a cluster have what this one may not
-        _check_first(jobs[0])
-    with watching_many(progress, on_progress) as tell:
-        ledger = _Ledger(unique, {job.path for job in jobs}, tell)
-        if ray is not None:
-            from kfl.comparison.ray import play_on_ray
-
-            play_on_ray(jobs, ray, threads, ledger.tell, workers=workers)
-        elif min(workers, len(jobs)) > 1:
-            play_in_processes(jobs, workers, threads, ledger.tell)
-        else:
-            play_here(jobs, threads, ledger.tell)
+    ledger = _Ledger(unique, {job.path for job in jobs}, on_progress)
+    if jobs:
+        how.pool().play(jobs, ledger.tell)
     histories = [ledger.histories.get(path) for path in paths]
     if ledger.failures:
-        raise RunsFailedError(Path(folder), ledger.failures, histories)
+        raise RunsFailedError(folder, ledger.failures, histories)
     return [history for history in histories if history is not None]
 
 
-def settled(experiment: Experiment, dataset: Dataset | None, data_dir: Path | None) -> Experiment:
+def settled(experiment: Experiment, how: Execution) -> Experiment:
     """The experiment with its number of devices, by which its folder is found."""
     if not experiment.asks_data:
         return experiment
-    return experiment.for_data(load_dataset(experiment.dataset, data_dir) if dataset is None else dataset)
+    data = load_dataset(experiment.dataset, how.data_folder) if how.dataset is None else how.dataset
+    return experiment.for_data(data)
 
 
 def run_paths(experiments: Sequence[Experiment], folder: Path) -> list[Path]:
     """The run folder of each experiment: an existing one, found by its hash, or a new name."""
-    present = {path.name.rpartition("-")[2]: path for path in sorted(folder.glob("*-seed*-*")) if path.is_dir()}
+    places = (folder / "runs", folder)  # studies of earlier versions have them in a folder of their own
+    found = [path for place in places for path in sorted(place.glob("*-seed*-*")) if path.is_dir()]
+    present = {path.name.rpartition("-")[2]: path for path in found}
     names = run_names(experiments)
     return [
         present.get(experiment.digest(), folder / name) for experiment, name in zip(experiments, names, strict=True)
@@ -179,11 +291,16 @@ def _holds(path: Path, experiment: Experiment) -> bool:
     return is_finished(path) and load_run(path)[0].identity() == experiment.identity()
 
 
-def _check_first(job: Job) -> None:
-    """Build one world here, so that what is wrong for all runs, such as missing data, is reported once and at once."""
+def check_first(experiment: Experiment, how: Execution) -> None:
+    """Build one world here, so that what is wrong for all runs, such as missing data, is reported once and at once.
+
+    The machines of a cluster have what this one may not.
+    """
+    if how.ray is not None:
+        return
     from kfl.simulation.world import build_world
 
-    build_world(job.experiment, dataset=job.dataset, data_dir=job.data_dir, device=job.device, precision=job.precision)
+    build_world(experiment, dataset=how.dataset, data_dir=how.data_folder, device=how.device, precision=how.precision)
 
 
 class _Ledger:

@@ -62,7 +62,8 @@ def stamps(folder):
 
 
 def test_an_own_class_is_tuned_then_compared_with_what_was_found(capsys):
-    tune = ["tune", *SMALL, "--algorithms", "local,my_algo:Mine", "--seeds", "100", "--learning-rates", "0.05,0.1"]
+    tune = ["compare", "--search-only", *SMALL, "--algorithms", "local,my_algo:Mine"]
+    tune += ["--search-seeds", "100", "--rates", "0.05,0.1"]
     assert main([*tune, "--out", "t"]) == 0
     tuned = tomllib.loads(Path("t/tuned.toml").read_text())
     assert set(tuned) == {"local", "my_algo:Mine"}
@@ -75,13 +76,13 @@ def test_an_own_class_is_tuned_then_compared_with_what_was_found(capsys):
     found = lines(Path("c"))
     assert [(line["label"], line["seed"]) for line in found[-2:]] == [("my_algo:Mine", 0), ("my_algo:Mine", 1)]
     assert found[-1]["settings"]["knowledge_weight"] == tuned["my_algo:Mine"]["knowledge_weight"]
-    runs = json.loads(Path("c/comparison.json").read_text())
-    assert runs["reference"] == "local"
-    for label, entry in runs["entries"].items():
+    study = json.loads(Path("c/study.json").read_text())
+    assert study["reference"] == "local"
+    for entry in study["entries"]:
         assert set(entry["runs"]) == {"0", "1"}
-        for name in entry["runs"].values():
-            config = tomllib.loads(Path("c", name, "config.toml").read_text())
-            assert config["algorithm"]["name"] == label
+        for digest in entry["runs"].values():
+            (run,) = Path("c").glob(f"*-{digest}")
+            assert tomllib.loads((run / "config.toml").read_text())["algorithm"]["name"] == entry["label"]
 
 
 def test_schedulers_stand_side_by_side_each_with_its_own_fields(capsys):
@@ -172,8 +173,8 @@ def test_an_edited_module_is_not_taken_for_the_one_that_ran(caplog):
         (["compare", "--entry", "thrifty"], ["entry is 'thrifty'", "LABEL: FLAGS"]),
         (["compare", "--entry", "a: --out x"], ["entry is '--out'"]),
         (["compare", "--entry", "a:", "--entry", "a: --rounds 3"], ["entry is 'a'", "a label of its own"]),
-        (["tune", "--algorithms", "my_algo:Mnie"], ["did you mean my_algo:Mine?"]),
-        (["sharing", "--methods", "local,my_algo:Mnie"], ["methods is 'my_algo:Mnie'", "did you mean my_algo:Mine?"]),
+        (["compare", "--search-only", "--algorithms", "my_algo:Mnie"], ["did you mean my_algo:Mine?"]),
+        (["compare", "--twins", "--algorithms", "local,my_algo:Mnie"], ["did you mean my_algo:Mine?"]),
         (["compare", "--algorithms", "broken:Mine"], ["NameError in broken.py, line 1"]),
     ],
 )

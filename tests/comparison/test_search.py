@@ -13,17 +13,17 @@ from kfl.comparison.search import (
     Trial,
     at_the_edge,
     best,
+    equal_trials,
     judge,
     more_rates,
     refuse_reported_seeds,
-    search,
 )
 from kfl.comparison.statistics import Spread
 from kfl.core.errors import ConfigError
 
 
 def test_every_algorithm_gets_as_many_different_trials():
-    found = search({name: cls() for name, cls in ALGORITHMS.items()})
+    found = equal_trials({name: cls() for name, cls in ALGORITHMS.items()})
     assert {len(trials) for trials in found.values()} == {9}
     for name, trials in found.items():
         assert len({trial.algorithm for trial in trials}) == 9
@@ -56,13 +56,13 @@ class Halting(Local):
 
 
 def test_values_an_algorithm_refuses_are_replaced_by_learning_rates():
-    found = search({"kfl": Kfl(), "halting": Halting(local_steps=2)})  # it cannot leave out 3 or 4
+    found = equal_trials({"kfl": Kfl(), "halting": Halting(local_steps=2)})  # it cannot leave out 3 or 4
     assert len(found["halting"]) == len(found["kfl"]) == 9
     assert len({trial.algorithm.learning_rate for trial in found["halting"]}) == 9
 
 
 def test_fedreps_search_is_of_the_heads_steps_the_bodys_are_those_of_the_others():
-    trials = search({"kfl": Kfl(), "fedrep": FedRep()})["fedrep"]
+    trials = equal_trials({"kfl": Kfl(), "fedrep": FedRep()})["fedrep"]
     pairs = {(trial.algorithm.learning_rate, trial.algorithm.steps()) for trial in trials}
     assert pairs == {(rate, (head, 5)) for rate in LEARNING_RATES for head in (1, 5, 10)}
 
@@ -78,7 +78,7 @@ def test_more_rates_keep_the_given_ones_and_never_repeat(count):
 
 
 def test_one_learning_rate_is_enough():
-    found = search({"kfl": Kfl(), "local": Local()}, [0.05])
+    found = equal_trials({"kfl": Kfl(), "local": Local()}, [0.05])
     assert [len(trials) for trials in found.values()] == [3, 3]
     assert [trial.algorithm.learning_rate for trial in found["local"]] == [0.05, 0.025, 0.1]
 
@@ -93,11 +93,11 @@ def test_reported_seeds_are_refused_unless_insisted_on():
 @pytest.mark.parametrize("rates", [[], [0.1, -1.0], [float("nan")], [float("inf")]])
 def test_learning_rates_that_cannot_work_are_refused(rates):
     with pytest.raises(ConfigError, match="learning_rates"):
-        search({"kfl": Kfl()}, rates)
+        equal_trials({"kfl": Kfl()}, rates)
 
 
 def test_the_highest_mean_wins_and_the_edge_is_named():
-    trials = search({"local": Local()}, [0.01, 0.02, 0.05])["local"]
+    trials = equal_trials({"local": Local()}, [0.01, 0.02, 0.05])["local"]
     outcomes = [
         judge(trial, accuracies) for trial, accuracies in zip(trials, [[0.5, 0.7], [0.8, 0.6], [0.9, 0.4]], strict=True)
     ]

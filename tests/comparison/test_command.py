@@ -1,4 +1,4 @@
-"""kfl compare, kfl tune and kfl export as a user runs them."""
+"""kfl compare, its search, and kfl export as a user runs them."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_a_comparison_goes_on_where_it_stopped_and_grows(capsys):
     assert len(stamps) == 2
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
     assert len(lines("c/results.jsonl")) == 4
-    assert capsys.readouterr().out.count("finished before") == 2
+    assert "[2/2] local, seed 1" in capsys.readouterr().out  # only what is new was played
 
 
 def test_results_are_shown_again_without_running(capsys):
@@ -114,7 +114,7 @@ def test_flags_for_all_and_a_file_for_each():
 
 
 def test_the_config_of_a_run_is_a_setting_to_compare_in(capsys):
-    run = ["run", *QUICK, "--widths", "8", "--no-baseline", "--no-models", "--out", "r", "--algorithm.momentum", "0.3"]
+    run = ["run", *QUICK, "--widths", "8", "--no-models", "--out", "r", "--algorithm.momentum", "0.3"]
     assert main([*run, "--algorithm.knowledge-weight", "0.7"]) == 0
     words = ["--config", "r/config.toml", "--algorithms", "kfl,fedavg", "--seeds", "0", "--workers", "1", "--out", "c"]
     assert main(["compare", *words]) == 0
@@ -142,9 +142,9 @@ def test_the_config_of_a_run_is_a_setting_to_compare_in(capsys):
         (["compare", "--devices", "0"], ["devices is 0"]),
         (["compare", "--dataset", "mnist", "--data-dir", "nowhere"], ["train-images-idx3-ubyte"]),
         (["compare", "--algorithm.learning-rate", "-1"], ["learning_rate is -1"]),
-        (["tune", "--seeds", "3,100"], ["seeds is '3'", "--allow-report-seeds"]),
-        (["tune", "--learning-rates", "0.1,fast"], ["learning_rates is '0.1,fast'"]),
-        (["tune", "--algorithms", "fedrep"], ["fedrep averages weights"]),
+        (["compare", "--search", "--search-seeds", "3,100"], ["seeds is '3'", "--allow-report-seeds"]),
+        (["compare", "--search-only", "--rates", "0.1,fast"], ["learning_rates is '0.1,fast'"]),
+        (["compare", "--search-only", "--algorithms", "fedrep"], ["fedrep averages weights"]),
         (["export", "nowhere"], ["nowhere is not a run folder"]),
     ],
 )
@@ -175,16 +175,14 @@ def test_lists_of_numbers_that_make_no_sense(text):
 
 
 def test_help_of_the_new_commands_needs_no_pytorch():
-    for name in ("compare", "tune", "export"):
+    for name in ("compare", "export"):
         program = (
             f"import sys\nfrom kfl.cli.main import main\ntry: main(['{name}', '--help'])\nexcept SystemExit: pass\n"
             "assert 'torch' not in sys.modules"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        for option in {"compare": ["--seeds", "--x", "--from"], "tune": ["--learning-rates"], "export": ["--devices"]}[
-            name
-        ]:
+        for option in {"compare": ["--seeds", "--x", "--from", "--rates"], "export": ["--devices"]}[name]:
             assert option in done.stdout
 
 
@@ -205,11 +203,9 @@ def test_interrupting_a_comparison_says_how_to_go_on():
 
 def test_tuning_is_equal_recorded_and_usable(capsys):
     words = [*QUICK, "--rounds", "2", "--equal-models", "8", "--workers", "1", "--algorithms", "kfl,local,fedrep"]
-    tune = ["tune", *words, "--seeds", "100,101", "--learning-rates", "0.05,0.1", "--out", "t"]
+    tune = ["compare", "--search-only", *words, "--rates", "0.05,0.1", "--out", "t"]
     assert main(tune) == 0
-    shown = capsys.readouterr().out
-    assert "6 trials for each of 3 algorithms" in shown
-    assert "development seeds 100, 101" in shown
+    assert "development seeds 100, 101" in capsys.readouterr().out
     trials = lines("t/trials.jsonl")
     assert len(trials) == 18
     tuned = tomllib.loads(Path("t/tuned.toml").read_text())
@@ -220,19 +216,19 @@ def test_tuning_is_equal_recorded_and_usable(capsys):
         top = max(mine, key=lambda trial: trial["mean"])
         assert tuned[name] == top["searched"]
         assert top["mean"] == pytest.approx(sum(top["accuracy"]) / 2)
-        assert all(Path("t", run, "summary.json").exists() for trial in mine for run in trial["runs"])
-    stamps = {path: path.stat().st_mtime_ns for path in Path("t").glob("*/summary.json")}
-    before = Path("t/trials.jsonl").read_bytes()
+    before = {name: Path("t", name).read_bytes() for name in ("trials.jsonl", "results.jsonl")}
+    assert len(lines("t/results.jsonl")) == 36
+    capsys.readouterr()
     assert main(tune) == 0
-    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
-    assert Path("t/trials.jsonl").read_bytes() == before
+    assert "[1/" not in capsys.readouterr().out  # nothing is played again
+    assert {name: Path("t", name).read_bytes() for name in before} == before
     assert main(["compare", *words, "--seeds", "0", "--settings", "t/tuned.toml", "--out", "c"]) == 0
     for line in lines("c/results.jsonl"):
         assert line["settings"] == {**line["settings"], **tuned[line["algorithm"]]}
 
 
 def test_export_writes_chosen_devices_and_says_how_to_load_them(capsys):
-    assert main(["run", *QUICK, "--widths", "8", "12", "--no-baseline", "--out", "r"]) == 0
+    assert main(["run", *QUICK, "--widths", "8", "12", "--out", "r"]) == 0
     capsys.readouterr()
     assert main(["export", "r", "--devices", "0,3..4", "--out", "e"]) == 0
     shown = capsys.readouterr().out
@@ -245,20 +241,19 @@ def test_export_writes_chosen_devices_and_says_how_to_load_them(capsys):
     assert main(["export", "r", "--devices", "5,6", "--out", "f"]) == 2
     assert "devices is 6, but must be from 0 to 5" in capsys.readouterr().err
     assert not Path("f").exists()
-    assert main(["run", *QUICK, "--widths", "8", "--no-baseline", "--no-models", "--out", "light"]) == 0
+    assert main(["run", *QUICK, "--widths", "8", "--no-models", "--out", "light"]) == 0
     assert main(["export", "light"]) == 2
     assert "did not keep its models" in capsys.readouterr().err
 
 
 def test_a_trial_that_runs_off_to_infinity_has_lost_and_no_more(capsys):
-    words = ["tune", *QUICK, "--rounds", "6", "--equal-models", "8", "--workers", "1", "--algorithms", "local"]
-    assert main([*words, "--seeds", "100", "--learning-rates", "0.05,1e12", "--out", "t"]) == 0
-    printed = capsys.readouterr()
-    assert "1 of 2 runs failed" in printed.err
-    assert "infinity" in printed.err
+    words = ["compare", "--search-only", *QUICK, "--rounds", "6", "--equal-models", "8", "--workers", "1"]
+    words += ["--algorithms", "local", "--search-seeds", "100"]
+    assert main([*words, "--rates", "0.05,1e12", "--out", "t"]) == 0
+    assert "infinity" in lines("t/diverged.jsonl")[0]["problem"]
     assert tomllib.loads(Path("t/tuned.toml").read_text()) == {"local": {"learning_rate": 0.05}}
     assert lines("t/trials.jsonl")[1]["accuracy"] == [None]
-    assert main([*words, "--seeds", "100", "--learning-rates", "1e12", "--out", "u"]) == 2
+    assert main([*words, "--rates", "1e12", "--out", "u"]) == 2
     assert "infinity" in capsys.readouterr().err
 
 
@@ -276,5 +271,5 @@ def test_it_is_said_everywhere_that_only_some_devices_were_tested(capsys):
     assert f"{took} of the 3 tested devices ever took part." in shown
     assert main(["report", "r"]) == 0
     assert "3 of 6 devices" in Path("r/report.html").read_text(encoding="utf-8")
-    assert main(["run", *QUICK, "--widths", "8", "--no-baseline", "--out", "whole"]) == 0
+    assert main(["run", *QUICK, "--widths", "8", "--out", "whole"]) == 0
     assert "accuracy, all devices" in capsys.readouterr().out

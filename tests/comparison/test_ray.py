@@ -23,10 +23,11 @@ import pytest
 import kfl
 from kfl.algorithms import Kfl, Local
 from kfl.comparison import RunsFailedError, run_many
-from kfl.comparison._jobs import Job
-from kfl.comparison.many import run_paths
+from kfl.comparison.execution import run_paths
+from kfl.comparison.pool import Job
 from kfl.comparison.ray import check_address, play_on_ray
 from kfl.core.errors import ConfigError, KflError, StoppedError
+from kfl.runner import RunOptions
 
 ray = pytest.importorskip("ray")
 
@@ -147,10 +148,7 @@ def test_nodes_that_do_not_see_the_folder_send_the_files(cluster, data, alone, t
     paths = run_paths([*FOUR, shaken, bad], tmp_path / "runs")
     with pytest.raises(StoppedError):  # what was begun here is of no use there, and is replaced
         kfl.run(FOUR[0], paths[0], dataset=data, keep_models=False, should_stop=lambda: True)
-    jobs = [
-        Job(one, path, data, None, "cpu", "float32", True)
-        for one, path in zip([*FOUR, shaken, bad], paths, strict=True)
-    ]
+    jobs = [Job(one, path, data, RunOptions()) for one, path in zip([*FOUR, shaken, bad], paths, strict=True)]
     ends = {}
     before = set(Path(tempfile.gettempdir()).glob("kfl.*"))
     play_on_ray(

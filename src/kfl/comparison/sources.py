@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kfl.core.errors import KflError
 from kfl.core.text import several
@@ -27,9 +28,9 @@ log = logging.getLogger(__name__)
 def set_outdated_aside(runs: Mapping[Path, Experiment], dataset: Dataset | None, data_dir: Path | None) -> None:
     """Move run folders aside whose code or data has changed since they began; say so once for each thing."""
     moved: dict[str, list[Path]] = {}
-    prints = _Fingerprints(dataset, data_dir)
+    now = Fingerprints(dataset, data_dir)
     for path, experiment in runs.items():
-        if is_run_folder(path) and (what := _changed(path, experiment, prints)) is not None:
+        if is_run_folder(path) and (what := now.changed(facts_of_run(path), experiment)) is not None:
             moved.setdefault(what, []).append(path)
     for what, paths in moved.items():
         places = [_move(path) for path in paths]
@@ -39,15 +40,41 @@ def set_outdated_aside(runs: Mapping[Path, Experiment], dataset: Dataset | None,
         )
 
 
-class _Fingerprints:
-    """Hashes of datasets, each computed once."""
+def facts_of_run(path: Path) -> dict[str, Any]:
+    """What a run folder says of the user's own modules and of the data it ran with."""
+    environment = RunReader(path).environment()
+    data = environment.get("dataset")
+    return {
+        "sources": environment.get("sources"),
+        "data": data.get("fingerprint") if isinstance(data, Mapping) else None,
+    }
+
+
+class Fingerprints:
+    """Hashes of the user's own modules and data as they are now; those of data are computed once."""
 
     def __init__(self, dataset: Dataset | None, data_dir: Path | None) -> None:
         self._given = None if dataset is None else dataset.fingerprint()
         self._data_dir = data_dir
         self._known: dict[str, str] = {}
 
-    def of(self, name: str) -> str | None:
+    def facts(self, experiment: Experiment) -> dict[str, Any]:
+        """What a result says of them: nothing where all is kfl's own."""
+        sources, data = source_hashes(experiment), self._of(experiment.dataset)
+        return {**({"sources": sources} if sources else {}), **({} if data is None else {"data": data})}
+
+    def changed(self, before: Mapping[str, Any], experiment: Experiment) -> str | None:
+        """What has changed since a run began, in words; None where nothing has, or nobody knows."""
+        sources = before.get("sources")
+        for name, now in source_hashes(experiment).items():
+            if isinstance(sources, Mapping) and sources.get(name, now) != now:
+                return f"The module of {name}"
+        known, now_data = before.get("data"), self._of(experiment.dataset)
+        if known is not None and now_data is not None and known != now_data:
+            return f"The dataset {experiment.dataset}"
+        return None
+
+    def _of(self, name: str) -> str | None:
         """That of the object that was given, or of the data at a path; None for other data, or none at all."""
         if self._given is not None or name in DATASETS or not looks_like_path(name):
             return self._given
@@ -57,22 +84,6 @@ class _Fingerprints:
             except KflError:  # perhaps the machines of a cluster have it; a run that needs it will say so
                 return None
         return self._known[name]
-
-
-def _changed(path: Path, experiment: Experiment, prints: _Fingerprints) -> str | None:
-    """What has changed since a run began, in words; None where nothing has, or nobody knows."""
-    reader = RunReader(path)
-    before = reader.environment()
-    sources = before.get("sources")
-    for name, now in source_hashes(experiment).items():
-        if isinstance(sources, Mapping) and sources.get(name, now) != now:
-            return f"The module of {name}"
-    data = before.get("dataset")
-    known = data.get("fingerprint") if isinstance(data, Mapping) else None
-    now_data = prints.of(experiment.dataset)
-    if known is not None and now_data is not None and known != now_data:
-        return f"The dataset {experiment.dataset}"
-    return None
 
 
 def _move(path: Path) -> Path:

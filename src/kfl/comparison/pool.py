@@ -1,4 +1,4 @@
-"""Runs one after another here, or in worker processes that report every round.
+"""The local pool: runs one after another here, or in worker processes that report every round.
 
 A worker that dies (killed for memory, say) loses the run it was playing and no other. Results travel through the
 run folders, which are written whole or not at all, so that stopping everything at any moment loses no finished run.
@@ -12,7 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from kfl.data import Dataset
     from kfl.experiment import Experiment
+    from kfl.runner import RunOptions
 
 
 FAILURE = ".error.txt"
@@ -39,10 +40,7 @@ class Job:
     experiment: Experiment
     path: Path
     dataset: Dataset | None
-    data_dir: Path | None
-    device: str
-    precision: str
-    keep_models: bool
+    options: RunOptions
 
 
 @dataclass(frozen=True)
@@ -138,21 +136,13 @@ def serve(pipe: Connection, threads: int) -> None:
 
 def attempt(job: Job, on_round: Callable[[], None]) -> Failure | None:
     """Play one run; why it failed, if it did. A failure that is a bug leaves its traceback beside the run folder."""
-    from kfl.runner import run
+    from kfl.runner import run_with
 
     note = job.path.with_name(f"{job.path.name}{FAILURE}")
     try:
-        run(
-            job.experiment,
-            job.path,
-            dataset=job.dataset,
-            data_dir=job.data_dir,
-            device=job.device,
-            precision=job.precision,
-            keep_models=job.keep_models,
-            on_round=lambda _: on_round(),
-            allow_nobody=True,  # that a method cannot work in a cell is an answer, too
-        )
+        # That a method cannot work in a cell is an answer, too.
+        options = replace(job.options, on_round=lambda _: on_round(), allow_nobody=True)
+        run_with(job.experiment, job.path, options, dataset=job.dataset)
     except KflError as problem:
         return Failure(str(problem), diverged=isinstance(problem, DivergedError))
     except Exception as problem:  # a bug in one run, or in a user's own model, must not lose the others

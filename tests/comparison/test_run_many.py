@@ -16,7 +16,7 @@ import torch
 import kfl
 from kfl.algorithms import Kfl, Local
 from kfl.comparison import RunsFailedError, run_many
-from kfl.comparison.many import run_paths
+from kfl.comparison.execution import run_paths
 from kfl.core.errors import ConfigError, KflError
 
 SMALL = kfl.Experiment(devices=6, rounds=3, widths=(8, 12), scheduler=kfl.Uniform(count=2))

@@ -8,8 +8,20 @@ import pytest
 
 import kfl
 from kfl.algorithms import ALGORITHMS, FedAvg, FedRep, Kfl, Local
-from kfl.comparison.entries import configured, line_up, pick_reference, read_settings, summarise_rows
+from kfl.comparison.entries import (
+    Entry,
+    algorithm_named,
+    as_entries,
+    pick_reference,
+    read_settings,
+    refuse_mixed_models,
+    vary,
+    with_fields,
+    with_seeds,
+    with_settings,
+)
 from kfl.comparison.records import MOST_POINTS, curve, read_records, record, write_records
+from kfl.comparison.rows import summarise_rows
 from kfl.core.errors import ConfigError, ModelError, RunFolderError
 from kfl.plots.curves import curves_of, plot_curves, y_range
 from kfl.plots.style import spread_out
@@ -32,6 +44,7 @@ def line(algorithm, seed, accuracy, **more):
         "digest": f"{algorithm}{seed}",
         "algorithm": algorithm,
         "seed": seed,
+        "rounds": 3,
         "accuracy": accuracy,
         "worst_tenth": accuracy / 2,
         "bits_up": 8.0 * seed,
@@ -56,6 +69,12 @@ def line(algorithm, seed, accuracy, **more):
 LINES = [line("kfl", 0, 0.9), line("kfl", 1, 0.8), line("local", 0, 0.8), line("local", 1, 0.6)]
 
 
+def line_up(base, algorithms, seeds):
+    entries = as_entries({label: replace(base, algorithm=algorithm) for label, algorithm in algorithms.items()})
+    refuse_mixed_models(entries)
+    return [run.experiment for run in with_seeds(entries, seeds)]
+
+
 def test_every_algorithm_meets_every_seed_in_one_setting():
     base = kfl.Experiment(devices=12, rounds=3, widths=(16,))
     runs = line_up(base, {name: cls() for name, cls in ALGORITHMS.items()}, [0, 7])
@@ -75,6 +94,17 @@ def test_algorithms_that_average_weights_refuse_mixed_widths_in_one_sentence():
     assert line_up(base, {"kfl": Kfl(), "local": Local()}, [0])
 
 
+def configured(names, start, settings=None, common=None):
+    """The algorithm of each entry: common settings, then the file's, then flags."""
+    base = kfl.Experiment(algorithm=start)
+    found = {}
+    for name in names:
+        entry = with_settings(Entry(name, with_fields(base, {"algorithm": name})), settings or {})
+        flags = {f"algorithm.{field}": value for field, value in (common or {}).items()}
+        found[name] = with_fields(entry.experiment, flags).algorithm
+    return found
+
+
 def test_settings_go_from_common_to_own_and_flags_win():
     start = Kfl(learning_rate=0.07, momentum=0.5, knowledge_weight=0.2)
     settings = {"kfl": {"learning_rate": 0.3}, "local": {"learning_rate": 0.4, "local_steps": 2}}
@@ -82,6 +112,45 @@ def test_settings_go_from_common_to_own_and_flags_win():
     assert found["kfl"] == Kfl(learning_rate=0.3, momentum=0.5, knowledge_weight=0.2, local_steps=9)
     assert found["local"] == Local(learning_rate=0.4, momentum=0.5, local_steps=9)
     assert found["fedavg"] == FedAvg(learning_rate=0.07, momentum=0.5, local_steps=9)
+
+
+def test_a_label_of_a_method_selects_its_variant_with_the_common_settings():
+    head = algorithm_named("lg-fedavg-head", Kfl(learning_rate=0.3))
+    assert (head.name, head.share, head.learning_rate) == ("lg-fedavg", "head", 0.3)
+    with pytest.raises(ConfigError, match="a class that derives from"):
+        algorithm_named("math:pi", Kfl())
+
+
+def test_fields_of_any_part_can_be_put_on_an_experiment():
+    base = kfl.Experiment(radio="nb-iot", faults=kfl.Faults(drop_before=0.25))
+    found = with_fields(
+        base,
+        {
+            "scheduler": "lyapunov",
+            "scheduler.v": 0.1,
+            "radio.deadline-s": 9,
+            "radio.fading": "rician",
+            "faults.late": 0.5,
+            "widths": 8,
+            "rounds": 3,
+        },
+    )
+    assert (found.scheduler.v, found.widths, found.rounds) == (0.1, (8,), 3)
+    assert (found.cell_config.deadline_s, found.cell_config.fading.name) == (9.0, "rician")
+    assert found.cell_config.bandwidth_hz == base.cell_config.bandwidth_hz
+    assert (found.faults.drop_before, found.faults.late) == (0.25, 0.5)
+    with pytest.raises(ConfigError, match=r"radio\.deadlin .*did you mean deadline_s"):
+        with_fields(base, {"radio.deadlin": 1})
+
+
+def test_varied_fields_make_every_combination_and_only_where_they_exist():
+    found = vary(
+        kfl.Experiment(), {"algorithm": ["kfl", "local"], "scheduler": ["lyapunov", "all"], "scheduler.v": [1, 2]}
+    )
+    assert list(found) == [
+        f"{algorithm} {rest}" for algorithm in ("kfl", "local") for rest in ("lyapunov v=1", "lyapunov v=2", "all")
+    ]
+    assert found["local lyapunov v=2"].scheduler.v == 2.0
 
 
 @pytest.mark.parametrize(

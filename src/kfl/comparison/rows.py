@@ -1,0 +1,214 @@
+"""What finished runs say: one row per label and condition, with the difference to a reference, paired by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from kfl.algorithms import ALGORITHMS
+from kfl.comparison.records import Record, label_of
+from kfl.comparison.statistics import Difference, Spread, holm, paired_difference, spread
+from kfl.scheduling import Status
+
+EVERY_CLASS = ("kfl", "fedproto")
+"""Algorithms that are charged for the means of every class, as the paper does, though devices have those they hold."""
+LEVEL = 0.05
+_COSTS = (
+    "bits_up",
+    "energy_j",
+    "time_s",
+    "devices_per_round",
+    "rounds_with_nobody",
+    "devices_over_budget",
+    "devices_never_chosen",
+)
+BySeed = Mapping[int, Record]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Results of one entry over seeds."""
+
+    label: str
+    accuracy: Spread
+    worst_tenth: Spread
+    """Mean accuracy of the worst tenth of the devices."""
+    difference: Difference | None
+    """Accuracy minus the reference's, paired by seed; None for the reference itself."""
+    bits_up: float
+    energy_j: float
+    time_s: float
+    devices_per_round: float
+    rounds_with_nobody: float
+    devices_over_budget: float
+    devices_never_chosen: float
+    why_nobody: Status | None
+    """Why nobody took part, in rounds in which nobody did; None where there are none."""
+    condition: str = ""
+    reference: str = ""
+    """The label of the reference in this condition."""
+    twin: bool = False
+    """Whether it uploads nothing."""
+    level: float = LEVEL
+    """The level at which Holm's correction reads the interval of the difference, over all rows of the comparison."""
+    bits_up_each: float = 0.0
+    """Bits that a device sends in a round it takes part in."""
+    bits_down_each: float = 0.0
+    held_bits_up_each: float | None = None
+    """The bits of the classes that a device holds, where all of them are charged; None where held ones are."""
+    goal_rounds: float | None = None
+    """Rounds after which it has the final accuracy of the goal, as a part of the goal's; None where, for some seed, it
+    never has. The goal is the reference, or another label that `Comparison.rows_to` is given."""
+    goal_joules: float | None = None
+    """Joules up to then, as a part of those that the goal spends in all; None also where no energy is counted."""
+
+    @property
+    def feasible(self) -> bool:
+        """Whether any device took part in any round."""
+        return self.devices_per_round > 0
+
+    @property
+    def adds(self) -> bool:
+        """Whether what it uploads adds something: its difference is above zero after Holm's correction."""
+        return self._above(self.level)
+
+    @property
+    def may_add(self) -> bool:
+        """Whether its own interval is above zero, but after the correction for all questions no longer."""
+        return self._above(LEVEL) and not self.adds
+
+    def _above(self, level: float) -> bool:
+        if self.twin or self.difference is None:
+            return False
+        low = self.difference.at(1 - level).low
+        return low is not None and low > 0
+
+
+def by_label(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
+    """Records of one condition by label and seed."""
+    found: dict[str, dict[int, Record]] = {}
+    for line in records:
+        found.setdefault(label_of(line), {})[line["seed"]] = line
+    return found
+
+
+def summarise_rows(records: Sequence[Record], reference: str, goal: str | None = None) -> list[Row]:
+    """One row per label of one condition, in the order of the records; `goal` is what others are timed to."""
+    labelled = by_label(records)
+    theirs = accuracies(labelled.get(reference, {}))
+    target = labelled.get(reference if goal is None else goal)
+    rows = []
+    for label, own in labelled.items():
+        lines = list(own.values())
+        uploads = max(sum(line["rounds"] * line["devices_per_round"] for line in lines), 1.0)
+        each = sum(line["bits_up"] for line in lines) / uploads
+        rounds, joules = (None, None) if target is None else reached(own, target)
+        rows.append(
+            Row(
+                label=label,
+                accuracy=spread([line["accuracy"] for line in lines]),
+                worst_tenth=spread([line["worst_tenth"] for line in lines]),
+                difference=None if label == reference else paired_difference(accuracies(own), theirs),
+                why_nobody=next((Status.from_dict(line["why_nobody"]) for line in lines if line["why_nobody"]), None),
+                condition=str(lines[0].get("condition", "")),
+                reference=reference,
+                twin=uploads_nothing(lines),
+                bits_up_each=each,
+                bits_down_each=sum(line.get("bits_down", 0.0) for line in lines) / uploads,
+                held_bits_up_each=_held_bits(lines, each),
+                goal_rounds=rounds,
+                goal_joules=joules,
+                **{cost: spread([line[cost] for line in lines]).mean for cost in _COSTS},
+            )
+        )
+    return rows
+
+
+def with_levels(rows: Sequence[Row], *, twins: bool) -> list[Row]:
+    """The rows with the level of each after Holm's correction, one family over all conditions.
+
+    Of a comparison with twins only what uploads something is asked about.
+    """
+    p_values = {
+        index: row.difference.p_value()
+        for index, row in enumerate(rows)
+        if row.difference is not None and row.difference.low is not None and not (twins and row.twin)
+    }
+    levels = holm(p_values, LEVEL)
+    return [replace(row, level=levels.get(index, LEVEL)) for index, row in enumerate(rows)]
+
+
+def best_twin(records: Sequence[Record]) -> str | None:
+    """The twin with the highest mean accuracy, which is a choice after the fact in the twins' favor; None without."""
+    means = {
+        label: spread(list(accuracies(own).values())).mean
+        for label, own in by_label(records).items()
+        if uploads_nothing(list(own.values()))
+    }
+    return max(means, key=lambda label: means[label], default=None)
+
+
+def accuracies(own: BySeed) -> dict[int, float]:
+    """Final accuracy by seed."""
+    return {seed: line["accuracy"] for seed, line in own.items()}
+
+
+@cache
+def _silent() -> frozenset[str]:
+    return frozenset(name for name, cls in ALGORITHMS.items() if not cls.sends())
+
+
+def uploads_nothing(lines: Sequence[Record]) -> bool:
+    """Whether runs are of an algorithm that uploads nothing; of the user's own, whether they did not."""
+    name = lines[0]["algorithm"]
+    if name in ALGORITHMS:
+        return name in _silent()
+    return all(line["bits_up"] == 0 and line["devices_per_round"] > 0 for line in lines)
+
+
+def _held_bits(lines: Sequence[Record], bits_up: float) -> float | None:
+    """An upload without the classes that a device does not hold, and with a bit for each class that says which."""
+    first = lines[0]
+    if first["algorithm"] not in EVERY_CLASS or first.get("settings", {}).get("charge", "printed") != "printed":
+        return None
+    held = [line["held_classes"] for line in lines if "held_classes" in line]
+    classes = first.get("classes")
+    if not held or classes is None:
+        return None
+    return float(bits_up * np.mean(held) / classes + classes)
+
+
+def reached(own: BySeed, goal: BySeed) -> tuple[float | None, float | None]:
+    """When runs have the goal's final accuracy: the part of its rounds and of its joules, mean over seeds."""
+    rounds, joules = [], []
+    for seed in sorted(set(own) & set(goal)):
+        target, theirs = goal[seed]["accuracy"], goal[seed]
+        curve = own[seed]["curve"]
+        when = first_reach(curve["rounds"], curve["accuracy"], target)
+        if when is None:
+            return None, None
+        rounds.append(when / theirs["rounds"])
+        if theirs["energy_j"]:
+            spent = np.interp(when, [0.0, *curve["rounds"]], [0.0, *curve["joules"]])
+            joules.append(float(spent) / theirs["energy_j"])
+    if not rounds:
+        return None, None
+    return float(np.mean(rounds)), float(np.mean(joules)) if len(joules) == len(rounds) else None
+
+
+def first_reach(rounds: Sequence[float], accuracy: Sequence[float], target: float) -> float | None:
+    """The first round in which a curve reaches a value, by a straight line between evaluations; None for never.
+
+    >>> first_reach([10, 20, 30], [0.25, 0.5, 1.0], 0.75), first_reach([10, 20], [0.4, 0.6], 0.7)
+    (25.0, None)
+    """
+    for index, value in enumerate(accuracy):
+        if value >= target:
+            if index == 0:
+                return float(rounds[0])
+            before, last = accuracy[index - 1], rounds[index - 1]
+            return float(last + (rounds[index] - last) * (target - before) / (value - before))
+    return None
