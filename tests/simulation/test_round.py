@@ -426,3 +426,23 @@ def test_who_is_without_charge_is_counted_where_anybody_knows():
         assert following.accounts.batteries.empty_rounds.tolist() == [device in empty for device in range(4)]
         assert following.accounts.batteries.charge_j.tolist() == drained.tolist()
         assert log.charge_j == tuple(drained[list(log.devices)])
+
+
+def test_what_an_algorithm_says_devices_are_worth_is_what_is_seen_and_who_is_worth_nothing_is_away(fleet):
+    class Once(kfl.Kfl):
+        """A device whose classes are all known is worth nothing any more."""
+
+        name = "once"
+
+        def worth(self, server, samples):
+            return np.where(np.arange(len(samples)) == int(server["known"].sum()), 0.0, 2.0 * samples)
+
+    plain = fleet.observe(initial_state(fleet)).observation
+    assert plain.samples is fleet.table.samples and plain.available.all()
+    own = Scripted(replace(EXPERIMENT, algorithm=Once()))
+    state = initial_state(own)
+    for known, away in (([False] * 4, 0), ([True, True, False, False], 2)):
+        seen = own.observe(replace(state, server={**state.server, "known": torch.tensor(known)})).observation
+        assert np.flatnonzero(~seen.available).tolist() == [away]
+        assert seen.samples[away] == 0
+        assert np.delete(seen.samples, away).tolist() == np.delete(2 * own.table.samples, away).tolist()

@@ -32,6 +32,8 @@ from kfl.core.errors import ConfigError, ModelError
 from kfl.core.fields import Fields
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from kfl.engine import DeviceProfile, Engine, RoundKey, Sgd
@@ -215,6 +217,14 @@ class Algorithm(Fields, ABC):
             return server, rejected
         found = combine(formats, [upload.arrays for upload in good], *self.rule(), self.center(server))
         return (server if found is None else self.updated(server, *found)), rejected
+
+    def worth(self, server: State, samples: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Return what the scheduler weighs each device by in this round; None for its number of samples D_k.
+
+        It is fixed when the round starts. A device that is worth 0 is not scheduled, such as one whose only report has
+        arrived.
+        """
+        return None
 
     def class_vectors(self, server: State) -> tuple[Tensor, Tensor] | None:
         """One vector per class (classes × features) for reports to show, and which classes have one; None for none."""

@@ -160,10 +160,12 @@ class Fleet(ABC):
     def observe(self, state: RunState) -> Conditions:
         """Gains, costs, batteries, and who is there."""
         link, table, experiment = self.link_state(state), self.table, self.experiment
+        available = self.available(state, link) & can_be_asked(experiment, state.round)
+        worth = experiment.algorithm.worth(state.server, table.samples)
         inputs = RoundInputs(
             seed=experiment.seed,
-            samples=table.samples,
-            available=self.available(state, link) & can_be_asked(experiment, state.round),
+            samples=table.samples if worth is None else worth,
+            available=available if worth is None else available & (worth > 0),
             uplink=None if link is None else link.uplink,
             compute_energy_j=np.zeros(table.size) if link is None else link.compute_energy_j,
             harvest_j=self.cell.harvest_j(state.round) if self.cell is not None and self.harvests else None,
