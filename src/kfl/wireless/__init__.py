@@ -9,7 +9,7 @@ True
 
 from kfl.scheduling import ENERGY_PARTS, Batteries
 from kfl.wireless.cell import Cell, LinkState
-from kfl.wireless.channel import Channel, Fading, Gains, circular_normal, gauss_markov, path_gain
+from kfl.wireless.channel import Channel, Fading, Gains, NoFading, Rayleigh, circular_normal, gauss_markov, path_gain
 from kfl.wireless.channels import CHANNELS, MOBILITIES
 from kfl.wireless.config import CellConfig
 from kfl.wireless.costs import (
@@ -27,7 +27,6 @@ from kfl.wireless.hardware import Hardware
 from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, SolarHarvest
 from kfl.wireless.mobility import Mobility, Motion, NoMobility, place_devices, points_in_cell
 from kfl.wireless.presets import PRESET_SOURCES, PRESETS, CitedValue, Preset
-from kfl.wireless.rayleigh import NoFading, Rayleigh
 from kfl.wireless.rician import Rician
 from kfl.wireless.waypoint import Waypoint
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.errors import ConfigError
 from kfl.core.named import Named
 from kfl.core.randomness import stream
 from kfl.core.units import db_to_linear
@@ -71,10 +72,13 @@ class Channel(Named, ABC):
     def fading(
         self, cell: CellConfig, seed: int, round_index: int, devices: int, previous: Fading | None = None
     ) -> Fading:
-        """The fading of one round. `previous` is that of an earlier round; without it the result is the same."""
+        """Return the fading of one round.
+
+        `previous` is that of an earlier round, which saves a recursion; without it the result is the same.
+        """
 
     def known_power(self, cell: CellConfig, seed: int, round_index: int, coefficient: ComplexArray) -> FloatArray:
-        """What the server takes |g|² for: the mean given what it knows.
+        """Return what the server takes |g|² for: the mean given what it knows.
 
         With `channel_error` σ² the server holds the estimate ĝ of the coefficient g = ĝ + e, with ĝ ~ CN(0, 1 − σ²)
         and an independent error e ~ CN(0, σ²), so that E|g|² = |ĝ|² + σ². This is for coefficients ~ CN(0, 1).
@@ -89,7 +93,7 @@ class Channel(Named, ABC):
     def gains(
         self, cell: CellConfig, seed: int, round_index: int, start_m: FloatArray, previous: Fading | None = None
     ) -> Gains:
-        """The channel gains of one round, and what the server knows of them, lowered by the margin."""
+        """Return the channel gains of one round, and what the server knows of them, lowered by the margin."""
         before = None if previous is None else Surroundings.read(previous.round, previous.memory)
         around = surroundings(cell, seed, round_index, start_m, before)
         position_m = around.motion.position_m
@@ -106,7 +110,7 @@ class Channel(Named, ABC):
 
 
 def path_gain(cell: CellConfig, distance_m: FloatArray) -> FloatArray:
-    """h_0 (d_0 / d)^v with d_0 = 1 m, linear: the mean channel gain.
+    """Return h_0 (d_0 / d)^v with d_0 = 1 m, linear: the mean channel gain.
 
     >>> from kfl.wireless import CellConfig
     >>> float(path_gain(CellConfig(), np.array([10.0]))[0])
@@ -116,7 +120,7 @@ def path_gain(cell: CellConfig, distance_m: FloatArray) -> FloatArray:
 
 
 def circular_normal(seed: int, purpose: str, round_index: int, devices: int) -> ComplexArray:
-    """CN(0, 1) for each device; device k's draw does not depend on how many devices there are."""
+    """Draw CN(0, 1) for each device; device k's draw does not depend on how many devices there are."""
     parts = stream(seed, purpose, round_index).standard_normal((devices, 2)) / np.sqrt(2.0)
     return np.asarray(parts[:, 0] + 1j * parts[:, 1])
 
@@ -124,7 +128,7 @@ def circular_normal(seed: int, purpose: str, round_index: int, devices: int) -> 
 def gauss_markov(
     cell: CellConfig, seed: int, round_index: int, devices: int, previous: Fading | None, state: str | None = None
 ) -> ComplexArray:
-    """CN(0, 1) in every round, with the cell's `fading_correlation` ρ from one round to the next.
+    """Return CN(0, 1) in every round, with the cell's `fading_correlation` ρ from one round to the next.
 
         s_t = ρ s_{t−1} + √(1 − ρ²) w_t,    w_t ~ CN(0, 1) drawn from `stream(seed, "fading", t)`
 
@@ -142,3 +146,48 @@ def gauss_markov(
     for t in range(at + 1, round_index + 1):
         value = rho * value + np.sqrt(1 - rho**2) * circular_normal(seed, "fading", t, devices)
     return value
+
+
+# ── The paper's channel, and none ────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Rayleigh(Channel):
+    """Rayleigh fading: no line of sight, power gain Exp(1) for each device and round.
+
+    Over rounds the coefficient follows a Gauss–Markov process (`gauss_markov`) with the cell's `fading_correlation` ρ;
+    with ρ = 0, as in the paper, rounds are independent.
+
+    >>> from kfl.wireless import CellConfig
+    >>> cell = CellConfig(fading_correlation=0.9)
+    >>> step = Rayleigh().fading(cell, 7, 5, 3, previous=Rayleigh().fading(cell, 7, 4, 3))
+    >>> bool((step.coefficient == Rayleigh().fading(cell, 7, 5, 3).coefficient).all())
+    True
+    """
+
+    name: ClassVar[str] = "rayleigh"
+
+    def fading(
+        self, cell: CellConfig, seed: int, round_index: int, devices: int, previous: Fading | None = None
+    ) -> Fading:
+        """Return the state of the Gauss–Markov process in this round."""
+        return Fading(round_index, gauss_markov(cell, seed, round_index, devices, previous))
+
+
+@dataclass(frozen=True)
+class NoFading(Channel):
+    """No fading: path loss alone, the same in every round."""
+
+    name: ClassVar[str] = "none"
+
+    def check(self, cell: CellConfig) -> None:
+        """Refuse a correlation and an error of the estimate: there is nothing to correlate and nothing to estimate."""
+        for name in ("fading_correlation", "channel_error"):
+            if getattr(cell, name) > 0:
+                raise ConfigError(name, getattr(cell, name), f"0 when fading is {self.name!r}")
+
+    def fading(
+        self, cell: CellConfig, seed: int, round_index: int, devices: int, previous: Fading | None = None
+    ) -> Fading:
+        """Return 1 for every device."""
+        return Fading(round_index, np.ones(devices, dtype=np.complex128))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from kfl.wireless.channel import Channel
+from kfl.wireless.channel import Channel, NoFading, Rayleigh
 from kfl.wireless.gain_trace import GainTrace
 from kfl.wireless.mobility import Mobility, NoMobility
-from kfl.wireless.rayleigh import NoFading, Rayleigh
 from kfl.wireless.rician import Rician
 from kfl.wireless.waypoint import Waypoint
 

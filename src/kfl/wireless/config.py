@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from kfl.core.errors import ConfigError
 from kfl.core.fields import Fields
 from kfl.core.units import dbm_to_watt
-from kfl.wireless.channel import Channel
+from kfl.wireless.channel import Channel, Rayleigh
 from kfl.wireless.channels import CHANNELS, MOBILITIES
 from kfl.wireless.hardware import PAPER_MODEL, check_device
 from kfl.wireless.harvest import HARVESTS, Harvest, NoHarvest
 from kfl.wireless.mobility import Mobility, NoMobility
-from kfl.wireless.rayleigh import Rayleigh
 
 LARGEST = 1e12
 """No band, distance or clock is larger than this, or smaller than its inverse: beyond, squares and powers overflow."""

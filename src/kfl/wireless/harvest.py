@@ -53,11 +53,11 @@ class Harvest(Named, ABC):
 
     @abstractmethod
     def energy_j(self, cell: CellConfig, seed: int, round_index: int, devices: int) -> FloatArray:
-        """Joules that each device harvests in a round."""
+        """Return the joules that each device harvests in a round."""
 
     @abstractmethod
     def mean_j(self, cell: CellConfig, seed: int, rounds: int, devices: int) -> FloatArray:
-        """Joules per round that each device can expect in the long run: its allowance. `rounds` is the horizon."""
+        """Return the joules per round that each device can expect over `rounds` rounds: its allowance."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class NoHarvest(Harvest):
     fills: ClassVar[bool] = False
 
     def energy_j(self, cell: CellConfig, seed: int, round_index: int, devices: int) -> FloatArray:
-        """0."""
+        """Return 0 J for every device."""
         return np.zeros(devices)
 
     def mean_j(self, cell: CellConfig, seed: int, rounds: int, devices: int) -> FloatArray:
-        """0."""
+        """Return 0 J for every device."""
         return np.zeros(devices)
 
 
@@ -86,16 +86,16 @@ class ConstantHarvest(Harvest):
     """Harvested power of each device."""
 
     def check(self, cell: CellConfig) -> None:
-        """A power."""
+        """Refuse a power that no device harvests."""
         if not 0 <= self.watts <= MOST_W:
             raise ConfigError("harvest.watts", self.watts, WATTS.expected)
 
     def energy_j(self, cell: CellConfig, seed: int, round_index: int, devices: int) -> FloatArray:
-        """Watts times the period."""
+        """Return the watts times the period."""
         return np.full(devices, self.watts * cell.period_s)
 
     def mean_j(self, cell: CellConfig, seed: int, rounds: int, devices: int) -> FloatArray:
-        """The same."""
+        """Return the joules of any round."""
         return self.energy_j(cell, seed, 0, devices)
 
 
@@ -124,7 +124,7 @@ class SolarHarvest(Harvest):
     """Share of the light that the cloudiest day loses, from 0 to 1; the average day loses half of it."""
 
     def check(self, cell: CellConfig) -> None:
-        """Hours of a day, shares from 0 to 1."""
+        """Refuse hours that no day has, and shares beyond 0 to 1."""
         if not 0 <= self.peak_w <= MOST_W:
             raise ConfigError("harvest.peak_w", self.peak_w, WATTS.expected)
         if not 0 < self.daylight_h <= 24:
@@ -137,7 +137,7 @@ class SolarHarvest(Harvest):
                 raise ConfigError(f"harvest.{name}", getattr(self, name), "between 0 and 1")
 
     def energy_j(self, cell: CellConfig, seed: int, round_index: int, devices: int) -> FloatArray:
-        """The integral over the round, day by day."""
+        """Return the integral of the power over the round, day by day."""
         # Days are counted from a sunrise, so that no daylight is cut in two.
         offset_s = (self.start_h - self.sunrise_h) * HOUR_S
         start_s, end_s = (offset_s + (round_index + step) * cell.period_s for step in (0, 1))
@@ -149,20 +149,23 @@ class SolarHarvest(Harvest):
         return joules * self.panels(seed, devices)
 
     def mean_j(self, cell: CellConfig, seed: int, rounds: int, devices: int) -> FloatArray:
-        """The mean over days, with the average clouds."""
+        """Return the mean over days, with the average clouds."""
         watts = self.peak_w * (1 - self.clouds / 2) * self._light_s(DAY_S) / DAY_S
         return np.asarray(watts * cell.period_s * self.panels(seed, devices))
 
     def panels(self, seed: int, devices: int) -> FloatArray:
-        """How well each device's panel is placed, a_k."""
+        """Return how well each device's panel is placed, a_k."""
         return np.asarray(1 - (1 - self.worst_panel) * stream(seed, "harvest panel").random(devices))
 
     def clearness(self, seed: int, day: int) -> float:
-        """Share of the light that a day's clouds let through, c_d; days count from the first sunrise, −1 before it."""
+        """Return the share of the light that a day's clouds let through, c_d.
+
+        Days count from the first sunrise, −1 before it.
+        """
         return 1 - self.clouds * float(stream(seed, "harvest clouds", day).random())
 
     def _light_s(self, since_s: float) -> float:
-        """Seconds of noon light between a sunrise and `since_s` seconds after it: the integral of the half sine."""
+        """Return the integral of the half sine from a sunrise to `since_s` seconds after it: seconds of noon light."""
         daylight_s = self.daylight_h * HOUR_S
         angle = np.pi * min(max(since_s, 0.0), daylight_s) / daylight_s
         return float(daylight_s / np.pi * (1 - np.cos(angle)))
@@ -182,7 +185,7 @@ class HarvestTrace(Harvest):
     """Refuse a file in which a device has no row for longer than this."""
 
     def check(self, cell: CellConfig) -> None:
-        """A file is named; what is in it is checked with the fleet that it is for."""
+        """Refuse a missing name; what is in the file is checked with the fleet that it is for."""
         if not self.path:
             raise ConfigError("harvest.path", self.path, "a CSV file with the columns time_s, device and watts")
         for name in ("repeat_s", "max_gap_s"):
@@ -191,17 +194,17 @@ class HarvestTrace(Harvest):
                 raise ConfigError(f"harvest.{name}", value, "a positive number of seconds, or left out")
 
     def trace(self, cell: CellConfig, devices: int) -> Trace:
-        """The file, opened for a fleet."""
+        """Open the file for a fleet."""
         repeat_s, max_gap_s = self.repeat_s, self.max_gap_s
         return open_trace(Path(self.path), [WATTS], devices, cell.period_s, repeat_s=repeat_s, max_gap_s=max_gap_s)
 
     def energy_j(self, cell: CellConfig, seed: int, round_index: int, devices: int) -> FloatArray:
-        """The integral of the step function over the round."""
+        """Return the integral of the step function over the round."""
         start_s, end_s = round_index * cell.period_s, (round_index + 1) * cell.period_s
         return self.trace(cell, devices).integral(start_s, end_s)
 
     def mean_j(self, cell: CellConfig, seed: int, rounds: int, devices: int) -> FloatArray:
-        """The mean over the rounds of the run, in one pass through the file."""
+        """Return the mean over the rounds of the run."""
         return np.asarray(self.trace(cell, devices).integral(0.0, rounds * cell.period_s) / rounds)
 
 
