@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -225,7 +224,6 @@ def flags_of(cls: type[Any], default: Any = None, prefix: str = "") -> list[Flag
     return found
 
 
-@cache
 def field_docs(cls: type[Any]) -> dict[str, str]:
     """The strings below the fields of a dataclass and of those it inherits from."""
     found: dict[str, str] = {}
