@@ -32,7 +32,7 @@ from kfl.core.files import write_atomic
 from kfl.progress import Progress
 from kfl.scheduling import Dual
 from kfl.scheduling.accounts import decide, settle
-from kfl.scheduling.serve import serve
+from kfl.scheduling.share_band import serve
 from kfl.simulation import History
 from kfl.simulation.round import begin
 from kfl.simulation.simulated_fleet import SimulatedFleet

@@ -15,7 +15,7 @@ import numpy as np
 from kfl.core.randomness import stream
 from kfl.scheduling import Observation, SchedulerState
 from kfl.scheduling.lyapunov import Lyapunov
-from kfl.scheduling.serve import share_floor
+from kfl.scheduling.share_band import share_floor
 from kfl.wireless import PRESETS, Cell, CellConfig
 
 KINDS = ("paper", "scarce", "costly", "crowded")

@@ -25,7 +25,7 @@ from kfl.scheduling import (
 from kfl.scheduling.allocation import solve_shares
 from kfl.scheduling.device_curve import DeviceCurve
 from kfl.scheduling.objective import drift_objective
-from kfl.scheduling.serve import share_floor
+from kfl.scheduling.share_band import share_floor
 from tests.reference.device_solver import compare, problems
 from tests.reference.uplinks import device_uplink
 from tests.reference.whole_device import Devices, exact, random_devices

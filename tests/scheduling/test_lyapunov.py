@@ -15,7 +15,7 @@ from kfl.scheduling.base import Observation, SchedulerState
 from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.lyapunov import Lyapunov, line_up
 from kfl.scheduling.objective import data_weight
-from kfl.scheduling.serve import reachable, serve, share_floor
+from kfl.scheduling.share_band import reachable, serve, share_floor
 from kfl.scheduling.status import Status
 from kfl.scheduling.uplink import Uplink
 from tests.reference.literal_algorithm3 import literal_best_prefix

@@ -21,7 +21,7 @@ from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objectiv
 from kfl.scheduling.problem import CellProblem
 from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
-from kfl.scheduling.serve import by_reason, reachable, serve, share_floor, standing
+from kfl.scheduling.share_band import by_reason, reachable, serve, share_floor, standing
 from kfl.scheduling.simulate import RoundResult, ScheduledRound, ScheduleResult, schedule, simulate
 from kfl.scheduling.status import OUTCOMES, Status, describe
 from kfl.scheduling.uplink import ENERGY_PARTS, DeviceEnergyModel, Uplink

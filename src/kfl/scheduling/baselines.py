@@ -18,7 +18,7 @@ from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
-from kfl.scheduling.serve import by_reason, reachable, serve, standing
+from kfl.scheduling.share_band import by_reason, reachable, serve, standing
 from kfl.scheduling.status import Status
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray, Index
-from kfl.scheduling.serve import decision_for
+from kfl.scheduling.share_band import decision_for
 from kfl.scheduling.status import Status
 from kfl.scheduling.uplink import Uplink
 

@@ -20,7 +20,7 @@ from kfl.scheduling._repair import repair
 from kfl.scheduling.base import Decision, Observation, SchedulerState
 from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight
-from kfl.scheduling.serve import by_reason, decision_for, nobody_there, share_floor, standing
+from kfl.scheduling.share_band import by_reason, decision_for, nobody_there, share_floor, standing
 from kfl.scheduling.status import Status
 from kfl.scheduling.uplink import Uplink
 

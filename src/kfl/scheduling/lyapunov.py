@@ -36,7 +36,7 @@ from kfl.scheduling.as_printed import printed_rule
 from kfl.scheduling.base import Decision, Observation, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.objective import DriftScheduler, data_weight
-from kfl.scheduling.serve import by_reason, nobody_there, reachable, serve, standing
+from kfl.scheduling.share_band import by_reason, nobody_there, reachable, serve, standing
 from kfl.scheduling.status import Status
 
 

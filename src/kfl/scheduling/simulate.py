@@ -27,7 +27,7 @@ from kfl.scheduling.base import Decision, Observation, Scheduler
 from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.problem import CellProblem
-from kfl.scheduling.serve import outcomes
+from kfl.scheduling.share_band import outcomes
 from kfl.scheduling.status import OUTCOMES, Status
 from kfl.scheduling.uplink import ENERGY_PARTS
 

@@ -1,4 +1,4 @@
-"""Who can take part in a round and who cannot, and why: `kfl.scheduling.serve`, device by device."""
+"""Who can take part in a round and who cannot, and why: `kfl.scheduling.share_band`, device by device."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import pytest
 from kfl.core.errors import ConfigError
 from kfl.scheduling.allocation import SHARE_TOLERANCE, solve_shares
 from kfl.scheduling.base import Observation
-from kfl.scheduling.serve import (
+from kfl.scheduling.share_band import (
     _fitting,
     by_reason,
     decision_for,
