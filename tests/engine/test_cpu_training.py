@@ -16,7 +16,7 @@ from kfl.engine.plan import make_engine
 from kfl.engine.precision import Arithmetic
 from kfl.engine.sample_space import FlatSamples, first_dense, gram_pays
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
-from tests.reference.plain_engine import PlainEngine
+from tests.reference.plain_engine import PlainEngine, class_means
 
 KEY = RoundKey(0, 0)
 CLASSES = 4
@@ -129,7 +129,7 @@ def test_weights_of_inputs_that_are_always_zero_stay_as_they_are(samples):
     changed = (after["body.1.weight"] != before["body.1.weight"]).any(0)
     assert not changed[::3].any() and changed[1::3].any() and changed[2::3].any()
     for of in ("features", "logits"):
-        torch.testing.assert_close(fast.class_means([0], [after], of=of), slow.class_means([0], [after], of=of))
+        torch.testing.assert_close(class_means(fast, [0], [after], of=of), class_means(slow, [0], [after], of=of))
     rows = torch.zeros(samples, 9)
     rows[:, 4] = 1
     assert (FlatSamples.of(rows, Arithmetic()).rows.shape[1] == 1) == (samples == 220)
@@ -210,7 +210,7 @@ def test_any_depth_of_dense_layers(depth, width, samples):
     trained = [engine.train(range(2), states, Supervised(), sgd, KEY) for engine in (slow, fast)]
     assert_same(*trained)
     for clip, of in product((None, 0.1), ("features", "logits")):
-        for mine, theirs in zip(*(e.class_means(range(2), trained[0], clip, of) for e in (fast, slow)), strict=True):
+        for mine, theirs in zip(*(class_means(e, range(2), trained[0], clip, of) for e in (fast, slow)), strict=True):
             torch.testing.assert_close(mine, theirs)
     assert fast.correct(range(2), trained[0]) == slow.correct(range(2), trained[0])
 
@@ -248,7 +248,7 @@ class OwnLinear(nn.Linear):
     ],
 )
 def test_a_layer_that_is_not_certainly_the_first_is_not_rewritten(module):
-    assert first_dense(module) is None
+    assert first_dense(module, (6,)) is None
 
 
 @pytest.mark.parametrize(
@@ -265,6 +265,19 @@ def test_any_layers_may_follow_one_that_is_trained_in_the_space_of_the_samples(b
         [SplitModel(nn.Sequential(*body()), nn.Linear(5, CLASSES)) for _ in range(3)], 3, (40,), CLASSES
     )
     slow, fast = PlainEngine(data, models, "float64"), make_engine(data, models, precision="float64")
-    assert gram_pays(9, 40, 6, 3) and first_dense(models.builders[0]()) is not None
+    assert gram_pays(9, 40, 6, 3) and first_dense(models.builders[0](), (40,)) is not None
     states = [slow.initial(k, 0) for k in range(3)]
     assert_same(*(engine.train(range(3), states, Supervised(), Sgd(3, 0.1, 0.1, 0.9), KEY) for engine in (slow, fast)))
+
+
+def test_a_layer_that_is_applied_to_each_place_of_a_sample_is_not_flattened():
+    data = local_data((3, 8), 9)
+    modules = [
+        SplitModel(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Flatten(), nn.Linear(12, 5)), nn.Linear(5, CLASSES))
+        for _ in range(3)
+    ]
+    models = fleet_from_modules(modules, 3, (3, 8), CLASSES)
+    slow, fast = PlainEngine(data, models, "float64"), make_engine(data, models, precision="float64")
+    states = [slow.initial(k, 0) for k in range(3)]
+    assert_same(*(engine.train(range(3), states, Supervised(), Sgd(3, 0.1, 0.1, 0.9), KEY) for engine in (slow, fast)))
+    assert fast.correct(range(3), states) == slow.correct(range(3), states)

@@ -20,7 +20,7 @@ from kfl.engine.objectives import MIXING, PERSONAL
 from kfl.engine.samples import ResidentTable, StoredTable
 from kfl.engine.stacked import StackedEngine
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
-from tests.reference.plain_engine import PlainEngine
+from tests.reference.plain_engine import PlainEngine, class_means
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -169,8 +169,8 @@ def test_rounds_played_from_graphs_equal_rounds_one_by_one(recorded, model, task
         if task == "mixture":
             continue
         for of in ("features", "logits"):
-            wanted, counts = plain.class_means(devices, states[id(plain)], of=of)
-            found, numbers = stacked.class_means(devices, states[id(stacked)], of=of)
+            wanted, counts = class_means(plain, devices, states[id(plain)], of=of)
+            found, numbers = class_means(stacked, devices, states[id(stacked)], of=of)
             torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
             assert torch.equal(numbers, counts)
         assert stacked.correct(devices, states[id(stacked)]) == plain.correct(devices, states[id(plain)])

@@ -32,7 +32,7 @@ from kfl.engine.stack import Stack
 from kfl.engine.stacked import StackedEngine
 from kfl.engine.vectorized import CohortStep, split_objective, try_module
 from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
-from tests.reference.plain_engine import PlainEngine
+from tests.reference.plain_engine import PlainEngine, class_means
 
 torch.set_num_threads(1)
 
@@ -99,8 +99,8 @@ def test_mlp_of_mixed_widths_on_labels(sgd, fused, targets):
     assert_same(found, wanted)
     for clip_norm in (None, 0.7):
         for of in ("features", "logits"):
-            means, counts = stacked.class_means(range(DEVICES), found, clip_norm, of)
-            expected, numbers = plain.class_means(range(DEVICES), wanted, clip_norm, of)
+            means, counts = class_means(stacked, range(DEVICES), found, clip_norm, of)
+            expected, numbers = class_means(plain, range(DEVICES), wanted, clip_norm, of)
             torch.testing.assert_close(means, expected, atol=1e-5, rtol=1e-5)
             assert torch.equal(counts, numbers)
     assert stacked.correct(range(DEVICES), found) == plain.correct(range(DEVICES), wanted)
@@ -268,7 +268,7 @@ def test_states_that_come_in_are_not_changed_and_those_that_go_out_are_their_own
     first = stacked.train(range(DEVICES), states, Supervised(), FULL, RoundKey(0, 0))
     kept = [{name: value.clone() for name, value in state.items()} for state in first]
     stacked.train(range(DEVICES), first, Supervised(), FULL, RoundKey(0, 1))
-    stacked.class_means(range(DEVICES), first)
+    class_means(stacked, range(DEVICES), first)
     for one, other in zip([*states, *first], [*copies, *kept], strict=True):
         assert all(torch.equal(one[name], other[name]) for name in other)
     frozen = stacked.train(range(DEVICES), states, Supervised(), Sgd(1, 0.0, 0.1, 0.0), RoundKey(0, 0))
@@ -292,9 +292,9 @@ def test_the_order_of_devices_does_not_matter_and_a_device_may_come_alone_or_twi
 def test_nobody_is_no_problem():
     _, stacked = engines()
     assert stacked.train([], [], Supervised(pull()), FULL, RoundKey(0, 0)) == []
-    means, counts = stacked.class_means([], [])
+    means, counts = class_means(stacked, [], [])
     assert means.shape == (0, CLASSES, 64) and counts.shape == (0, CLASSES) and counts.dtype == torch.int64
-    assert stacked.class_means([], [], of="logits")[0].shape == (0, CLASSES, CLASSES)
+    assert class_means(stacked, [], [], of="logits")[0].shape == (0, CLASSES, CLASSES)
     assert stacked.logits([], [], stacked.proxy()[0]).shape == (0, 11, CLASSES)
     assert stacked.correct([], []) == []
 
@@ -387,11 +387,11 @@ def test_a_cohort_that_does_not_fit_into_memory_is_halved(caplog):
         found = stacked.train(range(DEVICES), states, Supervised(), FULL, RoundKey(0, 0))
         refused = memory.refused
         assert refused > 0 and "do not fit into memory" in caplog.text
-        means, _ = stacked.class_means(range(DEVICES), found)
+        means, _ = class_means(stacked, range(DEVICES), found)
         assert memory.refused == refused, "what was learnt about memory should be remembered"
     assert_same(found, wanted, 1e-6)
     assert list(stacked.choices.most_devices.values()) == [2]
-    torch.testing.assert_close(means, stacked.class_means(range(DEVICES), found)[0])
+    torch.testing.assert_close(means, class_means(stacked, range(DEVICES), found)[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -492,8 +492,8 @@ def compare_own(plain, stacked):
         assert_same(three_rounds(stacked, states, Supervised(), sgd), wanted)
     assert stacked.correct(range(DEVICES), wanted) == plain.correct(range(DEVICES), wanted)
     for of in ("features", "logits"):
-        found, counts = stacked.class_means(range(DEVICES), wanted, of=of)
-        expected, numbers = plain.class_means(range(DEVICES), wanted, of=of)
+        found, counts = class_means(stacked, range(DEVICES), wanted, of=of)
+        expected, numbers = class_means(plain, range(DEVICES), wanted, of=of)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
         assert torch.equal(counts, numbers)
     return stacked.choices.families

@@ -17,6 +17,7 @@ from kfl.engine.autograd import PIECE_ROWS, AutogradEngine
 from kfl.engine.plan import make_engine
 from kfl.engine.workers import spread
 from kfl.models import SplitModel, fleet_from_modules
+from tests.reference.plain_engine import class_means
 
 KEY = RoundKey(0, 3)
 SGD = Sgd(2, 0.05, 0.05, 0.9, batch_size=7)
@@ -92,8 +93,8 @@ def everything(engine, states, objective):
     devices = range(len(states))
     for number in range(3):
         states = engine.train(devices, states, objective, SGD, RoundKey(0, number))
-    means = engine.class_means(devices, states, clip_norm=0.5)
-    means += engine.class_means(devices, states, of="logits")
+    means = class_means(engine, devices, states, clip_norm=0.5)
+    means += class_means(engine, devices, states, of="logits")
     return states, *means, engine.logits(devices, states, engine.proxy()[0]), engine.correct(devices, states)
 
 
@@ -200,7 +201,7 @@ def test_evaluation_goes_in_pieces_unless_a_layer_looks_at_the_whole_batch(runni
         norm = engine.template(device).body[2]
         norm.register_forward_hook(lambda _layer, inputs, _output: sizes.append(len(inputs[0])))
     states = [engine.initial(k, 0) for k in range(2)]
-    found, expected = engine.class_means([0, 1], states), reference.class_means([0, 1], states)
+    found, expected = class_means(engine, [0, 1], states), class_means(reference, [0, 1], states)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     assert (max(sizes) <= PIECE_ROWS) == running
 

@@ -11,7 +11,7 @@ from kfl.engine import FeatureTargets, LocalData, RoundKey, Sgd, Supervised
 from kfl.engine.plan import make_engine
 from kfl.engine.stacked import StackedEngine
 from kfl.models import fleet_from_name
-from tests.reference.plain_engine import PlainEngine
+from tests.reference.plain_engine import PlainEngine, class_means
 
 CLASSES, DEVICES = 4, 6
 SGD = Sgd(2, 0.05, 0.03, 0.9, batch_size=9)
@@ -44,12 +44,12 @@ def test_a_named_network_trains_alike_everywhere(model, shape, caplog):
     objective = Supervised(FeatureTargets(0.3, targets, torch.tensor([True, True, False, True])))
     first = [plain.initial(device, 100) for device in range(DEVICES)]
     wanted = plain.train(range(DEVICES), first, objective, SGD, RoundKey(100, 0))
-    expected, counts = plain.class_means(range(DEVICES), wanted)
+    expected, counts = class_means(plain, range(DEVICES), wanted)
     for engine in (make_engine(data, models, precision="float64"), StackedEngine(data, models, "cpu", "float64")):
         found = engine.train(range(DEVICES), first, objective, SGD, RoundKey(100, 0))
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
-        means, numbers = engine.class_means(range(DEVICES), found)
+        means, numbers = class_means(engine, range(DEVICES), found)
         torch.testing.assert_close(means, expected, atol=1e-9, rtol=1e-9)
         assert torch.equal(numbers, counts)
     assert not caplog.records  # none is refused as one that cannot be stacked

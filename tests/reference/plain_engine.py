@@ -120,3 +120,9 @@ def _as_function(module):
         return feature, functional_call(head, own[1], (feature,))
 
     return forward
+
+
+def class_means(engine, devices, states, clip_norm=None, of="features"):
+    """Means and counts of an engine's class statistics."""
+    found = engine.class_statistics(devices, states, of, clip_norm=clip_norm)
+    return found.means, found.counts

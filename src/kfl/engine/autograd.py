@@ -413,7 +413,8 @@ class AutogradEngine(Engine):
         module = copy.deepcopy(self.template(device))
         if self.plan.compiler and self._where.type == "cpu":
             rewrite(module)
-        return Network(module, first_dense(module) if self._where.type == "cpu" else None)
+        shape = self._data.dataset.input_shape
+        return Network(module, first_dense(module, shape) if self._where.type == "cpu" else None)
 
     def _compile(self) -> None:
         """Compile now what the networks of the fleet need, so that no round waits for it."""

@@ -190,17 +190,6 @@ class Engine(ABC):
             Counts, means and, where asked for, the scatter of each device.
         """
 
-    def class_means(
-        self,
-        devices: Sequence[int],
-        states: Sequence[State],
-        clip_norm: float | None = None,
-        of: Outputs = "features",
-    ) -> tuple[Tensor, Tensor]:
-        """Means and counts alone: `class_statistics` without its names."""
-        found = self.class_statistics(devices, states, of, clip_norm=clip_norm)
-        return found.means, found.counts
-
     @abstractmethod
     def proxy(self) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the samples that every device and the server hold; empty where there are none."""

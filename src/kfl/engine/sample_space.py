@@ -13,6 +13,7 @@ device, as at the edges of digits, have no gradient and are left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -75,11 +76,11 @@ class FlatSamples:
         return torch.mm(self.rows, weight.to(self.rows.dtype).t()).to(first.bias.dtype).add_(first.bias)
 
 
-def first_dense(module: nn.Module) -> int | None:
+def first_dense(module: nn.Module, input_shape: Sequence[int]) -> int | None:
     """The place of the first dense layer in a body that may be rewritten; None where it may not.
 
     >>> from kfl.models import cnn, mlp
-    >>> first_dense(mlp()), first_dense(cnn())
+    >>> first_dense(mlp(), (1, 28, 28)), first_dense(cnn(), (3, 32, 32))
     (1, None)
     """
     body = getattr(module, "body", None)
@@ -90,6 +91,9 @@ def first_dense(module: nn.Module) -> int | None:
     if place >= len(layers) or type(layers[place]) is not nn.Linear:
         return None
     first = layers[place]
+    # A linear layer takes the last axis of its input: without a Flatten before it, a sample must have no other.
+    if first.in_features != math.prod(input_shape) or (place == 0 and len(input_shape) > 1):
+        return None
     hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers[: place + 1])
     plain = isinstance(first.weight, nn.Parameter) and isinstance(first.bias, nn.Parameter)
     # What follows must not write into Z, and nothing else may use the layer.
