@@ -25,8 +25,8 @@ from dataclasses import replace
 import numpy as np
 
 from kfl.core.randomness import stream
-from kfl.scheduling import Observation, SchedulerState
-from kfl.scheduling.dual import Dual
+from kfl.scheduling import Dual, Observation, SchedulerState
+from kfl.scheduling.accounts import Accounts, RoundInputs, observe
 from kfl.wireless import PRESETS, Cell
 
 ROUND, HORIZON = 20, 200
@@ -59,17 +59,9 @@ def round_of(
     uplink = link.uplink
     if hz_per_device:
         uplink = replace(uplink, bandwidth_hz=hz_per_device * devices)
-    observation = Observation(
-        round=ROUND,
-        seed=seed,
-        samples=samples,
-        available=np.ones(devices, dtype=bool),
-        compute_time_s=np.asarray(uplink.device.fastest_s),
-        base_energy_j=uplink.base_energy_j(link.compute_energy_j),
-        battery_j=budget_j,
-        hard_budget=False,
-        uplink=uplink,
-    )
+    accounts = replace(Accounts.start(scheduler, budget_j, HORIZON, fills=False), round=ROUND, scheduler=state)
+    inputs = RoundInputs(seed, samples, np.ones(devices, dtype=bool), uplink, link.compute_energy_j)
+    observation = observe(accounts, inputs, budget_j=budget_j, hard_budget=False)
     return scheduler, state, observation
 
 

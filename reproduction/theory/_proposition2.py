@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kfl.core.errors import ConfigError
 from kfl.experiment.availability import can_be_asked
 from kfl.scheduling import Observation, serve
+from kfl.scheduling.accounts import Accounts, RoundInputs, observe
 from reproduction.theory._bound import schedule_of
 from reproduction.theory._energy import EnergyAccount, EnergyBound, energy_account, proposition2_energy
 
@@ -134,21 +135,14 @@ def observed_rounds(world: World, rounds: int) -> Iterator[Observation]:
     if world.cell is None:
         raise ConfigError("radio", "none", "a cell: without one nobody spends energy")
     asked, table, fading = world.experiment, world.table, None
-    bits = float(table.bits_down.max(initial=0.0))
+    bits, endless_j = float(table.bits_down.max(initial=0.0)), np.full(world.devices, np.inf)
+    accounts = Accounts.start(asked.scheduler, endless_j, rounds, fills=False)
     for t in range(rounds):
         link = world.cell.link_state(t, table.flops, table.bits_up, fading, broadcast_bits=bits)
-        fading, uplink = link.fading, link.uplink
-        yield Observation(
-            round=t,
-            seed=asked.seed,
-            samples=table.samples,
-            available=asked.faults.present(asked.seed, t, world.devices, asked.rounds) & can_be_asked(asked, t),
-            compute_time_s=np.asarray(uplink.device.fastest_s),
-            base_energy_j=uplink.base_energy_j(link.compute_energy_j),
-            battery_j=np.full(world.devices, np.inf),
-            hard_budget=False,
-            uplink=uplink,
-        )
+        fading = link.fading
+        there = asked.faults.present(asked.seed, t, world.devices, asked.rounds) & can_be_asked(asked, t)
+        inputs = RoundInputs(asked.seed, table.samples, there, link.uplink, link.compute_energy_j)
+        yield observe(replace(accounts, round=t), inputs, budget_j=endless_j, hard_budget=False)
 
 
 def least_round_energy(world: World, rounds: int) -> FloatArray:

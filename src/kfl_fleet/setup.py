@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from math import inf, isfinite
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,6 +90,47 @@ class Hardware:
         return {one.name: getattr(self, one.name) for one in fields(Hardware)}
 
 
+@dataclass(frozen=True)
+class Bound:
+    """What one number of a device's hardware can be.
+
+    >>> print(Bound(1.0)), Bound(1.0, zero=True).holds(0.0), Bound(1.0).holds(0.0)
+    above 0 and at most 1
+    (None, True, False)
+    """
+
+    most: float
+    """Infinite where infinity is a value, too."""
+    zero: bool = False
+    """Whether it can be 0."""
+
+    def holds(self, value: float) -> bool:
+        """Whether a number is within the bound; NaN is not."""
+        return (value > 0 or (self.zero and value == 0)) and value <= self.most
+
+    def __str__(self) -> str:
+        limit = "" if self.most == inf else f" and at most {self.most:g}"
+        return f"{'0 or more' if self.zero else 'above 0'}{limit}"
+
+
+HARDWARE = {
+    "cpu_hz": Bound(1e12),
+    "flops_per_cycle": Bound(1e12),
+    "power_coefficient": Bound(1.0, zero=True),
+    "max_power_w": Bound(1e6),
+    "min_cpu_hz": Bound(1e12),
+    "static_power_w": Bound(1e4, zero=True),
+    "circuit_power_w": Bound(1e4, zero=True),
+    "amplifier_efficiency": Bound(1.0),
+    "min_power_w": Bound(1e4, zero=True),
+    "tail_j": Bound(1e6, zero=True),
+    "receive_power_w": Bound(1e4, zero=True),
+    "budget_j": Bound(inf),
+    "gain": Bound(1e6),
+}
+"""What a device may say about its hardware: a person in a `DeviceSetup`, and its node to the server."""
+
+
 @dataclass(frozen=True, eq=False)
 class DeviceSetup(Hardware):
     """A device: its model, its data, and what its hardware can do.
@@ -152,21 +193,12 @@ class DeviceSetup(Hardware):
 
     def validate(self) -> None:
         """Raise ConfigError for a number that hardware cannot have."""
-        for field in ("cpu_hz", "flops_per_cycle", "max_power_w", "gain", "min_cpu_hz"):
-            value = getattr(self, field)
-            if value is not None and not (isfinite(value) and value > 0):
-                raise ConfigError(field, value, "a positive number, or none")
-        drawn = ("static_power_w", "circuit_power_w", "min_power_w", "tail_j", "receive_power_w")
-        for field in ("power_coefficient", *drawn):
-            value = getattr(self, field)
-            if value is not None and not 0 <= value < inf:
-                raise ConfigError(field, value, "0 or more, or none")
-        if self.amplifier_efficiency is not None and not 0 < self.amplifier_efficiency <= 1:
-            raise ConfigError("amplifier_efficiency", self.amplifier_efficiency, "above 0 and at most 1, or none")
+        for name, bound in HARDWARE.items():
+            value = getattr(self, name)
+            if value is not None and not bound.holds(value):
+                raise ConfigError(name, value, f"{bound}, or none")
         if self.min_cpu_hz is not None and self.cpu_hz is not None and self.min_cpu_hz > self.cpu_hz:
             raise ConfigError("min_cpu_hz", self.min_cpu_hz, f"at most cpu_hz, {self.cpu_hz:g}")
-        if self.budget_j is not None and not self.budget_j > 0:
-            raise ConfigError("budget_j", self.budget_j, "a positive number of joules, or none")
 
 
 DeviceFunction = Callable[[int, Mapping[str, Any]], DeviceSetup]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.data import Partition, partition
-from kfl.data._dealing import assign_distinct, level_fill, skim
+from kfl.data.apportionment import assign_distinct, level_fill, skim
 from kfl.data.holdout import largest_remainder
 
 PROPERTY = settings(max_examples=60)

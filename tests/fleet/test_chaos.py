@@ -1,4 +1,4 @@
-"""What `studies.fleet_chaos` found, each as small as it can be: moments at which a server or a message may be lost."""
+"""What `studies.fleet.chaos` found, each as small as it can be: moments at which a server or a message may be lost."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from kfl.core.errors import KflError
 from kfl.runfolder import RunReader
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run
-from kfl_fleet.server.app import serve
+from tests.fleet.conftest import serve
 from tests.fleet.messages import round_of
 
 

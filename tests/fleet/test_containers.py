@@ -48,8 +48,8 @@ def compose(project):
 
 
 @pytest.fixture(scope="module")
-def manifests(project):
-    files = sorted((project.folder / "kubernetes").glob("*.yaml"))
+def manifests():
+    files = sorted((ROOT / "examples" / "fleet" / "kubernetes").glob("*.yaml"))
     return [each for path in files for each in yaml.safe_load_all(path.read_text())]
 
 

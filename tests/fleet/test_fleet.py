@@ -1,7 +1,7 @@
 """Whole fleets of real processes on 127.0.0.1: TLS, authenticated devices, a database, process isolation.
 
 Each test starts a dozen processes, so there are few of them and all are in this file. What takes longer (devices killed
-in mid-round, the SuperLink killed, keys revoked and replaced, disks, clocks) is in studies/fleet_faults.py.
+in mid-round, the SuperLink killed, keys revoked and replaced, disks, clocks) is in studies/fleet/every_fault.py.
 """
 
 import json
@@ -212,7 +212,7 @@ def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(
     with TwistedFleet(tmp_path / "fleet", config, "local_fleet.twisted:device") as fleet:
         fleet.start_strangers()
         logs = list(fleet.rounds(patience_s=240))
-        listed = fleet.flwr("supernode", "list", "fleet", "--format", "json")
+        listed = fleet.control.nodes()
     assert fleet.processes.members() == []
     assert [log.round for log in logs] == [0, 1, 2, 3]
     assert all(log.devices == (0, 1, 2, 3) for log in logs)
@@ -241,7 +241,7 @@ def test_devices_that_misbehave_cost_only_themselves_and_strangers_stay_outside(
     assert sorted(nodes["devices"]) == ["0", "1", "2", "3"]
     assert len({d["node"] for d in nodes["devices"].values()}) == 4
     assert [nodes["devices"][str(device)]["name"] for device in range(4)] == [f"device-{device}" for device in range(4)]
-    assert len(json.loads(listed)["nodes"]) == 4
+    assert len(listed) == 4
     logs = {name: (fleet.folder / "logs" / f"{name}.log").read_text() for name in STRANGERS}
     assert not any("Receiving:" in text or "Online" in text for text in logs.values())
     assert "the fleet's authority did not sign" in logs["wrong-authority"]

@@ -22,12 +22,12 @@ from kfl_fleet._flower.records import from_record
 from kfl_fleet.messages.frames import RawArray, to_tensors, unpack
 from kfl_fleet.messages.profile import Profile
 from kfl_fleet.messages.protocol import PROTOCOL_VERSION
-from kfl_fleet.server.app import serve
 from kfl_fleet.server.caps import cap_weights
 from kfl_fleet.server.claim_limits import believe
 from kfl_fleet.server.messaging import Answer
 from kfl_fleet.server.status import read_status
 from kfl_fleet.server.verdicts import EnergyLimits, Question, judge
+from tests.fleet.conftest import serve
 from tests.fleet.messages import changed, round_of, table_of, with_array
 from tests.fleet.test_secure_fleet import SECURE, experiment, keep_warm
 

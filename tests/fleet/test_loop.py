@@ -34,9 +34,10 @@ from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
 from kfl.wireless import CellConfig, SolarHarvest
 from kfl_fleet._flower.names import ConfigRecord, Message, RecordDict
-from kfl_fleet.server.app import FleetServer, serve
+from kfl_fleet.server.app import FleetServer
 from kfl_fleet.server.messaging import Courier
 from kfl_fleet.server.status import read_status
+from tests.fleet.conftest import serve
 from tests.fleet.messages import changed, round_of, with_array
 
 TRACES = Path(__file__).parents[2] / "examples" / "traces"
@@ -387,7 +388,7 @@ def test_a_number_belongs_to_one_node_until_that_node_is_gone(loop, small, tmp_p
     grid, config = loop(small(rounds=1, widths=(16,)))
     target = RunFolder(tmp_path / "run")
     target.prepare(config.experiment)
-    server = FleetServer(config, target, Courier(grid, 0.01))
+    server = FleetServer(config, target, Courier(grid, 0.01, grid.clock))
     grid.node_config[1] = {"partition-id": 0}
     server.fleet.assemble()
     assert server.roster.members[0].node == 1000

@@ -17,13 +17,13 @@ import pytest
 
 from kfl.algorithms import FedKd
 from kfl.cli.main import main
-from kfl.core.errors import ConfigError, DataError, KflError
+from kfl.core.errors import ConfigError, DataError, KflError, MissingExtraError
 from kfl.experiment.faults import Faults
 from kfl.scheduling import Status
 from kfl.simulation import Experiment, RoundLog
 from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet._flower.app_folder import write_app, write_connection
-from kfl_fleet.device.meters import RaplMeter, make_meter
+from kfl_fleet.device.meters import make_meter
 from kfl_fleet.local.processes import ProcessGroup, free_ports, marked
 from kfl_fleet.project.certificates import make_authority, make_device_key, make_server_certificate
 from kfl_fleet.server.channel import read_gains
@@ -98,19 +98,6 @@ def test_a_file_without_gains_is_refused_with_its_line(tmp_path, text):
         read_gains(path)
 
 
-def test_rapl_counters_are_added_over_packages_and_may_start_again(tmp_path):
-    for zone, energy in (("intel-rapl:0", 900), ("intel-rapl:1", 100), ("intel-rapl:0:0", 7)):
-        (tmp_path / zone).mkdir()
-        (tmp_path / zone / "energy_uj").write_text(f"{energy}\n")
-        (tmp_path / zone / "max_energy_range_uj").write_text("1000\n")
-    meter = RaplMeter(tmp_path)
-    meter.start()
-    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("50\n")  # went over its range
-    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("400\n")
-    (tmp_path / "intel-rapl:0:0" / "energy_uj").write_text("800\n")  # a part of package 0, counted there
-    assert meter.stop(formula_j=99.0) == pytest.approx((150 + 300) * 1e-6)
-
-
 def test_meters_by_name():
     formula = make_meter("formula")
     formula.start()
@@ -122,9 +109,11 @@ def test_meters_by_name():
         make_meter("fake:much")
 
 
-def test_a_machine_without_counters_says_what_to_do(tmp_path):
-    with pytest.raises(KflError, match="use another meter"):
-        RaplMeter(tmp_path)
+def test_meter_that_measures_names_its_extra_when_it_is_not_installed(monkeypatch):
+    monkeypatch.setattr("kfl_fleet.device.meters.find_spec", lambda _: None)
+    for name in ("codecarbon", "rapl"):
+        with pytest.raises(MissingExtraError, match=rf"'{name}' needs .* pip install 'kfl\[meter\]'"):
+            make_meter(name)
 
 
 def test_codecarbon_measures_some_joules():

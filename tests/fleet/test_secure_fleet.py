@@ -76,7 +76,9 @@ SECURE = {"secure_sums": True, "secure_deadline_s": 0.2, "quorum": 0.0}
         (Kfl(local_steps=2), {}, 1e-5),
         (Kfl(local_steps=2), {"secure_bits": 64}, 1e-6),
         (Kfl(local_steps=2), {"secure_neighbours": 4, "secure_threshold": 0.5}, 1e-5),
-        (SharedStem(local_steps=2), {}, 1e-5),
+        # Two rounds of convolutions: training amplifies what the grid of 32 bits rounded off in the first sum. A mask
+        # that is left over, or a device too many, would be an error of 1e-2 and more.
+        (SharedStem(local_steps=2), {}, 5e-5),
         (SharedStem(local_steps=2, pull="knowledge"), {"secure_bits": 64}, 1e-6),
         (FedAvg(local_steps=2), {}, 1e-5),
     ],

@@ -22,7 +22,6 @@ import pytest
 from kfl.cli.main import main
 from kfl.models import mlp
 from kfl_fleet.local.processes import MARK, free_ports, listening, marked
-from kfl_fleet.local.supervisor import FlowerCommand
 from kfl_fleet.project import write_project
 from kfl_fleet.project.project import make_missing
 from kfl_fleet.server.status import find_run, read_status
@@ -188,7 +187,7 @@ def test_a_fleet_behind_its_proxy(project, start, tmp_path, capsys):
     assert (tmp_path / "access.log").read_text().count("/v1/fleet/push-messages") >= 4
 
     # A new key for device 1: the old one is shut out, the new one is let in under the same name.
-    flower = FlowerCommand(project)
+    flower = project.control()
     before = flower.node_ids()
     assert set(before) == {0, 1}
     assert main(["deploy", "keys", str(folder), "--replace", "1"]) == 0

@@ -38,7 +38,7 @@ def test_it_adds_up_while_the_server_is_at_work_and_when_it_has_stopped(loop, ev
     target = RunFolder(grid.folder / "run")
     with target.locked():
         target.prepare(config.experiment)
-        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s, grid.clock))
         server.runner.start()
         server.runner.step()
         server.runner.step()
@@ -90,7 +90,7 @@ def test_a_device_that_never_came_is_not_seen(loop, everybody):
     target = RunFolder(grid.folder / "run")
     with target.locked():
         target.prepare(config.experiment)
-        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s, grid.clock))
         server.runner.start()
         server.runner.step()
     status = read_status(target.path)
@@ -106,7 +106,7 @@ def test_a_node_that_cannot_join_is_shown_with_the_reason_before_anybody_has_joi
     target = RunFolder(grid.folder / "run")
     with target.locked():
         target.prepare(config.experiment)
-        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+        server = FleetServer(config, target, Courier(grid, config.fleet.poll_s, grid.clock))
         server.fleet.look()
     assert list(read_status(target.path).refused) == ["1003"]
     assert main(["deploy", "status", str(target.path)]) == 0

@@ -65,7 +65,7 @@ def twist(device, asked, reply):
 def make_server(grid, config, folder):
     target = RunFolder(folder)
     target.prepare(config.experiment)
-    return FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+    return FleetServer(config, target, Courier(grid, config.fleet.poll_s, grid.clock))
 
 
 def samples_of(metrics):
@@ -161,7 +161,7 @@ def test_every_metric_and_every_alert_is_documented(watched, project, reference)
 
 
 def test_every_event_that_is_logged_is_documented(reference):
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src" / "kfl").rglob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src" / "kfl_fleet").rglob("*.py")]
     logged = {event for text in sources for event in re.findall(r'\b(?:note|warn)\(\s*"(\w+)"', text)}
     assert len(logged) > 20
     assert {"log", *logged} == set(EVENTS) <= documented(reference, "[a-z_]+")

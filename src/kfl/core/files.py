@@ -7,9 +7,11 @@ to the disk, and only then takes its name, which the file system does in one ste
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -164,7 +166,13 @@ def only_one(path: Path) -> Iterator[None]:
     ...
     kfl.core.files.LockedError
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with _held(os.open(path, os.O_RDWR | os.O_CREAT, 0o644)):
+        yield
+
+
+@contextmanager
+def _held(descriptor: int) -> Iterator[None]:
+    """Lock an open file while the block runs, and close it."""
     try:
         if fcntl is not None:
             try:
@@ -174,3 +182,156 @@ def only_one(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+# ── A folder whose files may come from anybody ───────────────────────────────
+
+
+_NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 1 << 30), getattr(os, "O_NONBLOCK", 0)
+
+
+class UnsafeFileError(OSError):
+    """A file that is not opened: a link, no regular file, or larger than its reader allows."""
+
+
+class Folder:
+    """A folder held by its descriptor, so that what is opened in it lies in it.
+
+    Names are single names. Links are refused, and so is what blocks or has no end, such as a pipe or a device. On a
+    system without descriptors of folders the same checks are made by path.
+
+    >>> import tempfile
+    >>> with Folder(Path(tempfile.mkdtemp())) as folder:
+    ...     folder.write("note.txt", b"hello")
+    ...     folder.read("note.txt", most_bytes=100), folder.names()
+    (b'hello', ['note.txt'])
+    """
+
+    def __init__(self, path: Path, *, parent: Folder | None = None) -> None:
+        """Open the folder at `path`, or with a `parent` the one of that name in it, which must not be a link.
+
+        Raises:
+            OSError: it is not there, or not a folder.
+        """
+        self.path: Path = path if parent is None else parent.path / _single(path)
+        self._descriptor: int | None = None
+        if os.open in os.supports_dir_fd:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            if parent is None:
+                self._descriptor = os.open(path, flags)
+            else:
+                self._descriptor = os.open(_single(path), flags | _NO_LINK, dir_fd=parent._descriptor)
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def names(self) -> list[str]:
+        """Return the names in the folder, in order."""
+        # pathlib lists paths, and this is an open folder.
+        return sorted(os.listdir(self.path if self._descriptor is None else self._descriptor))  # noqa: PTH208
+
+    def folder(self, name: str) -> Folder:
+        """Open a folder in this one."""
+        return Folder(Path(name), parent=self)
+
+    def open_regular(self, name: str, most_bytes: int) -> BinaryIO:
+        """Open a file for reading.
+
+        Args:
+            name: of the file, without a path.
+            most_bytes: a larger file is refused before a byte of it is read.
+
+        Raises:
+            UnsafeFileError: it is a link, not a regular file, or too large.
+            OSError: it is not there, or cannot be opened.
+        """
+        try:
+            # A pipe without a writer would block here, so opening must not wait.
+            descriptor = self._open(name, os.O_RDONLY | _NO_LINK | _NO_WAIT)
+        except OSError as problem:
+            if problem.errno == errno.ELOOP:
+                raise UnsafeFileError(problem.errno, "it is a link", str(self.path / name)) from None
+            raise
+        try:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISREG(facts.st_mode):
+                raise UnsafeFileError(errno.EINVAL, "it is not a regular file", str(self.path / name))
+            if facts.st_size > most_bytes:
+                reason = f"it has {facts.st_size} bytes, and {most_bytes} are allowed"
+                raise UnsafeFileError(errno.EFBIG, reason, str(self.path / name))
+            return os.fdopen(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def read(self, name: str, most_bytes: int) -> bytes:
+        """Return the content of a file of at most `most_bytes`; raises as `open_regular` does.
+
+        A file that grows while it is read is refused as well.
+        """
+        with self.open_regular(name, most_bytes) as file:
+            content = file.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            reason = f"it has more than the {most_bytes} bytes that are allowed"
+            raise UnsafeFileError(errno.EFBIG, reason, str(self.path / name))
+        return content
+
+    def write(self, name: str, data: bytes, *, private: bool = False) -> None:
+        """Write a file in one step, as `write_atomic` does; a link of that name is replaced, not followed."""
+        part = f".{_single(name)}.{uuid.uuid4().hex[:12]}.part"
+        descriptor = self._open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if self._descriptor is None:
+                (self.path / part).replace(self.path / name)
+            else:
+                os.replace(part, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        except BaseException:
+            self.remove(part)
+            raise
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.fsync(self._descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file or a link, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._descriptor is None:
+                (self.path / _single(name)).unlink()
+            else:
+                os.unlink(_single(name), dir_fd=self._descriptor)
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold a lock file of the folder while the block runs, as `only_one` does; a link is refused."""
+        descriptor = self._open(name, os.O_RDWR | os.O_CREAT | _NO_LINK | _NO_WAIT, 0o644)
+        with _held(descriptor):
+            yield
+
+    def _open(self, name: str, flags: int, mode: int = 0o600) -> int:
+        if self._descriptor is None:
+            path = self.path / _single(name)
+            if path.is_symlink() and flags & _NO_LINK:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            return os.open(path, flags & ~(1 << 30), mode)
+        return os.open(_single(name), flags | os.O_CLOEXEC, mode, dir_fd=self._descriptor)
+
+
+def _single(name: str | Path) -> str:
+    """Return a name that leads nowhere else; ValueError for a path."""
+    text = str(name)
+    if text in ("", ".", "..") or "/" in text or os.sep in text or "\0" in text:
+        raise ValueError(f"{text!r} is not the name of a file in a folder.")
+    return text

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import DataError
 from kfl.data.dataset import Dataset
-from kfl.data.samples import Samples, decode, split_of
+from kfl.data.roles import split_of
+from kfl.data.samples import Samples, decode
 from kfl.data.source import Download, Source
 from kfl.data.storage import Decoded, cached
 

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError, DataError, MissingExtraError
-from kfl.data.samples import Samples, channel_moments, decode, split_of
+from kfl.data.roles import split_of
+from kfl.data.samples import Samples, channel_moments, decode
 from kfl.data.storage import LARGEST_BYTES, Decoded, spacious
 
 TABLE_FORMATS = ("PNG", "JPEG")

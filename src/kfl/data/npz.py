@@ -1,6 +1,6 @@
 """NumPy's .npz files: arrays x and y, perhaps `device`, and perhaps the same of a test set. Never a pickle.
 
-Headers, archive and contents must agree before memory is taken, and large arrays are unpacked into a file.
+Headers, archive and contents must agree before memory is taken.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from kfl.core.arrays import read_header
 from kfl.core.errors import DataError
 from kfl.core.text import quantity
 from kfl.data.arrays import channels_first
-from kfl.data.columns import column_words, missing, unclear
-from kfl.data.samples import DEVICE_WORDS, X_WORDS, Y_WORDS, Samples, decode, split_of
-from kfl.data.storage import LARGEST_BYTES, Decoded, spacious
+from kfl.data.roles import DEVICE_WORDS, X_WORDS, Y_WORDS, column_words, missing, split_of, unclear
+from kfl.data.samples import Samples, decode
+from kfl.data.storage import LARGEST_BYTES, Decoded
 
-PIECE_BYTES = 1 << 20
 LARGEST_RATIO = 200
 """How many times larger than packed an array of more than a gigabyte may be: real numbers do not shrink so well."""
 WORDS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -43,7 +42,6 @@ class Member:
     key: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    fortran: bool
 
     @property
     def size(self) -> int:
@@ -61,7 +59,7 @@ def decode_npz(path: Path, given: Mapping[str, str], cache_dir: Path) -> Decoded
         with zipfile.ZipFile(path) as archive:
             members = [_member(path, archive, info) for info in archive.infolist() if not info.is_dir()]
             sets = _sets(path, members, given)
-            found = {split: _samples(path, archive, roles, cache_dir) for split, roles in sets.items()}
+            found = {split: _samples(path, archive, roles) for split, roles in sets.items()}
     except DataError:
         raise
     except Exception as problem:  # zipfile and NumPy's header parser raise anything from KeyError to TokenError
@@ -77,13 +75,13 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Memb
     key = info.filename.removesuffix(".npy")
     with archive.open(info) as content:
         try:
-            shape, fortran, dtype = read_header(content)
+            shape, _, dtype = read_header(content)
         except ValueError as problem:
             raise DataError(f"{path} holds {key}, which is not an array of numbers or text ({problem}).") from problem
         begins = content.tell()
     if dtype.hasobject:
         raise DataError(f"{path} holds {key}, which has Python objects, but must have numbers or text.")
-    found = Member(info.filename, key, shape, dtype, fortran)
+    found = Member(info.filename, key, shape, dtype)
     unpacked = info.file_size - begins
     if found.size != unpacked:
         raise DataError(f"{path}: {key} declares the shape {shape}, but holds {unpacked} bytes of {dtype}.")
@@ -129,8 +127,8 @@ def _is(rest: str, known: tuple[str, ...]) -> bool:
     return rest in known or column_words(rest) in known
 
 
-def _samples(path: Path, archive: zipfile.ZipFile, roles: Mapping[str, Member], cache_dir: Path) -> Samples:
-    arrays = {role: _values(path, archive, member, cache_dir) for role, member in roles.items()}
+def _samples(path: Path, archive: zipfile.ZipFile, roles: Mapping[str, Member]) -> Samples:
+    arrays = {role: _values(path, archive, member) for role, member in roles.items()}
     x = arrays["x"]
     if x.dtype.kind not in "buif":
         raise DataError(f"{path}: {roles['x'].key} has type {x.dtype}, but inputs must be numbers.")
@@ -144,18 +142,11 @@ def _samples(path: Path, archive: zipfile.ZipFile, roles: Mapping[str, Member], 
     return Samples(x, arrays["y"], arrays.get("device"))
 
 
-def _values(path: Path, archive: zipfile.ZipFile, member: Member, cache_dir: Path) -> NDArray[Any]:
-    """The values of an array, read in pieces."""
-    flat = spacious((max(member.size, 1),), np.uint8, cache_dir)
-    place = 0
+def _values(path: Path, archive: zipfile.ZipFile, member: Member) -> NDArray[Any]:
+    """The values of an array, whose header was checked."""
     with archive.open(member.name) as content:
-        read_header(content)
-        while piece := content.read(PIECE_BYTES):
-            if place + len(piece) > member.size:
-                break
-            flat[place : place + len(piece)] = np.frombuffer(piece, np.uint8)
-            place += len(piece)
-    if place != member.size:
-        raise DataError(f"{path}: {member.key} is truncated, {place} of {member.size} bytes.")
-    values = flat[: member.size].view(member.dtype).reshape(member.shape, order="F" if member.fortran else "C")
+        try:
+            values: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
+        except ValueError as problem:
+            raise DataError(f"{path}: {member.key} is truncated, fewer than {member.size} bytes.") from problem
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import DataError, MissingExtraError
 from kfl.data.arrays import as_labels, check_labels
-from kfl.data.columns import choose, column_words
 from kfl.data.dataset import Dataset
 from kfl.data.images import LARGEST_ENCODED, Shape, stack, with_moments
-from kfl.data.samples import DEVICE_WORDS, X_WORDS, Y_WORDS, Samples, as_dataset, decode, split_of
+from kfl.data.roles import DEVICE_WORDS, X_WORDS, Y_WORDS, choose, column_words, split_of
+from kfl.data.samples import Samples, as_dataset, decode
 from kfl.data.source import Download, RemoteFile, Source
 from kfl.data.storage import Decoded, cached
 

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from kfl.core.errors import ConfigError, DataError
 from kfl.core.randomness import stream, streams
-from kfl.data._dealing import assign_distinct, assign_freely, level_fill, skim
 from kfl.data._overlap import DrawnRows, class_members, draw_overlapping
+from kfl.data.apportionment import assign_distinct, assign_freely, level_fill, skim
 from kfl.data.arrays import NOBODY, IntArray, as_labels, check_labels
 
 PartitionKind = Literal["shards", "iid", "dirichlet", "overlap", "natural"]

@@ -22,14 +22,6 @@ HELD_OUT = 0.2
 """Part of the samples that becomes the test set where there is none."""
 ROWS_AT_ONCE = 4096
 
-X_WORDS = ("x", "data", "image", "img", "input", "feature", "signal", "sample")
-Y_WORDS = ("y", "label", "target", "class", "fine_label")
-DEVICE_WORDS = ("device", "client", "user", "subject", "person", "participant", "writer", "speaker")
-"""What inputs, labels and devices are called, in the singular; `_id` may follow the last."""
-TEST_WORDS = ("test", "testing", "t10k")
-VALID_WORDS = ("val", "valid", "validation")
-TRAIN_WORDS = ("train", "training")
-
 
 @dataclass(frozen=True, eq=False)
 class Samples:
@@ -41,16 +33,6 @@ class Samples:
     """One label per sample: integers, or strings."""
     device: NDArray[Any] | None = None
     """Whose each sample is: integers, or strings."""
-
-
-def split_of(words: Sequence[str]) -> str:
-    """Which set some words of a name speak of: train, test or valid, or the empty string for none of them.
-
-    >>> split_of(["x", "train"]), split_of(["validation"]), split_of(["x"])
-    ('train', 'valid', '')
-    """
-    kinds = {"test": TEST_WORDS, "valid": VALID_WORDS, "train": TRAIN_WORDS}
-    return next((kind for kind, known in kinds.items() if any(word in known for word in words)), "")
 
 
 def decode(name: str, train: Samples, test: Samples | None, cache_dir: Path, note: str = "") -> Decoded:

@@ -184,8 +184,11 @@ def sentence(play: Play, run: RunData) -> str:
     if slow := int(play.problem.too_slow.sum()):
         unable = f"{several(slow, 'device')} can never take part: computing alone takes past the deadline."
         told.append(unable.capitalize())
-    silent = next((one.decision.status for one in play.rounds if not one.decision.status.ok), None)
-    return " ".join([*told, *([] if silent is None else [describe(silent, play.problem.ids)])])
+    for index, one in enumerate(play.rounds):
+        if not one.decision.status.ok:  # of many, the first
+            told.append(f"Round {index + 1}: {describe(one.decision.status, play.problem.ids)}")
+            break
+    return " ".join(told)
 
 
 def news(play: Play) -> str:

@@ -5,6 +5,7 @@ Scripts of a project say `kfl deploy superlink …`. Both programs are Flower's 
     control interface   whoever may use it can send code to every device, and Flower asks nobody who they are. Here a
                         request must carry the secret in FILE, which `flwr` finds in the project's FLWR_HOME: whoever
                         can read the project's keys is admitted, another user of the machine is not
+    fleet interface     what a device sends is bounded before it is stored (`limits`)
     tokens              SuperExec would hand a server app its token as an argument, which every user of the machine
                         can read. Here the app reads it from an open file that has no name
     what is written     database, apps and logs are private, and a crash leaves no memory behind
@@ -29,6 +30,7 @@ from typing import Any
 
 from kfl.core.errors import KflError, MissingExtraError
 from kfl.core.telemetry import hush
+from kfl_fleet._flower import limits
 from kfl_fleet.logs import warn
 from kfl_fleet.private import exposed, keep_private, narrow
 
@@ -72,6 +74,7 @@ def superlink(arguments: list[str]) -> Callable[[], None]:
         narrow(path)
     program = _flower("flwr.superlink.cli.flower_superlink")
     program.load_control_authn_plugin = lambda: gatekeeper(secret)
+    limits.install(_flower("flwr.superlink.extensions"), _flower("flwr.superlink.main"))
     sys.argv = ["flower-superlink", *arguments[:at], *arguments[at + 2 :]]
     start: Callable[[], None] = program.flower_superlink
     return start

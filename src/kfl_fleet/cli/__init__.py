@@ -108,14 +108,13 @@ class KeysOptions:
 def keys(arguments: Sequence[str]) -> int:
     """Make, renew, replace, register: what was asked for."""
     options = parse(KeysOptions, arguments, "kfl deploy keys", KEYS)
-    from kfl_fleet.local.supervisor import FlowerCommand
     from kfl_fleet.project import Project
     from kfl_fleet.project.project import make_missing, renew_server, replace_device_key
 
     if sum(map(bool, (options.replace is not None, options.revoke is not None, options.renew_server))) > 1:
         raise KflError("--replace, --revoke and --renew-server are three different things; give one of them.")
     project = Project.need(options.folder)
-    flower = FlowerCommand(project)
+    flower = project.control()
     if options.revoke is not None:
         known = flower.revoke(options.revoke)
         tell(f"Device {options.revoke} is locked out." if known else unknown(options.revoke))
@@ -124,7 +123,7 @@ def keys(arguments: Sequence[str]) -> int:
         flower.nodes()  # before anything is changed: is the SuperLink there?
         pair = replace_device_key(project, options.replace)
         known = flower.revoke(options.replace)
-        flower.register(options.replace)
+        flower.register({options.replace: project.public_key(options.replace)})
         tell(f"Device {options.replace} has a new key. " + ("The old one is revoked." if known else ""))
         if not known:
             tell(unknown(options.replace))
@@ -140,8 +139,9 @@ def keys(arguments: Sequence[str]) -> int:
         tell("Keep ca.key somewhere else: it is needed only for new server certificates, and whoever has it can")
         tell("pose as the server.")
     if options.register:
-        new = [device for device in range(project.config.experiment.devices) if flower.register(device)]
-        tell(f"{len(new)} devices admitted, {project.config.experiment.devices - len(new)} were admitted before.")
+        devices = project.config.experiment.devices
+        new = flower.register({device: project.public_key(device) for device in range(devices)})
+        tell(f"{len(new)} devices admitted, {devices - len(new)} were admitted before.")
     return 0
 
 

@@ -38,7 +38,7 @@ class DeviceOptions:
     device: Annotated[str | None, tyro.conf.arg(metavar="PACKAGE.MODULE:FUNCTION")] = None
     """The device function. Default: the one that the app names."""
     meter: str = "formula"
-    """What measures energy: formula, rapl, codecarbon, or fake:J for tests."""
+    """What measures energy: formula, codecarbon, or fake:J for tests."""
     poll_s: float = 0.5
     """Seconds between two looks for messages while rounds are played."""
     idle_poll_s: float = 3.0

@@ -7,7 +7,7 @@ SuperNode of Flower's can still take part, with the node configuration
     state="/var/lib/kfl"              where its model is kept (default: ~/.kfl/fleet)
     config="/etc/kfl/device.toml"     its own configuration, handed to the device function (default: none)
     device="my_fleet.device:device"   the device function (default: `device` in the app's configuration)
-    meter="formula"                   formula, rapl, codecarbon, or fake:J
+    meter="formula"                   formula, codecarbon, or fake:J
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 from kfl.core.errors import ConfigError, KflError
@@ -35,6 +34,8 @@ from kfl_fleet.device.worker_link import WorkerError, WorkerLink
 from kfl_fleet.logs import format_from_environment, note, start_logging, warn
 from kfl_fleet.messages.protocol import Parts, RefusedError, from_entries, refusal
 from kfl_fleet.private import exposed, keep_private
+from kfl_fleet.retry import Retry
+from kfl_fleet.stopping import StopRequested, stopping_on_signals
 
 T = TypeVar("T")
 
@@ -43,11 +44,12 @@ FAILED, INVALID_APP, CRASHED = 2, 7, 8
 ENTER_S = 90.0
 """How long to knock: the server believes a device that was killed to be there for a minute."""
 KNOCK_S = 3.0
-LONGEST_RETRY_S = 10.0
+AWAY = Retry(0.5, factor=2.0, most_s=10.0, jitter=0.2)
+"""While the server cannot be reached."""
 MARGIN = 0.1
 """This share of a message's time, at most MARGIN_S, is kept for the answer's way."""
 MARGIN_S = 2.0
-OBJECT_RETRY_S = 0.2
+OBJECT = Retry(0.2)
 """A message is announced before it is there; to ask for it sooner would delay it."""
 BEAT_S = 0.7 * HEARTBEAT_S
 ONLINE = "KFL_ONLINE_FILE"
@@ -87,10 +89,6 @@ class NodeOptions:
         return {**named, "device": self.device, "meter": self.meter}
 
 
-class StopNode(Exception):  # noqa: N818  # no error: a person or the system asked for it
-    """The node was asked to end."""
-
-
 class Node:
     """One device that is or wants to be online."""
 
@@ -106,7 +104,7 @@ class Node:
         """When the last heartbeat was sent, the last message came, and the last look found none."""
 
     def run(self) -> None:
-        """Take part until StopNode."""
+        """Take part until StopRequested."""
         self.worker.start()  # it imports PyTorch while this process knocks
         try:
             number = self._enter()
@@ -190,11 +188,12 @@ class Node:
         entries: dict[str, Any] = {}
         for name in question.records:
             pull = partial(self.api.pull_object, question.run, name)
-            while (content := self._patiently(pull)) is None:
-                if time.monotonic() > until:
-                    raise StatusError(404, "the message never arrived whole")
-                time.sleep(OBJECT_RETRY_S)
-            entries |= read_entries(name, content)
+            for _ in OBJECT.pauses(until):
+                if (content := self._patiently(pull)) is not None:
+                    entries |= read_entries(name, content)
+                    break
+            else:
+                raise StatusError(404, "the message never arrived whole")
         try:
             return from_entries(entries)
         except RefusedError as problem:
@@ -257,16 +256,13 @@ class Node:
 
     def _patiently(self, call: Callable[[], T]) -> T:
         """The result of a request; while the server is away, try again and again, at most every ten seconds."""
-        wait_s, told = 0.5, False
-        while True:
+        for attempt in AWAY.pauses():
             try:
                 return call()
             except AwayError as problem:
-                if not told:
-                    told = True
+                if attempt == 0:
                     warn("server_away", f"{problem} Trying on.", **self._who)
-                time.sleep(wait_s * random.uniform(0.8, 1.2))
-                wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+        raise AssertionError("these pauses have no end")
 
 
 def mark_online() -> None:
@@ -295,10 +291,9 @@ def main(arguments: list[str]) -> int:
             warn("key_exposed", sentence, device=options.number)
         node = Node(options)
         signal.signal(signal.SIGHUP, lambda *_: setattr(node, "refresh", True))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _stop)
-        node.run()
-    except StopNode:
+        with stopping_on_signals():
+            node.run()
+    except StopRequested:
         note("ended", "Ended.")
         return 0
     except KflError as problem:
@@ -310,12 +305,6 @@ def main(arguments: list[str]) -> int:
 def command(options: NodeOptions) -> list[str]:
     """The command that runs a device."""
     return [sys.executable, "-m", "kfl_fleet.device.node", json.dumps(asdict(options))]
-
-
-def _stop(_number: int, _frame: FrameType | None) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # once is enough
-    raise StopNode
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,10 +30,12 @@ from kfl.core.config import dump_toml
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
 from kfl.runfolder import RoundLog, RunReader, is_finished, is_held
-from kfl_fleet._flower.app_folder import CONNECTION, flower_environment, program, write_app
+from kfl_fleet._flower.app_folder import flower_environment, program, write_app
+from kfl_fleet._flower.control import Control
 from kfl_fleet._flower.database import DATABASE, Janitor
 from kfl_fleet.device.node import NodeOptions, command
 from kfl_fleet.local.processes import ProcessGroup, free_ports, listening
+from kfl_fleet.local.supervisor import Supervisor
 from kfl_fleet.private import narrow, private_folder
 from kfl_fleet.project.certificates import Pair
 from kfl_fleet.project.project import Project, make_missing
@@ -46,6 +47,7 @@ START_S = 60.0
 """How long the SuperLink may take to answer."""
 RESTART_S = 5.0
 """Between two attempts to start a program again."""
+LOOK_S = 0.2
 SILENT_S = 20.0
 """A server that has not held its run folder for this long is dead, and its run is restarted."""
 
@@ -171,21 +173,15 @@ class LocalFleet:
         self.processes.start("superexec", command)
 
     def register(self, devices: Sequence[int], keys: Mapping[int, Pair] | None = None) -> None:
-        """Tell the SuperLink the public keys of devices, each under its name; several at a time."""
+        """Tell the SuperLink the public keys of devices, each under its name."""
+        project = Project(self.folder)
+        self.control.register({d: keys[d].public if keys else project.public_key(d) for d in devices})
 
-        def one(device: int) -> None:
-            public = keys[device].public if keys else self.folder / "keys" / f"device-{device}.pub"
-            self.flwr("supernode", "register", str(public), CONNECTION, "--name", f"device-{device}", accept="already")
-
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            list(pool.map(one, devices))
-
-    def flwr(self, *words: str, accept: str | None = None) -> str:
-        """Run Flower's own command line against this fleet; what it printed."""
-        status, text = self.processes.run([program("flwr"), *words])
-        if status != 0 and not (accept and accept in text):
-            raise KflError(f"flwr {' '.join(words[:2])} failed: {text.strip()[-300:]}")
-        return text
+    @property
+    def control(self) -> Control:
+        """The control interface of this fleet's SuperLink."""
+        project = Project(self.folder)
+        return Control(project.flower_home, self.address, project.keys, self.run_folder, self.processes.environment)
 
     def start_device(self, device: int, key: Path | None = None, superlink: str | None = None) -> None:
         """Start a device, or start it again. A key that is given is its key from now on."""
@@ -204,8 +200,7 @@ class LocalFleet:
     def submit(self) -> None:
         """Start a Flower run: the server app, which continues where the run folder ends."""
         self.runs += 1
-        self.flwr("run", str(self.folder / "app"), CONNECTION)
-        self._submitted = time.monotonic()
+        self.control.submit(self.folder / "app")
 
     @property
     def finished(self) -> bool:
@@ -222,25 +217,10 @@ class LocalFleet:
 
         KflError if nothing happens for `patience_s` seconds.
         """
-        seen, last, held = 0, time.monotonic(), time.monotonic()
-        while True:
-            ended = self.finished  # asked before the history is read, so that no round is missed
-            for entry in self.history()[seen:]:
-                seen, last = seen + 1, time.monotonic()
-                yield entry
-            if ended:
-                return
-            now = time.monotonic()
-            if self.serving:
-                held = now
-            elif restart and now - max(held, self._submitted) > SILENT_S:
-                self.submit()
-                held = now
-            if restart:
-                self.tend()
-            if now - last > patience_s:
-                raise KflError(f"The fleet has done nothing for {patience_s:g} s; see {self.folder / 'logs'}.")
-            time.sleep(0.2)
+        keeper = Supervisor(
+            RunReader(self.run_folder), self.control, self.submit, self.tend, SILENT_S, LOOK_S, patience_s
+        )
+        yield from keeper.rounds(submitted=True, restart=restart)
 
     def tend(self) -> None:
         """Start again what has died, each program at most every few seconds, and look after Flower's database.

@@ -64,22 +64,6 @@ class ProcessGroup:
         self._programs[name] = program
         return program
 
-    def run(self, command: Sequence[str], folder: Path | None = None, timeout_s: float = 120.0) -> tuple[int, str]:
-        """Run a program to its end; its status and what it printed."""
-        done = subprocess.run(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=self.environment,
-            cwd=folder,
-            timeout=timeout_s,
-            check=False,
-            start_new_session=True,
-            umask=UMASK,
-        )
-        return done.returncode, done.stdout.decode(errors="replace")
-
     def program(self, name: str) -> subprocess.Popen[bytes]:
         """A program that was started under this name."""
         return self._programs[name]

@@ -6,11 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import inf, isfinite
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kfl_fleet.messages.protocol import PROTOCOL_VERSION, RefusedError, Values, number, whole, word
-from kfl_fleet.setup import Hardware
+from kfl_fleet.setup import HARDWARE, Hardware
 
 if TYPE_CHECKING:
     from kfl.engine import DeviceProfile
@@ -22,22 +22,6 @@ MOST_FEATURES = 1_000_000
 MOST_PARAMETERS = 10**13
 MOST_PROFILE_BYTES = 1 << 20
 """A profile has a count for every class, and not much else."""
-OPTIONAL = {
-    "cpu_hz": (0.0, 1e12),
-    "flops_per_cycle": (0.0, 1e12),
-    "power_coefficient": (-1.0, 1.0),
-    "max_power_w": (0.0, 1e6),
-    "min_cpu_hz": (0.0, 1e12),
-    "static_power_w": (-1.0, 1e4),
-    "circuit_power_w": (-1.0, 1e4),
-    "amplifier_efficiency": (0.0, 1.0),
-    "min_power_w": (-1.0, 1e4),
-    "tail_j": (-1.0, 1e6),
-    "receive_power_w": (-1.0, 1e4),
-    "budget_j": (0.0, inf),
-    "gain": (0.0, 1e6),
-}
-"""Numbers a device may leave to the server's cell, each with what it must be above and at most."""
 WHOLE_DEVICE = (
     *("min_cpu_hz", "static_power_w", "circuit_power_w", "amplifier_efficiency"),
     *("min_power_w", "tail_j", "receive_power_w"),
@@ -137,7 +121,7 @@ class Profile(Hardware):
             correct=whole(values, "correct", 0, tests),
             model=word(values, "model"),
             meter=word(values, "meter"),
-            **{name: _optional(values, name) for name in OPTIONAL},
+            **{name: _optional(values, name) for name in HARDWARE},
         )
 
     def to_json(self) -> Values:
@@ -153,10 +137,10 @@ class Profile(Hardware):
 def _optional(values: Mapping[str, Any], name: str) -> float | None:
     if values.get(name) is None:
         return None
-    value, (above, most) = number(values, name), OPTIONAL[name]
-    if not above < value <= most or not (isfinite(value) or most == inf):
-        raise RefusedError("not_between", field=name, found=value, above=max(above, 0.0), most=most)
-    return max(value, 0.0)
+    value, bound = number(values, name), HARDWARE[name]
+    if not bound.holds(value):
+        raise RefusedError("not_between", field=name, found=value, above=0.0, most=bound.most)
+    return value
 
 
 def _wholes(values: Mapping[str, Any], name: str) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from typing import Any
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.parse import read_toml
 from kfl_fleet._flower.app_folder import CONNECTION, write_connection
+from kfl_fleet._flower.control import Control
 from kfl_fleet.private import narrow, private_folder
 from kfl_fleet.project.certificates import Pair, make_authority, make_device_key, make_server_certificate, write_private
 from kfl_fleet.settings import ServerConfig
@@ -94,6 +95,18 @@ class Project:
     def config(self) -> ServerConfig:
         """What server.toml says."""
         return ServerConfig.load(self.server_file)
+
+    def control(self) -> Control:
+        """The control interface of the project's SuperLink."""
+        return Control(self.flower_home, self.address, self.keys, self.run_folder)
+
+    def submit(self, control: Control) -> None:
+        """Start a Flower run of the project's app."""
+        control.submit(self.app, config=self.server_file, folder=self.run_folder)
+
+    def public_key(self, device: int) -> Path:
+        """The key by which a device is admitted."""
+        return self.keys / f"device-{device}.pub"
 
     @property
     def device(self) -> str:

@@ -20,7 +20,7 @@ they know learn nothing about the others beyond their sum.
 
 **Threshold.** t is a majority of the devices that advertised, and at least three. A round survives as long as t devices
 are left after each step. With neighbours, both counts are among the neighbours of each device, a ring drawn anew in
-every round; `studies/secure_neighbours.py` computes the odds that a round fails or a device is exposed.
+every round; `studies/fleet/secure_neighbours.py` computes the odds that a round fails or a device is exposed.
 
 **Numbers.** Each value times its weight is clipped to ±R·D and rounded to a multiple of a step, the smallest power of
 two for which n devices cannot overflow b bits:

@@ -30,11 +30,12 @@ from kfl.simulation import RoundLog
 from kfl.simulation.world import trace_facts
 from kfl_fleet._flower.names import Context, Grid, ServerApp
 from kfl_fleet.logs import SERVER_LOG, logging_into, note, start_logging, warn
+from kfl_fleet.retry import Clock
 from kfl_fleet.server.fleet import FlowerFleet
 from kfl_fleet.server.messaging import Courier
 from kfl_fleet.server.metrics import Metrics, round_sentence
 from kfl_fleet.server.roster import Roster
-from kfl_fleet.server.status import problems
+from kfl_fleet.server.tally import problems
 from kfl_fleet.settings import ServerConfig
 
 app = ServerApp()
@@ -52,7 +53,7 @@ def main(grid: Grid, context: Context) -> None:
     serve(grid, config, Path(paths["folder"]))
 
 
-def serve(grid: Grid, config: ServerConfig, folder: Path) -> None:
+def serve(grid: Grid, config: ServerConfig, folder: Path, clock: Clock | None = None) -> None:
     """Run a fleet into a run folder; a finished one is left as it is."""
     config.validate()
     target = RunFolder(folder)
@@ -64,7 +65,7 @@ def serve(grid: Grid, config: ServerConfig, folder: Path) -> None:
             return
         target.write_environment(facts)
         with logging_into(folder / SERVER_LOG, config.fleet.log_format):
-            server = FleetServer(config, target, Courier(grid, config.fleet.poll_s))
+            server = FleetServer(config, target, Courier(grid, config.fleet.poll_s, clock or Clock()))
             server.runner.start()
             server.show_standing()
             server.runner.play()
@@ -79,7 +80,7 @@ class FleetServer:
     def __init__(self, config: ServerConfig, target: RunFolder, courier: Courier) -> None:
         self.config, self.target = config, target
         before = _read_fleet(target.path)
-        self.roster = Roster(config, run_name(before))
+        self.roster = Roster(config, run_name(before), clock=courier.clock)
         self.roster.restore(before)
         self.fleet = FlowerFleet(self.roster, courier, self._on_look, target)
         self.metrics = Metrics(config)
@@ -123,7 +124,7 @@ class FleetServer:
         self.show_standing()
         self._tell(entry)
         if entry.round + 1 < self.config.experiment.rounds:
-            time.sleep(self.config.fleet.pause_s)
+            self.fleet.courier.clock.sleep(self.config.fleet.pause_s)
 
     def _privacy(self, entry: RoundLog) -> dict[str, Any]:
         """What the devices of a round have spent up to now; empty where uploads have no noise."""

@@ -74,13 +74,13 @@ class FlowerFleet(Fleet):
 
     def assemble(self) -> None:
         """Wait for all devices, or after a while for as many as are needed."""
-        end = time.monotonic() + self.settings.join_deadline_s
+        end = self.courier.clock.now() + self.settings.join_deadline_s
         while self.look() < self.experiment.devices:
-            if len(self.present) >= self.settings.min_devices and time.monotonic() >= end:
+            if len(self.present) >= self.settings.min_devices and self.courier.clock.now() >= end:
                 online, all_ = len(self.present), self.experiment.devices
                 note("run_begins", f"{online} of {all_} devices are online; the run begins.", devices=online)
                 break
-            time.sleep(WAIT_S)
+            self.courier.clock.sleep(WAIT_S)
         self.engine = server_engine(self.experiment, next(iter(self.roster.members.values())).profile)
         self._take_stock()
 
@@ -99,13 +99,13 @@ class FlowerFleet(Fleet):
     def gather(self, state: RunState) -> RunState:
         """Wait for enough devices, and count late joiners in: their samples, budgets and accuracy."""
         self.look()
-        complained = time.monotonic()
+        complained = self.courier.clock.now()
         while len(self.present) < self.settings.min_devices:
-            if time.monotonic() - complained > 60:
-                complained = time.monotonic()
+            if self.courier.clock.now() - complained > 60:
+                complained = self.courier.clock.now()
                 number, online = state.round + 1, len(self.present)
                 warn("round_waits", f"Round {number} waits: too few devices are online.", round=number, devices=online)
-            time.sleep(WAIT_S)
+            self.courier.clock.sleep(WAIT_S)
             self.look()
         if self._joined:
             self._take_stock()

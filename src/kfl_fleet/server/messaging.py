@@ -7,7 +7,6 @@ node 1. If the SuperLink goes away, the courier waits for it to come back.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +18,7 @@ from kfl_fleet._flower.mailbox import Letter, Mailbox
 from kfl_fleet.logs import warn
 from kfl_fleet.messages.frames import RawArray, size_bytes, unpack
 from kfl_fleet.messages.protocol import Parts, RefusedError, Values, from_entries
+from kfl_fleet.retry import Clock
 
 if TYPE_CHECKING:
     from kfl_fleet._flower.names import Grid
@@ -73,8 +73,7 @@ class Courier:
 
     grid: Grid
     poll_s: float = 0.2
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+    clock: Clock = Clock()  # frozen
     sent_bytes: int = 0
     """Size of the content of all messages so far."""
     _complained: float = field(default=-1e9)
@@ -93,7 +92,7 @@ class Courier:
 
         An answer that holds more than `most_bytes` is not unpacked.
         """
-        started = self.clock()
+        started = self.clock.now()
         mailbox = Mailbox(self.grid)
         waiting, doubtful = self._push(mailbox, contents, kind, group, deadline_s, started)
         late = NoReply("late", RefusedError("no_answer", deadline_s=deadline_s), deadline_s)
@@ -105,14 +104,14 @@ class Courier:
             for letter in self._try(partial(mailbox.take, pending)) or ():
                 device = waiting.pop(letter.to, None)
                 if device is not None:
-                    answers[device] = _open(letter, self.clock() - started, most_bytes)
-            left_s = deadline_s - (self.clock() - started)
+                    answers[device] = _open(letter, self.clock.now() - started, most_bytes)
+            left_s = deadline_s - (self.clock.now() - started)
             if left_s <= 0:
                 break
             if waiting and deadline_s - left_s > COMPLETE_S:
                 self._try(mailbox.complete)
             if waiting:
-                self.sleep(min(self.poll_s, left_s))
+                self.clock.sleep(min(self.poll_s, left_s))
         self._try(partial(mailbox.tidy, list(waiting)))
         return answers
 
@@ -134,8 +133,8 @@ class Courier:
         from kfl_fleet._flower.records import to_record
 
         records, doubtful = [(node, to_record(parts)) for node, parts in contents.values()], False
-        while contents and self.clock() - started < deadline_s:
-            left_s = deadline_s - (self.clock() - started)
+        while contents and self.clock.now() - started < deadline_s:
+            left_s = deadline_s - (self.clock.now() - started)
             # A new message for each attempt: an id that was sent before would be refused.
             messages = [Message(record, node, kind, ttl=left_s, group_id=group) for node, record in records]
             ids = self._try(partial(mailbox.send, messages))
@@ -143,7 +142,7 @@ class Courier:
                 self.sent_bytes += sum(size_bytes(parts) for _, parts in contents.values())
                 return {id_: device for id_, device in zip(ids, contents, strict=True) if id_}, doubtful
             doubtful = True
-            self.sleep(self.poll_s)
+            self.clock.sleep(self.poll_s)
         return {}, doubtful
 
     def _try(self, call: Callable[[], T]) -> T | None:
@@ -151,8 +150,8 @@ class Courier:
         try:
             return call()
         except Exception as problem:  # httpx, and what Flower makes of its errors: all mean "not now"
-            if self.clock() - self._complained > 60:
-                self._complained = self.clock()
+            if self.clock.now() - self._complained > 60:
+                self._complained = self.clock.now()
                 why = f"{type(problem).__name__}: {scrub(problem)}"
                 warn("superlink_unreachable", f"The SuperLink does not answer ({why}); retrying.")
             return None

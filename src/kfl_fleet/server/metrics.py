@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kfl._version import __version__
@@ -22,15 +21,12 @@ from kfl.core.names import for_label
 from kfl.core.refusals import CODES
 from kfl.core.text import percent
 from kfl_fleet.logs import warn
-from kfl_fleet.server.status import INCIDENTS, WORKER, problems
+from kfl_fleet.server.tally import INCIDENTS, WORKER, Facts, FleetTally, problems, time_of, timestamp
 from kfl_fleet.settings import FleetSettings, ServerConfig
 
 if TYPE_CHECKING:
     from kfl.experiment import Experiment
     from kfl.simulation import RoundLog
-
-Facts = Mapping[str, Any]
-"""What fleet.jsonl says about a round: real times and sizes."""
 
 ROUND_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 ANSWER_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
@@ -115,10 +111,7 @@ class Metrics:
         )
         self._describe(config.experiment, info)
         self._epsilon_max = self._privacy(Gauge, own, config)
-        self._spent_j: dict[int, float] = {}
-        self._answered: dict[int, float] = {}
-        self._open: dict[int, int] = {}
-        """Messages to each device since its last answer."""
+        self.tally = FleetTally()
 
     def _describe(self, experiment: Experiment, info: Any) -> None:
         info.labels(__version__, for_label(experiment.algorithm.name), for_label(experiment.scheduler.name)).set(1)
@@ -174,7 +167,8 @@ class Metrics:
 
     def round(self, entry: RoundLog, facts: Facts) -> None:
         """What one round did, now or before this process began."""
-        ended = _timestamp(facts)
+        self.tally.add(entry, facts)
+        ended = timestamp(time_of(facts))
         self._rounds_done.set(entry.round + 1)
         self._rounds.labels(self._code(entry.status.code)).inc()
         self._round_s.observe(entry.time_s)
@@ -188,12 +182,13 @@ class Metrics:
         for part, each_j in entry.parts_j().items() if entry.clock_hz else ():
             self._parts.labels(for_label(part)).inc(max(sum(each_j), 0.0))  # a difference of two sums may round below 0
         self._count_energy(entry)
-        self._count_answers(facts.get("answers", {}), ended)
+        self._count_answers(facts.get("answers", {}))
         self._count_incidents(entry)
 
     def standing(self, budget_j: Mapping[int, float], epsilon: Mapping[int, float]) -> None:
         """What each device has spent of its energy, and of its privacy where uploads have noise."""
-        ratios = {d: self._spent_j.get(d, 0.0) / budget for d, budget in budget_j.items() if 0 < budget < float("inf")}
+        spent_j = {device: one.energy_j for device, one in self.tally.devices.items()}
+        ratios = {d: spent_j.get(d, 0.0) / budget for d, budget in budget_j.items() if 0 < budget < float("inf")}
         if ratios:
             self._budget_max.set(max(ratios.values()))
         if epsilon and self._epsilon_max is not None:
@@ -208,26 +203,21 @@ class Metrics:
         spent = zip(entry.devices, entry.compute_energy_j, entry.upload_energy_j, strict=True)
         for device, compute_j, upload_j in spent:
             self._energy.inc(compute_j + upload_j)
-            self._spent_j[device] = self._spent_j.get(device, 0.0) + compute_j + upload_j
             if self._devices is not None:
                 self._devices.energy.labels(str(device)).inc(compute_j + upload_j)
 
-    def _count_answers(self, answers: Mapping[str, Facts], ended: float | None) -> None:
+    def _count_answers(self, answers: Mapping[str, Facts]) -> None:
         for name, answer in answers.items():
-            device = int(name)
             if "bytes" in answer:
                 self._answer_s.observe(answer["seconds"])
                 self._received.inc(answer["bytes"])
-                self._open[device] = 0
-                if ended is not None:
-                    self._answered[device] = ended
-            elif answer.get("silence") != "unsent":
-                self._open[device] = self._open.get(device, 0) + 1
             if self._devices is not None:
-                self._devices.answer(name, answer, self._open.get(device, 0), self._answered.get(device))
-        self._unanswered_max.set(max(self._open.values(), default=0))
-        if self._answered:
-            self._oldest.set(min(self._answered.values()))
+                one = self.tally.devices[int(name)]
+                self._devices.answer(name, answer, one.unanswered, timestamp(one.answer_time))
+        self._unanswered_max.set(max((one.unanswered for one in self.tally.devices.values()), default=0))
+        answered = [timestamp(one.answer_time) for one in self.tally.devices.values()]
+        if times := [time_s for time_s in answered if time_s is not None]:
+            self._oldest.set(min(times))
 
     def _count_incidents(self, entry: RoundLog) -> None:
         for refusal in entry.rejected:
@@ -281,14 +271,6 @@ class _DeviceSeries:
             self.seconds.labels(device).set(answer["seconds"])
         if answered is not None:
             self.answered.labels(device).set(answered)
-
-
-def _timestamp(facts: Facts) -> float | None:
-    """When a round ended, in seconds since 1970; None in run folders of earlier versions."""
-    try:
-        return datetime.fromisoformat(facts["time"]).timestamp()
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def round_sentence(entry: RoundLog, rounds: int) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +13,7 @@ from kfl_fleet.logs import note, warn
 from kfl_fleet.messages.frames import pack
 from kfl_fleet.messages.profile import MOST_PROFILE_BYTES, Profile, model_sizes
 from kfl_fleet.messages.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version
+from kfl_fleet.retry import Clock
 from kfl_fleet.server.claim_limits import Belief, believe
 from kfl_fleet.server.messaging import Answer, Courier, NoReply
 from kfl_fleet.settings import ServerConfig
@@ -43,7 +43,7 @@ class Roster:
     members: dict[int, Member] = field(default_factory=dict)
     refused: dict[int, tuple[Values, float, float]] = field(default_factory=dict)
     """For each node: why (a code and its facts), when to ask again, and how long to wait after that."""
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = Clock()  # frozen
 
     def muster(self, courier: Courier, nodes: Mapping[int, str]) -> list[int]:
         """Ask every online node that is not known yet for its profile, and return the devices that joined."""
@@ -128,12 +128,12 @@ class Roster:
             raise RefusedError("other_model")
 
     def _may_ask(self, node: int) -> bool:
-        return node not in self.refused or self.clock() >= self.refused[node][1]
+        return node not in self.refused or self.clock.now() >= self.refused[node][1]
 
     def _refuse(self, node: int, reason: RefusedError) -> None:
         """Note why, and ask again later, with the waiting time doubled each time: it may be repaired or restarted."""
         patience = min(self.refused[node][2] * 2, LONGEST_PATIENCE_S) if node in self.refused else FIRST_PATIENCE_S
-        self.refused[node] = (reason.to_dict(), self.clock() + patience, patience)
+        self.refused[node] = (reason.to_dict(), self.clock.now() + patience, patience)
         warn("node_refused", f"Node {node} cannot join: {reason}.", node=str(node), code=reason.code)
 
     def restore(self, table: Mapping[str, Any]) -> None:

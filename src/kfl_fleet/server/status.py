@@ -7,30 +7,22 @@ names is imported.
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from kfl.algorithms import Rejection
 from kfl.core.errors import RunFolderError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.report import read_run
-from kfl.runfolder import RoundLog, RunReader, is_run_folder
+from kfl.runfolder import RunReader, is_run_folder
 from kfl_fleet.logs import iso
+from kfl_fleet.server.tally import WORKER, DeviceTally, FleetTally
 
 SCHEMA = 1
 """Version of what `to_dict` gives; `status.schema.json` describes it. Fields are added under the same version; one that
 goes away or changes its meaning makes a new version."""
-WORKER = "worker_"
-"""Codes of errors that cost a device its worker process begin with this: worker_died, worker_hung …"""
-NO_ANSWER = ("late", "gone", "error", "garbled", "unsent", "outage")
-"""Faults that cost a round the device's answer; the others, such as energy, only note something."""
-INCIDENTS = (*NO_ANSWER, "energy", "gain", "time", "diverged", "missed")
-"""What can go wrong with a device, beside a refused answer and a worker that failed."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +36,6 @@ class PrivacyStatus:
     delta: float
     epsilon_with_training: float
     """Holds without conditions."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that went wrong with a device in a round."""
-
-    device: int
-    code: str
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -178,21 +161,17 @@ def read_status(folder: Path) -> FleetStatus:
     table = reader.fleet()
     if not table:
         raise RunFolderError(f"{folder} has no fleet.json: it is the run folder of a simulation, not of a fleet.")
-    run, logs, facts = read_run(folder), reader.rounds(), reader.fleet_rounds()
+    run, facts = read_run(folder), {fact.get("round"): fact for fact in reader.fleet_rounds()}
+    tally = FleetTally()
+    for log in reader.rounds():
+        tally.add(log, facts.get(log.round, {}))
     members: dict[str, Any] = table.get("devices", {})
     final = {int(record["device"]): record for record in reader.devices()}
     budgets = [inf] * run.devices if run.cell is None else run.cell.budget_j(run.planned).tolist()
-    wrong = [problem for log in reversed(logs) for problem in problems(log)]
-    incidents: dict[int, Counter[str]] = defaultdict(Counter)
-    for problem in wrong:
-        incidents[problem.device][problem.code] += 1
     devices = tuple(
-        _device(
-            device, members.get(str(device), {}), logs, facts, final.get(device), budgets[device], incidents[device]
-        )
+        _device(device, members.get(str(device), {}), tally.devices[device], final.get(device), budgets[device])
         for device in range(run.devices)
     )
-    last = logs[-10:]
     port = table.get("metrics_port")
     state = "finished" if run.finished else ("running" if reader.held else "stopped")
     return FleetStatus(
@@ -202,24 +181,24 @@ def read_status(folder: Path) -> FleetStatus:
         state=state,
         algorithm=run.algorithm,
         scheduler=run.scheduler,
-        rounds_done=len(logs),
+        rounds_done=tally.rounds,
         rounds=run.planned,
         devices_seen=len(members),
         devices_expected=run.devices,
-        accuracy=next((log.accuracy for log in reversed(logs) if log.accuracy is not None), None),
-        energy_j=sum(log.energy_j for log in logs),
-        bits_up=sum(log.bits_up for log in logs),
-        bits_down=sum(log.bits_down for log in logs),
-        round_s=sum(log.time_s for log in last) / len(last) if last else None,
-        last_round_time=_time(facts[-1]) if facts else None,
+        accuracy=tally.accuracy,
+        energy_j=tally.energy_j,
+        bits_up=tally.bits_up,
+        bits_down=tally.bits_down,
+        round_s=sum(tally.round_s) / len(tally.round_s) if tally.round_s else None,
+        last_round_time=tally.round_time,
         late=sum(one.late for one in devices),
         lost=sum(one.lost for one in devices),
         rejected=sum(one.rejected for one in devices),
-        rounds_without_quorum=sum(log.status.code == "no_quorum" for log in logs),
+        rounds_without_quorum=tally.rounds_without_quorum,
         metrics_port=port if isinstance(port, int) and state == "running" else None,
         devices=devices,
         refused={str(node): describe(*stored_refusal(why)) for node, why in table.get("refused", {}).items()},
-        problems=tuple(problem.sentence for problem in wrong[:10]),
+        problems=tuple(tally.problems),
     )
 
 
@@ -230,21 +209,9 @@ def find_run(folder: Path) -> Path:
 
 
 def _device(
-    device: int,
-    member: Mapping[str, Any],
-    logs: Sequence[RoundLog],
-    facts: list[dict[str, Any]],
-    final: Mapping[str, Any] | None,
-    allowed_j: float,
-    incidents: Mapping[str, int],
+    device: int, member: Mapping[str, Any], tally: DeviceTally, final: Mapping[str, Any] | None, allowed_j: float
 ) -> DeviceStatus:
     profile: Mapping[str, Any] = member.get("profile", {})
-    asked = [log for log in logs if device in log.devices]
-    faults = [fault["fault"] for log in asked for fault in log.faults if fault["device"] == device]
-    used = [log for log in asked if device in log.used]
-    asked_facts = [(fact, fact["answers"][str(device)]) for fact in facts if str(device) in fact.get("answers", {})]
-    answers = [(fact, answer) for fact, answer in asked_facts if "bytes" in answer]
-    silent = takewhile(lambda one: "bytes" not in one[1], reversed(asked_facts))
     cuts = [cut for cut in member.get("cuts", ()) if isinstance(cut, Mapping)]
     believed = {cut.get("field"): cut.get("limit") for cut in cuts}
     own_j = believed.get("budget_j", profile.get("budget_j"))
@@ -254,55 +221,39 @@ def _device(
         samples=profile.get("samples"),
         model=profile.get("model"),
         meter=profile.get("meter"),
-        chosen=len(asked),
-        missed=sum(device in log.missed for log in asked),
-        used=len(used),
-        late=faults.count("late"),
-        lost=sum(fault in NO_ANSWER and fault != "late" for fault in faults),
-        rejected=sum(entry["device"] == device for log in asked for entry in log.rejected),
-        diverged=sum(device in log.diverged for log in asked),
-        energy_j=sum(_energy(log, device) for log in asked),
+        chosen=tally.chosen,
+        missed=tally.missed,
+        used=tally.used,
+        late=tally.late,
+        lost=tally.lost,
+        rejected=tally.rejected,
+        diverged=tally.diverged,
+        energy_j=tally.energy_j,
         budget_j=allowed_j if own_j is None else float(own_j),
-        accuracy=_accuracy(device, profile, believed.get("test_samples"), facts, final),
-        last_round=used[-1].round + 1 if used else None,
-        answer_s=float(answers[-1][1]["seconds"]) if answers else None,
-        last_answer_time=_time(answers[-1][0]) if answers else None,
-        unanswered=sum(answer.get("silence") != "unsent" for _, answer in silent),
-        incidents=dict(sorted(incidents.items())),
-        restarts=sum(count for code, count in incidents.items() if code.startswith(WORKER)),
-        clipped=sum(any(cut["device"] == device for cut in log.clipped) for log in asked),
+        accuracy=_accuracy(profile, believed.get("test_samples"), tally.correct, final),
+        last_round=tally.last_round,
+        answer_s=tally.answer_s,
+        last_answer_time=tally.answer_time,
+        unanswered=tally.unanswered,
+        incidents=dict(sorted(tally.incidents.items())),
+        restarts=sum(count for code, count in tally.incidents.items() if code.startswith(WORKER)),
+        clipped=tally.clipped,
         cuts=tuple(describe(*stored_refusal(cut)) for cut in cuts),
-        privacy=_privacy(device, facts),
+        privacy=_privacy(tally.privacy),
     )
 
 
-def _time(fact: Mapping[str, Any]) -> str | None:
-    found = fact.get("time")
-    return found if isinstance(found, str) else None
-
-
-def _privacy(device: int, facts: Sequence[Mapping[str, Any]]) -> PrivacyStatus | None:
+def _privacy(found: Mapping[str, Any] | None) -> PrivacyStatus | None:
     """What the server wrote down when the device last took part."""
-    for fact in reversed(facts):
-        found = fact.get("privacy", {}).get(str(device))
-        if found is not None:
-            beyond = {name: inf if found[name] is None else float(found[name]) for name in ("epsilon", "delta")}
-            worst = found["epsilon_with_training"]
-            return PrivacyStatus(int(found["uploads"]), **beyond, epsilon_with_training=inf if worst is None else worst)
-    return None
-
-
-def _energy(log: RoundLog, device: int) -> float:
-    index = log.devices.index(device)
-    return log.compute_energy_j[index] + log.upload_energy_j[index]
+    if found is None:
+        return None
+    beyond = {name: inf if found[name] is None else float(found[name]) for name in ("epsilon", "delta")}
+    worst = found["epsilon_with_training"]
+    return PrivacyStatus(int(found["uploads"]), **beyond, epsilon_with_training=inf if worst is None else worst)
 
 
 def _accuracy(
-    device: int,
-    profile: Mapping[str, Any],
-    believed: int | None,
-    facts: list[dict[str, Any]],
-    final: Mapping[str, Any] | None,
+    profile: Mapping[str, Any], believed: int | None, correct: int | None, final: Mapping[str, Any] | None
 ) -> float | None:
     """The final record, or the last answer, or what the device reported when it joined.
 
@@ -314,22 +265,6 @@ def _accuracy(
     tests = profile.get("test_samples")
     if not tests:
         return None
-    reported = [fact["correct"][str(device)] for fact in facts if str(device) in fact.get("correct", {})]
-    return (
-        float(reported[-1]) / float(believed or tests) if reported else float(profile.get("correct", 0)) / float(tests)
-    )
-
-
-def problems(log: RoundLog) -> list[Problem]:
-    """What went wrong in a round."""
-    where = f"Round {log.round + 1}, device"
-    found = []
-    for one in log.faults:
-        cause, facts = stored_refusal(one)
-        why = describe(cause, facts)
-        code = cause if cause.startswith(WORKER) else str(one.get("fault", "fault"))
-        found.append((one["device"], code, f"{code}: {why}" if why else code))
-    found += [(one["device"], "rejected", f"rejected: {Rejection.from_dict(one).describe()}") for one in log.rejected]
-    found += [(device, "missed", "not reached by the broadcast") for device in log.missed]
-    found += [(device, "diverged", "its training diverged to infinity") for device in log.diverged]
-    return [Problem(device, code, f"{where} {device}, {what.rstrip('.')}.") for device, code, what in found]
+    if correct is not None:
+        return float(correct) / float(believed or tests)
+    return float(profile.get("correct", 0)) / float(tests)

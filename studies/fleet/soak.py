@@ -1,6 +1,6 @@
 """Does a fleet grow? Hundreds of rounds with real processes, and the memory of each kind of them along the way.
 
-    python -m studies.fleet_soak --out docs/results/fleet-soak.txt
+    python -m studies.fleet.soak --out docs/results/fleet-soak.txt
 
 Five devices with a small model and a server on 127.0.0.1. After every few rounds the memory that each process has for
 itself is read (anonymous pages: libraries are not in it, whose share depends on who else is running), and the size of
@@ -111,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kfl-soak-") as folder:
         found, seconds, lost = soak(options.rounds, options.devices, Path(folder) / "fleet")
     text = [
-        f"python -m studies.fleet_soak; {options.rounds} rounds, {options.devices} devices; {machine()}",
+        f"python -m studies.fleet.soak; {options.rounds} rounds, {options.devices} devices; {machine()}",
         f"{seconds / options.rounds:.2f} s per round; {lost} answers were not used.",
         "",
         *report(found, options.rounds),

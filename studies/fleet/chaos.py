@@ -1,11 +1,11 @@
 """A fleet under chaos: processes killed and paused, networks cut, disks filled and clocks set wrong, from a seed.
 
-    python -m studies.fleet_chaos --seed 0 --minutes 20 --devices 4 --out docs/results/fleet-chaos.txt
+    python -m studies.fleet.chaos --seed 0 --minutes 20 --devices 4 --out docs/results/fleet-chaos.txt
 
 A fleet of real processes on 127.0.0.1, with TLS and authenticated devices, plays run after run while faults happen to
 it at random, several at a time. Every device has a relay of its own to the server, a disk of its own (a small tmpfs,
 where this process may mount one) and a clock of its own (a preloaded library, where there is a C compiler). After every
-round what is on the disk is checked against what must hold whatever happens (`studies.chaos.checks`). When the time is
+round what is on the disk is checked against what must hold whatever happens (`studies.fleet.checks`). When the time is
 up, faults end and the last run must come to its end.
 
 Nothing outside the folder and 127.0.0.1 is touched; disks are mounted where no other process sees them. Ctrl-C ends
@@ -33,10 +33,10 @@ from kfl.experiment import Experiment
 from kfl.runner import run
 from kfl.scheduling import SCHEDULERS
 from kfl_fleet import FleetSettings, ServerConfig
-from studies.chaos.checks import INVARIANTS, Checker
-from studies.chaos.faults import WEIGHTS, Fault, draw
-from studies.chaos.fleet import ChaosFleet
-from studies.chaos.machine import own_mounts
+from studies.fleet.checks import INVARIANTS, Checker
+from studies.fleet.faults import WEIGHTS, Fault, draw
+from studies.fleet.harness import ChaosFleet
+from studies.fleet.machine import own_mounts
 
 TICK_S = 0.1
 CALM_ROUNDS = 25
@@ -238,7 +238,7 @@ def main() -> int:
     own_mounts()
     chaos = Chaos(options.seed, 60 * options.minutes, options.devices, options.rounds, options.pause)
     folder = Path(tempfile.mkdtemp(prefix=f"kfl-chaos-{options.seed}-"))
-    command = f"python -m studies.fleet_chaos --seed {options.seed} --minutes {options.minutes:g}"
+    command = f"python -m studies.fleet.chaos --seed {options.seed} --minutes {options.minutes:g}"
     head = f"{command} --devices {options.devices}; {machine()}"
     print(head, flush=True)
     failed = False

@@ -1,4 +1,4 @@
-"""Which of the columns of a table, or of the arrays of a file, holds the inputs, the labels and the devices."""
+"""Which columns of a table, arrays of a file or names of folders hold inputs, labels, devices and which set."""
 
 from __future__ import annotations
 
@@ -7,6 +7,24 @@ from collections.abc import Sequence
 
 from kfl.core.errors import DataError
 from kfl.core.suggest import did_you_mean
+
+X_WORDS = ("x", "data", "image", "img", "input", "feature", "signal", "sample")
+Y_WORDS = ("y", "label", "target", "class", "fine_label")
+DEVICE_WORDS = ("device", "client", "user", "subject", "person", "participant", "writer", "speaker")
+"""What inputs, labels and devices are called, in the singular; `_id` may follow the last."""
+TEST_WORDS = ("test", "testing", "t10k")
+VALID_WORDS = ("val", "valid", "validation")
+TRAIN_WORDS = ("train", "training")
+
+
+def split_of(words: Sequence[str]) -> str:
+    """Return which set some words of a name speak of: train, test or valid, or the empty string for none of them.
+
+    >>> split_of(["x", "train"]), split_of(["validation"]), split_of(["x"])
+    ('train', 'valid', '')
+    """
+    kinds = {"test": TEST_WORDS, "valid": VALID_WORDS, "train": TRAIN_WORDS}
+    return next((kind for kind, known in kinds.items() if any(word in known for word in words)), "")
 
 
 def column_words(name: str) -> str:
@@ -31,10 +49,20 @@ def choose(
     what: str,
     like: str = "",
 ) -> str:
-    """The column for a role: the one that was named, else the only one of the candidates whose name is one of `words`.
+    """Return the column for a role: the one that was named, else the only candidate whose name is one of `words`.
 
-    `like` is what else a name may end with, where no name is one of the words. What is not found, or not clear, is
-    said in one sentence.
+    Args:
+        where: The file, for sentences.
+        role: x, y or device.
+        given: The name that was asked for; empty to find one.
+        candidates: Columns that may have the role.
+        present: All columns.
+        words: Names of the role in the singular.
+        what: The role in words.
+        like: What else a name may end with, where no name is one of the words.
+
+    Raises:
+        DataError: In one sentence, where none is found or several may be meant.
     """
     if given:
         if given not in present:

@@ -1,6 +1,6 @@
 """One malicious member out of n: what it can do at most under each aggregation rule. The table of docs/results.
 
-    python -m studies.malicious_member --out docs/results/malicious-member.json
+    python -m studies.fleet.malicious_member --out docs/results/malicious-member.json
 
 mnist-5k, split unevenly (Dirichlet, 0.5; at most 60 training samples each) over 5, 10 or 50 devices that all take part
 in every round; accuracy is over the honest ones. Device 0 does the same in every round:
@@ -131,7 +131,7 @@ def make_world(method: str, members: int, seed: int, rounds: int, *, wrong_label
         seed=seed,
         split="dirichlet",
         samples_per_device=60,
-        model="studies.malicious_member:network",
+        model="studies.fleet.malicious_member:network",
         widths=(24,) if method == "fedavg" else (16, 24, 32),
         algorithm=METHODS[method]("mean"),
         scheduler=SCHEDULERS["all"](),

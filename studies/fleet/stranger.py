@@ -1,6 +1,6 @@
 """What another user of the same machine can read of a fleet, and say to it.
 
-    python -m studies.fleet_stranger --out docs/results/fleet-stranger.txt       (as root: it becomes that other user)
+    python -m studies.fleet.stranger --out docs/results/fleet-stranger.txt       (as root: it becomes that other user)
 
 A fleet of two devices is started in a folder whose parent everybody may enter, under umask 022 (`--umask 0` for the
 worst). A child process without rights then tries everything that needs no flaw: read files, process arguments and
@@ -63,7 +63,7 @@ def main() -> None:
         Path(place).chmod(0o755)
         found = measure(Path(place) / "fleet")
     text = [
-        f"python -m studies.fleet_stranger --umask {options.umask:03o}; what another user of the machine can do",
+        f"python -m studies.fleet.stranger --umask {options.umask:03o}; what another user of the machine can do",
         "",
     ]
     text += [f"{name:<48}{value}" for name, value in found.items()]

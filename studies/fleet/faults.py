@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from studies.chaos.fleet import ChaosFleet
-from studies.chaos.network import MODES, Relay
+from studies.fleet.harness import ChaosFleet
+from studies.fleet.network import MODES, Relay
 
 Act = Callable[[], None]
 

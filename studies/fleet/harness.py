@@ -17,8 +17,8 @@ from kfl.core.errors import KflError
 from kfl_fleet.local.fleet import RESTART_S, LocalFleet
 from kfl_fleet.local.processes import ProcessGroup
 from kfl_fleet.project.project import Project
-from studies.chaos.machine import Clocks, Disk
-from studies.chaos.network import Relay
+from studies.fleet.machine import Clocks, Disk
+from studies.fleet.network import Relay
 
 SERVER_MB, DEVICE_MB = 192, 24
 SILENT_S, SUBMIT_S = 8.0, 45.0

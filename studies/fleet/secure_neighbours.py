@@ -1,6 +1,6 @@
 """How many neighbours a secure sum needs: the odds that a round fails, and that devices who collude expose another.
 
-    python -m studies.secure_neighbours
+    python -m studies.fleet.secure_neighbours
 
 A device's secrets are held by its neighbours on a random ring and itself. They are lost where fewer than the threshold
 of these are left, and exposed where as many of its neighbours tell the server theirs. Both are hypergeometric tails,

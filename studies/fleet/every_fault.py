@@ -1,6 +1,6 @@
 """Break everything once: a fleet of real processes on 127.0.0.1, with TLS and authenticated devices.
 
-    python -m studies.fleet_faults --out docs/results/fleet-faults.txt
+    python -m studies.fleet.every_fault --out docs/results/fleet-faults.txt
 
 Four devices play rounds without end while faults happen to them, to their server and to the SuperLink. A row for each:
 what was seen, how many rounds went without the answer of the device it happened to, and whether that is what a fleet
@@ -359,7 +359,7 @@ class Faults:
 
     def revoked(self) -> tuple[str, int]:
         old, done = self.table.node(2), self.table.kept_round(2)
-        self.fleet.flwr("supernode", "unregister", old, "fleet")
+        self.fleet.control("supernode", "unregister", old, "fleet")
         start = len(self.table.logs)
         self.table.until(lambda log: 2 not in log.devices)
         self.fleet._restarted["device-2"] = time.monotonic() + 3600
@@ -412,7 +412,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kfl-faults-") as folder:
         fleet = FragileFleet(Path(folder) / "fleet", ServerConfig(experiment, settings), "local_fleet.fragile:device")
         table = Table(fleet, out)
-        table.say("python -m studies.fleet_faults; " + machine())
+        table.say("python -m studies.fleet.every_fault; " + machine())
         table.say(f"Four devices, TLS, authenticated, database. Deadline {DEADLINE_S:g} s, quorum 0.25.")
         table.say("")
         table.say(f"{'fault':<34} {'lost':>6}  {'ok':<4} what was seen")

@@ -23,7 +23,7 @@ import numpy as np
 
 from kfl.core.errors import KflError
 from kfl_fleet.server.status import read_status
-from studies.chaos.fleet import ChaosFleet
+from studies.fleet.harness import ChaosFleet
 
 CLOSE = 1e-9
 INVARIANTS = {

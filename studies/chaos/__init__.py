@@ -1,1 +1,0 @@
-"""The parts of `studies.fleet_chaos`: what breaks a fleet, and what looks whether it held."""

@@ -1,0 +1,1 @@
+"""Studies of a fleet of real processes: a harness of faults, checks and machines, and what is asked with it."""
