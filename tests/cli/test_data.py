@@ -60,14 +60,12 @@ def test_natural_federation_from_a_file(place, capsys):
     assert main(["report", "one"]) == 0
 
 
-def test_a_run_says_once_how_its_networks_are_executed(place, capsys):
+def test_a_run_says_what_its_networks_are_and_leaves_the_log_as_it_was(place, capsys):
     level = logging.getLogger("kfl").level
     words = ["run", "--dataset", "har.npz", "--split", "natural", "--model", "transformer-20", "--rounds", "1"]
     assert main([*words, "--radio", "none", "--algorithm.batch-size", "7"]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("transformer-20: trained by autograd, one device per core") == 1
-    assert shown.count("Mini-batches: trained by autograd") == 1
-    assert "equal networks of" in shown
+    assert shown.count("equal networks of") == 1
     assert (logging.getLogger("kfl").level, logging.getLogger("kfl").handlers) == (level, [])
 
 

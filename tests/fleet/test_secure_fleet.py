@@ -111,8 +111,12 @@ def test_a_third_of_the_devices_drops_out_and_the_rest_add_up_to_the_plain_resul
     assert [(entry.lost, entry.status.ok) for entry in history.rounds] == [((), True), ((1, 4), True)]
     plain, secure = server_of(found["plain"]), server_of(found["secure"])
     assert set(plain) == set(secure)
+    # A value in the middle between two codes of a few bits falls to either side when what came down differs by a
+    # rounding error of the sum: it may be off by one step of its grid. Nothing else may.
+    codes = 2 if isinstance(algorithm, SharedStem) else 0
     for name, value in plain.items():
-        np.testing.assert_allclose(secure[name], value, atol=tolerance * max(1.0, float(np.abs(value).max())))
+        off = np.abs(secure[name].astype(float) - value) / max(1.0, float(np.abs(value).max()))
+        assert (off > tolerance).sum() <= codes and off.max() < (5e-5 if codes else tolerance), name
     texts = [describe(*stored_refusal(fault)) for fault in history.rounds[1].faults]
     assert texts == ["in the step mask of the secure sum, no answer in 0.2 s"] * 2
 

@@ -11,6 +11,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tyro
@@ -21,6 +22,7 @@ from kfl.cli.options import (
     ALGORITHM_NAMES,
     MODELS,
     RADIO_NAMES,
+    REGISTRIES,
     SCHEDULER_NAMES,
     Flag,
     OptionsListed,
@@ -150,6 +152,7 @@ def script(shell: str) -> str:
     return made + (_BASH_END % "|".join(LISTS) if shell == "bash" else "")
 
 
+@cache
 def program() -> argparse.ArgumentParser:
     """All commands as one parser, which is all that shtab reads."""
     top = argparse.ArgumentParser("kfl")
@@ -170,23 +173,23 @@ def program() -> argparse.ArgumentParser:
 def _add_options(parser: argparse.ArgumentParser, address: str) -> None:
     """Add what a command takes, with the options of every algorithm and scheduler it can be told to use."""
     found = {flag.name: flag for flag in flags_of_command(address)}
-    for option, names in (("--algorithm", ALGORITHM_NAMES), ("--scheduler", SCHEDULER_NAMES)):
-        for name in names if option in found else ():
-            found |= {flag.name: flag for flag in flags_of_command(address, option, name) if flag.name not in found}
+    for part in ("algorithm", "scheduler"):
+        for kind in REGISTRIES[part].values() if f"--{part}" in found else ():
+            found |= {flag.name: flag for flag in flags_of(kind, prefix=f"{part}.") if flag.name not in found}
     for flag in found.values():
         for name in (flag.name, flag.opposite) if flag.opposite else (flag.name,):
             _add(parser, name, flag)
 
 
-def flags_of_command(address: str, *words: str) -> Iterator[Flag]:
-    """What a command takes, as it tells when it would parse these words."""
+def flags_of_command(address: str) -> Iterator[Flag]:
+    """What a command takes, as it tells when it would parse its words."""
     own = getattr(importlib.import_module(address.partition(":")[0]), "ARGS", None)  # kfl doctor, which needs no tyro
     if own is not None:
         yield from flags_of(own)
         return
     token = list_options.set(True)
     try:
-        command_line.serve(address, list(words))
+        command_line.serve(address, [])
     except OptionsListed as asked:
         yield from flags_of(asked.cls, asked.default)
     except KflError:

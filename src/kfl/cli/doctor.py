@@ -126,7 +126,7 @@ EXTRAS = {
 }
 """The extras of pyproject.toml, less `dev`, which is all of them; a test compares the two."""
 
-REQUIRED = ("numpy", "scipy", "torch", "safetensors", "pydantic", "tyro", "rich", "shtab", "jinja2")
+REQUIRED = ("numpy", "scipy", "torch", "safetensors", "pydantic", "pooch", "tyro", "rich", "shtab", "jinja2")
 STAND_INS = {"mlflow-skinny": "mlflow"}
 """Packages that another one holds too."""
 
