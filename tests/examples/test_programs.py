@@ -79,8 +79,9 @@ def test_the_own_algorithm_shares_its_head_and_declares_what_it_sends():
 
 
 def test_does_it_share_tells_methods_from_twins(tmp_path):
-    header, *lines = start("does_it_share.py", tmp_path)
+    title, _, header, *lines = start("does_it_share.py", tmp_path)
     table = {line.split()[0]: line for line in lines[:5]}
+    assert title.startswith("mnist-5k: 30 devices")
     assert header.split()[0] == "method" and set(table) == {
         *("kfl", "shared-stem", "lg-fedavg-head"),
         *("local", "fixed-knowledge"),
