@@ -104,7 +104,13 @@ def allocate(uplink: Uplink | AllocationProblem, weight: ArrayLike = 1.0, share_
 
 @dataclass(frozen=True, eq=False)
 class AllocationProblem:
-    """Arguments of `allocate` in one object, as release 0.1 took them; it goes with the next release."""
+    """Arguments of `allocate` in one object, as release 0.1 took them; it goes with the next release.
+
+    >>> two = np.ones(2)
+    >>> old = AllocationProblem(1e6, 4e-21, 1e-10 * two, 1e5 * two, upload_time_s=two, max_power_w=two, weight=two)
+    >>> allocate(old.uplink, old.weight).share
+    array([0.5, 0.5])
+    """
 
     bandwidth_hz: float
     noise_w_per_hz: float
