@@ -12,7 +12,8 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -74,6 +75,27 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T 
             raise ConfigError(where + key, value, f"a known field{hint}")
         values[key] = convert(hints[key], value, where + key)
     return cls(**values)
+
+
+@cache
+def _hints(cls: Hashable) -> dict[str, Any]:
+    """The types of a class's fields; looking them up is slow, and experiments are rebuilt often."""
+    return typing.get_type_hints(cls)
+
+
+def convert_fields(thing: Any, given: Mapping[str, Any]) -> None:
+    """Put plain values in the place of fields of a frozen dataclass, as the types that the fields ask for.
+
+    Args:
+        thing: The dataclass, in its `__post_init__`.
+        given: The values by the names of the fields.
+
+    Raises:
+        ConfigError: A value is not of the type of its field.
+    """
+    hints = _hints(type(thing))  # type: ignore[arg-type]  # classes are hashable
+    for name, value in given.items():
+        object.__setattr__(thing, name, convert(hints[name], value, name))
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self, TypeVar
@@ -19,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
-from kfl.core.config import Table, convert, dump_toml, from_table, load_toml, read_config, to_table
+from kfl.core.config import Table, convert_fields, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
 from kfl.core.fields import Fields
 from kfl.core.lazy import import_class
@@ -73,11 +71,8 @@ class DataSettings(Fields):
     """Give each device this many training samples of a class it does not hold, and test it on that class alone."""
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))  # type: ignore[arg-type]  # classes are hashable
-        for field in fields(self):
-            if field.name not in PARTS:
-                value = _as_name(field.name, getattr(self, field.name))
-                object.__setattr__(self, field.name, convert(hints[field.name], value, field.name))
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in PARTS}
+        convert_fields(self, {name: _as_name(name, value) for name, value in given.items()})
 
     @property
     def asks_data(self) -> bool:
@@ -379,11 +374,6 @@ class _Said(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-@lru_cache(maxsize=8)
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
 
 
 def _name_of(registry: Mapping[str, type[N]], thing: N) -> str:
