@@ -55,8 +55,7 @@ def test_the_options_of_a_page_exist(page, capsys):
     for command in commands:
         words = shlex.split(command, comments=True)
         chosen = [w for flag in CHOOSING if flag in words for w in (flag, words[words.index(flag) + 1])]
-        with pytest.raises(SystemExit):
-            main([words[0], *chosen, "--help"])
+        assert main([words[0], *chosen, "--help"]) == 0
         offered = capsys.readouterr().out
         for word in words:
             if word.startswith("--") and word not in CHOOSING[:3]:
