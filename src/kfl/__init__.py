@@ -19,6 +19,7 @@ from kfl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from kfl.algorithms import (
         Apfl,
+        CommonKnowledge,
         Fd,
         FedAvg,
         FederatedDistillation,
@@ -65,6 +66,7 @@ _LAZY = {
     "Apfl": "kfl.algorithms",
     "Ascend": "kfl.scheduling",
     "CellConfig": "kfl.wireless",
+    "CommonKnowledge": "kfl.algorithms",
     "Comparison": "kfl.comparison",
     "Dataset": "kfl.data",
     "Descend": "kfl.scheduling",

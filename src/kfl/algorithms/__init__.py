@@ -8,6 +8,7 @@ True
 
 from kfl.algorithms.apfl import Apfl
 from kfl.algorithms.base import Algorithm, Cost, feature_flops, training_flops
+from kfl.algorithms.common_knowledge import CommonKnowledge
 from kfl.algorithms.fd import Fd, FederatedDistillation
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedgh import FedGh
@@ -30,6 +31,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     for cls in (
         *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh),
         *(FederatedDistillation, FedMrl, LgFedAvg, SelfKnowledge, FixedKnowledge),
+        CommonKnowledge,
     )
 }
 """Algorithms by the word that selects them."""
@@ -40,6 +42,7 @@ __all__ = [
     "Algorithm",
     "Apfl",
     "ArrayFormat",
+    "CommonKnowledge",
     "Cost",
     "Fd",
     "FedAvg",

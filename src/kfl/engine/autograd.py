@@ -84,6 +84,7 @@ class AutogradEngine(Engine):
         self.plan = plan or Plan()
         self.classes = data.dataset.classes
         self.features = models.features
+        self.inputs, self.whitened = data.dataset.input_size, data.dataset.whitened
         self._data = data
         self._models = models
         self._where = torch.device(where)
@@ -125,6 +126,11 @@ class AutogradEngine(Engine):
     def proxy(self) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the samples that every device holds."""
         inputs, labels = self._data.read_proxy()
+        return self._converted(inputs), labels.to(self._where)
+
+    def samples(self, device: int, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
+        """A device's inputs and labels."""
+        inputs, labels = self._data.read(device, split)
         return self._converted(inputs), labels.to(self._where)
 
     def test_samples(self, device: int) -> int:

@@ -135,6 +135,10 @@ class Engine(ABC):
 
     classes: int
     features: int
+    inputs: int
+    """Numbers of one sample."""
+    whitened: bool
+    """Whether an encoder made the samples, and all their numbers vary about alike within classes."""
     plan: Plan
     """How this engine executes: with the same plan on the same machine, results are the same bit for bit."""
 
@@ -201,6 +205,10 @@ class Engine(ABC):
     @abstractmethod
     def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
         """Number of test samples of each device that its model predicts correctly."""
+
+    @abstractmethod
+    def samples(self, device: int, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
+        """A device's own inputs and labels, for what is computed from them directly."""
 
     @abstractmethod
     def test_samples(self, device: int) -> int:

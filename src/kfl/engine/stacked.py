@@ -96,6 +96,7 @@ class StackedEngine(Engine):
             raise ConfigError("device", device, "cpu: PyTorch finds no GPU on this machine")
         self.plan = plan or Plan(device="cuda" if device == "cuda" else "cpu", precision=precision)
         self.classes, self.features = data.dataset.classes, models.features
+        self.inputs, self.whitened = data.dataset.input_size, data.dataset.whitened
         self._data = data
         self._where = torch.device(device)
         self._one = AutogradEngine(data, models, replace(self.plan, compiler=""), device)
@@ -140,6 +141,10 @@ class StackedEngine(Engine):
     def proxy(self) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the samples that every device holds."""
         return self._one.proxy()
+
+    def samples(self, device: int, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
+        """A device's inputs and labels."""
+        return self._one.samples(device, split)
 
     def test_samples(self, device: int) -> int:
         """Number of test samples of a device."""
