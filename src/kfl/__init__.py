@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Kfl,
         LgFedAvg,
         Local,
+        LocalClassifier,
         SelfKnowledge,
         SharedStem,
     )
@@ -90,6 +91,7 @@ _LAZY = {
     "KflError": "kfl.core.errors",
     "LgFedAvg": "kfl.algorithms",
     "Local": "kfl.algorithms",
+    "LocalClassifier": "kfl.algorithms",
     "Lyapunov": "kfl.scheduling",
     "Myopic": "kfl.scheduling",
     "RoundRobin": "kfl.scheduling",

@@ -20,6 +20,7 @@ from kfl.algorithms.fedtgp import FedTgp
 from kfl.algorithms.kfl import Kfl
 from kfl.algorithms.lgfedavg import LgFedAvg
 from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
+from kfl.algorithms.local_classifier import LocalClassifier
 from kfl.algorithms.privacy import PrivacyCost, privacy_cost
 from kfl.algorithms.prototypes import PrototypeMethod
 from kfl.algorithms.shared_stem import SharedStem
@@ -31,7 +32,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     for cls in (
         *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh),
         *(FederatedDistillation, FedMrl, LgFedAvg, SelfKnowledge, FixedKnowledge),
-        CommonKnowledge,
+        *(CommonKnowledge, LocalClassifier),
     )
 }
 """Algorithms by the word that selects them."""
@@ -57,6 +58,7 @@ __all__ = [
     "Kfl",
     "LgFedAvg",
     "Local",
+    "LocalClassifier",
     "PrivacyCost",
     "PrototypeMethod",
     "Rejection",

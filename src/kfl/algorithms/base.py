@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.aggregation import RULES, Aggregation, combine, stored_like
@@ -69,6 +69,8 @@ class Algorithm(Fields, ABC):
     """True where the server holds layers of the devices' networks: in a fleet it then builds those its file names."""
     predicts_alone: ClassVar[bool] = True
     """True where a device's predictions depend on its own state only: an idle one need not be tested again."""
+    trains: ClassVar[bool] = True
+    """False where nothing descends: the settings of local steps must then keep their defaults."""
     needs_encoder: ClassVar[bool] = False
     """True where devices' features must mean the same: without an encoder named, the one that suits the data is taken."""
     fixed_features: ClassVar[bool] = False
@@ -95,7 +97,14 @@ class Algorithm(Fields, ABC):
         head, size = self.head_learning_rate, self.batch_size
         require(head is None or 0 < head <= LARGEST, "head_learning_rate", head, "a number above 0, or none")
         require(size is None or size >= 1, "batch_size", size, "1 or more, or none for all samples")
+        self._check_idle()
         self.check()
+
+    def _check_idle(self) -> None:
+        """Refuse settings of local steps where there are none: they would change nothing."""
+        for one in fields(Algorithm) if not self.trains else ():
+            value = getattr(self, one.name)
+            require(value == one.default, one.name, value, f"left out: {self.name} takes no training steps")
 
     def check(self) -> None:
         """Raise ConfigError for a value of an algorithm's own fields that cannot work."""

@@ -80,6 +80,7 @@ class CommonKnowledge(RobustRules):
     """
 
     name: ClassVar[str] = "common-knowledge"
+    trains: ClassVar[bool] = False
     needs_encoder: ClassVar[bool] = True
     predicts_alone: ClassVar[bool] = False
     fixed_features: ClassVar[bool] = True
@@ -146,10 +147,18 @@ class CommonKnowledge(RobustRules):
         }
 
     def common(self, server: State) -> Common:
-        """Return what the server knows: class means, Σ and B."""
-        from kfl.algorithms.gaussian import estimate
+        """Return what the server knows: class means, Σ and B. A device reads them from what it was sent last."""
+        from kfl.algorithms.gaussian import Common, estimate
 
-        return estimate(_sums(server), full=self.covariance == "full")
+        if "outer" in server:
+            return estimate(_sums(server), full=self.covariance == "full")
+        found = {name: server[name].double().cpu() for name in ("means", "counts", "scale", "within", "between")}
+        d = len(found["scale"])
+        within, between = (_square(found[name], d) if len(found[name]) else None for name in ("within", "between"))
+        assert within is not None  # always sent
+        zero = within.new_zeros(d, d)
+        means, counts, scale = found["means"], found["counts"], found["scale"]
+        return Common(means, counts, scale, within, zero if between is None else between, float(server["weight"]))
 
     def broadcast(self, server: State) -> Message:
         """Class means and counts, the scale, Σ, B and what Σ is worth; the seed that codes follow from."""
@@ -216,7 +225,7 @@ class CommonKnowledge(RobustRules):
         x, y = x.flatten(1).double().cpu(), y.cpu()
         if self.clip_norm is not None:
             x = x * (self.clip_norm / x.norm(dim=1, keepdim=True).clamp(min=1e-300)).clamp(max=1)
-        counts, means, away, scatter = _moments(x, y, classes)
+        counts, means, away = _moments(x, y, classes)
         arrays: dict[str, Tensor] = {"counts": counts.long()}
         center, spread = torch.zeros(x.shape[1], dtype=torch.float64), torch.ones(x.shape[1], dtype=torch.float64)
         if self.noise_multiplier and self.clip_norm is not None:
@@ -224,7 +233,7 @@ class CommonKnowledge(RobustRules):
             noise = torch.randn(means.shape, generator=draw, dtype=torch.float64)
             means = means + 2 * self.clip_norm * self.noise_multiplier * noise / counts.clamp(min=1)[:, None]
         else:
-            own_center, own_spread = reports.own_statistics(means, counts, scatter)
+            own_center, own_spread = reports.own_statistics(means, counts, away)
             if not bool(server["whitened"]):
                 arrays["center"], arrays["center_range"] = reports.pack_range(own_center, reports.CENTER_BITS)
                 center = _unpacked(arrays, "center", x.shape[1], reports.CENTER_BITS)
@@ -244,7 +253,7 @@ class CommonKnowledge(RobustRules):
             signs[:number] = (reports.sketch_signs(away, number, seed, device) > 0).long()
             arrays["signs"], arrays["drawn"] = reports.pack_codes(signs, 1), torch.arange(self.sketches) < number
         elif self.covariance == "full":
-            arrays["scatter"] = _triangle(scatter).float()
+            arrays["scatter"] = _triangle(away.T @ away).float()
         return arrays
 
     # ── What the server makes of it ──
@@ -253,8 +262,9 @@ class CommonKnowledge(RobustRules):
         """The terms of one device that are added up; class means are weighed by their counts."""
         found = {"counts": ArrayFormat(tuple(server["counts"].shape), "int64", "counts")}
         found["totals"] = ArrayFormat(tuple(server["totals"].shape), "float64", weight="counts")
+        found["present"] = ArrayFormat((), "int64", "samples")  # 1, or 0 in a report of nothing
         for name in ("squares", "outer", "noise", "within", "signs", "numbers"):
-            found[name] = ArrayFormat(tuple(server[name].shape), "float64")
+            found[name] = ArrayFormat(tuple(server[name].shape), "float64", weight="present")
         return found
 
     def decoded(self, upload: Upload, server: State) -> Mapping[str, Tensor]:
@@ -293,6 +303,7 @@ class CommonKnowledge(RobustRules):
         freedom = float(counts.sum() - held.sum())
         return {
             "counts": arrays["counts"],
+            "present": held.any().long(),
             "totals": means,
             "squares": counts.square(),
             "outer": (means * counts[:, None]).T @ means,
@@ -304,9 +315,7 @@ class CommonKnowledge(RobustRules):
 
     def updated(self, server: State, mean: Mapping[str, Tensor], weight: Mapping[str, Tensor]) -> State:
         """Add what arrived to the sums."""
-        from kfl.algorithms.aggregation import DEVICES
-
-        counts, devices = weight["counts"].double().cpu(), float(weight[DEVICES])
+        counts, devices = weight["counts"].double().cpu(), float(weight["present"])
         found = {**server, "counts": server["counts"] + counts}
         for name, value in mean.items():
             factor = counts[:, None] if name == "totals" else devices
@@ -319,6 +328,8 @@ class CommonKnowledge(RobustRules):
 
         found = dict(server)
         for upload in uploads:
+            if not bool((upload.arrays["counts"] > 0).any()):
+                continue
             place = (found[REPORTED] == upload.device).nonzero().flatten()
             arrays = {f"{REPORTED} {name}": value.cpu() for name, value in upload.arrays.items()}
             if not len(place):
@@ -329,10 +340,12 @@ class CommonKnowledge(RobustRules):
             before = {name: found[f"{REPORTED} {name}"][int(place)] for name in upload.arrays}
             for name, value in self.decoded(Upload(upload.device, before), server).items():
                 factor = before["counts"].double()[:, None] if name == "totals" else 1.0
-                found[name] = found[name] - factor * value
+                if name in found:
+                    found[name] = found[name] - factor * value
             for name, value in arrays.items():
                 found[name] = found[name].index_copy(0, place, value[None])
-        return found
+        order = found[REPORTED].argsort()  # whoever came first
+        return {name: value[order] if name.startswith(REPORTED) else value for name, value in found.items()}
 
     def worth(
         self, server: State, samples: NDArray[np.float64], counts: NDArray[np.int64] | None = None
@@ -388,10 +401,11 @@ class CommonKnowledge(RobustRules):
         return self.real_flops(profile)
 
     def real_flops(self, profile: DeviceProfile) -> float:
-        """A pass for the means, one for each sketch, and the scatter where it is sent. The encoder is charged apart."""
-        d = math.prod(profile.model.input_shape)
-        passes = {"signs": 2.0 * self.sketches, "full": 2.0 * d, "none": 0.0}[self.covariance]
-        return profile.samples * d * (2 + passes)
+        """Products for the means, their rotation, and signs or the scatter. The encoder is charged apart."""
+        n, d, classes = profile.samples, math.prod(profile.model.input_shape), profile.model.classes
+        passes = {"signs": min(self.sketches, n // 2), "full": d, "none": 0}[self.covariance]
+        turned = d if self.mean_bits < FULL_PRECISION_BITS else 0
+        return float(n * d * (classes + passes) + classes * d * turned)
 
 
 def _predict(common: Common, x: Tensor, y: Tensor, tests: Tensor, *, own: bool, kernel: bool) -> Tensor:
@@ -416,15 +430,14 @@ def _predict(common: Common, x: Tensor, y: Tensor, tests: Tensor, *, own: bool, 
     return found
 
 
-def _moments(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Counts and means of each class, what samples differ from them, and the scatter of that."""
+def _moments(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Counts and means of each class, and what samples differ from them."""
     import torch
 
     one_hot = torch.nn.functional.one_hot(y, classes).double()
     counts = one_hot.sum(0)
     means = one_hot.T @ x / counts.clamp(min=1)[:, None]
-    away = x - means[y]
-    return counts, means, away, away.T @ away
+    return counts, means, x - means[y]
 
 
 def _sums(server: State) -> Sums:

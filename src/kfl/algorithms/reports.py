@@ -33,13 +33,19 @@ SMALLEST_SPREAD = 1e-3
 """Of a feature, relative to the largest of the same device: a constant feature has none."""
 
 
-def own_statistics(means: Tensor, counts: Tensor, scatter: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a device's own mean and its standard deviation within classes, both (d,); never zero."""
+def own_statistics(means: Tensor, counts: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a device's own mean and its standard deviation within classes, both (d,); the latter is never zero.
+
+    Args:
+        means: Class means, (classes, d).
+        counts: Samples of each class.
+        away: What each sample differs from the mean of its class, (n, d).
+    """
     center = (counts[:, None] * means).sum(0) / counts.sum().clamp(min=1)
     freedom = float(counts.sum() - (counts > 0).sum())
     if freedom <= 0:
         return center, torch.ones_like(center)
-    spread = (scatter.diagonal() / freedom).clamp(min=0).sqrt()
+    spread = (away.square().sum(0) / freedom).sqrt()
     largest = float(spread.max())
     return center, spread.clamp(min=SMALLEST_SPREAD * largest) if largest > 0 else torch.ones_like(spread)
 
