@@ -7,7 +7,7 @@ import pytest
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling import read_problem
-from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS
+from kfl.scheduling.problem_schema import CELL_FIELDS, DEVICE_FIELDS
 from tests.scheduling.problem_texts import device, of, said
 
 INF = math.inf
@@ -184,10 +184,12 @@ BAD_JSON = {
     "entries, but must have 2, as many as gains of device 'b' has: one per round.",
     of({"id": "b", "gains": [1, 1], "gain": 1}): "Device 'b' gives both gain and gains; give one of them.",
     of({"id": "b", "gains": [1, 1], "gain_db": 0}): "Device 'b' gives both gain and gain_db; give one of them.",
-    of(device(), {"id": "b", "gains": [1, "x"]}): "gain of device 'b' is 'x', but must be a number from 0 to 1: a "
-    "channel does not amplify.",
-    of({"id": "b", "gains": [1, 1], "available": [True, 0]}): "available of device 'b' is 0, but must be true or "
-    "false.",
+    of(
+        device(), {"id": "b", "gains": [1, "x"]}
+    ): "gain of device 'b' in round 1 is 'x', but must be a number from 0 to 1: a channel does not amplify.",
+    of(
+        {"id": "b", "gains": [1, 1], "available": [True, 0]}
+    ): "available of device 'b' in round 1 is 0, but must be true or false.",
     of(device(samples=10**400)): "samples of device 'a' is inf, but must be a finite number, 0 or more.",
 }
 
@@ -310,7 +312,7 @@ def test_the_last_value_that_works_is_taken_and_the_next_refused(field):
         ({"seed": 1.5}, "seed is 1.5, but must be a whole number, 0 or more."),
         ({"seed": 10**400}, "seed is inf, but must be a whole number, 0 or more."),
         ({"bandwidth_hz": 1e46}, "bandwidth_hz is 1e+46, but must be 0, or of a size between 1e-45 and 1e+45."),
-        ({"bandwidth_hz": 10**46}, f"bandwidth_hz is {10**46}, but must be 0, or of a size between 1e-45 and 1e+45."),
+        ({"bandwidth_hz": 10**46}, "bandwidth_hz is 1e+46, but must be 0, or of a size between 1e-45 and 1e+45."),
         ({"hard_budget": 1}, "hard_budget is 1, but must be true or false."),
         ({"available": "yes"}, "available is 'yes', but must be true or false."),
         ({"samples": True}, "samples is True, but must be a finite number, 0 or more."),

@@ -19,8 +19,8 @@ from kfl.scheduling.energy_report import by_part, dominant
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
 from kfl.scheduling.problem import CellProblem
-from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
+from kfl.scheduling.problem_schema import ProblemError
 from kfl.scheduling.share_band import by_reason, reachable, serve, share_floor, standing
 from kfl.scheduling.simulate import RoundResult, ScheduledRound, ScheduleResult, schedule, simulate
 from kfl.scheduling.status import OUTCOMES, Status, describe
