@@ -141,7 +141,7 @@ def _csv_trace(top: Row, lines: Sequence[Row]) -> Table:
     _refuse_jumps(numbers)
     if top.get("round") is None:
         top = {**top, "round": first}
-    elif isinstance(top["round"], int | float) and top["round"] != first:
+    elif type(top["round"]) in (int, float) and top["round"] != first:
         raise ProblemError(f"round is {top['round']} at the top, but the first round in the column is {first}.")
     rounds = max(numbers) - first + 1
     rows: dict[str, Row] = {}

@@ -307,11 +307,12 @@ def _column_type(name: str) -> TypeAdapter[list[float | None]]:
 def _refuse(name: str, where: str, value: Any) -> NoReturn:
     """Raise for a value that a field cannot hold."""
     words = CELL_FIELDS.get(name) or DEVICE_FIELDS[name]
-    number = None if words.right == _TRUTH else _as_float(value)
+    number = None if words.right == _TRUTH or name == "memory" else _as_float(value)
     if number is None:
         raise ConfigError(where, short(value), words.right)
     any_size = name in ("spent_j", "queue_j", "charge_j") or not np.isfinite(number)
-    raise ConfigError(where, number, SIZES if absurd(number) and not any_size else words.right)
+    shown = value if where == name and np.isfinite(number) else number
+    raise ConfigError(where, shown, SIZES if absurd(number) and not any_size else words.right)
 
 
 def _as_float(value: Any) -> float | None:
