@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from kfl.core.arrays import read_npz
 from kfl.core.config import Table, read_config
 from kfl.core.errors import RunFolderError
 from kfl.core.files import is_part
 from kfl.core.parse import parse_json, parse_toml, read_json, read_json_lines
+from kfl.data.untrusted import read_npz
 from kfl.experiment import Experiment, in_todays_words
 from kfl.runfolder import _files as files
 from kfl.runfolder._environment import given_as_objects
