@@ -1,9 +1,12 @@
-"""Constructors that answer an unknown field with the one that was meant, and values as people give them."""
+"""Fields of configurations: a constructor that knows which one was meant, and the numbers that each may hold."""
 
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Self
 
 from kfl.core.errors import ConfigError
@@ -40,3 +43,56 @@ class Fields:
         """What would be right in place of a field that there is not, in words."""
         hint = did_you_mean(name, known, MEANT)
         return f"a field of {cls.__name__}{hint or ': ' + ', '.join(known)}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a field may hold, declared with it: `Annotated[float, Range(0, 1, "a fraction")]`."""
+
+    least: float
+    most: float
+    right: str
+    """What a good value is: the end of the sentence "… must be"."""
+    above: bool = False
+    """The least number itself is not allowed."""
+    below: bool = False
+    """The largest number itself is not allowed."""
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number is in the range; NaN never is."""
+        return self.least <= value <= self.most and not (
+            (self.above and value == self.least) or (self.below and value == self.most)
+        )
+
+
+def check_ranges(config: object, where: str = "") -> None:
+    """Refuse the first field of a dataclass with a number outside its `Range`; None is a field that is left out.
+
+    Args:
+        config: The dataclass. Of a tuple, every number is checked.
+        where: What stands before the name of a field in the sentence about it.
+
+    Raises:
+        ConfigError: A number is not in the range of its field.
+
+    >>> @dataclass(frozen=True)
+    ... class Panel:
+    ...     clouds: typing.Annotated[float, Range(0, 1, "between 0 and 1")] = 0.5
+    >>> check_ranges(Panel(2.0), "harvest.")
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: harvest.clouds is 2.0, but must be between 0 and 1.
+    """
+    for name, limits in _ranges(type(config)).items():  # type: ignore[arg-type]  # classes are hashable
+        value = getattr(config, name)
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not all(number is None or limits.holds(number) for number in numbers):
+            raise ConfigError(where + name, value, limits.right)
+
+
+@cache
+def _ranges(cls: Any) -> dict[str, Range]:
+    """Return the ranges that the fields of a class declare."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = ((name, extra) for name, hint in hints.items() for extra in getattr(hint, "__metadata__", ()))
+    return {name: extra for name, extra in found if isinstance(extra, Range)}

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from kfl.core.config import from_table, to_table
-from kfl.core.errors import ConfigError
-from kfl.core.lazy import import_object
+from kfl.core.lazy import import_class
 
 
 class Named(ABC):
@@ -35,18 +34,16 @@ class Named(ABC):
         registry = cls.registry()
         table = dict(value) if isinstance(value, Mapping) else {"name": value}
         name = table.pop("name", next(iter(registry)))
-        kind: Any = registry.get(name) if isinstance(name, str) else None
-        if kind is None:
-            try:
-                kind = import_object(str(name))
-            except ImportError as problem:
-                raise ConfigError(where, name, cls.expected(), choices=registry) from problem
-            if not (isinstance(kind, type) and issubclass(kind, cls)):
-                raise ConfigError(where, name, f"a class that derives from {cls.__name__}")
+        known = isinstance(name, str) and name in registry
+        kind: Any = registry[name] if known else import_class(name, cls, where, registry)
         found: Self = from_table(kind, table, f"{where}.")
         return found
 
     @classmethod
-    def expected(cls) -> str:
-        """What selects a model of this kind, in words."""
-        return f"one of {', '.join(cls.registry())}, or package.module:Class for your own"
+    def selected(cls, value: Self | str, where: str) -> Self:
+        """Return the model that a field holds, or that a word in it selects.
+
+        Raises:
+            ConfigError: No model has this name.
+        """
+        return value if isinstance(value, cls) else cls.from_plain(value, where)
