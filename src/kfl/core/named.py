@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from kfl.core.config import from_table, to_table
-from kfl.core.lazy import import_class
+from kfl.core.lazy import find_class, word_of
 
 
 class Named(ABC):
@@ -23,8 +23,7 @@ class Named(ABC):
 
     def to_plain(self) -> str | dict[str, Any]:
         """As a configuration holds it: the model's name, or a table of its name and its fields where it has any."""
-        kind = type(self)
-        name = self.name if kind.registry().get(self.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
+        name = word_of(self, type(self).registry())
         own = to_table(self)
         return {"name": name, **own} if own else name
 
@@ -34,10 +33,7 @@ class Named(ABC):
         registry = cls.registry()
         table = dict(value) if isinstance(value, Mapping) else {"name": value}
         name = table.pop("name", next(iter(registry)))
-        known = isinstance(name, str) and name in registry
-        kind: Any = registry[name] if known else import_class(name, cls, where, registry)
-        found: Self = from_table(kind, table, f"{where}.")
-        return found
+        return from_table(find_class(name, cls, where, registry), table, f"{where}.")
 
     @classmethod
     def selected(cls, value: Self | str, where: str) -> Self:
