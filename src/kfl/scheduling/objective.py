@@ -33,8 +33,8 @@ from typing import Annotated, cast
 
 import numpy as np
 
+from kfl.core.config import Range, check_ranges
 from kfl.core.errors import ConfigError
-from kfl.core.fields import Range, check_ranges
 from kfl.core.lazy import import_object
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray

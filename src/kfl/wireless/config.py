@@ -13,8 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
+from kfl.core.config import Fields, Range, check_ranges
 from kfl.core.errors import ConfigError
-from kfl.core.fields import Fields, Range, check_ranges
 from kfl.core.units import dbm_to_watt
 from kfl.scheduling.uplink import MOST_POWER_W
 from kfl.wireless.channel import Channel, Rayleigh

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from kfl.core.config import Range
 from kfl.core.errors import ConfigError
-from kfl.core.fields import Range
 from kfl.core.units import db_to_linear
 from kfl.wireless.channel import Channel, Fading, FloatArray, Gains
 from kfl.wireless.trace import GAP, Quantity, Trace, open_trace

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from kfl.core.config import Named, Range
 from kfl.core.errors import ConfigError
-from kfl.core.fields import Range
-from kfl.core.named import Named
 from kfl.core.randomness import stream
 from kfl.wireless.channel import FloatArray
 from kfl.wireless.trace import GAP, Quantity, Trace, open_trace

@@ -25,8 +25,8 @@ from typing import NamedTuple, NoReturn, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.config import Range
 from kfl.core.errors import TraceError
-from kfl.core.fields import Range
 from kfl.core.suggest import nearest
 
 FloatArray = NDArray[np.float64]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.config import Range
 from kfl.core.errors import ConfigError
-from kfl.core.fields import Range
 from kfl.core.randomness import stream
 from kfl.wireless.mobility import FloatArray, Mobility, Motion, points_in_cell
 
