@@ -299,9 +299,9 @@ def _computation(fields: _Fields) -> tuple[FloatArray, FloatArray]:
     alone = ~derived & ~given[0] & ~given[1] & fields.anywhere("cpu_hz")
     if alone.any():
         fields.refuse_missing("flops", (int(alone.argmax()),))
-    for have, lack in ((0, 1), (1, 0)):
-        half = ~derived & given[have] & ~given[lack]
-        fields.refuse_alone(half, f"{times[have]} but no {times[lack]}; give both (0 is allowed).")
+    half = ~derived & (given[0] != given[1])
+    have, lack = times if given[0][half.argmax()] else times[::-1]
+    fields.refuse_alone(half, f"{have} but no {lack}; give both (0 is allowed).")
     # Who says its times has no operations, whatever the top says for the others.
     flops = np.where(derived, fields.pick("flops", derived), 0.0)
     clock = np.where(derived, fields.pick("cpu_hz", derived), 1.0)
