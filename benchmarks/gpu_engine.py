@@ -84,7 +84,7 @@ def check(which: str, device: str, quick: bool) -> list[dict[str, Any]]:
     cohorts = [[0, 3, 5, 7, 9, 11], [1, 2, 4, 5, 8, 10], [0, 3, 5, 7, 9, 11], [11, 2, 7, 6, 1, 0]]
     _, wanted = play(AutogradEngine(data, models, Plan(precision="float64")), cohorts)
     rows = []
-    ways = ("auto", "columns", "grouped") if which == "W2" else ("auto",)
+    ways = ("auto", "grouped") if which == "W2" else ("auto",)
     precisions: tuple[Precision, ...] = ("float32", "float64", "tf32", "bf16")
     for precision in precisions:
         for way in ways:
@@ -322,7 +322,6 @@ def plans(quick: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         found.append((("W1", devices, "tf32"), {"graphs": False}))
         found.append((("W2", devices, "tf32"), {"convolution": "auto", "graphs": False}))
         found.append((("W2", devices, "tf32"), {"convolution": "grouped"}))
-        found.append((("W2", devices, "tf32"), {"convolution": "columns"}))
     # The gate of the hand-written network: it goes where the general path takes at most 1.5 times as long.
     found.extend(((which, devices, "tf32"), {"fused": False}) for which in ("W1", "W2") for devices in (10, 50))
     return found
