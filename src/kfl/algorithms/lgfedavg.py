@@ -74,7 +74,7 @@ class LgFedAvg(WeightAveraging):
     def server_init(self, engine: Engine, seed: int) -> State:
         """The shared part of the common start."""
         start = engine.initial(0, seed, common=True)
-        return {name: start[name] for layer in self._layers(engine.shared()) for name, _ in layer.arrays}
+        return {name: start[name] for layer in self._layers(engine.shared) for name, _ in layer.arrays}
 
     def local_update(
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
