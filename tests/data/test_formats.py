@@ -14,8 +14,9 @@ import pytest
 from PIL import Image
 
 import kfl
+from kfl.cli.split_table import data_line
 from kfl.core.errors import ConfigError, DataError, KflError
-from kfl.data import data_line, dataset_path, load_dataset, short_name, storage
+from kfl.data import dataset_path, load_dataset, short_name, storage
 from kfl.data.named import EMNIST
 from kfl.data.parquet import Columns, TableSet, on_hub
 
