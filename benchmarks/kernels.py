@@ -22,7 +22,8 @@ from torch import Tensor
 from kfl.engine.cuda.kernel_convolutions import _Kept, try_kernels
 from kfl.engine.precision import Arithmetic
 from kfl.engine.stacked_convolution import Window, forward, input_gradient, weight_gradient
-from kfl.models import cnn, read_network
+from kfl.models import cnn
+from kfl.models.network import read_network
 
 
 def busy_ms(work: Callable[[], object], device: str) -> float:

@@ -38,7 +38,8 @@ from kfl.engine.samples import (
 from kfl.engine.stack import Stack
 from kfl.engine.stacked_convolution import StackedConvolution
 from kfl.engine.vectorized import CohortStep, ObjectiveParts, run_vectorized, split_objective
-from kfl.models import State, tied, with_ties
+from kfl.models import State
+from kfl.models.network import tied, with_ties
 
 RESIDENT_SHARE = 0.25
 """Part of a GPU's memory that a stored dataset may take; a larger one stays where it is."""

@@ -21,7 +21,8 @@ from kfl.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kfl.engine.precision import Arithmetic
-    from kfl.models import Convolution, State
+    from kfl.models import State
+    from kfl.models.network import Convolution
 
 WAYS = ("auto", "kernel", "grouped")
 

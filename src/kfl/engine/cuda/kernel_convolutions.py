@@ -19,7 +19,7 @@ from torch import Tensor
 from kfl.engine.compile import CompileError
 from kfl.engine.cuda.convolutions import Convolutions, GroupedConvolutions
 from kfl.engine.nvrtc import CompiledKernels, Grid
-from kfl.models import Convolution
+from kfl.models.network import Convolution
 
 if TYPE_CHECKING:
     from kfl.engine.precision import Arithmetic

@@ -17,7 +17,8 @@ from kfl.engine.cuda.network import CohortNetwork, run_cohort, train_cohort
 from kfl.engine.objectives import MIXING, Descent, Mixture, Objective
 from kfl.engine.precision import Arithmetic
 from kfl.engine.samples import Batch
-from kfl.models import Convolution, Network, State
+from kfl.models import State
+from kfl.models.network import Convolution, Network
 
 Trainer = Callable[[State, Sequence[Callable[[], Batch]], Objective], State]
 """(stacked state, how to read the batch of each step, loss) → trained stacked state."""

@@ -23,7 +23,8 @@ from kfl.engine.cuda.convolutions import Convolutions
 from kfl.engine.objectives import Descent, Objective
 from kfl.engine.precision import Arithmetic, adds_up_wide
 from kfl.engine.samples import Batch
-from kfl.models import Dense, Network, State
+from kfl.models import State
+from kfl.models.network import Dense, Network
 
 ALIGNMENT = 8
 """Rows of matrices are filled up to a multiple of this many numbers: products are slow where they begin anywhere."""
