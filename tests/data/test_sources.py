@@ -196,8 +196,8 @@ def test_images_come_out_as_they_went_in(tmp_path: Path, huggingface) -> None:
     cells = [{"bytes": data, "path": None} for data in IMAGES] if huggingface else IMAGES
     path = put_parquet(tmp_path / "a.parquet", cells, [3, 1, 2, 0])
     table = read_table([path], tmp_path, shape=(3, 32, 32), rows=4)
-    assert np.array_equal(table.images, PIXELS.transpose(0, 3, 1, 2)) and table.images.flags.c_contiguous
-    assert table.labels.tolist() == [3, 1, 2, 0] and not table.jpeg
+    assert np.array_equal(table.x, PIXELS.transpose(0, 3, 1, 2)) and table.x.flags.c_contiguous
+    assert table.y.tolist() == [3, 1, 2, 0] and not table.jpeg
 
 
 def test_jpeg_is_noticed(tmp_path: Path) -> None:

@@ -89,9 +89,9 @@ def _decode_parquet(folder: Path, cache_dir: Path) -> Decoded:
     for split, rows in ROWS.items():
         path = folder / f"{split}.parquet"
         table = read_table([path], cache_dir, Columns("img", "label"), (3, SIZE, SIZE), rows=rows)
-        labels = as_labels(f"{path}: {split} label", table.labels)
+        labels = as_labels(f"{path}: {split} label", table.y)
         _check(path, split, labels)
-        arrays |= {f"{split}_x": table.images, f"{split}_y": labels}
+        arrays |= {f"{split}_x": table.x, f"{split}_y": labels}
         any_jpeg = any_jpeg or table.jpeg
     return Decoded(arrays, JPEG_NOTE if any_jpeg else "")
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kfl.core.errors import DataError, MissingExtraError
 from kfl.data.arrays import as_labels, check_labels
@@ -43,17 +42,6 @@ class Columns:
 BY_NAME = Columns()
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """What some tables hold together."""
-
-    images: NDArray[np.uint8]
-    labels: NDArray[Any]
-    device: NDArray[Any] | None
-    jpeg: bool
-    """Whether any image was stored as JPEG."""
-
-
 def table_files(path: Path) -> dict[str, list[Path]]:
     """The parquet files of each set: of a folder by their names or the names of its subfolders; empty for none.
 
@@ -80,17 +68,10 @@ def decode_tables(
 ) -> Decoded:
     """Training and test set of some tables; `shape` is that of every image, where it is known."""
     train = read_table(files["train"], cache_dir, columns, shape, size=size)
-    known: Shape = train.images.shape[1:]
+    known: Shape = train.x.shape[1:]
     test = read_table(files["test"], cache_dir, columns, known, size=size) if files.get("test") else None
     jpeg = train.jpeg or (test is not None and test.jpeg)
-    found = decode(
-        name,
-        Samples(train.images, train.labels, train.device),
-        None if test is None else Samples(test.images, test.labels, test.device),
-        cache_dir,
-        JPEG_NOTE if jpeg else "",
-    )
-    return with_moments(found)
+    return with_moments(decode(name, train, test, cache_dir, JPEG_NOTE if jpeg else ""))
 
 
 def read_table(
@@ -101,7 +82,7 @@ def read_table(
     *,
     size: int = 0,
     rows: int = 0,
-) -> Table:
+) -> Samples:
     """Images, labels and devices of tables with the same columns, one after another; streamed, row by row.
 
     `rows` is how many there must be, where that is known.
@@ -150,7 +131,7 @@ def read_table(
         raise DataError(f"{path} cannot be read as parquet: {str(error).rstrip('.')}.") from error
     if len(labels) != count:
         raise DataError(f"{path} has {len(labels)} rows, but declares {count}.")
-    return Table(x, np.array(labels), np.array(ids) if ids else None, jpeg)
+    return Samples(x, np.array(labels), np.array(ids) if ids else None, jpeg)
 
 
 def on_hub(repository: str, name: str, *files: str) -> Download:
@@ -185,12 +166,12 @@ class TableSet(Source):
         samples, tables = {}, self._tables(data_dir)
         for split, rows in self.rows.items():
             table = read_table(tables[split], cache_dir, self.columns, self.shape, rows=rows)
-            labels = as_labels(f"{tables[split][0]}: {split} label", table.labels)
+            labels = as_labels(f"{tables[split][0]}: {split} label", table.y)
             check_labels(f"{tables[split][0]}: {split} label", labels, self.classes)
             absent = np.setdiff1d(np.arange(self.classes), labels)
             if len(absent):
                 raise DataError(f"{tables[split][0]} has no {split} images of class {absent[0]}.")
-            samples[split] = Samples(table.images, labels, table.device)
+            samples[split] = replace(table, y=labels)
         return with_moments(decode(self.name, samples["train"], samples.get("test"), cache_dir))
 
     def _tables(self, data_dir: Path) -> dict[str, list[Path]]:
