@@ -20,6 +20,7 @@ from torch import Tensor
 
 from kfl.engine.cuda.closed_form import OutputGradients
 from kfl.engine.cuda.convolutions import Convolutions
+from kfl.engine.descent import step
 from kfl.engine.objectives import Descent, Objective
 from kfl.engine.precision import Arithmetic, adds_up_wide
 from kfl.engine.samples import Batch
@@ -247,10 +248,9 @@ def _names(layer: str) -> tuple[str, str]:
 
 
 def move(weights: State, velocity: State, descent: Descent) -> None:
-    """w ← w − η v, all of one rate in one operation."""
-    for rate in dict.fromkeys(descent.rates.values()):
-        names = [name for name, own in descent.rates.items() if own == rate]
-        torch._foreach_add_([weights[name] for name in names], [velocity[name] for name in names], alpha=-rate)
+    """w ← w − η v."""
+    names = descent.rates
+    step([weights[name] for name in names], list(names.values()), [velocity[name] for name in names])
 
 
 @torch.no_grad()
