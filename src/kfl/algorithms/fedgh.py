@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.algorithms.base import Message
-    from kfl.engine import Engine, Objective, RoundKey
+    from kfl.engine import Engine, RoundKey
     from kfl.models import FleetModels, State
 
 Head = Literal["trained", "as-released"]
@@ -105,12 +105,6 @@ class FedGh(TrainingServer):
     def start(self, message: Message, state: State) -> State:
         """The own body and the server's head, once that is worth having."""
         return {**state, **(part_of(message, "head.") if bool(message[TRAINED]) else {})}
-
-    def objective(self, message: Message, engine: Engine) -> Objective:
-        """Cross-entropy."""
-        from kfl.engine import Supervised
-
-        return Supervised()
 
     def learned(
         self, server: State, samples: tuple[Tensor, Tensor], mean: Tensor, reported: Tensor, key: RoundKey

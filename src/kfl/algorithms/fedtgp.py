@@ -33,8 +33,7 @@ from kfl.algorithms.weights import part_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kfl.algorithms.base import Message
-    from kfl.engine import Engine, Objective, RoundKey
+    from kfl.engine import Engine, RoundKey
     from kfl.models import State
 
 GENERATOR = "generator/"
@@ -93,12 +92,9 @@ class FedTgp(TrainingServer):
             GENERATOR + "output.bias": uniform(size),
         }
 
-    def objective(self, message: Message, engine: Engine) -> Objective:
-        """Cross-entropy, and the distance to the prototypes."""
-        from kfl.engine import FeatureTargets, Supervised
-
-        weight = 2 * self.prototype_weight / engine.features
-        return Supervised(FeatureTargets(weight, message["knowledge"], message["known"]))
+    def pull_weight(self, engine: Engine) -> float:
+        """As in FedProto."""
+        return 2 * self.prototype_weight / engine.features
 
     def learned(
         self, server: State, samples: tuple[Tensor, Tensor], mean: Tensor, reported: Tensor, key: RoundKey

@@ -42,9 +42,16 @@ class PrototypeMethod(Algorithm):
     most: ClassVar[float] = 1
     """The largest weight of a device in the mean of a class: 1, so that all weigh the same. Devices tell no more."""
 
-    @abstractmethod
+    def pull_weight(self, engine: Engine) -> float:
+        """λ, how strongly the feature of each sample is pulled to the vector of its class: 0 unless that is done."""
+        return 0.0
+
     def objective(self, message: Message, engine: Engine) -> Objective:
-        """What chosen devices minimize."""
+        """What chosen devices minimize: F + λL, equations (7) and (8), and F alone without a pull."""
+        from kfl.engine import FeatureTargets, Supervised
+
+        weight = self.pull_weight(engine)
+        return Supervised(FeatureTargets(weight, message["knowledge"], message["known"]) if weight else None)
 
     def start(self, message: Message, state: State) -> State:
         """The model that a chosen device starts from: its own, unless the server's message changes it."""
