@@ -260,11 +260,13 @@ class CommonKnowledge(RobustRules):
 
     def averaged_format(self, server: State) -> UploadFormat:
         """The terms of one device that are added up; class means are weighed by their counts."""
-        found = {"counts": ArrayFormat(tuple(server["counts"].shape), "int64", "counts")}
-        found["totals"] = ArrayFormat(tuple(server["totals"].shape), "float64", weight="counts")
+        classes, d = server["totals"].shape
+        found = {"counts": ArrayFormat((classes,), "int64", "counts")}
+        found["totals"] = ArrayFormat((classes, d), "float64", weight="counts")
+        shapes = {"squares": (classes,), "outer": (d, d), "noise": (d,), "within": (d,), "signs": (2, d, d)}
         found["present"] = ArrayFormat((), "int64", "samples")  # 1, or 0 in a report of nothing
-        for name in ("squares", "outer", "noise", "within", "signs", "numbers"):
-            found[name] = ArrayFormat(tuple(server[name].shape), "float64", weight="present")
+        for name, shape in {**shapes, "numbers": (len(NUMBERS),)}.items():
+            found[name] = ArrayFormat(shape, "float64", weight="present")
         return found
 
     def decoded(self, upload: Upload, server: State) -> Mapping[str, Tensor]:
