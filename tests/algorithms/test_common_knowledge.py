@@ -28,7 +28,7 @@ def engine_of(seed=0, *, classes=4, devices=12, split="shards", samples=600):
     return AutogradEngine(LocalData(data, held), models)
 
 
-def tests_of(engine, device):
+def number_tested(engine, device):
     return len(engine.samples(device, "test")[1])
 
 
@@ -113,15 +113,15 @@ def test_devices_classify_well_with_every_setting(covariance, personal):
     states = [{"encoded": torch.tensor(True)}] * 12
     for known in (server, algorithm.broadcast(server)):  # in the simulator, and on a device that was told
         right = algorithm.correct(known, range(12), states, engine)
-        assert sum(right) > 0.95 * sum(tests_of(engine, k) for k in range(12))
+        assert sum(right) > 0.95 * sum(number_tested(engine, k) for k in range(12))
 
 
 def test_a_device_that_has_not_encoded_its_samples_takes_the_common_classifier():
     algorithm, engine = CommonKnowledge(), engine_of()
     start = algorithm.server_init(engine, 0)
     server = take(algorithm, engine, start, report(algorithm, engine, range(6), start))
-    assert algorithm.correct(server, [9], [{}], engine)[0] > 0.8 * tests_of(engine, 9)
-    assert algorithm.correct(start, [9], [{}], engine)[0] <= tests_of(engine, 9)
+    assert algorithm.correct(server, [9], [{}], engine)[0] > 0.8 * number_tested(engine, 9)
+    assert algorithm.correct(start, [9], [{}], engine)[0] <= number_tested(engine, 9)
 
 
 def test_worth_is_what_the_server_lacks_and_nothing_after_the_report():

@@ -94,7 +94,9 @@ def test_seeds_repeat_exactly(cls, toy, play):
         equal(first.devices[device], second.devices[device])
     other = play(algorithm, toy, COHORTS, seed=8)
     predictors = [algorithm.predictor(run.server, run.devices[0]) for run in (first, other)]
-    assert not (cls.trains or cls.sends()) or any(not torch.equal(predictors[0][name], predictors[1][name]) for name in predictors[0])
+    assert not (cls.trains or cls.sends()) or any(
+        not torch.equal(predictors[0][name], predictors[1][name]) for name in predictors[0]
+    )
 
 
 @every

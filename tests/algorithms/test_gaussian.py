@@ -163,7 +163,12 @@ def test_a_device_that_differs_keeps_its_own_means_and_one_that_does_not_takes_t
 
 
 @settings(max_examples=30, deadline=None)
-@given(bits=st.integers(1, 16), d=st.integers(1, 40), seed=st.integers(0, 2**31), held=st.lists(st.booleans(), min_size=1, max_size=5))
+@given(
+    bits=st.integers(1, 16),
+    d=st.integers(1, 40),
+    seed=st.integers(0, 2**31),
+    held=st.lists(st.booleans(), min_size=1, max_size=5),
+)
 def test_means_arrive_within_a_step_of_the_grid_and_codes_within_their_bytes(bits, d, seed, held):
     held = torch.tensor(held)
     rows = torch.randn(len(held), d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

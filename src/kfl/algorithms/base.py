@@ -72,7 +72,7 @@ class Algorithm(Fields, ABC):
     trains: ClassVar[bool] = True
     """False where nothing descends: the settings of local steps must then keep their defaults."""
     needs_encoder: ClassVar[bool] = False
-    """True where devices' features must mean the same: without an encoder named, the one that suits the data is taken."""
+    """True where features must mean the same on all devices: `--encoder auto` is then the one that suits the data."""
     fixed_features: ClassVar[bool] = False
     """True where what is reported does not depend on anything that was trained."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None

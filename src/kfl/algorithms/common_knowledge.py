@@ -26,7 +26,7 @@ apart, and a second one of the same device would count twice.
 **Against poison** the rules of `kfl.algorithms.aggregation` combine the reports of a round class by class.
 
 **Privacy.** With `clip_norm` S and `noise_multiplier` z every sample's numbers are scaled down to norm S and class sums
-get Gaussian noise of standard deviation 2 S z, as in KFL. A device reports once and the encoder is fixed, so that is all
+get Gaussian noise of standard deviation 2 S z, as in KFL. A device reports once and the encoder is fixed: that is all
 that is revealed, and ε for one report is the price for good. The covariance is then not sent.
 """
 
@@ -184,13 +184,12 @@ class CommonKnowledge(RobustRules):
     def upload_format(self, server: State) -> UploadFormat:
         """Counts, codes of class means and their ranges, the spread, and signs or the scatter."""
         classes, d = server["totals"].shape
-        held = {"weight": "counts", "held_rows": True}
         found = {"counts": ArrayFormat((classes,), "int64", "counts", bits=COUNT_BITS)}
         if self.mean_bits == FULL_PRECISION_BITS:
-            found["means"] = ArrayFormat((classes, d), **held)
+            found["means"] = ArrayFormat((classes, d), weight="counts", held_rows=True)
         else:
-            found["means"] = ArrayFormat((classes, _bytes(d, self.mean_bits)), "uint8", **held)
-            found["ranges"] = ArrayFormat((classes,), **held)
+            found["means"] = ArrayFormat((classes, _bytes(d, self.mean_bits)), "uint8", weight="counts", held_rows=True)
+            found["ranges"] = ArrayFormat((classes,), weight="counts", held_rows=True)
         if self.noise_multiplier:
             return found
         if not bool(server["whitened"]):
@@ -212,7 +211,9 @@ class CommonKnowledge(RobustRules):
         import torch
 
         server = self.received({name: value.cpu() for name, value in message.items()}, engine)
-        uploads = [Upload(device, self._report(device, *engine.samples(device, "train"), server, key)) for device in devices]
+        uploads = [
+            Upload(device, self._report(device, *engine.samples(device, "train"), server, key)) for device in devices
+        ]
         return [{**state, "encoded": torch.tensor(True)} for state in states], uploads
 
     def _report(self, device: int, x: Tensor, y: Tensor, server: State, key: RoundKey) -> dict[str, Tensor]:
@@ -360,7 +361,8 @@ class CommonKnowledge(RobustRules):
             found = samples.copy()
         there = server[REPORTED].numpy()
         found[there[there < len(found)]] = 0.0
-        return found
+        result: NDArray[np.float64] = found
+        return result
 
     # ── What a device predicts ──
 
@@ -376,7 +378,9 @@ class CommonKnowledge(RobustRules):
             x, y = (value.cpu() for value in engine.samples(device, "test"))
             train_x, train_y = (value.cpu() for value in engine.samples(device, "train"))
             own = bool(state.get("encoded", False)) and self.personal != "none"
-            scores = _predict(common, train_x.flatten(1), train_y, x.flatten(1), own=own, kernel=self.personal == "experts")
+            scores = _predict(
+                common, train_x.flatten(1), train_y, x.flatten(1), own=own, kernel=self.personal == "experts"
+            )
             found.append(int((scores == y).sum()))
         return found
 
@@ -412,7 +416,6 @@ class CommonKnowledge(RobustRules):
 
 def _predict(common: Common, x: Tensor, y: Tensor, tests: Tensor, *, own: bool, kernel: bool) -> Tensor:
     """Classes of test samples among those that the device holds."""
-    import torch
 
     from kfl.algorithms.gaussian import personal
     from kfl.algorithms.kernel_expert import fit_kernel, weigh_experts
@@ -420,7 +423,8 @@ def _predict(common: Common, x: Tensor, y: Tensor, tests: Tensor, *, own: bool, 
     classes, place = y.unique(return_inverse=True)
     if not own:
         known = classes[common.counts[classes] > 0]
-        return known[common.distances(tests)[:, known].argmin(1)] if len(known) else classes[:1].expand(len(tests))
+        nearest: Tensor = known[common.distances(tests)[:, known].argmin(1)] if len(known) else classes[:1]
+        return nearest
     head = personal(common, x, y)
     scores = head.scores(tests)
     if kernel:
@@ -449,7 +453,9 @@ def _sums(server: State) -> Sums:
     import torch
 
     names = ("counts", "totals", "outer", "noise", "squares", "within", "signs")
-    return Sums(**{name: server[name] for name in names}, pairs=pairs, freedom=freedom, sketches=torch.stack([first, second]))
+    return Sums(
+        **{name: server[name] for name in names}, pairs=pairs, freedom=freedom, sketches=torch.stack([first, second])
+    )
 
 
 def _triangle(matrix: Tensor) -> Tensor:

@@ -28,8 +28,7 @@ and classifies by the least (x − m̂_c)ᵀ Σ̂⁻¹ (x − m̂_c). Everything
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -74,7 +73,7 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class Common:
-    """What the server knows: class means, Σ and B. Means are in the features' own units, Σ and B in those of `scale`."""
+    """What the server knows. Class means are in the features' own units, Σ and B in those of `scale`."""
 
     means: Tensor
     """M_c, (classes, d); zero where nobody has sent any."""
@@ -97,7 +96,9 @@ class Common:
     def distances(self, x: Tensor) -> Tensor:
         """Squared distances of samples to all class means, for devices with no data of their own: (n, classes)."""
         factor = torch.linalg.cholesky(self.within + self.between)
-        ends = [torch.linalg.solve_triangular(factor, (one.double() / self.scale).T, upper=False) for one in (x, self.means)]
+        ends = [
+            torch.linalg.solve_triangular(factor, (one.double() / self.scale).T, upper=False) for one in (x, self.means)
+        ]
         return torch.cdist(ends[0].T, ends[1].T).square()
 
 
@@ -158,13 +159,15 @@ def _between(factor: Tensor, matrix: Tensor) -> Tensor:
     """L⁻¹ A L⁻ᵀ."""
     half = torch.linalg.solve_triangular(factor, matrix, upper=False)
     found = torch.linalg.solve_triangular(factor, half.T, upper=False)
-    return (found + found.T) / 2
+    result: Tensor = (found + found.T) / 2
+    return result
 
 
 def _nonnegative(matrix: Tensor) -> Tensor:
     """The nearest matrix without negative eigenvalues."""
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-    return (vectors * values.clamp(min=0)) @ vectors.T
+    result: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +242,15 @@ class _Samples:
         known = common.counts[classes]
         theirs = torch.where(known[:, None] > 0, common.means[classes] / common.scale, means)
         return _Samples(
-            z, classes, place, counts, means, theirs, torch.maximum(known, counts), away.T @ away / max(freedom, 1.0), freedom
+            z,
+            classes,
+            place,
+            counts,
+            means,
+            theirs,
+            torch.maximum(known, counts),
+            away.T @ away / max(freedom, 1.0),
+            freedom,
         )
 
 
@@ -285,7 +296,8 @@ def _with_share(common: Common, own: _Samples, p: float) -> Personal:
 
 def _gain(between: Tensor, sigma: Tensor, n: float) -> Tensor:
     """G = B (B + Σ/n)⁻¹: how much of a deviation of a device's mean from the common one is its own."""
-    return torch.linalg.solve(between + sigma / n, between).T
+    result: Tensor = torch.linalg.solve(between + sigma / n, between).T
+    return result
 
 
 def _distances(x: Tensor, means: Tensor, precision: Tensor) -> Tensor:
@@ -304,4 +316,5 @@ TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-2, 11))
 def _temperature(distances: Tensor, place: Tensor) -> float:
     """The temperature under which samples that were left out are likeliest."""
     losses = [float(torch.nn.functional.nll_loss(_log_softmax(distances, t), place)) for t in TEMPERATURES]
-    return TEMPERATURES[losses.index(min(losses))]
+    result: float = TEMPERATURES[losses.index(min(losses))]
+    return result

@@ -1,4 +1,4 @@
-"""Classifiers that a device makes alone of the encoder's numbers, in closed form: what sharing must be measured against.
+"""Classifiers that a device makes alone of an encoder's numbers, in closed form: what sharing is measured against.
 
 Nothing is sent. A twin of `common-knowledge` has the same encoder, the same samples and as much care:
 

@@ -155,7 +155,7 @@ def _sentence(epsilon: float, delta: float, worst: float | None, rounds: int, la
     if worst is None:
         return (
             f"The {rounds} uploads of this device are ({epsilon:.3g}, {delta:g})-differentially private for the "
-            f"replacement of {unit[:-1] if labels else unit}; the encoder is fixed, so that nothing else is revealed.{leak}"
+            f"replacement of {unit.rstrip(',')}; the encoder is fixed, so that nothing else is revealed.{leak}"
         )
     vacuous = ", which is vacuous" if worst > VACUOUS_EPSILON else ""
     return (

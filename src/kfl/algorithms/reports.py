@@ -16,7 +16,6 @@ Rotation, dither and signs ε follow from the run's seed and the device's number
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
 import torch
@@ -90,7 +89,8 @@ def pack_range(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 def unpack_range(codes: Tensor, ends: Tensor, d: int, bits: int) -> Tensor:
     """Return what `pack_range` sent, (d,) in float64."""
     low, high = ends.double()
-    return low + unpack_codes(codes[None], bits, d)[0].double() * (high - low) / (2**bits - 1)
+    result: Tensor = low + unpack_codes(codes[None], bits, d)[0].double() * (high - low) / (2**bits - 1)
+    return result
 
 
 def sketch_signs(away: Tensor, number: int, seed: int, device: int) -> Tensor:
@@ -111,13 +111,15 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     """
     ones = (codes[:, :, None] >> torch.arange(bits) & 1).flatten(1)
     padded = torch.nn.functional.pad(ones, (0, -ones.shape[1] % 8)).unflatten(1, (-1, 8)).to(torch.uint8)
-    return (padded << torch.arange(8, dtype=torch.uint8)).sum(2).to(torch.uint8)
+    result: Tensor = (padded << torch.arange(8, dtype=torch.uint8)).sum(2).to(torch.uint8)
+    return result
 
 
 def unpack_codes(packed: Tensor, bits: int, number: int) -> Tensor:
     """Undo `pack_codes`: (rows, number) in int64."""
     ones = (packed[:, :, None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten(1)[:, : number * bits]
-    return (ones.unflatten(1, (number, bits)).long() << torch.arange(bits)).sum(2)
+    result: Tensor = (ones.unflatten(1, (number, bits)).long() << torch.arange(bits)).sum(2)
+    return result
 
 
 def rotated(rows: Tensor, seed: int, *, back: bool = False) -> Tensor:

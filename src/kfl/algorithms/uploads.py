@@ -242,7 +242,11 @@ def wire_size(formats: UploadFormat, held_classes: int | None = None) -> float:
             mask = form.shape[0]
             by_class = form.weight not in formats or formats[form.weight].holds == "counts"
             values = values // max(mask, 1) * (held_classes if by_class and held_classes is not None else mask)
-        total += mask + (values * _own_bits(form.dtype) if form.bits is None else (values * form.bits if form.holds != "values" else message_bits(values, form.bits)))
+        total += mask + (
+            values * _own_bits(form.dtype)
+            if form.bits is None
+            else (values * form.bits if form.holds != "values" else message_bits(values, form.bits))
+        )
     return float(total)
 
 

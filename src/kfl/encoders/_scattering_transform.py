@@ -94,7 +94,8 @@ def _subsampled(spectrum: Tensor, halvings: int) -> Tensor:
         return spectrum
     fold = 2**halvings
     height, width = spectrum.shape[-2:]
-    return spectrum.unflatten(-1, (fold, width // fold)).unflatten(-3, (fold, height // fold)).mean((-4, -2))
+    result: Tensor = spectrum.unflatten(-1, (fold, width // fold)).unflatten(-3, (fold, height // fold)).mean((-4, -2))
+    return result
 
 
 @lru_cache(maxsize=8)
@@ -126,7 +127,7 @@ def _spectrum(filter_: NDArray[np.complex128]) -> NDArray[np.float64]:
 
 
 def _folded(spectrum: NDArray[np.float64], resolution: int, axis: int) -> NDArray[np.float64]:
-    """A filter for maps at 2^-resolution along an axis: frequencies that these cannot hold are dropped, the rest folded."""
+    """A filter for maps at 2^-resolution along an axis: frequencies too high for these are dropped, the rest folded."""
     size, fold = spectrum.shape[axis], 2**resolution
     kept = np.moveaxis(spectrum, axis, -1).copy()
     kept[..., int(size / fold / 2) : int(size / fold / 2) + int(size * (1 - 1 / fold))] = 0
@@ -159,4 +160,5 @@ def _gabor(
             envelope = curvature[0, 0] * y * y + 2 * curvature[0, 1] * y * x + curvature[1, 1] * x * x
             total += np.exp(-envelope + 1j * frequency * (y * np.cos(angle) + x * np.sin(angle)))
     volume = 2 * math.pi * sigma**2 / slant
-    return total / (volume if rows else math.sqrt(volume))
+    found: NDArray[np.complex128] = total / (volume if rows else math.sqrt(volume))
+    return found

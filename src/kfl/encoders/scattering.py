@@ -104,7 +104,7 @@ def coefficients(images: Tensor) -> Tensor:
 
     from kfl.encoders._scattering_transform import scattering
 
-    count, channels, height, width = images.shape
+    count, _channels, height, width = images.shape
     maps = scattering(images.float().reshape(-1, height, width))
     pooled = torch.nn.functional.adaptive_avg_pool2d(maps, PLACES)
     return (pooled.clamp(min=0) + OFFSET).log().reshape(count, -1)
@@ -146,9 +146,7 @@ def fit_projection(shape: tuple[int, ...], images: int = IMAGES) -> bytes:
     kept = kept * kept.gather(1, kept.abs().argmax(1, keepdim=True)).sign()
     scaled = kept / (0.9 * variance + 0.1 * average).sqrt()[:, None]
     stream = io.BytesIO()
-    np.savez_compressed(
-        stream, mean=mean.numpy().astype(np.float16), directions=scaled.numpy().astype(np.float16)
-    )
+    np.savez_compressed(stream, mean=mean.numpy().astype(np.float16), directions=scaled.numpy().astype(np.float16))
     return stream.getvalue()
 
 

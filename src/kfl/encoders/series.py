@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -47,7 +48,7 @@ class Statistics(Encoder):
         power = torch.fft.rfft(x - mean[:, :, None], dim=2).abs().square()[:, :, 1:]
         # Octave j holds the frequencies from 2^j up to 2^(j + 1) − 1 periods per series, the last one all above.
         bounds = [2**j - 1 for j in range(_octaves(x.shape[2]))] + [power.shape[2]]
-        bands = [power[:, :, a:b].sum(2) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        bands = [power[:, :, a:b].sum(2) for a, b in itertools.pairwise(bounds)]
         energy = torch.stack(bands, 2)
         floor = SMALL * energy.sum((1, 2), keepdim=True).clamp(min=1e-30)
         parts = [mean[:, :, None], (spread + SMALL).log()[:, :, None], quantiles, (energy + floor).log()]

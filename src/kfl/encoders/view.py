@@ -79,7 +79,9 @@ class Own(Encoder):
         except Exception as problem:  # a user's module may raise anything
             raise ModelError(f"encoder {self.source!r} cannot take samples of shape {shape}: {problem}.") from problem
         if found.ndim != 2 or len(found) != 2:
-            raise ModelError(f"encoder {self.source!r} gives {tuple(found.shape)} for two samples, but must give (2, d).")
+            raise ModelError(
+                f"encoder {self.source!r} gives {tuple(found.shape)} for two samples, but must give (2, d)."
+            )
         return int(found.shape[1])
 
     def encode(self, samples: Tensor) -> Tensor:

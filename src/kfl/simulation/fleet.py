@@ -161,9 +161,7 @@ class Fleet(ABC):
         broadcast_bits = float(table.bits_down.max())
         if table.first_flops is not None:
             flops = flops + np.where(state.accounts.participation_count == 0, table.first_flops, 0.0)
-        return self.cell.link_state(
-            state.round, flops, table.bits_up, state.fading, broadcast_bits=broadcast_bits
-        )
+        return self.cell.link_state(state.round, flops, table.bits_up, state.fading, broadcast_bits=broadcast_bits)
 
     def observe(self, state: RunState) -> Conditions:
         """Gains, costs, batteries, and who is there."""

@@ -133,7 +133,9 @@ def build_world(
             bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64),
             model_bits=np.array([values * 32 for values in own], dtype=np.float64),
             budget_j=budget,
-            first_flops=None if data.view is None else data.view.flops * np.array([one.samples for one in profiles], float),
+            first_flops=None
+            if data.view is None
+            else data.view.flops * np.array([one.samples for one in profiles], float),
             first_bits_down=0.0 if data.view is None else data.view.download_bits,
             class_counts=split.train_counts,
         ),
@@ -142,7 +144,7 @@ def build_world(
 
 
 def _encoded(experiment: Experiment, data: Dataset) -> Dataset:
-    """The data through the experiment's encoder; by `auto` through the one that suits it, where its algorithm needs one."""
+    """The data through the experiment's encoder; with `auto` the one that suits it, where the algorithm needs one."""
     from kfl.encoders import AUTO, NONE, encoded, encoder_for
 
     name = experiment.encoder
