@@ -44,7 +44,7 @@ def _large_inputs(world: World) -> list[str]:
     data = world.dataset
     rows = np.arange(0, len(data.train_y), max(1, len(data.train_y) // SAMPLES_READ))
     largest = float(data.inputs("train", rows).abs().max())
-    if largest <= LARGE_INPUT:
+    if largest <= LARGE_INPUT or not world.experiment.algorithm.trains:
         return []
     return [
         f"Inputs reach {largest:.4g}, where networks expect numbers around 1: divide them (images: by 255) or "
