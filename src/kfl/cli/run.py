@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         precision=options.precision,
         deterministic=options.deterministic,
         keep_models=not options.no_models,
-        track=tracker_names(options.track),
+        track=tracker_names(options.track) if options.track else (),
     )
     return execute(experiment, folder, how, quiet=options.quiet)
 
@@ -110,24 +112,29 @@ def execute(experiment: Experiment, folder: Path, how: RunOptions, *, quiet: boo
     from kfl.runner import run_with
 
     begun = False
-    tracking = Tracking(how.track, folder, tell=lambda sentence: tell(sentence, file=sys.stderr, flush=True))
+    tracking: AbstractContextManager[Tracking | None]
+    tracking = (
+        nullcontext() if not how.track else Tracking(how.track, folder, partial(tell, file=sys.stderr, flush=True))
+    )
     label = experiment.algorithm.name
-    with GentleStop() as stop, RunDisplay(experiment.rounds, label, quiet=quiet) as display, tracking:
+    with GentleStop() as stop, RunDisplay(experiment.rounds, label, quiet=quiet) as display, tracking as tracked:
+        watchers: list[RunDisplay | Tracking] = [display] if tracked is None else [display, tracked]
 
         def on_start(world: World) -> None:
             nonlocal begun
             begun = True
             how.save(folder)
-            display.on_start(world)
-            tracking.on_start(world)
+            for watcher in watchers:
+                watcher.on_start(world)
 
         def on_round(log: RoundLog) -> None:
-            display.on_round(log)
-            tracking.on_round(log)
+            for watcher in watchers:
+                watcher.on_round(log)
 
         watched = replace(how, on_start=on_start, on_round=on_round, should_stop=stop)
         history = run_with(experiment, folder, watched)
-        tracking.finish(experiment, history)
+        if tracked is not None:
+            tracked.finish(experiment, history)
     if not begun:
         tell(f"{folder} is finished already: nothing was run again. Its summary:")
     print_summary(experiment, history, folder)

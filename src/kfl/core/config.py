@@ -52,8 +52,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T | None = None) -> T:
+def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T | None = None, **ready: Any) -> T:
     """Build a dataclass from plain values; fields that are not given keep the value of `base` or the default.
+
+    `ready` are values that need no conversion.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Point:
@@ -69,6 +71,7 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T 
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # T is always a dataclass
     values: Table = {} if base is None else {name: getattr(base, name) for name in names}
+    values |= ready
     for key, value in table.items():
         if key not in names:
             hint = did_you_mean(key, names, MEANT) or f": {', '.join(names)}"

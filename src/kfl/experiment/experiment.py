@@ -311,8 +311,7 @@ class Experiment(DataSettings):
             raise ConfigError("radio", radio, "a table of fields or the name of a preset")
         if rest.get("split") == "natural" and base.split != "natural":
             rest.setdefault("devices", 0)  # those of the data, unless somebody says how many
-        plain = from_table(Experiment, rest, base=base)
-        return replace(plain, algorithm=algorithm, scheduler=scheduler, radio=radio)
+        return from_table(Experiment, rest, base=base, algorithm=algorithm, scheduler=scheduler, radio=radio)
 
     @staticmethod
     def from_toml(text: str) -> Experiment:
