@@ -267,10 +267,7 @@ def starting_point(arguments: Sequence[str]) -> Experiment:
     dataset, radio = peek(arguments, "dataset"), peek(arguments, "radio")
     words = {"algorithm": algorithm, "scheduler": scheduler, "dataset": dataset, "radio": radio}
     table = {name: word for name, word in words.items() if word is not None}
-    devices = usual_devices(arguments, experiment)
-    return Experiment.from_table(
-        {**table, **({} if devices == experiment.devices else {"devices": devices})}, experiment
-    )
+    return Experiment.from_table({"devices": usual_devices(arguments, experiment), **table}, experiment)
 
 
 S = TypeVar("S", bound=DataSettings)

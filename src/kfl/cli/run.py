@@ -112,10 +112,9 @@ def execute(experiment: Experiment, folder: Path, how: RunOptions, *, quiet: boo
     from kfl.runner import run_with
 
     begun = False
-    tracking: AbstractContextManager[Tracking | None]
-    tracking = (
-        nullcontext() if not how.track else Tracking(how.track, folder, partial(tell, file=sys.stderr, flush=True))
-    )
+    tracking: AbstractContextManager[Tracking | None] = nullcontext()
+    if how.track:
+        tracking = Tracking(how.track, folder, partial(tell, file=sys.stderr, flush=True))
     label = experiment.algorithm.name
     with GentleStop() as stop, RunDisplay(experiment.rounds, label, quiet=quiet) as display, tracking as tracked:
         watchers: list[RunDisplay | Tracking] = [display] if tracked is None else [display, tracked]
