@@ -91,7 +91,6 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(RunArgs, arguments, "kfl run", DESCRIPTION, default)
     experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)
     experiment = with_devices_of_data(experiment, options.data_dir)
-    experiment.validate()
     folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
     from kfl.runner import RunOptions  # PyTorch, which help texts do not need
 
