@@ -2,24 +2,29 @@
 
 `to_table` and `from_table` are inverse to each other. Reading is strict: an unknown field, a value of the wrong
 type or out of the choices is a ConfigError that names it. `None` is written as the word "none". A class with the
-methods `to_plain()` and `from_plain(value, where)` says itself how it is written and read.
+methods `to_plain()` and `from_plain(value, where)` says itself how it is written and read: models that a word selects
+(`Named`) are their name, or a table of their name and their fields. The constructor of a class of `Fields` answers an
+unknown field with the one that was meant.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import re
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 
 from kfl.core.errors import ConfigError
+from kfl.core.lazy import import_object
 from kfl.core.parse import parse_toml, read_toml
 from kfl.core.suggest import MEANT, did_you_mean
 
@@ -266,3 +271,76 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return str(value.get("name", "a table"))
     return str(value)
+
+
+class Fields:
+    """A base of dataclasses whose constructor names the field that was probably meant.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Point(Fields):
+    ...     height: float = 0.0
+    >>> Point(heigth=1.0)
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: heigth is 1.0, but must be a field of Point (did you mean height?).
+    """
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        """Refuse a name that is neither a field nor an argument of a constructor of its own."""
+        known = [field.name for field in getattr(cls, "__dataclass_fields__", {}).values()]
+        strange = [name for name in given if name not in known]
+        if strange and known:
+            arguments = inspect.signature(cls.__init__).parameters
+            if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in arguments.values()):
+                for name in strange:
+                    if name not in arguments:
+                        raise ConfigError(name, given[name], cls._instead_of(name, known))
+        return super().__new__(cls)
+
+    @classmethod
+    def _instead_of(cls, name: str, known: Iterable[str]) -> str:
+        """What would be right in place of a field that there is not, in words."""
+        hint = did_you_mean(name, known, MEANT)
+        return f"a field of {cls.__name__}{hint or ': ' + ', '.join(known)}"
+
+
+class Named(ABC):
+    """A frozen dataclass of one kind (channels, harvests, …), found by its name in the registry of its kind."""
+
+    name: ClassVar[str]
+    """The word that selects it."""
+
+    @classmethod
+    @abstractmethod
+    def registry(cls) -> Mapping[str, type[Self]]:
+        """All registered models of this kind by name; the first is the default."""
+
+    def to_plain(self) -> str | dict[str, Any]:
+        """As a configuration holds it: the model's name, or a table of its name and its fields where it has any."""
+        kind = type(self)
+        name = self.name if kind.registry().get(self.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
+        own = to_table(self)
+        return {"name": name, **own} if own else name
+
+    @classmethod
+    def from_plain(cls, value: Any, where: str) -> Self:
+        """Read what `to_plain` gave; also a bare name, and package.module:Class for a model that is not registered."""
+        registry = cls.registry()
+        table = dict(value) if isinstance(value, Mapping) else {"name": value}
+        name = table.pop("name", next(iter(registry)))
+        kind: Any = registry.get(name) if isinstance(name, str) else None
+        if kind is None:
+            try:
+                kind = import_object(str(name))
+            except ImportError as problem:
+                raise ConfigError(where, name, cls.expected(), choices=registry) from problem
+            if not (isinstance(kind, type) and issubclass(kind, cls)):
+                raise ConfigError(where, name, f"a class that derives from {cls.__name__}")
+        found: Self = from_table(kind, table, f"{where}.")
+        return found
+
+    @classmethod
+    def expected(cls) -> str:
+        """What selects a model of this kind, in words."""
+        return f"one of {', '.join(cls.registry())}, or package.module:Class for your own"

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
-from kfl.core.config import Table, convert_fields, dump_toml, from_table, load_toml, read_config, to_table
+from kfl.core.config import Fields, Table, convert_fields, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
-from kfl.core.fields import Fields
 from kfl.core.lazy import import_class
 from kfl.core.randomness import stream
 from kfl.core.suggest import MEANT, nearest

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from kfl.core.config import Fields
 from kfl.core.errors import ConfigError
-from kfl.core.fields import Fields
 from kfl.core.units import dbm_to_watt
 from kfl.wireless.channel import Channel, Rayleigh
 from kfl.wireless.channels import CHANNELS, MOBILITIES

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from kfl.core.config import Named
 from kfl.core.errors import ConfigError
-from kfl.core.named import Named
 from kfl.core.randomness import stream
 from kfl.wireless.channel import FloatArray
 from kfl.wireless.trace import Quantity, Trace, open_trace
