@@ -239,10 +239,14 @@ class Experiment(DataSettings):
 
     def resolved(self) -> Experiment:
         """The same experiment with the radio and the widths spelled out, where the data need not say the widths."""
+        return replace(self, radio=self.cell_config, widths=self._known_widths())
+
+    def _known_widths(self) -> tuple[int, ...] | None:
+        """The widths that devices draw from; None where the data says them."""
         widths = default_widths(self.model) if self.widths is None else self.widths
         if self.model == "auto" and widths is None and self.dataset in DATASETS:  # images, all of them
-            widths = PAPER_WIDTHS
-        return replace(self, radio=self.cell_config, widths=widths)
+            return PAPER_WIDTHS
+        return widths
 
     def validate(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
@@ -271,8 +275,11 @@ class Experiment(DataSettings):
         return 1.0 if self.cell_config is None else self.cell_config.period_s
 
     def to_table(self) -> Table:
-        """The configuration as plain values, with names for the algorithm and the scheduler."""
-        table = to_table(self.resolved())
+        """The configuration as plain values: radio and widths spelled out, algorithm and scheduler with their names."""
+        cell, widths = self.cell_config, self._known_widths()
+        table = to_table(self)
+        table["radio"] = "none" if cell is None else to_table(cell)
+        table["widths"] = "none" if widths is None else list(widths)
         table["algorithm"] = {"name": _name_of(ALGORITHMS, self.algorithm), **table["algorithm"]}
         table["scheduler"] = {"name": _name_of(SCHEDULERS, self.scheduler), **table["scheduler"]}
         return table
