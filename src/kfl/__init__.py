@@ -58,16 +58,18 @@ __all__ = ["__version__", *_LAZY]  # noqa: PLE0604  # names, all of them
 
 
 def __getattr__(name: str) -> Any:
-    """A public name; also every registered algorithm and scheduler by the name of its class, such as `kfl.FedAvg`."""
-    if name not in _LAZY and name[:1].isupper():
-        from kfl.algorithms import ALGORITHMS
-        from kfl.scheduling import SCHEDULERS
-
-        registered = {cls.__name__: cls for cls in (*ALGORITHMS.values(), *SCHEDULERS.values())}
-        if name in registered:
-            return registered[name]
+    if name not in _LAZY and name[:1].isupper() and name in (registered := _registered()):
+        return registered[name]
     return lazy_exports(__name__, {**_LAZY, "Fd": "kfl.algorithms"}, name)  # Fd: until version 1.0
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_registered()})
+
+
+def _registered() -> dict[str, type]:
+    """Every registered algorithm and scheduler by the name of its class, such as `kfl.FedAvg`."""
+    from kfl.algorithms import ALGORITHMS
+    from kfl.scheduling import SCHEDULERS
+
+    return {cls.__name__: cls for cls in (*ALGORITHMS.values(), *SCHEDULERS.values())}
