@@ -136,8 +136,8 @@ def execute(
     entries: Mapping[str, Experiment], seeds: Sequence[int], folder: Path, workers: int | None
 ) -> tuple[Sequence[Record], KflError | None]:
     """Run what is not finished; a record of each run that is, and what failed."""
-    from kfl.cli.display import ManyDisplay
     from kfl.comparison import Comparison, RunsFailedError, compare
+    from kfl.progress import ManyDisplay
 
     with ManyDisplay("demo") as display:
         try:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from kfl import progress
 from kfl.core.names import for_terminal
 from kfl.core.terminal import plain_console, tell_exactly
 from kfl.core.text import bit_count, duration, fine_percent, percent, quantity, several
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kfl.experiment import Experiment
-
-
-RunDisplay = progress.RunDisplay
-ManyDisplay = progress.ManyDisplay
 
 
 def print_summary(experiment: Experiment, history: History, folder: Path) -> None:

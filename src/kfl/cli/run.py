@@ -107,7 +107,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def execute(experiment: Experiment, folder: Path, how: RunOptions, *, quiet: bool = False) -> int:
     """Run the experiment, then print the summary."""
-    from kfl.cli.display import RunDisplay, print_summary
+    from kfl.cli.display import print_summary
+    from kfl.progress import RunDisplay
     from kfl.runner import run_with
 
     begun = False
