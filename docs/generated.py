@@ -132,7 +132,7 @@ def _codes(module: str, mapping: str) -> str:
 
 def _problem_fields(which: str) -> str:
     """The fields of a problem file, as reading it checks them."""
-    known = importlib.import_module("kfl.scheduling.problem_fields")
+    known = importlib.import_module("kfl.scheduling.problem_schema")
     listed = (known.CELL_FIELDS if which == "cell" else known.DEVICE_FIELDS).values()
     rows = ((f"`{field.name}`", field.meaning, field.right, field.otherwise) for field in listed)
     return _table(("field", "meaning", "must be", "if left out"), rows)

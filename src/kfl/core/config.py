@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 import numpy as np
 
 from kfl.core.errors import ConfigError
-from kfl.core.lazy import import_object
+from kfl.core.lazy import find_class, word_of
 from kfl.core.parse import parse_toml, read_toml
 from kfl.core.suggest import MEANT, did_you_mean
 
@@ -318,8 +318,7 @@ class Named(ABC):
 
     def to_plain(self) -> str | dict[str, Any]:
         """As a configuration holds it: the model's name, or a table of its name and its fields where it has any."""
-        kind = type(self)
-        name = self.name if kind.registry().get(self.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
+        name = word_of(self, type(self).registry())
         own = to_table(self)
         return {"name": name, **own} if own else name
 
@@ -329,18 +328,66 @@ class Named(ABC):
         registry = cls.registry()
         table = dict(value) if isinstance(value, Mapping) else {"name": value}
         name = table.pop("name", next(iter(registry)))
-        kind: Any = registry.get(name) if isinstance(name, str) else None
-        if kind is None:
-            try:
-                kind = import_object(str(name))
-            except ImportError as problem:
-                raise ConfigError(where, name, cls.expected(), choices=registry) from problem
-            if not (isinstance(kind, type) and issubclass(kind, cls)):
-                raise ConfigError(where, name, f"a class that derives from {cls.__name__}")
-        found: Self = from_table(kind, table, f"{where}.")
-        return found
+        return from_table(find_class(name, cls, where, registry), table, f"{where}.")
 
     @classmethod
-    def expected(cls) -> str:
-        """What selects a model of this kind, in words."""
-        return f"one of {', '.join(cls.registry())}, or package.module:Class for your own"
+    def selected(cls, value: Self | str, where: str) -> Self:
+        """Return the model that a field holds, or that a word in it selects.
+
+        Raises:
+            ConfigError: No model has this name.
+        """
+        return value if isinstance(value, cls) else cls.from_plain(value, where)
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that a field may hold, declared with it: `Annotated[float, Range(0, 1, "a fraction")]`."""
+
+    least: float
+    most: float
+    right: str
+    """What a good value is: the end of the sentence "… must be"."""
+    above: bool = False
+    """The least number itself is not allowed."""
+    below: bool = False
+    """The largest number itself is not allowed."""
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number is in the range; NaN never is."""
+        return self.least <= value <= self.most and not (
+            (self.above and value == self.least) or (self.below and value == self.most)
+        )
+
+
+def check_ranges(config: object, where: str = "") -> None:
+    """Refuse the first field of a dataclass with a number outside its `Range`; None is a field that is left out.
+
+    Args:
+        config: The dataclass. Of a tuple, every number is checked.
+        where: What stands before the name of a field in the sentence about it.
+
+    Raises:
+        ConfigError: A number is not in the range of its field.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Panel:
+    ...     clouds: typing.Annotated[float, Range(0, 1, "between 0 and 1")] = 0.5
+    >>> check_ranges(Panel(2.0), "harvest.")
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: harvest.clouds is 2.0, but must be between 0 and 1.
+    """
+    for name, limits in _ranges(type(config)).items():  # type: ignore[arg-type]  # classes are hashable
+        value = getattr(config, name)
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not all(number is None or limits.holds(number) for number in numbers):
+            raise ConfigError(where + name, value, limits.right)
+
+
+@cache
+def _ranges(cls: Any) -> dict[str, Range]:
+    """Return the ranges that the fields of a class declare."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = ((name, extra) for name, hint in hints.items() for extra in getattr(hint, "__metadata__", ()))
+    return {name: extra for name, extra in found if isinstance(extra, Range)}
