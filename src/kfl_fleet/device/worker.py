@@ -122,7 +122,7 @@ class Worker:
             input_shape=data.input_shape,
             samples=profile.samples,
             samples_per_class=() if hidden else tuple(int(count) for count in counts),
-            test_samples=self.engine.test_samples(self.device),
+            test_samples=self._data.size(self.device, "test"),
             correct=correct,
             model=self.model_name,
             meter=self.meter.name,
@@ -213,7 +213,7 @@ class Worker:
         """Right test predictions. Where a device predicts with a model of the server's, with the last it was sent."""
         if not algorithm.predicts_alone and not server:
             return 0
-        return self.engine.correct([self.device], [algorithm.predictor(dict(server), state)])[0]
+        return algorithm.correct(dict(server), [self.device], [state], self.engine)[0]
 
     def _answer(self, status: str, round_index: int, **more: Any) -> Values:
         return {
