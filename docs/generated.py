@@ -10,16 +10,28 @@ A line of its own in a page becomes
     <!-- presets: names -->            a table of the ready-made cells, for a page beside `reference/`
     <!-- presets: sources -->          every ready-made cell, with the source of each figure
     <!-- gaps -->                      what the paper's proofs leave open
+    <!-- fleet: metrics -->            every metric of a fleet's server, as it exports it
+    <!-- fleet: alerts -->             every alert of a new project
+    <!-- fleet: events -->             every event in the logs
+    <!-- fleet: settings one two -->   these fields of `[fleet]`, or all of them
 """
 
+import ast
 import importlib
 import inspect
 import re
 import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-LINE = re.compile(r"^<!-- (every|rest|exports|problem|codes|presets|gaps)(?:: ([\w.]+))? -->$", re.MULTILINE)
+import yaml
+
+KINDS = "every|rest|exports|problem|codes|presets|gaps|fleet"
+LINE = re.compile(rf"^<!-- ({KINDS})(?:: ([\w. ]+))? -->$", re.MULTILINE)
 ENTRY = re.compile(r"^::: ([\w.]+)$(?!\n    options: {members: false)", re.MULTILINE)
 """Of a module without its members only the docstring is shown."""
 UNITS = {
@@ -53,14 +65,21 @@ def _part(kind: str, what: str) -> str:
         return _problem_fields(what)
     if kind == "gaps":
         return _gaps()
+    if kind == "fleet":
+        return _fleet(*what.split())
     return _preset_sources() if what == "sources" else _preset_names()
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = (head, ("---",) * len(head), *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _gaps() -> str:
     sys.path.append(str(Path(__file__).parents[1]))  # `reproduction` is not installed, and MkDocs restores the path
     gaps = importlib.import_module("reproduction.theory").GAPS
-    rows = [f"| {gap.about}, {gap.step} | {gap.says} | {gap.shown} |" for gap in gaps]
-    return "\n".join(["| where | what | shown in tests |", "| --- | --- | --- |", *rows])
+    rows = ((f"{gap.about}, {gap.step}", gap.says, gap.shown) for gap in gaps)
+    return _table(("where", "what", "shown in tests"), rows)
 
 
 def _every(package: str, registry: str) -> str:
@@ -89,15 +108,15 @@ def _rest(package: str, page: str) -> str:
 
 def _exports(package: str) -> str:
     home = importlib.import_module(package)
-    rows = ["| name | |", "| --- | --- |"]
+    rows = []
     for name in sorted(home.__all__, key=str.lower):
         thing = getattr(home, name)
         module = _module(thing, "")
         if module:
             public = ".".join(module.split(".")[:2])  # the package that exports it: kfl.core.errors is one of its own
             address = f"{module}.{name}" if public == "kfl.core" else f"{public}.{name}"
-            rows.append(f"| [`{package}.{name}`][{address}] | {_first_sentence(thing)} |")
-    return "\n".join(rows)
+            rows.append((f"[`{package}.{name}`][{address}]", (inspect.getdoc(thing) or "").partition("\n")[0]))
+    return _table(("name", ""), rows)
 
 
 def _module(thing: Any, otherwise: str) -> str:
@@ -106,29 +125,23 @@ def _module(thing: Any, otherwise: str) -> str:
     return str(thing.__module__) if known else otherwise
 
 
-def _first_sentence(thing: Any) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n")[0].replace("|", "\\|")
-
-
 def _codes(module: str, mapping: str) -> str:
     meanings = getattr(importlib.import_module(module), mapping)
-    return "\n".join(["| code | |", "| --- | --- |", *(f"| `{code}` | {words} |" for code, words in meanings.items())])
+    return _table(("code", ""), ((f"`{code}`", words) for code, words in meanings.items()))
 
 
 def _problem_fields(which: str) -> str:
     """The fields of a problem file, as reading it checks them."""
-    fields = importlib.import_module("kfl.scheduling.problem_schema")
-    rows = ["| field | meaning | must be | if left out |", "| --- | --- | --- | --- |"]
-    for field in (fields.CELL_FIELDS if which == "cell" else fields.DEVICE_FIELDS).values():
-        rows.append(f"| `{field.name}` | {field.meaning} | {field.right} | {field.otherwise} |")
-    return "\n".join(rows)
+    known = importlib.import_module("kfl.scheduling.problem_schema")
+    listed = (known.CELL_FIELDS if which == "cell" else known.DEVICE_FIELDS).values()
+    rows = ((f"`{field.name}`", field.meaning, field.right, field.otherwise) for field in listed)
+    return _table(("field", "meaning", "must be", "if left out"), rows)
 
 
 def _preset_names() -> str:
-    rows = ["| `--radio` | what it is | energy |", "| --- | --- | --- |"]
-    for name, preset in importlib.import_module("kfl.wireless").PRESET_SOURCES.items():
-        rows.append(f"| [`{name}`](reference/wireless.md#{name}) | {preset.about} | {_model(preset)} |")
-    return "\n".join(rows)
+    presets = importlib.import_module("kfl.wireless").PRESET_SOURCES.items()
+    rows = ((f"[`{name}`](reference/wireless.md#{name})", preset.about, _model(preset)) for name, preset in presets)
+    return _table(("`--radio`", "what it is", "energy"), rows)
 
 
 def _model(preset: Any) -> str:
@@ -144,10 +157,9 @@ def _preset_sources() -> str:
     for name, preset in wireless.PRESET_SOURCES.items():
         about = f"{preset.about[0].upper()}{preset.about[1:]}"
         lines += [f"### {name}", "", f"{about}. Energy: {_model(preset)}.", ""]
-        lines += ["| field | value | source | remark |", "| --- | --- | --- | --- |"]
-        for field, figure in sorted(preset.figures.items(), key=lambda item: order.index(item[0])):
-            lines.append(f"| `{field}` | {_value(field, figure.value)} | {figure.source} | {figure.remark} |")
-        lines.append("")
+        figures = sorted(preset.figures.items(), key=lambda item: order.index(item[0]))
+        rows = ((f"`{field}`", _value(field, one.value), one.source, one.remark) for field, one in figures)
+        lines += [_table(("field", "value", "source", "remark"), rows), ""]
     return "\n".join(lines)
 
 
@@ -165,3 +177,77 @@ def _value(field: str, value: float | tuple[float, ...]) -> str:
     if exponent:
         text = f"{mantissa}·10{exponent.translate(str.maketrans('−0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
     return f"{text} {prefix}{unit}".rstrip()
+
+
+def _fleet(kind: str, *names: str) -> str:
+    if kind == "settings":
+        return _table(("`[fleet]`", "default", ""), _settings(names))
+    if kind == "metrics":
+        return _table(("metric", "type", ""), metrics())
+    if kind == "alerts":
+        return _table(("alert", "severity", "fires when", "says"), alerts())
+    return _table(("event", ""), _events())
+
+
+def metrics() -> Iterator[tuple[str, str, str]]:
+    """Name, type and description of all that a server exports when uploads have noise, so that nothing is left out."""
+    from kfl.algorithms import Kfl
+    from kfl.experiment import Experiment
+    from kfl_fleet import FleetSettings, ServerConfig
+    from kfl_fleet.server.metrics import Metrics
+
+    experiment = replace(Experiment(), algorithm=Kfl(clip_norm=1.0, noise_multiplier=1.0))
+    config = ServerConfig(experiment, FleetSettings(privacy_alert_epsilon=1.0))
+    for family in Metrics(config).registry.collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        yield _whole(name), family.type, family.documentation
+
+
+def alerts() -> Iterator[tuple[str, str, str, str]]:
+    """Name, severity, condition and message; $value and labels stay as they are."""
+    text = (files("kfl_fleet.project") / "template" / "watch" / "alerts.yml.in").read_text(encoding="utf-8")
+    for group in yaml.safe_load(text.replace("@@name@@", "fleet"))["groups"]:
+        for rule in group["rules"]:
+            lasting = f", for {rule['for']}" if "for" in rule else ""
+            says = re.sub(r"\{\{ \$(?:labels\.)?(\w+).*?\}\}", r"*\1*", rule["annotations"]["summary"])
+            yield _whole(rule["alert"]), rule["labels"]["severity"], f"`{rule['expr']}`{lasting}", says
+
+
+def _events() -> Iterator[tuple[str, str]]:
+    from kfl_fleet.logs import EVENTS
+
+    for event, meaning in EVENTS.items():
+        yield _whole(event), meaning
+
+
+def _settings(names: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    from kfl_fleet import FleetSettings
+
+    meanings = _field_docstrings(FleetSettings)
+    defaults = {field.name: field.default for field in fields(FleetSettings)}
+    for name in names or defaults:
+        yield _whole(name), _default(defaults[name]), meanings[name]
+
+
+def _whole(name: str) -> str:
+    """A name that is never broken in two: its column gets the room it needs."""
+    return f'<code style="white-space: nowrap">{name}</code>'
+
+
+def _default(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"`{value:.3g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _field_docstrings(cls: type) -> dict[str, str]:
+    """The string below each field of a class."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, text in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
+    return found

@@ -127,8 +127,8 @@ def _folder(given: Path, arguments: Sequence[str]) -> Path:
 
 def make(options: FiguresOptions, scale: Scale, words: list[str]) -> int:
     """Run what is missing, then write the tables and the pictures."""
-    from kfl.cli.display import ManyDisplay
     from kfl.comparison import RunsFailedError, Shard
+    from kfl.progress import ManyDisplay
     from reproduction.execute import execute, wanted
     from reproduction.figures import chosen
     from reproduction.results import Store

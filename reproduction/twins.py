@@ -93,8 +93,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def answer(options: TwinsOptions, folder: Path) -> Comparison:
     """The study: run in a folder, or only read from it."""
-    from kfl.cli.display import ManyDisplay
     from kfl.comparison import compare, read
+    from kfl.progress import ManyDisplay
 
     labels = [word for word in options.methods.replace(" ", "").split(",") if word]
     asked = conditions(options.conditions)

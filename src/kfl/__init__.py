@@ -17,88 +17,33 @@ from kfl._version import __version__
 from kfl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from kfl.algorithms import (
-        Apfl,
-        CommonKnowledge,
-        Fd,
-        FedAvg,
-        FederatedDistillation,
-        FedGh,
-        FedKd,
-        FedMrl,
-        FedProto,
-        FedRep,
-        FedTgp,
-        FixedKnowledge,
-        Kfl,
-        LgFedAvg,
-        Local,
-        LocalClassifier,
-        SelfKnowledge,
-        SharedStem,
-    )
-    from kfl.comparison import Comparison, compare, run_many
-    from kfl.core.errors import KflError
-    from kfl.data import Dataset, load_dataset
-    from kfl.experiment import Experiment, Faults
-    from kfl.models import SplitModel
-    from kfl.runfolder import load_run
-    from kfl.runner import resume, run
-    from kfl.scheduling import (
-        AllDevices,
-        AllocationProblem,
-        Ascend,
-        Descend,
-        Dual,
-        FixedSet,
-        GreedyEnergy,
-        Lyapunov,
-        Myopic,
-        RoundRobin,
-        Uniform,
-        allocate,
-    )
-    from kfl.simulation import History
-    from kfl.wireless import CellConfig
+    from kfl.comparison import Comparison as Comparison
+    from kfl.comparison import compare as compare
+    from kfl.comparison import run_many as run_many
+    from kfl.core.errors import KflError as KflError
+    from kfl.data import Dataset as Dataset
+    from kfl.data import load_dataset as load_dataset
+    from kfl.experiment import Experiment as Experiment
+    from kfl.experiment import Faults as Faults
+    from kfl.models import SplitModel as SplitModel
+    from kfl.runfolder import load_run as load_run
+    from kfl.runner import resume as resume
+    from kfl.runner import run as run
+    from kfl.scheduling import AllocationProblem as AllocationProblem
+    from kfl.scheduling import allocate as allocate
+    from kfl.simulation import History as History
+    from kfl.wireless import CellConfig as CellConfig
 
 _LAZY = {
-    "AllDevices": "kfl.scheduling",
     "AllocationProblem": "kfl.scheduling",
-    "Apfl": "kfl.algorithms",
-    "Ascend": "kfl.scheduling",
     "CellConfig": "kfl.wireless",
-    "CommonKnowledge": "kfl.algorithms",
     "Comparison": "kfl.comparison",
     "Dataset": "kfl.data",
-    "Descend": "kfl.scheduling",
-    "Dual": "kfl.scheduling",
     "Experiment": "kfl.experiment",
     "Faults": "kfl.experiment",
-    "Fd": "kfl.algorithms",
-    "FederatedDistillation": "kfl.algorithms",
-    "FedAvg": "kfl.algorithms",
-    "FedGh": "kfl.algorithms",
-    "FedKd": "kfl.algorithms",
-    "FedMrl": "kfl.algorithms",
-    "FedProto": "kfl.algorithms",
-    "FedRep": "kfl.algorithms",
-    "FedTgp": "kfl.algorithms",
-    "FixedKnowledge": "kfl.algorithms",
-    "FixedSet": "kfl.scheduling",
-    "GreedyEnergy": "kfl.scheduling",
     "History": "kfl.simulation",
-    "Kfl": "kfl.algorithms",
     "KflError": "kfl.core.errors",
-    "LgFedAvg": "kfl.algorithms",
-    "Local": "kfl.algorithms",
-    "LocalClassifier": "kfl.algorithms",
-    "Lyapunov": "kfl.scheduling",
-    "Myopic": "kfl.scheduling",
-    "RoundRobin": "kfl.scheduling",
-    "SelfKnowledge": "kfl.algorithms",
-    "SharedStem": "kfl.algorithms",
     "SplitModel": "kfl.models",
-    "Uniform": "kfl.scheduling",
     "allocate": "kfl.scheduling",
     "compare": "kfl.comparison",
     "load_dataset": "kfl.data",
@@ -109,66 +54,22 @@ _LAZY = {
 }
 """Where each public name comes from: it is imported when it is first used, so that help need not wait for PyTorch."""
 
+__all__ = ["__version__", *_LAZY]  # noqa: PLE0604  # names, all of them
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY and name[:1].isupper():  # a class that is registered, and not yet in the list above
-        from kfl.algorithms import ALGORITHMS
-        from kfl.scheduling import SCHEDULERS
-
-        for cls in (*ALGORITHMS.values(), *SCHEDULERS.values()):
-            if cls.__name__ == name:
-                return cls
-    return lazy_exports(__name__, _LAZY, name)
+    if name not in _LAZY and name[:1].isupper() and name in (registered := _registered()):
+        return registered[name]
+    return lazy_exports(__name__, {**_LAZY, "Fd": "kfl.algorithms"}, name)  # Fd: until version 1.0
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_registered()})
 
 
-__all__ = [
-    "AllDevices",
-    "AllocationProblem",
-    "Apfl",
-    "Ascend",
-    "CellConfig",
-    "CommonKnowledge",
-    "Comparison",
-    "Dataset",
-    "Descend",
-    "Dual",
-    "Experiment",
-    "Faults",
-    "Fd",
-    "FedAvg",
-    "FedGh",
-    "FedKd",
-    "FedMrl",
-    "FedProto",
-    "FedRep",
-    "FedTgp",
-    "FederatedDistillation",
-    "FixedKnowledge",
-    "FixedSet",
-    "GreedyEnergy",
-    "History",
-    "Kfl",
-    "KflError",
-    "LgFedAvg",
-    "Local",
-    "LocalClassifier",
-    "Lyapunov",
-    "Myopic",
-    "RoundRobin",
-    "SelfKnowledge",
-    "SharedStem",
-    "SplitModel",
-    "Uniform",
-    "__version__",
-    "allocate",
-    "compare",
-    "load_dataset",
-    "load_run",
-    "resume",
-    "run",
-    "run_many",
-]
+def _registered() -> dict[str, type]:
+    """Every registered algorithm and scheduler by the name of its class, such as `kfl.FedAvg`."""
+    from kfl.algorithms import ALGORITHMS
+    from kfl.scheduling import SCHEDULERS
+
+    return {cls.__name__: cls for cls in (*ALGORITHMS.values(), *SCHEDULERS.values())}

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfl.core.errors import DivergedError, InfeasibleRunError, StoppedError
+from kfl.core.config import Fields
+from kfl.core.errors import ConfigError, DivergedError, InfeasibleRunError, StoppedError
 from kfl.core.threads import torch_threads
 from kfl.experiment import Experiment, require_experiment
 from kfl.progress import watching
@@ -57,7 +58,7 @@ CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Fields):
     """How a run is executed, recorded and watched: everything that is not part of the experiment."""
 
     data_dir: Path | None = None
@@ -67,9 +68,9 @@ class RunOptions:
     precision: str = "float32"
     """Number format: float32, tf32 (GPU), bf16 products with float32 weights, or float64."""
     deterministic: bool = False
-    """On a GPU, use only algorithms that give the same result every time."""
+    """On a GPU, use only algorithms that give the same result every time; slower. A CPU always does."""
     keep_models: bool = True
-    """Write the devices' models into the run folder."""
+    """Write the devices' models into the run folder, for `kfl export` and `load_model`."""
     checkpoint_s: float | None = None
     """Seconds of work between two checkpoints: 0 for one after every round, infinity for none; None for as often as
     is cheap."""
@@ -82,6 +83,10 @@ class RunOptions:
     """Play a run in which no device can ever take part, too: in a comparison that is an answer."""
     track: tuple[str, ...] = ()
     """Experiment trackers that `kfl run` reports to."""
+
+    def __post_init__(self) -> None:
+        if self.data_dir is not None:
+            object.__setattr__(self, "data_dir", Path(self.data_dir))
 
     def save(self, folder: Path) -> None:
         """Leave a note in the run folder, so that `kfl resume` continues in the same way."""
@@ -104,17 +109,11 @@ def run(
     *,
     dataset: Data | None = None,
     models: Models | None = None,
-    data_dir: str | Path | None = None,
-    device: str = "cpu",
-    precision: str = "float32",
-    deterministic: bool = False,
-    keep_models: bool = True,
-    checkpoint_s: float | None = None,
     on_start: Callable[[World], None] | None = None,
     on_round: Callable[[RoundLog], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
-    allow_nobody: bool = False,
     progress: bool | None = None,
+    **options: Any,
 ) -> History:
     """Run an experiment and return what happened.
 
@@ -128,20 +127,14 @@ def run(
             these weights; a class or function without arguments, which builds every device's, with initial weights
             of its own by the seed; a function of the device number; or a list with one per device. The last two keep
             the weights they come with.
-        data_dir: folder that holds the datasets that have names; by default `KFL_DATA_DIR`.
-        device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
-        precision: number format: float32, tf32 (GPU), bf16 products with float32 weights, or float64.
-        deterministic: on a GPU, only algorithms that give the same result every time; slower. A CPU always does.
-        keep_models: write the devices' models into the run folder, for `kfl export` and `load_model`.
-        checkpoint_s: seconds of work between two checkpoints: 0 for one after every round, infinity for none; None
-            for as often as is cheap.
         on_start: called once with the world, before the first round.
         on_round: called after every round with its log.
         should_stop: asked after every round of a run with a folder; if it says yes, a checkpoint is written and
             `StoppedError` raised.
-        allow_nobody: play a run in which no device can ever take part, too; otherwise that is a `InfeasibleRunError`.
         progress: show progress on the error stream, or in a notebook. None shows it where somebody is likely to look,
             in a notebook or on a terminal, unless `on_round` watches the run already.
+        **options: how the run is executed and recorded, by the names of the fields of `kfl.runner.RunOptions`:
+            data_dir, device, precision, deterministic, keep_models, checkpoint_s, allow_nobody.
 
     A folder that already holds this very run is continued from its last checkpoint, or only read if the run is
     finished.
@@ -153,19 +146,10 @@ def run(
     >>> len(history.rounds), 0 <= history.accuracy <= 1
     (2, True)
     """
-    options = RunOptions(
-        data_dir=None if data_dir is None else Path(data_dir),
-        device=device,
-        precision=precision,
-        deterministic=deterministic,
-        keep_models=keep_models,
-        checkpoint_s=checkpoint_s,
-        on_start=on_start,
-        on_round=on_round,
-        should_stop=should_stop,
-        allow_nobody=allow_nobody,
-    )
-    return run_with(experiment, folder, options, dataset=dataset, models=models, progress=progress)
+    if "track" in options:
+        raise ConfigError("track", options["track"], "left out: on_start and on_round are those of kfl.report.Tracking")
+    how = RunOptions(on_start=on_start, on_round=on_round, should_stop=should_stop, **options)
+    return run_with(experiment, folder, how, dataset=dataset, models=models, progress=progress)
 
 
 def run_with(

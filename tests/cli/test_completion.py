@@ -3,7 +3,6 @@
 import shlex
 import shutil
 import subprocess
-from dataclasses import fields
 
 import pytest
 
@@ -11,7 +10,6 @@ from kfl.algorithms import ALGORITHMS
 from kfl.cli.completion import script
 from kfl.cli.main import COMMANDS, main
 from kfl.data import DATASETS, downloadable
-from kfl.scheduling import SCHEDULERS
 from kfl.wireless import PRESETS
 
 SHELLS = ("bash", "zsh", "fish")
@@ -57,12 +55,7 @@ def test_commands(place):
 
 
 def test_options_of_a_command(place):
-    offered = bash("run", "--")
-    for kind, registry in (("algorithm", ALGORITHMS), ("scheduler", SCHEDULERS)):
-        for cls in registry.values():
-            for field in fields(cls):
-                name = field.name.replace("_", "-")
-                assert {f"--{kind}.{name}", f"--{kind}.no-{name}"} & set(offered), name
+    assert {"--algorithm.knowledge-weight", "--scheduler.count"} < set(bash("run", "--"))
     assert bash("run", "--rou") == ["--rounds"]
     assert "--scheduler.v" in bash("schedule", "--sched")
     assert bash("resume", "--tr") == ["--track"]

@@ -10,13 +10,13 @@ from kfl.algorithms.base import require
 from kfl.comparison.search import (
     LEARNING_RATES,
     Outcome,
+    Search,
     Trial,
     at_the_edge,
     best,
     equal_trials,
     judge,
     more_rates,
-    refuse_reported_seeds,
 )
 from kfl.comparison.statistics import Spread
 from kfl.core.errors import ConfigError
@@ -85,9 +85,9 @@ def test_one_learning_rate_is_enough():
 
 def test_reported_seeds_are_refused_unless_insisted_on():
     with pytest.raises(ConfigError, match=r"seeds is '3,4'.*--allow-report-seeds"):
-        refuse_reported_seeds([3, 4, 100], allowed=False)
-    refuse_reported_seeds([3], allowed=True)
-    refuse_reported_seeds([5, 100], allowed=False)
+        Search([3, 4, 100])
+    Search([3], allow_report_seeds=True)
+    Search([5, 100])
 
 
 @pytest.mark.parametrize("rates", [[], [0.1, -1.0], [float("nan")], [float("inf")]])

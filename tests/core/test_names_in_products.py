@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import kfl
-from kfl.cli.display import ManyDisplay, print_summary
+from kfl.cli.display import print_summary
 from kfl.cli.main import main
 from kfl.cli.options import new_folder
 from kfl.comparison.execution import run_paths
 from kfl.core.config import dump_toml
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_json
-from kfl.progress import Progress
+from kfl.progress import ManyDisplay, Progress
 from kfl.report import build_report
 from kfl.report.page import asset
 from kfl.runfolder import RunFolder, RunReader

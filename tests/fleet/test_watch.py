@@ -143,7 +143,7 @@ def test_a_server_that_continues_counts_the_whole_run(watched, tmp_path):
 @pytest.fixture(scope="module")
 def reference():
     """The reference page of fleets, as MkDocs fills it in."""
-    spec = importlib.util.spec_from_file_location("fleet_tables", DOCS / "fleet_tables.py")
+    spec = importlib.util.spec_from_file_location("generated", DOCS / "generated.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.on_page_markdown((DOCS / "reference" / "fleet.md").read_text(encoding="utf-8"))

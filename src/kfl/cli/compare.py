@@ -214,8 +214,8 @@ def _algorithms(options: CompareArgs) -> str | None:
 
 def execute(entries: Sequence[Entry], folder: Path, options: CompareArgs) -> Comparison:
     """Run everything that is missing, showing progress."""
-    from kfl.cli.display import ManyDisplay
     from kfl.comparison import Shard, compare
+    from kfl.progress import ManyDisplay
 
     search = None
     if options.searches:

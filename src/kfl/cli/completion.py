@@ -22,7 +22,6 @@ from kfl.cli.options import (
     ALGORITHM_NAMES,
     MODELS,
     RADIO_NAMES,
-    REGISTRIES,
     SCHEDULER_NAMES,
     Flag,
     OptionsListed,
@@ -171,12 +170,8 @@ def program() -> argparse.ArgumentParser:
 
 
 def _add_options(parser: argparse.ArgumentParser, address: str) -> None:
-    """Add what a command takes, with the options of every algorithm and scheduler it can be told to use."""
-    found = {flag.name: flag for flag in flags_of_command(address)}
-    for part in ("algorithm", "scheduler"):
-        for kind in REGISTRIES[part].values() if f"--{part}" in found else ():
-            found |= {flag.name: flag for flag in flags_of(kind, prefix=f"{part}.") if flag.name not in found}
-    for flag in found.values():
+    """Add what a command takes."""
+    for flag in flags_of_command(address):
         for name in (flag.name, flag.opposite) if flag.opposite else (flag.name,):
             _add(parser, name, flag)
 

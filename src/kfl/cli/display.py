@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from kfl import progress
 from kfl.core.names import for_terminal
 from kfl.core.terminal import plain_console, tell_exactly
 from kfl.core.text import bit_count, duration, fine_percent, percent, quantity, several
@@ -26,13 +25,8 @@ if TYPE_CHECKING:
     from kfl.experiment import Experiment
 
 
-RunDisplay = progress.RunDisplay
-ManyDisplay = progress.ManyDisplay
-
-
 def print_summary(experiment: Experiment, history: History, folder: Path) -> None:
     """The result in a table and a few sentences."""
-    shown = plain_console()
     summary, name = history.summary, experiment.algorithm.name
     title = f"{name} on {experiment.dataset}: {experiment.devices:,} devices, {experiment.rounds} rounds"
     table = Table(title=for_terminal(title))
@@ -48,20 +42,20 @@ def print_summary(experiment: Experiment, history: History, folder: Path) -> Non
         for row, energy_j in _of_energy(summary).items():
             table.add_row(f"   of it {row}", quantity(energy_j, "J"))
         table.add_row("time in the cell", quantity(summary["time_s"], "s"))
-    shown.print()
-    shown.print(table)
-    for sentence in sentences(experiment, history):
-        shown.print(for_terminal(sentence), soft_wrap=True)
     where, config = shlex.quote(str(folder)), shlex.quote(str(folder / "config.toml"))
-    lines = [
+    told = [
+        *sentences(experiment, history),
         f"This took {summary['wall_s']:.1f} s. Everything is in {folder}",
         f"Look at it: kfl report {where} --open",
         f"Repeat it: kfl run --config {config}",
     ]
     if experiment.algorithm.sends():
-        lines.append(f"Does uploading help? kfl compare --twins --config {config} --algorithms {_word_of(experiment)}")
-    for line in lines:
-        shown.print(for_terminal(line), soft_wrap=True)
+        told.append(f"Does uploading help? kfl compare --twins --config {config} --algorithms {_word_of(experiment)}")
+    with page() as shown:
+        shown.print()
+        shown.print(table)
+        for sentence in told:
+            shown.print(for_terminal(sentence), soft_wrap=True)
 
 
 def _word_of(experiment: Experiment) -> str:
@@ -149,9 +143,12 @@ def charges(experiment: Experiment, batteries: dict[str, Any], spent_j: float) -
 
 
 @contextmanager
-def page() -> Iterator[Console]:
-    """A console whose text is written in one piece; rich itself would end the program with status 1 under `| head`."""
-    shown = plain_console()
+def page(**options: Any) -> Iterator[Console]:
+    """A console whose text is written in one piece, in what the stream can show.
+
+    Rich itself would end the program with status 1 under `| head`, and with a traceback where there is only ASCII.
+    """
+    shown = plain_console(**options)
     with shown.capture() as text:
         yield shown
     tell_exactly(text.get())
@@ -171,22 +168,20 @@ LONGEST_CELL = 96
 
 def print_table(cells: dict[str, list[str]], title: str, notes: Sequence[str]) -> None:
     """The table and the sentences on the terminal."""
-    shown = plain_console()
-    if not shown.is_terminal:
-        shown = plain_console(width=max(shown.width, WIDE))
-    whole = _table(cells, title)
-    parts = [whole]
-    if (
-        plain_console(width=10 * WIDE).measure(whole).maximum > shown.width
-    ):  # a narrow terminal: first how good, then at which price
-        names = list(cells)
-        halves = (names[:4], [names[0], *names[4:]])
-        parts = [_table({name: cells[name] for name in half}, title * (half is halves[0])) for half in halves]
-    for part in parts:
-        shown.print()
-        shown.print(part)
-    for sentence in notes:
-        shown.print(for_terminal(sentence), soft_wrap=True)
+    wanted = {} if plain_console().is_terminal else {"width": max(plain_console().width, WIDE)}
+    with page(**wanted) as shown:
+        whole = _table(cells, title)
+        parts = [whole]
+        # A narrow terminal: first how good, then at which price.
+        if plain_console(width=10 * WIDE).measure(whole).maximum > shown.width:
+            names = list(cells)
+            halves = (names[:4], [names[0], *names[4:]])
+            parts = [_table({name: cells[name] for name in half}, title * (half is halves[0])) for half in halves]
+        for part in parts:
+            shown.print()
+            shown.print(part)
+        for sentence in notes:
+            shown.print(for_terminal(sentence), soft_wrap=True)
 
 
 def _table(cells: dict[str, list[str]], title: str) -> Table:

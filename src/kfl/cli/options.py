@@ -264,13 +264,10 @@ def starting_point(arguments: Sequence[str]) -> Experiment:
     config = peek(arguments, "config")
     experiment = Experiment() if config is None else Experiment.load(Path(config))
     algorithm, scheduler = peek(arguments, "algorithm"), peek(arguments, "scheduler")
-    named = {key: value for key, value in (("algorithm", algorithm), ("scheduler", scheduler)) if value is not None}
-    experiment = Experiment.from_table(named, experiment)
     dataset, radio = peek(arguments, "dataset"), peek(arguments, "radio")
-    if dataset is not None:
-        experiment = replace(experiment, dataset=dataset)
-    experiment = replace(experiment, devices=usual_devices(arguments, experiment))
-    return experiment if radio is None else replace(experiment, radio=radio)
+    words = {"algorithm": algorithm, "scheduler": scheduler, "dataset": dataset, "radio": radio}
+    table = {name: word for name, word in words.items() if word is not None}
+    return Experiment.from_table({"devices": usual_devices(arguments, experiment), **table}, experiment)
 
 
 S = TypeVar("S", bound=DataSettings)

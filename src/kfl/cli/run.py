@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -89,7 +91,6 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(RunArgs, arguments, "kfl run", DESCRIPTION, default)
     experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)
     experiment = with_devices_of_data(experiment, options.data_dir)
-    experiment.validate()
     folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
     from kfl.runner import RunOptions  # PyTorch, which help texts do not need
 
@@ -99,35 +100,40 @@ def main(arguments: Sequence[str]) -> int:
         precision=options.precision,
         deterministic=options.deterministic,
         keep_models=not options.no_models,
-        track=tracker_names(options.track),
+        track=tracker_names(options.track) if options.track else (),
     )
     return execute(experiment, folder, how, quiet=options.quiet)
 
 
 def execute(experiment: Experiment, folder: Path, how: RunOptions, *, quiet: bool = False) -> int:
     """Run the experiment, then print the summary."""
-    from kfl.cli.display import RunDisplay, print_summary
+    from kfl.cli.display import print_summary
+    from kfl.progress import RunDisplay
     from kfl.runner import run_with
 
     begun = False
-    tracking = Tracking(how.track, folder, tell=lambda sentence: tell(sentence, file=sys.stderr, flush=True))
+    tracking: AbstractContextManager[Tracking | None] = nullcontext()
+    if how.track:
+        tracking = Tracking(how.track, folder, partial(tell, file=sys.stderr, flush=True))
     label = experiment.algorithm.name
-    with GentleStop() as stop, RunDisplay(experiment.rounds, label, quiet=quiet) as display, tracking:
+    with GentleStop() as stop, RunDisplay(experiment.rounds, label, quiet=quiet) as display, tracking as tracked:
+        watchers: list[RunDisplay | Tracking] = [display] if tracked is None else [display, tracked]
 
         def on_start(world: World) -> None:
             nonlocal begun
             begun = True
             how.save(folder)
-            display.on_start(world)
-            tracking.on_start(world)
+            for watcher in watchers:
+                watcher.on_start(world)
 
         def on_round(log: RoundLog) -> None:
-            display.on_round(log)
-            tracking.on_round(log)
+            for watcher in watchers:
+                watcher.on_round(log)
 
         watched = replace(how, on_start=on_start, on_round=on_round, should_stop=stop)
         history = run_with(experiment, folder, watched)
-        tracking.finish(experiment, history)
+        if tracked is not None:
+            tracked.finish(experiment, history)
     if not begun:
         tell(f"{folder} is finished already: nothing was run again. Its summary:")
     print_summary(experiment, history, folder)

@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING, Any
 from kfl.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from kfl.comparison.entries import Entry, vary
-    from kfl.comparison.execution import Execution, RunsFailedError, run_many
-    from kfl.comparison.question import compare, read
-    from kfl.comparison.result import Comparison
-    from kfl.comparison.rows import Row
-    from kfl.comparison.search import Search
-    from kfl.comparison.statistics import Difference, Spread, holm, paired_difference
-    from kfl.comparison.store import ResultStore, Shard
-    from kfl.comparison.tables import Table
+    from kfl.comparison.entries import Entry as Entry
+    from kfl.comparison.entries import vary as vary
+    from kfl.comparison.execution import Execution as Execution
+    from kfl.comparison.execution import RunsFailedError as RunsFailedError
+    from kfl.comparison.execution import run_many as run_many
+    from kfl.comparison.question import compare as compare
+    from kfl.comparison.question import read as read
+    from kfl.comparison.result import Comparison as Comparison
+    from kfl.comparison.rows import Row as Row
+    from kfl.comparison.search import Search as Search
+    from kfl.comparison.statistics import Difference as Difference
+    from kfl.comparison.statistics import Spread as Spread
+    from kfl.comparison.statistics import holm as holm
+    from kfl.comparison.statistics import paired_difference as paired_difference
+    from kfl.comparison.store import ResultStore as ResultStore
+    from kfl.comparison.store import Shard as Shard
+    from kfl.comparison.tables import Table as Table
 
 _LAZY = {
     "Comparison": "kfl.comparison.result",
@@ -41,27 +49,8 @@ _LAZY = {
     "vary": "kfl.comparison.entries",
 }
 
+__all__ = list(_LAZY)
+
 
 def __getattr__(name: str) -> Any:
     return lazy_exports(__name__, _LAZY, name)
-
-
-__all__ = [
-    "Comparison",
-    "Difference",
-    "Entry",
-    "Execution",
-    "ResultStore",
-    "Row",
-    "RunsFailedError",
-    "Search",
-    "Shard",
-    "Spread",
-    "Table",
-    "compare",
-    "holm",
-    "paired_difference",
-    "read",
-    "run_many",
-    "vary",
-]

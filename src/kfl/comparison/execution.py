@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kfl.comparison.pool import Failure, Job, Tell, play_here, play_in_processes
 from kfl.comparison.store import Shard
@@ -20,44 +20,7 @@ from kfl.runner import RunOptions
 from kfl.simulation.logs import History
 
 if TYPE_CHECKING:
-    from kfl.data.dataset import Data
-
-
-class Pool(Protocol):
-    """Something that plays jobs side by side."""
-
-    def play(self, jobs: Sequence[Job], tell: Tell) -> None:
-        """Play all jobs; `tell` hears of every round and every end."""
-
-
-@dataclass(frozen=True)
-class LocalPool:
-    """This process, or several processes of this machine."""
-
-    workers: int
-    threads: int
-
-    def play(self, jobs: Sequence[Job], tell: Tell) -> None:
-        """Play all jobs; one at a time stays in this process."""
-        if min(self.workers, len(jobs)) > 1:
-            play_in_processes(jobs, self.workers, self.threads, tell)
-        else:
-            play_here(jobs, self.threads, tell)
-
-
-@dataclass(frozen=True)
-class RayPool:
-    """A Ray cluster."""
-
-    address: str
-    workers: int
-    threads: int
-
-    def play(self, jobs: Sequence[Job], tell: Tell) -> None:
-        """Play all jobs as tasks of the cluster."""
-        from kfl.comparison.ray import play_on_ray
-
-        play_on_ray(jobs, self.address, self.threads, tell, workers=self.workers)
+    pass
 
 
 @dataclass(frozen=True)
@@ -95,9 +58,9 @@ class Execution:
             object.__setattr__(self, "dataset", Dataset.of(self.dataset))
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Execution:
+    def of(cls, options: Mapping[str, Any], without: Sequence[str] = ()) -> Execution:
         """The execution that keyword arguments describe; ConfigError for one that there is not."""
-        known = [one.name for one in fields(cls)]
+        known = [one.name for one in fields(cls) if one.name not in without]
         for name, value in options.items():
             if name not in known:
                 raise ConfigError(name, value, f"left out; how runs are played is set by {', '.join(known)}")
@@ -108,11 +71,16 @@ class Execution:
         """`data_dir` as a path."""
         return None if self.data_dir is None else Path(self.data_dir)
 
-    def pool(self) -> Pool:
-        """What plays the runs."""
+    def play(self, jobs: Sequence[Job], tell: Tell) -> None:
+        """Play all jobs: on a cluster, in processes, or one after another here; `tell` hears of every round and end."""
         if self.ray is not None:
-            return RayPool(self.ray, self.workers, self.threads)
-        return LocalPool(self.workers, self.threads)
+            from kfl.comparison.ray import play_on_ray
+
+            play_on_ray(jobs, self.ray, self.threads, tell, workers=self.workers)
+        elif min(self.workers, len(jobs)) > 1:
+            play_in_processes(jobs, self.workers, self.threads, tell)
+        else:
+            play_here(jobs, self.threads, tell)
 
     def options(self) -> RunOptions:
         """How each run is played."""
@@ -146,15 +114,9 @@ def run_many(
     folder: str | Path,
     workers: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
-    keep_models: bool = False,
     *,
-    threads: int = 1,
-    dataset: Data | None = None,
-    data_dir: str | Path | None = None,
-    device: str = "cpu",
-    precision: str = "float32",
-    ray: str | None = None,
     progress: bool | None = None,
+    **execution: Any,
 ) -> list[History]:
     """Run every experiment in a run folder of its own under `folder`; histories in the order of the experiments.
 
@@ -165,18 +127,10 @@ def run_many(
         workers: number of processes. More than one needs the usual `if __name__ == "__main__":` in a
             script.
         on_progress: called after every round and every run.
-        keep_models: write the devices' models into the run folders.
-        threads: PyTorch threads of each run. Independent of `workers`, because the last digits of sums depend on it: so
-            results do not depend on `workers`.
-        dataset: your own data instead of the one each experiment names, as in `run`.
-        data_dir: folder that holds the datasets that have names; by default `KFL_DATA_DIR`.
-        device: processor that trains: cpu, cuda, or auto for the GPU where there is one.
-        precision: number format, as in `run`.
-        ray: address of a Ray cluster that runs them instead of processes here: `HOST:PORT`, `ray://HOST:PORT`, `auto`
-            for the one that this machine belongs to, or `local` for one of this machine alone with room for `workers`
-            runs. The results are the same; nodes need kfl, your own modules, and the data.
         progress: show progress on the error stream, or in a notebook. None shows it in a notebook or on a terminal,
             unless `on_progress` watches the runs already.
+        **execution: how runs are played, by the names of the fields of `kfl.comparison.Execution`: threads, device,
+            precision, data_dir, dataset, ray, keep_models.
 
     Returns:
         What happened in each run.
@@ -195,8 +149,7 @@ def run_many(
         raise ConfigError("experiments", "one experiment", "a list: [experiment], or one for each seed or setting")
     for experiment in experiments:
         require_experiment(experiment)
-    given = None if dataset is None else Dataset.of(dataset)
-    how = Execution(workers, threads, device, precision, data_dir, given, ray, keep_models=keep_models)
+    how = Execution.of({"workers": workers, **execution}, without=("shard", "keep_runs"))
     experiments = [settled(experiment, how) for experiment in experiments]
     for experiment in experiments:
         experiment.validate()
@@ -229,7 +182,7 @@ def play_all(
     ]
     ledger = _Ledger(unique, {job.path for job in jobs}, on_progress)
     if jobs:
-        how.pool().play(jobs, ledger.tell)
+        how.play(jobs, ledger.tell)
     histories = [ledger.histories.get(path) for path in paths]
     if ledger.failures:
         raise RunsFailedError(folder, ledger.failures, histories)

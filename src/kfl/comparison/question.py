@@ -162,9 +162,9 @@ class Question:
         search_seeds = () if search is None else tuple(search.seeds)
         return cls(tuple(asked), tuple(wanted), tuple(trials), search_seeds, reference, twins, unfit)
 
-    def plan(self, store: ResultStore) -> Plan:
-        """The digests of every run, with the settings that finished trials have found so far."""
-        trials = tuple(
+    def planned_trials(self) -> list[PlannedRow]:
+        """The digests of every run of the search."""
+        return [
             PlannedRow(
                 entry.label,
                 _digests(replace_trial(entry, trial), self.search_seeds),
@@ -173,37 +173,23 @@ class Question:
                 trial.is_start,
             )
             for entry, trial in self.trials
-        )
-        rows = tuple(
-            PlannedRow(entry.label, _digests(entry, self.seeds), entry.condition) for entry in self.chosen(store)
-        )
-        return Plan(rows, trials, self.reference, self.twins, self.unfit)
+        ]
+
+    def plan(self, store: ResultStore) -> Plan:
+        """The digests of every run, with the settings that finished trials have found so far."""
+        chosen = self.chosen(store)
+        rows = tuple(PlannedRow(entry.label, _digests(entry, self.seeds), entry.condition) for entry in chosen)
+        return Plan(rows, tuple(self.planned_trials()), self.reference, self.twins, self.unfit)
 
     def chosen(self, store: ResultStore) -> list[Entry]:
         """The entries with the best of their finished trials; as they are where none is finished."""
-        reported = [entry for entry in self.entries if entry.reported]
-        if not self.trials:
-            return reported
-        planned = [
-            PlannedRow(
-                entry.label,
-                _digests(replace_trial(entry, trial), self.search_seeds),
-                entry.condition,
-                dict(trial.changed),
-            )
-            for entry, trial in self.trials
-        ]
-        best = best_outcomes(planned, store)
-        found = []
-        for entry in reported:
+        best, found = best_outcomes(self.planned_trials(), store), []
+        for entry in self.entries:
             outcome = best.get((entry.search_in or entry.condition, entry.label))
-            if outcome is not None:
-                changed: dict[str, Any] = dict(outcome.trial.changed)
-                algorithm = replace(entry.experiment.algorithm, **changed)
-                found.append(replace(entry, experiment=replace(entry.experiment, algorithm=algorithm)))
-            else:
-                found.append(entry)
-        return found
+            changed: dict[str, Any] = {} if outcome is None else dict(outcome.trial.changed)
+            algorithm = replace(entry.experiment.algorithm, **changed)
+            found.append(replace(entry, experiment=replace(entry.experiment, algorithm=algorithm)))
+        return [entry for entry in found if entry.reported]
 
 
 def _trials(entries: Sequence[Entry], search: Search) -> Trials:

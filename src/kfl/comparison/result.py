@@ -29,7 +29,7 @@ from kfl.comparison.tables import (
 )
 from kfl.core.errors import ConfigError, KflError, RunFolderError
 from kfl.core.lazy import import_object
-from kfl.core.names import fenced, for_markdown, markdown_table
+from kfl.core.names import fenced
 from kfl.simulation.logs import Axis
 
 if TYPE_CHECKING:
@@ -115,14 +115,6 @@ class Comparison:
     def seeds(self) -> list[int]:
         """Those of the runs."""
         return sorted({line["seed"] for line in self.records})
-
-    @property
-    def digests(self) -> dict[Place, dict[int, str]]:
-        """The digest of each run, by condition, label and seed."""
-        found: dict[Place, dict[int, str]] = {}
-        for line in self.records:
-            found.setdefault((condition_of(line), label_of(line)), {})[line["seed"]] = line["digest"]
-        return found
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -246,10 +238,6 @@ class Comparison:
             found.setdefault(condition, {})[label] = dict(outcome.trial.changed)
         return found
 
-    def columns(self) -> dict[str, list[str]]:
-        """The first table, by column."""
-        return self.table().cells
-
     def sentences(self) -> list[str]:
         """How to read the first table, and what it says."""
         return self.table().notes
@@ -269,19 +257,7 @@ class Comparison:
 
     def _repr_markdown_(self) -> str:
         """The same in a notebook."""
-        parts = [
-            "\n".join(
-                [
-                    f"**{for_markdown(table.title)}**",
-                    "",
-                    *markdown_table(table.cells),
-                    "",
-                    *map(for_markdown, table.notes),
-                ]
-            )
-            for table in self.tables()
-        ]
-        return "\n\n".join(parts)
+        return self.markdown(heading="####")
 
     def to_pandas(self) -> Any:
         """A table with one row per run: label, seed, settings and results, without the curves. Needs pandas."""

@@ -44,7 +44,10 @@ class Search:
     def __post_init__(self) -> None:
         if not self.seeds:
             raise ConfigError("search_seeds", "", "one or more")
-        refuse_reported_seeds(self.seeds, self.allow_report_seeds)
+        taken = sorted(REPORTED_SEEDS & set(self.seeds))
+        if taken and not self.allow_report_seeds:
+            expected = "above 4, because seeds 0 to 4 are those that are reported; --allow-report-seeds insists"
+            raise ConfigError("seeds", ",".join(map(str, taken)), expected)
         more_rates(_checked(self.rates), 1)
 
 
@@ -64,9 +67,9 @@ class Trial:
         """What it changes, in a few words.
 
         >>> Trial(None, {"learning_rate": 0.05, "knowledge_weight": 1 / 32}).name
-        'learning_rate 0.05 knowledge_weight 0.03125'
+        'learning_rate 0.05, knowledge_weight 0.03125'
         """
-        return " ".join(f"{name} {value:.4g}" for name, value in self.changed.items())
+        return ", ".join(f"{name} {value:.4g}" for name, value in self.changed.items())
 
 
 @dataclass(frozen=True)
@@ -82,17 +85,6 @@ class Outcome:
     def finished(self) -> int:
         """How many of its runs have a result."""
         return sum(accuracy is not None for accuracy in self.reached)
-
-
-def refuse_reported_seeds(seeds: Sequence[int], allowed: bool) -> None:
-    """Raise ConfigError for development seeds that are also reported, unless the user insists."""
-    taken = sorted(REPORTED_SEEDS & set(seeds))
-    if taken and not allowed:
-        raise ConfigError(
-            "seeds",
-            ",".join(map(str, taken)),
-            "above 4, because seeds 0 to 4 are those that are reported; --allow-report-seeds insists",
-        )
 
 
 def equal_trials(

@@ -307,7 +307,7 @@ def search_table(
     before = [next((one for one in outcomes[key] if one.trial.is_start), None) for key in best]
     cells = {
         "algorithm": names,
-        "best setting": [in_words(outcome) for outcome in best.values()],
+        "best setting": [outcome.trial.name for outcome in best.values()],
         "accuracy, %": [outcome.accuracy.text() for outcome in best.values()],
         "as it was, %": [DASH if one is None else one.accuracy.text() for one in before],
         "trials": [str(len(outcomes[key])) for key in best],
@@ -320,8 +320,3 @@ def search_table(
     if narrow:
         notes.append(f"Best at the edge of what was tried, so a wider search may find better: {', '.join(narrow)}.")
     return Table("Best of the same search for every entry", cells, notes)
-
-
-def in_words(outcome: Outcome) -> str:
-    """The searched values of a trial."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in outcome.trial.changed.items())

@@ -7,8 +7,9 @@ Anything that is not a `KflError` is a bug in kfl.
 from collections.abc import Iterable, Mapping
 from typing import Self
 
+from kfl.core.names import shortened
 from kfl.core.suggest import did_you_mean
-from kfl.core.text import shortened, shown
+from kfl.core.text import shown
 
 
 class KflError(Exception):

@@ -93,7 +93,9 @@ def _candidates(address: str, kind: type) -> list[str]:
 
 
 def lazy_exports(package: str, where: Mapping[str, str], name: str) -> Any:
-    """The body of a package's `__getattr__`: import `name` from the module that `where` gives."""
+    """The body of a package's `__getattr__`: import `name` from the module that `where` gives, and keep it there."""
     if name not in where:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(where[name]), name)
+    found = getattr(importlib.import_module(where[name]), name)
+    setattr(sys.modules[package], name, found)  # asked once
+    return found

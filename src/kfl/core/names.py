@@ -25,8 +25,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
-from kfl.core.text import shortened
-
 LONGEST_LINE = 4000
 """Characters of a line on a terminal or in a log; of a longer one the middle is left out."""
 LONGEST_NAME = 48
@@ -61,6 +59,18 @@ def visible(text: object, *, keep: str = "") -> str:
 
 def _stand_in(letter: str) -> str:
     return " " if unicodedata.category(letter) == "Zs" else HIDDEN
+
+
+def shortened(name: str, most: int = 48) -> str:
+    """A name of at most `most` characters: the middle of a longer one is left out.
+
+    >>> shortened("a" * 60, 11)
+    'aaaaa…aaaaa'
+    """
+    if len(name) <= most:
+        return name
+    half = (most - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
 
 
 def for_terminal(text: object, longest: int = LONGEST_LINE) -> str:

@@ -14,6 +14,12 @@ from kfl.core.names import for_json, for_terminal
 if TYPE_CHECKING:
     from rich.console import Console
 
+_ASCII = str.maketrans(
+    {"●": "o", "■": "#", "▲": "^", "◆": "*", "○": "0", "□": "=", "△": "v", "◇": "+", "·": ".", "│": "|", "┤": "+"}
+    | {"└": "+", "─": "-", "┬": "+", "±": "+/-", "−": "-", "–": "-", "µ": "u", "×": "x", "…": "..."}
+)
+"""What stands for our characters on a terminal that lacks them."""
+
 
 def tell(*lines: object, file: IO[str] | None = None, end: str = "\n", flush: bool = False) -> None:
     r"""Print lines, one for each argument. A line break inside of one is shown as a dot: it is part of a name.
@@ -31,10 +37,14 @@ def tell_json(text: str) -> None:
 
 
 def tell_exactly(text: str, file: IO[str] | None = None, *, flush: bool = False) -> None:
-    """Print text of our own, or text that was made harmless; what the stream's encoding lacks is escaped."""
+    """Print text of our own, or text that was made harmless; on a stream without Unicode, in ASCII or escaped."""
     out = file or sys.stdout
     encoding = getattr(out, "encoding", None) or "utf-8"
-    out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    out.write(text)
     if flush:
         out.flush()
 

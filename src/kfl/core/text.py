@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import groupby
 
+from kfl.core.names import shortened
+
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 DASH = "–"
 LONGEST_TEXT = 200
@@ -99,18 +101,6 @@ def several(count: int, noun: str, plural: str = "") -> str:
     """
     word = noun if count == 1 else (plural or f"{noun}s")
     return f"no {word}" if count == 0 else f"{count:,} {word}"
-
-
-def shortened(name: str, most: int = 48) -> str:
-    """A name of at most `most` characters: the middle of a longer one is left out.
-
-    >>> shortened("a" * 60, 11)
-    'aaaaa…aaaaa'
-    """
-    if len(name) <= most:
-        return name
-    half = (most - 1) // 2
-    return f"{name[:half]}…{name[-half:]}"
 
 
 def shown(value: object, most: int = LONGEST_TEXT) -> str:

@@ -13,6 +13,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
@@ -37,7 +38,8 @@ def spread(
         workers: Number of threads.
         cost: Where it is given, the most expensive items begin first.
     """
-    with torch_threads(1), torch.no_grad():
+    # A run has one thread around all of its calls already.
+    with torch.no_grad(), nullcontext() if torch.get_num_threads() == 1 else torch_threads(1):
         if workers == 1 or len(items) < 2:
             return [work(item) for item in items]
         order = list(range(len(items)))

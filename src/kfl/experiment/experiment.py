@@ -243,10 +243,14 @@ class Experiment(DataSettings):
 
     def resolved(self) -> Experiment:
         """The same experiment with the radio and the widths spelled out, where the data need not say the widths."""
+        return replace(self, radio=self.cell_config, widths=self._known_widths())
+
+    def _known_widths(self) -> tuple[int, ...] | None:
+        """The widths that devices draw from; None where the data says them."""
         widths = default_widths(self.model) if self.widths is None else self.widths
         if self.model == "auto" and widths is None and self.dataset in DATASETS:  # images, all of them
-            widths = PAPER_WIDTHS
-        return replace(self, radio=self.cell_config, widths=widths)
+            return PAPER_WIDTHS
+        return widths
 
     def validate(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
@@ -276,8 +280,11 @@ class Experiment(DataSettings):
         return 1.0 if self.cell_config is None else self.cell_config.period_s
 
     def to_table(self) -> Table:
-        """The configuration as plain values, with names for the algorithm and the scheduler."""
-        table = to_table(self.resolved())
+        """The configuration as plain values: radio and widths spelled out, algorithm and scheduler with their names."""
+        cell, widths = self.cell_config, self._known_widths()
+        table = to_table(self)
+        table["radio"] = "none" if cell is None else to_table(cell)
+        table["widths"] = "none" if widths is None else list(widths)
         table["algorithm"] = {"name": word_of(self.algorithm, ALGORITHMS), **table["algorithm"]}
         table["scheduler"] = {"name": word_of(self.scheduler, SCHEDULERS), **table["scheduler"]}
         return table
@@ -315,8 +322,7 @@ class Experiment(DataSettings):
             raise ConfigError("radio", radio, "a table of fields or the name of a preset")
         if rest.get("split") == "natural" and base.split != "natural":
             rest.setdefault("devices", 0)  # those of the data, unless somebody says how many
-        plain = from_table(Experiment, rest, base=base)
-        return replace(plain, algorithm=algorithm, scheduler=scheduler, radio=radio)
+        return from_table(Experiment, rest, base=base, algorithm=algorithm, scheduler=scheduler, radio=radio)
 
     @staticmethod
     def from_toml(text: str) -> Experiment:

@@ -69,6 +69,14 @@ def inspect_model(model: nn.Module, input_shape: tuple[int, ...], classes: int, 
     1245834
     """
     body, head = parts(model, who)
+    # Hundreds of tiny operations: shared out over threads they took 8 to 30 times the processor time.
+    with torch_threads(1):
+        return _profile(model, body, head, input_shape, classes, who)
+
+
+def _profile(
+    model: nn.Module, body: nn.Module, head: nn.Module, input_shape: tuple[int, ...], classes: int, who: str
+) -> ModelProfile:
     features, body_flops = _measure(body, torch.zeros(2, *input_shape), f"{who}'s body")
     if features.dim() != 2 or features.shape[0] != 2:
         raise ModelError(
@@ -101,8 +109,7 @@ def _measure(module: nn.Module, x: Tensor, who: str) -> tuple[Tensor, int]:
     module.eval()
     torch.backends.mha.set_fastpath_enabled(False)  # one operation for a whole layer, which could not be counted
     try:
-        # Hundreds of tiny operations: shared out over threads they took 8 to 30 times the processor time.
-        with torch_threads(1), torch.no_grad(), _Counter() as counter:  # type: ignore[no-untyped-call]  # TorchDispatchMode's
+        with torch.no_grad(), _Counter() as counter:  # type: ignore[no-untyped-call]  # TorchDispatchMode's
             output = module(x)
     except Exception as problem:
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__

@@ -26,7 +26,8 @@ from kfl.comparison.statistics import Difference, paired_difference
 from kfl.comparison.store import STUDY, planned_runs
 from kfl.core.config import Table, flatten
 from kfl.core.errors import KflError
-from kfl.core.text import several, shortened
+from kfl.core.names import shortened
+from kfl.core.text import several
 from kfl.report.figures import FloatArray, band, chart_label, ink, line, numbers, stroke
 from kfl.report.run_data import RunData, read_run
 from kfl.runfolder import LOCAL_ONLY, find_runs, is_run_folder

@@ -12,7 +12,8 @@ import numpy as np
 
 from kfl.core import text as plain
 from kfl.core.config import differences
-from kfl.core.text import DASH, several, shortened
+from kfl.core.names import shortened
+from kfl.core.text import DASH, several
 from kfl.report.figures import Table
 from kfl.report.groups import Bundle, Group, PageGroups, difference, told_apart
 from kfl.report.run_data import Fairness, RunData, fairness

@@ -50,13 +50,14 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     """Play one round: the state after it, and what happened."""
     algorithm, scheduler = fleet.experiment.algorithm, fleet.experiment.scheduler
     state = fleet.gather(state)
+    number = state.round
     conditions = fleet.observe(state)
     blocks = None if fleet.cell is None else fleet.cell.config.resource_blocks
     decision = decide(scheduler, state.accounts, conditions.observation, blocks)
 
-    log.debug("phase training, round %d", state.round)
+    log.debug("phase training, round %d", number)
     replies = fleet.exchange(state, conditions, decision, algorithm.broadcast(state.server))
-    log.debug("phase aggregation, round %d", state.round)
+    log.debug("phase aggregation, round %d", number)
     server, rejected, status = aggregate(fleet, state, decision, replies)
 
     spent = (replies.compute_energy_j, replies.upload_energy_j)
@@ -68,7 +69,7 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
         correct=_with_reported(state, replies),
         fading=None if conditions.link is None else conditions.link.fading,
     )
-    log.debug("phase evaluation, round %d", state.round)
+    log.debug("phase evaluation, round %d", number)
     everybody = range(fleet.table.size)
     following = evaluate(fleet, following, replies.states if algorithm.predicts_alone else everybody)
     entry = round_log(fleet, following, replace(decision, status=status), replies, rejected)

@@ -56,12 +56,12 @@ class SimulatedFleet(Fleet):
 
     def exchange(self, state: RunState, conditions: Conditions, decision: Decision, message: Message) -> Replies:
         """Train the chosen devices, and lose or spoil what faults and the channel lose or spoil."""
-        experiment, link = self.experiment, conditions.link
+        experiment, link, number = self.experiment, conditions.link, state.round
         broadcast_s, reached = self.broadcast(conditions, decision)
         asked = np.flatnonzero(reached.chosen).tolist()
-        struck = experiment.faults.strike(experiment.seed, state.round, asked, self.table.size)
+        struck = experiment.faults.strike(experiment.seed, number, asked, self.table.size)
         seed = experiment.seed
-        spent = {d: spent_fraction(seed, state.round, d) for d, kind in struck.items() if kind == "battery_empty"}
+        spent = {d: spent_fraction(seed, number, d) for d, kind in struck.items() if kind == "battery_empty"}
         dry = _running_dry(state, reached, struck, spent)
         struck, spent = struck | dict.fromkeys(dry, RAN_DRY), spent | dry
         compute_j, upload_j = _spent(reached, struck, spent)

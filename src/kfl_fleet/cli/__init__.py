@@ -16,8 +16,9 @@ from kfl.cli.main import dispatch
 from kfl.cli.options import parse
 from kfl.core.errors import KflError
 from kfl.core.files import jsonable
+from kfl.core.names import shortened
 from kfl.core.terminal import tell, tell_json
-from kfl.core.text import DASH, bit_count, percent, quantity, shortened
+from kfl.core.text import DASH, bit_count, percent, quantity
 
 if TYPE_CHECKING:
     from kfl_fleet.project import Project

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.text import several, shortened
+from kfl.core.names import shortened
+from kfl.core.text import several
 from kfl.report.charts.energy import devices_table
 from kfl.report.figures import (
     SCALE,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.text import DASH, several, shortened
+from kfl.core.names import shortened
+from kfl.core.text import DASH, several
 from kfl.report.charts.learning import MOST_IN_LEGEND, sorted_curve
 from kfl.report.figures import (
     MOST_ROWS,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.text import shortened
+from kfl.core.names import shortened
 from kfl.report.figures import (
     PERCENT,
     Chart,

@@ -1,7 +1,6 @@
-"""Tables and line plots made of characters: for terminals and logs, without colours and without Matplotlib.
+"""Line plots made of characters: for terminals and logs, without colors and without Matplotlib.
 
-Lines are told apart by their marks, and named where they end. What a terminal's encoding cannot show is written in
-ASCII (`for_encoding`).
+Lines are told apart by their marks, and named where they end.
 """
 
 from __future__ import annotations
@@ -13,13 +12,6 @@ from itertools import pairwise
 
 MARKS = "●■▲◆○□△◇"
 """Marks of lines, in their order; more lines than marks begin again."""
-ASCII = str.maketrans(
-    {"●": "o", "■": "#", "▲": "^", "◆": "*", "○": "0", "□": "=", "△": "v", "◇": "+", "·": ".", "│": "|", "┤": "+"}
-    | {"└": "+", "─": "-", "┬": "+", "±": "+/-", "−": "-", "–": "-", "µ": "u", "×": "x", "…": "..."}
-)
-"""What stands for our characters where there is only ASCII."""
-GAP = "  "
-"""Between two columns of a table."""
 LABEL_WIDTH = 24
 """Columns to the right of a plot, for the names of its lines."""
 
@@ -31,60 +23,6 @@ class PlotLine:
     name: str
     x: Sequence[float]
     y: Sequence[float]
-
-
-def for_encoding(text: str, encoding: str | None) -> str:
-    """The text as it is where the encoding has all of its characters, else in ASCII.
-
-    >>> for_encoding("● 3 ± 1", "utf-8"), for_encoding("● 3 ± 1", "ascii")
-    ('● 3 ± 1', 'o 3 +/- 1')
-    """
-    try:
-        text.encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return text.translate(ASCII).encode("ascii", "replace").decode("ascii")
-    return text
-
-
-def table(cells: Mapping[str, Sequence[str]], width: int) -> list[str]:
-    """A table given by column, the first to the left and the others to the right.
-
-    Headers break at spaces. Columns that do not fit `width` go into another table below, with the first column again.
-
-    >>> print("\\n".join(table({"method": ["kfl", "local"], "minus local": ["+1.5", "–"]}, 40)))
-            minus
-    method  local
-    -------------
-    kfl      +1.5
-    local       –
-    """
-    columns = {name: _column(name, list(values), left=index == 0) for index, (name, values) in enumerate(cells.items())}
-    first, *others = columns.values()
-    parts: list[list[list[str]]] = [[first]]
-    for column in others:
-        if len(parts[-1]) > 1 and len(GAP.join(one[0] for one in [*parts[-1], column])) > width:
-            parts.append([first])
-        parts[-1].append(column)
-    lines: list[str] = []
-    for part in parts:
-        lines += [""] * bool(lines) + _joined(part)
-    return lines
-
-
-def _column(name: str, values: list[str], *, left: bool) -> list[str]:
-    """Two lines of header and the values, all of one width."""
-    words = name.split(" ")
-    # The break that makes the wider of the two lines as narrow as it can be; the lower line takes what is left.
-    cuts = [(" ".join(words[:at]), " ".join(words[at:])) for at in range(len(words))]
-    top, bottom = min(cuts, key=lambda cut: max(map(len, cut)))
-    width = max(map(len, [top, bottom, *values]))
-    return [f"{text:<{width}}" if left else f"{text:>{width}}" for text in (top, bottom, *values)]
-
-
-def _joined(columns: list[list[str]]) -> list[str]:
-    rows = [GAP.join(row).rstrip() for row in zip(*columns, strict=True)]
-    rule = "-" * len(GAP.join(column[0] for column in columns))
-    return [*rows[:2], rule, *rows[2:]]
 
 
 def plot(lines: Sequence[PlotLine], x_label: str, y_label: str, width: int = 80, height: int = 15) -> list[str]:

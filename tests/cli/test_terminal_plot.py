@@ -1,8 +1,11 @@
-"""Plots and tables made of characters: every point where it belongs, legible in 80 columns and in ASCII."""
+"""Plots made of characters: every point where it belongs, legible in 80 columns and in ASCII."""
+
+import io
 
 import pytest
 
-from kfl.cli.plain_text import LABEL_WIDTH, MARKS, PlotLine, for_encoding, plot, table
+from kfl.cli.terminal_plot import LABEL_WIDTH, MARKS, PlotLine, plot
+from kfl.core.terminal import tell
 
 
 def field(lines):
@@ -57,20 +60,11 @@ def test_nothing_to_draw_is_nothing():
 
 
 def test_a_terminal_without_unicode_gets_ascii():
-    lines = plot([PlotLine(str(k), [0, 1], [-k, k]) for k in range(len(MARKS))], "µJ", "±", 80, 12)
-    shown = for_encoding("\n".join(lines), "ascii")
-    assert shown.isascii()
-    assert "?" not in shown
-    marks = [for_encoding(mark, "ascii") for mark in MARKS]
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    tell(*plot([PlotLine(str(k), [0, 1], [-k, k]) for k in range(len(MARKS))], "µJ", "±", 80, 12), file=stream)
+    tell(MARKS, "é", file=stream, flush=True)
+    shown = stream.buffer.getvalue().decode()
+    *drawn, marks, other = shown.splitlines()
+    assert other == "\\xe9"
+    assert "\\" not in "\n".join(drawn)
     assert len(set(marks)) == len(MARKS)  # still told apart
-    assert for_encoding("●", "utf-8") == "●"
-    assert for_encoding("●", None) == for_encoding("●", "no such code") == "o"
-
-
-def test_a_table_too_wide_continues_below_with_its_first_column():
-    cells = {"method": ["kfl", "local"], **{f"number {k}": [str(10**k), "–"] for k in range(6)}}
-    whole, narrow = table(cells, 200), table(cells, 30)
-    assert len(whole) == 5
-    assert sum(line.startswith("kfl") for line in narrow) > 1
-    assert max(map(len, narrow)) <= 30
-    assert all(str(10**k) in "\n".join(narrow) for k in range(6))
