@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from kfl.cli.options import DataDir, Device, Precision, Quiet, RayAddress, parse, peek, worker_count
+from kfl.comparison.records import results_in
 from kfl.core.errors import ConfigError, DataError, DivergedError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.terminal import plain_console, tell
@@ -122,7 +123,7 @@ def claims_main(arguments: Sequence[str]) -> int:
 
 def _folder(given: Path, arguments: Sequence[str]) -> Path:
     """The folder of the results: where earlier versions put them, if they are there and none is given."""
-    return EARLIER if peek(arguments, "out") is None and list(EARLIER.glob("results*.jsonl")) else given
+    return EARLIER if peek(arguments, "out") is None and results_in(EARLIER) else given
 
 
 def make(options: FiguresOptions, scale: Scale, words: list[str]) -> int:

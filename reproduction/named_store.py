@@ -1,8 +1,8 @@
 """Results of the figures: one line per run, found by name, written as each run ends, never run twice.
 
-A folder may hold several files `results*.jsonl`, one for each machine or session that shared the work: collected in one
-folder they are one store. Runs whose training diverged have no result, and would have none another time: they are noted
-in `diverged.jsonl`.
+A folder may hold several files `results*.jsonl`, plain or gzip, one for each machine or session that shared the work:
+collected in one folder they are one store. Runs whose training diverged have no result, and would have none another
+time: they are noted in `diverged.jsonl`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from kfl.comparison.execution import Execution, RunsFailedError, play_all, run_paths
-from kfl.comparison.records import RESULTS, Record, data_note, read_lines, record, write_records
+from kfl.comparison.records import (
+    RESULTS,
+    Record,
+    data_note,
+    read_lines,
+    record,
+    results_in,
+    stored,
+    write_records,
+)
 from kfl.experiment import Experiment
 from kfl.progress import Progress
 from kfl.simulation.logs import History
@@ -40,8 +49,8 @@ class ResultStore:
     @classmethod
     def open(cls, folder: Path, file: str = RESULTS) -> Self:
         """What a folder holds; a new folder holds nothing."""
-        store = cls(folder, file)
-        for path in sorted(folder.glob("results*.jsonl")):
+        store = cls(folder, file := stored(folder / file).name)
+        for path in results_in(folder):
             for row in read_lines(path, "a study", ("run",)):
                 store.rows[row["run"]] = row
                 if path.name == file:
