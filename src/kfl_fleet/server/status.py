@@ -18,6 +18,16 @@ from kfl.core.refusals import describe, stored_refusal
 from kfl.report import read_run
 from kfl.runfolder import RunReader, is_run_folder
 from kfl_fleet.logs import iso
+from kfl_fleet.messages.profile import Profile
+from kfl_fleet.messages.records import (
+    FinalRecord,
+    MemberRecord,
+    PrivacyFacts,
+    RoundFacts,
+    read_facts,
+    read_final,
+    read_fleet,
+)
 from kfl_fleet.server.tally import WORKER, DeviceTally, FleetTally
 
 SCHEMA = 1
@@ -158,21 +168,19 @@ def read_status(folder: Path) -> FleetStatus:
     if not is_run_folder(folder):
         raise RunFolderError(f"{folder} holds no run of a fleet, or its server has not begun yet.")
     reader = RunReader(folder)
-    table = reader.fleet()
-    if not table:
+    table = read_fleet(reader)
+    if table is None:
         raise RunFolderError(f"{folder} has no fleet.json: it is the run folder of a simulation, not of a fleet.")
-    run, facts = read_run(folder), {fact.get("round"): fact for fact in reader.fleet_rounds()}
+    final, facts = read_final(reader), read_facts(reader)
+    run = read_run(folder)
     tally = FleetTally()
     for log in reader.rounds():
-        tally.add(log, facts.get(log.round, {}))
-    members: dict[str, Any] = table.get("devices", {})
-    final = {int(record["device"]): record for record in reader.devices()}
+        tally.add(log, facts.get(log.round, RoundFacts()))
     budgets = [inf] * run.devices if run.cell is None else run.cell.budget_j(run.planned).tolist()
     devices = tuple(
-        _device(device, members.get(str(device), {}), tally.devices[device], final.get(device), budgets[device])
+        _device(device, table.devices.get(device), tally.devices[device], final.get(device), budgets[device])
         for device in range(run.devices)
     )
-    port = table.get("metrics_port")
     state = "finished" if run.finished else ("running" if reader.held else "stopped")
     return FleetStatus(
         schema=SCHEMA,
@@ -183,7 +191,7 @@ def read_status(folder: Path) -> FleetStatus:
         scheduler=run.scheduler,
         rounds_done=tally.rounds,
         rounds=run.planned,
-        devices_seen=len(members),
+        devices_seen=len(table.devices),
         devices_expected=run.devices,
         accuracy=tally.accuracy,
         energy_j=tally.energy_j,
@@ -195,9 +203,9 @@ def read_status(folder: Path) -> FleetStatus:
         lost=sum(one.lost for one in devices),
         rejected=sum(one.rejected for one in devices),
         rounds_without_quorum=tally.rounds_without_quorum,
-        metrics_port=port if isinstance(port, int) and state == "running" else None,
+        metrics_port=table.metrics_port if state == "running" else None,
         devices=devices,
-        refused={str(node): describe(*stored_refusal(why)) for node, why in table.get("refused", {}).items()},
+        refused={str(node): describe(*stored_refusal(why)) for node, why in table.refused.items()},
         problems=tuple(tally.problems),
     )
 
@@ -209,18 +217,16 @@ def find_run(folder: Path) -> Path:
 
 
 def _device(
-    device: int, member: Mapping[str, Any], tally: DeviceTally, final: Mapping[str, Any] | None, allowed_j: float
+    device: int, member: MemberRecord | None, tally: DeviceTally, final: FinalRecord | None, allowed_j: float
 ) -> DeviceStatus:
-    profile: Mapping[str, Any] = member.get("profile", {})
-    cuts = [cut for cut in member.get("cuts", ()) if isinstance(cut, Mapping)]
-    believed = {cut.get("field"): cut.get("limit") for cut in cuts}
-    own_j = believed.get("budget_j", profile.get("budget_j"))
+    profile, limits = (None, {}) if member is None else (member.profile, member.limits)
+    own_j = limits.get("budget_j", None if profile is None else profile.budget_j)
     return DeviceStatus(
         device=device,
-        seen=bool(profile),
-        samples=profile.get("samples"),
-        model=profile.get("model"),
-        meter=profile.get("meter"),
+        seen=profile is not None,
+        samples=None if profile is None else profile.samples,
+        model=None if profile is None else profile.model,
+        meter=None if profile is None else profile.meter,
         chosen=tally.chosen,
         missed=tally.missed,
         used=tally.used,
@@ -229,8 +235,8 @@ def _device(
         rejected=tally.rejected,
         diverged=tally.diverged,
         energy_j=tally.energy_j,
-        budget_j=allowed_j if own_j is None else float(own_j),
-        accuracy=_accuracy(profile, believed.get("test_samples"), tally.correct, final),
+        budget_j=allowed_j if own_j is None else own_j,
+        accuracy=_accuracy(profile, limits.get("test_samples"), tally.correct, final),
         last_round=tally.last_round,
         answer_s=tally.answer_s,
         last_answer_time=tally.answer_time,
@@ -238,33 +244,30 @@ def _device(
         incidents=dict(sorted(tally.incidents.items())),
         restarts=sum(count for code, count in tally.incidents.items() if code.startswith(WORKER)),
         clipped=tally.clipped,
-        cuts=tuple(describe(*stored_refusal(cut)) for cut in cuts),
+        cuts=() if member is None else tuple(describe(*stored_refusal(cut.model_dump())) for cut in member.cuts),
         privacy=_privacy(tally.privacy),
     )
 
 
-def _privacy(found: Mapping[str, Any] | None) -> PrivacyStatus | None:
-    """What the server wrote down when the device last took part."""
+def _privacy(found: PrivacyFacts | None) -> PrivacyStatus | None:
+    """What the server wrote down when the device last took part; null stands for infinity."""
     if found is None:
         return None
-    beyond = {name: inf if found[name] is None else float(found[name]) for name in ("epsilon", "delta")}
-    worst = found["epsilon_with_training"]
-    return PrivacyStatus(int(found["uploads"]), **beyond, epsilon_with_training=inf if worst is None else worst)
+    known = (found.epsilon, found.delta, found.epsilon_with_training)
+    return PrivacyStatus(found.uploads, *(inf if one is None else one for one in known))
 
 
 def _accuracy(
-    profile: Mapping[str, Any], believed: int | None, correct: int | None, final: Mapping[str, Any] | None
+    profile: Profile | None, believed: float | None, correct: int | None, final: FinalRecord | None
 ) -> float | None:
     """The final record, or the last answer, or what the device reported when it joined.
 
     Answers are counted among the test samples that are believed; None where all are.
     """
     if final is not None:
-        found = final.get("accuracy")
-        return None if found is None else float(found)
-    tests = profile.get("test_samples")
-    if not tests:
+        return final.accuracy
+    if profile is None or not profile.test_samples:
         return None
     if correct is not None:
-        return float(correct) / float(believed or tests)
-    return float(profile.get("correct", 0)) / float(tests)
+        return correct / (believed or profile.test_samples)
+    return profile.correct / profile.test_samples
