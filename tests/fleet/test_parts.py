@@ -24,6 +24,7 @@ from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet._flower.app_folder import write_app, write_connection
 from kfl_fleet.device.meters import make_meter
 from kfl_fleet.local.processes import ProcessGroup, free_ports, marked
+from kfl_fleet.messages.records import RoundFacts
 from kfl_fleet.project.certificates import make_authority, make_device_key, make_server_certificate
 from kfl_fleet.server.metrics import Metrics
 
@@ -138,9 +139,9 @@ def test_metrics_are_served_on_loopback_with_the_rounds_numbers():
     entry = RoundLog(
         4, 0.75, (0, 1, 2), (), (), *spent_j, 3.0, 0, 0, None, None, Status("no_quorum"), (2,), refused, faults
     )
-    metrics.round(entry, {})
+    metrics.round(entry, RoundFacts())
     whole = {"clock_hz": (1e9,) * 3, "static_j": (0.5,) * 3, "tail_j": (0.25,) * 3}
-    metrics.round(replace(entry, **whole), {})
+    metrics.round(replace(entry, **whole), RoundFacts())
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     for line in ("kfl_rounds_done 5.0", "kfl_devices_seen 4.0", "kfl_devices_available 3.0", "kfl_accuracy_ratio 0.75",
                  "kfl_uploads_total 2.0", 'kfl_rejected_total{code="note"} 2.0', "kfl_nodes_refused 1.0",

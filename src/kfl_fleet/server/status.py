@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, WithJsonSchema
 
 from kfl.core.errors import RunFolderError
 from kfl.core.refusals import describe, stored_refusal
@@ -30,21 +32,29 @@ from kfl_fleet.messages.records import (
 )
 from kfl_fleet.server.tally import WORKER, DeviceTally, FleetTally
 
-SCHEMA = 1
-"""Version of what `to_dict` gives; `status.schema.json` describes it. Fields are added under the same version; one that
-goes away or changes its meaning makes a new version."""
+Count = Annotated[int, Field(ge=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Time = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$")]
+"""UTC in ISO 8601."""
+Amount = Annotated[float, WithJsonSchema({"type": ["number", "null"], "minimum": 0})]
+"""A number that may be infinite, which JSON does not have: null there."""
+State = Literal["running", "finished", "stopped"]
+DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
+"""The docstrings of fields are in the schema."""
 
 
 @dataclass(frozen=True)
 class PrivacyStatus:
     """What a device's uploads have revealed so far (`kfl.algorithms.privacy`)."""
 
-    uploads: int
+    __pydantic_config__ = DOCUMENTED
+
+    uploads: Count
     """Rounds in which its upload may have left it."""
-    epsilon: float
+    epsilon: Amount
     """Of the averaging alone."""
-    delta: float
-    epsilon_with_training: float
+    delta: Amount
+    epsilon_with_training: Amount
     """Holds without conditions."""
 
 
@@ -52,49 +62,51 @@ class PrivacyStatus:
 class DeviceStatus:
     """One device, as far as the server knows it."""
 
-    device: int
+    __pydantic_config__ = DOCUMENTED
+
+    device: Count
     """Its number, from 0."""
     seen: bool
     """Whether it ever introduced itself."""
-    samples: int | None
+    samples: Count | None
     """Training samples it declared."""
     model: str | None
     """Name of its network."""
     meter: str | None
     """What measures its energy."""
-    chosen: int
+    chosen: Count
     """Rounds it was chosen for."""
-    missed: int
+    missed: Count
     """Rounds it was not asked in, because the simulated broadcast did not reach it."""
-    used: int
+    used: Count
     """Answers that were used."""
-    late: int
+    late: Count
     """Answers that did not come in time."""
-    lost: int
+    lost: Count
     """Other answers that did not come: gone, error, garbled, unsent, outage."""
-    rejected: int
+    rejected: Count
     """Answers that failed a check."""
-    diverged: int
+    diverged: Count
     """Rounds in which its training diverged."""
     energy_j: float
     """Joules spent so far."""
-    budget_j: float
+    budget_j: Amount
     """For the whole run: its own, or what the cell gives it; infinite without a cell."""
-    accuracy: float | None
+    accuracy: Ratio | None
     """Right predictions on its own test samples, as it last reported."""
-    last_round: int | None
+    last_round: Count | None
     """Last round with an answer that was used, counted from 1."""
     answer_s: float | None
     """Seconds its last answer took."""
-    last_answer_time: str | None
+    last_answer_time: Time | None
     """When it last answered, UTC; None if never, or before kfl wrote that down."""
-    unanswered: int
+    unanswered: Count
     """Messages since its last answer."""
-    incidents: Mapping[str, int]
+    incidents: Mapping[str, Count]
     """What went wrong and how often: late, gone, error, rejected, diverged, worker_died …"""
-    restarts: int
+    restarts: Count
     """Times its worker process had to be started anew; the device itself stayed."""
-    clipped: int
+    clipped: Count
     """Rounds in which its upload weighed less than it says."""
     cuts: tuple[str, ...]
     """What the server does not believe of what the device says about itself, and uses in its place."""
@@ -106,27 +118,29 @@ class DeviceStatus:
 class FleetStatus:
     """A fleet's run so far."""
 
-    schema: int
-    """Version of this table."""
-    time: str
+    __pydantic_config__ = DOCUMENTED
+
+    schema: Literal[1]
+    """Version of this table. Later versions of kfl may add fields; a field that goes or changes meaning makes 2."""
+    time: Time
     """When it was read, UTC."""
     folder: str
     """The run folder it was read from."""
-    state: str
+    state: State
     """running, finished, or stopped (nobody holds the run folder and rounds are left)."""
     algorithm: str
     """Its name."""
     scheduler: str
     """Its name."""
-    rounds_done: int
+    rounds_done: Count
     """Rounds finished."""
-    rounds: int
+    rounds: Count
     """Rounds the run will have."""
-    devices_seen: int
+    devices_seen: Count
     """Devices that ever joined."""
-    devices_expected: int
+    devices_expected: Count
     """Devices the fleet should have."""
-    accuracy: float | None
+    accuracy: Ratio | None
     """Right predictions over all test samples of all devices that joined, as they last reported."""
     energy_j: float
     """Joules spent by all devices."""
@@ -136,17 +150,17 @@ class FleetStatus:
     """Bits of all broadcasts, once for each device that took part."""
     round_s: float | None
     """Mean real time of the last ten rounds."""
-    last_round_time: str | None
+    last_round_time: Time | None
     """When the last round ended, UTC."""
-    late: int
+    late: Count
     """Answers that did not come in time."""
-    lost: int
+    lost: Count
     """Other answers that did not come."""
-    rejected: int
+    rejected: Count
     """Answers that failed a check."""
-    rounds_without_quorum: int
+    rounds_without_quorum: Count
     """Rounds that changed nothing."""
-    metrics_port: int | None
+    metrics_port: Count | None
     """Where Prometheus finds the server."""
     devices: tuple[DeviceStatus, ...]
     """Each device."""
@@ -181,9 +195,9 @@ def read_status(folder: Path) -> FleetStatus:
         _device(device, table.devices.get(device), tally.devices[device], final.get(device), budgets[device])
         for device in range(run.devices)
     )
-    state = "finished" if run.finished else ("running" if reader.held else "stopped")
+    state: State = "finished" if run.finished else ("running" if reader.held else "stopped")
     return FleetStatus(
-        schema=SCHEMA,
+        schema=1,
         time=iso(time.time()),
         folder=str(folder),
         state=state,
@@ -208,6 +222,15 @@ def read_status(folder: Path) -> FleetStatus:
         refused={str(node): describe(*stored_refusal(why)) for node, why in table.refused.items()},
         problems=tuple(tally.problems),
     )
+
+
+def status_schema() -> dict[str, Any]:
+    """Return the JSON schema of what `kfl deploy status --json` prints."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **TypeAdapter(FleetStatus).json_schema(mode="serialization"),
+        "title": "kfl deploy status --json",
+    }
 
 
 def find_run(folder: Path) -> Path:
