@@ -56,7 +56,7 @@ class Cut(Record):
 
     code: str
     field: str
-    limit: Real | None = None
+    limit: Count | Real | None = None
     """What counts in its place."""
 
 
