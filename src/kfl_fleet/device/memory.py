@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfl.core.errors import KflError
+from kfl.core.errors import KflError, RunFolderError
 from kfl.core.files import LockedError, is_part, only_one, write_atomic
 from kfl.core.parse import parse_json
+from kfl.core.text import scrub
 from kfl.runfolder import as_safetensors, device_name
 from kfl_fleet.messages.protocol import RefusedError
+from kfl_fleet.messages.records import StoredFacts, checked
 from kfl_fleet.private import private_folder
 
 if TYPE_CHECKING:
@@ -66,14 +68,14 @@ class Memory:
             return None
         try:
             with safe_open(self.path, "pt") as file:
-                facts = parse_json((file.metadata() or {})["kfl"])
+                table = parse_json((file.metadata() or {})["kfl"])
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
-            answer, done = facts["answer"], int(facts["round"])
         except Exception as problem:  # safetensors raises its own errors for content that is not safetensors
             raise KflError(
                 f"The device's model {self.path} is damaged ({problem}); remove it to start this device afresh."
             ) from problem
-        return StoredState(done, _part(arrays, STATE), _part(arrays, UPLOAD), answer)
+        facts = checked(StoredFacts, table, self.path)
+        return StoredState(facts.round, _part(arrays, STATE), _part(arrays, UPLOAD), facts.answer)
 
     def save(self, kept: StoredState) -> None:
         """Replace the file in one step."""
@@ -105,10 +107,17 @@ class Memory:
         self._mark(".summed", round_index)
 
     def _marked(self, kind: str) -> int:
+        path = self.path.with_suffix(kind)
         try:
-            return int(self.path.with_suffix(kind).read_text())
-        except (OSError, ValueError):
+            text = path.read_text(encoding="ascii")
+        except FileNotFoundError:
             return -1
+        except (OSError, ValueError) as problem:
+            raise RunFolderError(f"{path} is damaged ({problem}).") from problem
+        # A default would let the device train, or give its shares, for the same round twice.
+        if not re.fullmatch(r"-1|\d{1,16}", text):
+            raise RunFolderError(f"{path} is damaged ({scrub(text, 40)!r} is not the number of a round).")
+        return int(text)
 
     def _mark(self, kind: str, round_index: int) -> None:
         private_folder(self.path.parent)

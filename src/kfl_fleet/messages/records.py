@@ -1,8 +1,9 @@
-"""The files that a fleet's server leaves behind, each as one model: what may stand in them, and how they are read.
+"""The files that a fleet leaves behind, each as one model: what may stand in them, and how they are read.
 
     fleet.json      FleetRecord     who is in the fleet, who was refused
     fleet.jsonl     RoundFacts      a line per round: real times and sizes
     nodes.json      NodeIds         Flower's ids of the admitted devices, in the folder of keys
+    device-….safetensors  StoredFacts   what a device did last, in its own state folder
 
 Anybody may have written them. A file that does not hold what its model says is a RunFolderError that names the field.
 """
@@ -112,6 +113,13 @@ class RoundFacts(Record):
     answers: dict[Number, AnswerFacts] = {}
     correct: dict[Number, Count] = {}
     privacy: dict[Number, PrivacyFacts] = {}
+
+
+class StoredFacts(Record):
+    """What the file of a device's model says beside its arrays."""
+
+    round: Annotated[int, Field(ge=-1, le=MOST)]
+    answer: dict[str, Any]
 
 
 class FinalRecord(Record):
