@@ -93,10 +93,10 @@ def test_what_a_fault_costs_and_what_it_leaves(data, kind, scheduler):
 
     spent = np.zeros(8)
     spent[list(log.devices)] = compute + upload
-    np.testing.assert_allclose(after.compute_energy_j + after.upload_energy_j, _total(before) + spent, rtol=1e-12)
+    np.testing.assert_allclose(_total(after), _total(before) + spent, rtol=1e-12)
     allowance = world.table.budget_j / SMALL.rounds
-    queue = np.maximum(before.scheduler.queue_j + spent - allowance, 0)
-    np.testing.assert_allclose(after.scheduler.queue_j, queue, rtol=1e-12, atol=1e-15)
+    queue = np.maximum(before.accounts.scheduler.queue_j + spent - allowance, 0)
+    np.testing.assert_allclose(after.accounts.scheduler.queue_j, queue, rtol=1e-12, atol=1e-15)
 
 
 def _total(state):
