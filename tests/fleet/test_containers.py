@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 from kfl_fleet.local.processes import free_ports
-from kfl_fleet.project import write_project
 from kfl_fleet.project.new import TORCH
 from kfl_fleet.project.project import make_missing, server_names
+from tests.fleet.conftest import installed_project
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
@@ -35,11 +35,7 @@ def ran(*words, **options):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("containers") / "my-fleet"
-    made = write_project(folder, devices=5, host="fleet.test", home=str(folder))
-    (folder / "venv").mkdir()
-    (folder / "venv" / "bin").symlink_to(PROGRAMS)
-    return made
+    return installed_project(tmp_path_factory.mktemp("containers") / "my-fleet", devices=5)
 
 
 @pytest.fixture(scope="module")

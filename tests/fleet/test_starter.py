@@ -11,7 +11,6 @@ import socket
 import ssl
 import stat
 import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -34,15 +33,6 @@ NGINX = shutil.which("nginx", path=f"/usr/sbin:/sbin:{os.environ['PATH']}")
 
 def ran(*words, **options):
     return subprocess.run(words, check=False, capture_output=True, text=True, timeout=60, **options)
-
-
-@pytest.fixture
-def project(tmp_path):
-    """A project that would be installed where it lies, with the programs of this environment."""
-    made = write_project(tmp_path / "my-fleet", devices=2, host="fleet.test", home=str(tmp_path / "my-fleet"))
-    (made.folder / "venv").mkdir()
-    (made.folder / "venv" / "bin").symlink_to(Path(sys.executable).parent)
-    return made
 
 
 def load_device(project):

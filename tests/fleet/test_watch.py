@@ -42,7 +42,7 @@ from kfl_fleet.server.app import FleetServer
 from kfl_fleet.server.messaging import Courier
 from kfl_fleet.server.metrics import MOST_CODES, Metrics
 from kfl_fleet.server.status import read_status
-from tests.fleet.conftest import LoopGrid, small_experiment
+from tests.fleet.conftest import SHORT_WAITS, LoopGrid, small_experiment
 from tests.fleet.messages import changed, round_of
 
 ROOT = Path(__file__).parents[2]
@@ -79,8 +79,7 @@ def watched(tmp_path_factory):
     """A fleet of four after three rounds: its server, its run folder, and what it logged as JSON."""
     folder = tmp_path_factory.mktemp("watched")
     experiment = small_experiment(widths=(16,), algorithm=NOISY, scheduler=SCHEDULERS["all"](), radio=WHOLE, rounds=3)
-    waits = {"deadline_s": 0.3, "poll_s": 0.01, "join_deadline_s": 0.2, "profile_deadline_s": 0.3}
-    config = ServerConfig(experiment, FleetSettings(**waits, privacy_alert_epsilon=20.0))
+    config = ServerConfig(experiment, FleetSettings(**SHORT_WAITS, privacy_alert_epsilon=20.0))
     grid = LoopGrid(folder / "fleet", config)
     grid.twist = twist
     said = io.StringIO()
