@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from kfl.core.errors import KflError, RunFolderError
 from kfl.scheduling import SCHEDULERS
-from kfl_fleet.messages.records import read_node_ids
+from kfl_fleet.messages.records import MOST_BYTES, read_node_ids, read_own
 from kfl_fleet.server.status import read_status
 
 WRONG = (None, True, -1, 10**400, 1.5, float("nan"), "word", [], [1], {}, {"a": 1})
@@ -58,6 +59,18 @@ def test_read_node_ids_refuses_what_holds_no_ids(tmp_path, text) -> None:
     (tmp_path / "nodes.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"nodes\.json is damaged"):
         read_node_ids(tmp_path / "nodes.json")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_read_own_neither_waits_for_a_pipe_nor_follows_a_link_nor_reads_without_end(tmp_path) -> None:
+    (tmp_path / "secret").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    for name in ("link", "pipe", "huge", "."):
+        with pytest.raises(RunFolderError, match="is damaged"):
+            read_own(tmp_path / name)
 
 
 def test_read_node_ids_returns_what_was_written_and_nothing_before(tmp_path) -> None:

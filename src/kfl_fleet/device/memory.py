@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 from kfl.core.errors import KflError, RunFolderError
 from kfl.core.files import LockedError, is_part, only_one, write_atomic
 from kfl.core.parse import parse_json
-from kfl.core.text import scrub
 from kfl.runfolder import as_safetensors, device_name
 from kfl_fleet.messages.protocol import RefusedError
-from kfl_fleet.messages.records import StoredFacts, checked
+from kfl_fleet.messages.records import StoredFacts, checked, read_own
 from kfl_fleet.private import private_folder
 
 if TYPE_CHECKING:
@@ -108,15 +107,12 @@ class Memory:
 
     def _marked(self, kind: str) -> int:
         path = self.path.with_suffix(kind)
-        try:
-            text = path.read_text(encoding="ascii")
-        except FileNotFoundError:
+        text = read_own(path)
+        if text is None:
             return -1
-        except (OSError, ValueError) as problem:
-            raise RunFolderError(f"{path} is damaged ({problem}).") from problem
         # A default would let the device train, or give its shares, for the same round twice.
-        if not re.fullmatch(r"-1|\d{1,16}", text):
-            raise RunFolderError(f"{path} is damaged ({scrub(text, 40)!r} is not the number of a round).")
+        if not re.fullmatch(rb"-1|\d{1,16}", text):
+            raise RunFolderError(f"{path} is damaged: it must hold the number of a round.")
         return int(text)
 
     def _mark(self, kind: str, round_index: int) -> None:

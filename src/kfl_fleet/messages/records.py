@@ -18,13 +18,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, 
 from pydantic_core import PydanticCustomError
 
 from kfl.core.errors import RunFolderError
-from kfl.core.parse import read_json
+from kfl.core.files import Folder
+from kfl.core.parse import parse_json
 from kfl.core.text import scrub
 from kfl.runfolder import RunReader
 from kfl_fleet.messages.profile import Profile
 from kfl_fleet.messages.protocol import RefusedError
 
 Model = TypeVar("Model", bound=BaseModel)
+MOST_BYTES = 1 << 24
+"""Files that only kfl writes are smaller: ids of 100,000 devices take 3 MB."""
 MOST = 2**53
 """Larger integers are not exact as a float."""
 Count = Annotated[int, Field(ge=0, le=MOST)]
@@ -183,10 +186,26 @@ def read_final(reader: RunReader) -> dict[int, FinalRecord]:
 
 def read_node_ids(path: Path) -> dict[int, str]:
     """Return Flower's ids of the admitted devices; empty before any was admitted. RunFolderError for a damaged file."""
-    try:
-        found = read_json(path)
-    except FileNotFoundError:
+    text = read_own(path)
+    if text is None:
         return {}
-    except (OSError, ValueError) as problem:
+    try:
+        found = parse_json(text)
+    except ValueError as problem:
         raise RunFolderError(f"{path} is damaged ({problem}).") from problem
     return checked(NodeIds, found, path).root
+
+
+def read_own(path: Path) -> bytes | None:
+    """Return the content of a small file that only kfl writes; None where it is not there.
+
+    Raises:
+        RunFolderError: It cannot be read, is large, a link, or no file at all, such as a pipe that would block.
+    """
+    try:
+        with Folder(path.parent) as folder:
+            return folder.read(path.name, MOST_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise RunFolderError(f"{path} is damaged ({problem.strerror or problem}).") from problem
