@@ -82,6 +82,18 @@ def test_results_of_shards_in_one_folder_are_one_comparison(finished, tmp_path):
     assert results_of(Comparison.load(both)) == results_of(finished)
 
 
+def test_shards_that_share_a_folder_play_every_run_once_between_them(finished, tmp_path):
+    """A shard's part is one of all runs, whatever it finds finished: also when it is continued."""
+    played = []
+    for index in (1, 2, 1):
+        shard = Shard(index, 2)
+        kfl.compare(
+            TWO, [0, 1], tmp_path, reference="few", shard=shard, on_progress=lambda one: played.append(one.name)
+        )
+    assert len(set(played)) == 4
+    assert results_of(Comparison.load(tmp_path)) == results_of(finished)
+
+
 def test_compressed_results_hold_as_plain_ones_do(finished, tmp_path):
     lines = (finished.folder / "results.jsonl").read_bytes()
     (tmp_path / "results.jsonl.gz").write_bytes(gzip.compress(lines))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import kfl
-from kfl.comparison import Execution, Shard
+from kfl.comparison import Comparison, Execution, Shard
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.runfolder import runs_in
 from reproduction.execute import execute, wanted
@@ -62,6 +62,7 @@ def test_runs_are_made_once_and_come_out_the_same(figure, tmp_path) -> None:
     assert again == []
     assert shown(execute([figure], TINY, tmp_path / "b")) == shown(store)
     assert not runs_in(tmp_path / "a")
+    assert Comparison.load(tmp_path / "a").labels == ["one kfl", "one local", "one kfl again"]
 
 
 def test_shards_put_together_are_the_whole(figure, tmp_path) -> None:
