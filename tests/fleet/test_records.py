@@ -4,12 +4,14 @@ import copy
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from kfl.core.errors import KflError, RunFolderError
 from kfl.scheduling import SCHEDULERS
+from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet.messages.records import MOST_BYTES, read_node_ids, read_own
 from kfl_fleet.server.status import read_status
 
@@ -52,6 +54,18 @@ def test_status_has_a_value_or_one_sentence_whatever_type_stands_in_the_files(lo
         (folder / name).write_text(text)
     assert refused > 100
     assert read_status(folder).devices_seen == 1
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(FleetSettings)])
+def test_fleet_table_has_a_value_or_one_sentence_whatever_type_stands_in_a_field(name) -> None:
+    for wrong in (*WRONG, -(10**400), 0, "none", "\x00", [1.5], [10**400], ["a"], "9" * 5000):
+        try:
+            config = ServerConfig.from_table({"fleet": {name: wrong}})
+            config.validate()
+        except KflError as problem:
+            assert "\n" not in str(problem)
+        else:
+            assert ServerConfig.from_toml(config.to_toml()).fleet == config.fleet
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '{"a": "1"}', '{"1": 2}', '{"1": null}', '{"-1": "7"}'])

@@ -27,6 +27,7 @@ from kfl.runfolder import as_safetensors, device_name
 from kfl_fleet.messages.protocol import RefusedError
 from kfl_fleet.messages.records import StoredFacts, checked, read_own
 from kfl_fleet.private import private_folder
+from kfl_fleet.retry import Retry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,16 +124,14 @@ class Memory:
     def locked(self, patience_s: float) -> Iterator[None]:
         """Keep other processes of the same device out; wait at most `patience_s` for one to finish."""
         private_folder(self.path.parent)
-        end = time.monotonic() + patience_s
-        while True:
+        for _ in Retry(0.1).pauses(time.monotonic() + patience_s):
             try:
                 with only_one(self.path.with_suffix(".lock")):
                     yield
                     return
             except LockedError:
-                if time.monotonic() > end:
-                    raise RefusedError("busy") from None
-                time.sleep(0.1)
+                continue
+        raise RefusedError("busy")
 
 
 def _part(arrays: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
