@@ -6,6 +6,7 @@
     python -m benchmarks.rounds --check                             the models after three rounds, weight by weight
     python -m benchmarks.rounds --busy 4                            beside four processes that keep cores busy
     python -m benchmarks.rounds --device cuda --precision tf32 --rounds 30 --warm-up 20 --out own.json
+    python -m benchmarks.rounds --device cuda --workload W1,W2 --chosen 50 --without fused
 
 The workloads are in `benchmarks.workloads`, the loop in `benchmarks.loop`. Each side is a process of its own. They take
 turns, one round each on the same schedule and the same mini-batches, and the one that goes first changes from round to
@@ -30,7 +31,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from io import BytesIO
 from itertools import combinations
 from pathlib import Path
@@ -46,6 +47,12 @@ from kfl.engine import Engine, RoundKey
 
 CHECKED_ROUNDS = 3
 BUSY = "while True: pass"
+WITHOUT: dict[str, dict[str, Any]] = {
+    "fused": {"fused": False},
+    "graphs": {"graphs": False},
+    "kernels": {"convolution": "grouped"},
+}
+"""What the stacked engine can do without, to see what it buys: the hand-written network, CUDA graphs, our kernels."""
 
 
 class EngineRun:
@@ -93,8 +100,8 @@ class Player:
     def __init__(self, name: str, options: argparse.Namespace, workload: str, kind: str, package: Path | None) -> None:
         self.name = name
         command = [sys.executable, "-m", "benchmarks.rounds", "--player", kind, "--workload", workload]
-        for field in ("algorithm", "device", "precision", "devices", "samples"):
-            command += [f"--{field}", str(getattr(options, field))]
+        for field in ("algorithm", "device", "precision", "devices", "samples", "chosen", "without"):
+            command.append(f"--{field}={getattr(options, field)}")
         environment = dict(os.environ)
         if package is not None:
             environment["PYTHONPATH"] = str(package)
@@ -163,7 +170,12 @@ def begin(kind: str, workload: Workload, options: argparse.Namespace) -> tuple[A
 
         settings = {"common": averages, "device": options.device, "precision": options.precision}
         return LoopRun(data, models, own.sgd(), own.knowledge_weight, **settings), {}
-    engine = engine_maker()(data, models, options.device, options.precision)
+    if options.without:
+        from kfl.engine.stacked import StackedEngine
+
+        engine: Any = StackedEngine(data, models, options.device, options.precision, **WITHOUT[options.without])
+    else:
+        engine = engine_maker()(data, models, options.device, options.precision)
     algorithm: Algorithm = FedAvg(local_steps=own.local_steps, batch_size=own.batch_size) if averages else own
     facts: dict[str, Any] = {"plan": engine.plan.table()}
     if is_dataclass(choices := getattr(engine, "choices", None)):
@@ -183,6 +195,8 @@ def engine_maker() -> Any:
 
 def smaller(workload: Workload, options: argparse.Namespace) -> Workload:
     """The workload, or a smaller one to try something out."""
+    if options.chosen:
+        workload = replace(workload, chosen=options.chosen)
     if not options.devices and not options.samples:
         return workload
     return workload.smaller(options.devices or workload.devices, options.samples or workload.train)
@@ -215,7 +229,10 @@ def compare(name: str, options: argparse.Namespace, package: Path | None) -> dic
     quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
     found: dict[str, Any] = {
         "workload": name,
-        **{field: getattr(options, field) for field in ("algorithm", "device", "precision", "rounds", "busy")},
+        **{
+            field: getattr(options, field)
+            for field in ("algorithm", "device", "precision", "rounds", "busy", "chosen", "without")
+        },
         "ratio": statistics.median(ratios),
         "ratio_quartiles": [quartiles[0], quartiles[2]],
         "gflop_per_round": flops / 1e9,
@@ -347,6 +364,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare models instead of times")
     parser.add_argument("--devices", type=int, default=0, help="fewer, to try something out")
     parser.add_argument("--samples", type=int, default=0, help="fewer training samples of each device")
+    parser.add_argument("--chosen", type=int, default=0, help="devices of a round, where not the workload's own")
+    parser.add_argument("--without", choices=("", *WITHOUT), default="", help="a part of the stacked engine")
     parser.add_argument("--out", type=Path, help="file for everything measured, JSON")
     parser.add_argument("--player", choices=("kfl", "loop"), help=argparse.SUPPRESS)
     options = parser.parse_args()

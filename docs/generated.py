@@ -117,7 +117,7 @@ def _codes(module: str, mapping: str) -> str:
 
 def _problem_fields(which: str) -> str:
     """The fields of a problem file, as reading it checks them."""
-    fields = importlib.import_module("kfl.scheduling.problem_fields")
+    fields = importlib.import_module("kfl.scheduling.problem_schema")
     rows = ["| field | meaning | must be | if left out |", "| --- | --- | --- | --- |"]
     for field in (fields.CELL_FIELDS if which == "cell" else fields.DEVICE_FIELDS).values():
         rows.append(f"| `{field.name}` | {field.meaning} | {field.right} | {field.otherwise} |")

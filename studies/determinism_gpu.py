@@ -26,8 +26,8 @@ import torch
 import kfl
 from benchmarks.workloads import made_up
 from kfl.algorithms import ALGORITHMS
-from kfl.core.arrays import read_npz
 from kfl.core.errors import StoppedError
+from kfl.data.untrusted import read_npz
 from kfl.runfolder import RunReader
 
 POINTS, RELATIVE, ENERGY = 0.01, 0.01, 1e-9

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from kfl import Experiment, FedAvg
-from kfl.scheduling import Dual, Lyapunov, Scheduler, data_weight
+from kfl.scheduling import Dual, Lyapunov, Scheduler
 from kfl.scheduling.accounts import Accounts, decide, settle
-from kfl.scheduling.objective import DriftScheduler
+from kfl.scheduling.objective import DriftScheduler, data_weight
 from kfl.simulation.round import initial_state
 from kfl.simulation.simulated_fleet import SimulatedFleet
 from kfl.simulation.world import build_world

@@ -380,7 +380,7 @@ def test_states_are_tensors_and_predictors_are_models(cls, toy, play):
     for device, state in after.devices.items():
         predictor = algorithm.predictor(after.server, state)
         assert {name: value.shape for name, value in predictor.items()} == {n: v.shape for n, v in model.items()}
-        assert 0 <= toy.engine.correct([device], [predictor])[0] <= toy.engine.test_samples(device)
+        assert 0 <= toy.engine.correct([device], [predictor])[0] <= len(toy.partition.test[device])
 
 
 @every

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional
 
 from kfl.algorithms import FederatedDistillation, FedGh, FedTgp, Upload
-from kfl.algorithms.prototypes import descend_on_server, labeled
 from kfl.core.errors import ConfigError, ModelError
 from kfl.engine import RoundKey
 from kfl.models import SplitModel, fleet_from_modules
@@ -53,10 +52,16 @@ def test_class_means_are_samples_with_labels_in_the_order_of_devices(toy):
         report(device, means.tolist(), counts)
         for device, counts in ((7, [0, 0, 3, 0]), (4, [-1, 0, 3, 0]), (2, [1, 0, 0, 2]))
     )
-    formats = FedGh().upload_format(FedGh().server_init(toy.engine, 7))
-    good, (vectors, labels), rejected = labeled([late, broken, early], formats)
-    assert [upload.device for upload in good] == [2, 7] and [one.code for one in rejected] == ["negative_count"]
-    assert labels.tolist() == [0, 3, 2] and vectors.equal(means[[0, 3, 2]].double())
+
+    class Collector(FedGh):
+        def learned(self, server, samples, mean, reported, key):
+            return {"vectors": samples[0], "labels": samples[1], "reported": reported}
+
+    server = Collector().server_init(toy.engine, 7)
+    found, rejected = Collector().aggregate(server, [late, broken, early], engine=toy.engine, key=KEY)
+    assert [(one.device, one.code) for one in rejected] == [(4, "negative_count")]
+    assert found["labels"].tolist() == [0, 3, 2] and found["vectors"].equal(means[[0, 3, 2]].double())
+    assert found["reported"].tolist() == [True, False, True, True]
 
 
 @prototype_servers
@@ -207,7 +212,8 @@ def test_training_on_the_server_is_gradient_descent_in_float64():
         assert now["w"].dtype == torch.float64
         return 0.5 * (now["w"][classes] - points).square().sum(1).mean() + 0.0 * now["unused"].sum()
 
-    found = descend_on_server(start, loss, (vectors, labels), epochs=2, rate=0.3, batch_size=2, key=KEY)
+    algorithm = FedGh(server_epochs=2, server_learning_rate=0.3, server_batch_size=2)
+    found = algorithm.descend(start, loss, (vectors, labels), KEY)
     w = start["w"].double()
     for epoch in range(2):
         order = torch.randperm(
@@ -222,7 +228,7 @@ def test_training_on_the_server_is_gradient_descent_in_float64():
     assert found["unused"].tolist() == [5.0] and not any(value.requires_grad for value in found.values())
     assert start["w"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
     with torch.no_grad():  # whatever its caller does
-        again = descend_on_server(start, loss, (vectors, labels), epochs=2, rate=0.3, batch_size=2, key=KEY)
+        again = algorithm.descend(start, loss, (vectors, labels), KEY)
     assert again["w"].equal(found["w"])
 
 

@@ -15,7 +15,8 @@ from kfl.algorithms.quantize import pack, unpack
 from kfl.algorithms.sums import Sums, summation_of
 from kfl.core.errors import ConfigError, ModelError, StoppedError
 from kfl.engine import RoundKey
-from kfl.models import SplitModel, fleet_from_modules, fleet_from_name, shared_layers
+from kfl.models import SplitModel, fleet_from_modules, fleet_from_name
+from kfl.models.network import shared_layers
 
 CNN = ("cnn", (64, 128), 6, (3, 32, 32), 10, 0)
 MLP = ("mlp", (64, 128), 6, (1, 28, 28), 10, 0)

@@ -63,7 +63,7 @@ def test_files_that_are_not_decoded_yet_are_left_alone(capsys, tmp_path, monkeyp
     monkeypatch.setenv("KFL_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("KFL_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "mnist").mkdir()
-    for file in MNIST.files.values():
+    for file in MNIST.members.values():
         (tmp_path / "mnist" / file.name).write_bytes(b"x" * 500)
     found = findings(capsys)["Data", "mnist"]
     assert found["state"] == "ok"

@@ -15,6 +15,7 @@ import pytest
 import kfl
 from kfl.cli.display import print_table
 from kfl.cli.main import main
+from kfl.cli.split_table import split_table
 from kfl.comparison import Table
 from kfl.core import names
 from kfl.core.errors import ConfigError
@@ -23,7 +24,6 @@ from kfl.core.terminal import plain_console, tell
 from kfl.core.text import scrub
 from kfl.data.partition import partition
 from kfl.data.registry import short_name
-from kfl.data.show import split_table
 from kfl.scheduling import read_problem
 from tests.reference.nasty_names import NASTY, harmless
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfl.core.units import db_to_linear, dbm_to_watt, linear_to_db, watt_to_dbm
+from kfl.core.units import db_to_linear, dbm_to_watt
 
 
 def test_known_values() -> None:
@@ -12,10 +12,9 @@ def test_known_values() -> None:
     assert dbm_to_watt(23) == pytest.approx(0.19952623149688797)
     assert dbm_to_watt(-174) == pytest.approx(3.9810717055349565e-21)
     assert db_to_linear(3) == pytest.approx(1.9952623149688795)
-    assert linear_to_db(0.0) == -math.inf
 
 
 @given(st.floats(-300, 300))
 def test_there_and_back(value: float) -> None:
-    assert linear_to_db(db_to_linear(value)) == pytest.approx(value, abs=1e-9)
-    assert watt_to_dbm(dbm_to_watt(value)) == pytest.approx(value, abs=1e-9)
+    assert 10 * math.log10(db_to_linear(value)) == pytest.approx(value, abs=1e-9)
+    assert 10 * math.log10(dbm_to_watt(value)) + 30 == pytest.approx(value, abs=1e-9)

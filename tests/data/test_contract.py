@@ -16,7 +16,7 @@ every = pytest.mark.parametrize("source", DATASETS.values(), ids=DATASETS.keys()
 
 
 def load(source):
-    if source.files is not None and not source.files(resolve_data_dir()):
+    if not source.files(resolve_data_dir()):
         pytest.skip(f"{source.name} is not on this machine")
     return load_dataset(source.name)
 
@@ -25,9 +25,8 @@ def load(source):
 def test_it_says_what_it_is_and_how_to_get_it(source, tmp_path):
     assert DATASETS[source.name] is source and source.description
     assert source.radio in PRESETS
-    if source.files is not None:
-        assert source.get or source.by_hand is not None, "somebody without the files must be told what to do"
-        assert all(path.is_file() for path in source.files(tmp_path))
+    assert source.get or source.by_hand(tmp_path), "somebody without the files must be told what to do"
+    assert all(path.is_file() for path in source.files(tmp_path))
 
 
 @every
@@ -40,7 +39,7 @@ def test_it_loads_as_itself_and_the_same_every_time(source):
 
 @every
 def test_a_folder_without_its_files_is_one_sentence(source, tmp_path):
-    if source.files is None or source.files(tmp_path):
+    if source.files(tmp_path):
         return
     with pytest.raises(KflError, match=source.get if source.get else "put "):
         load_dataset(source.name, tmp_path, tmp_path / "cache")
@@ -59,10 +58,8 @@ def test_the_doctor_shows_its_own_files_and_how_to_get_them(source, tmp_path, mo
     for folder in (resolve_data_dir(), tmp_path):
         monkeypatch.setenv("KFL_DATA_DIR", str(folder))
         (finding,) = [finding for finding in datasets() if finding.name == source.name]
-        files = None if source.files is None else source.files(folder)
-        if files is None:
-            assert finding.state == "ok" and "made when it is loaded" in finding.text
-        elif files:
+        files = source.files(folder)
+        if files:
             assert finding.state == "ok" and str(files[0].parent) in finding.text
         else:
             assert finding.state == "absent"

@@ -14,10 +14,11 @@ import pytest
 from PIL import Image
 
 import kfl
+from kfl.cli.split_table import data_line
 from kfl.core.errors import ConfigError, DataError, KflError
-from kfl.data import data_line, dataset_path, load_dataset, short_name, storage
+from kfl.data import dataset_path, load_dataset, short_name, storage
 from kfl.data.named import EMNIST
-from kfl.data.parquet import Columns, TableSet
+from kfl.data.parquet import Columns, TableSet, on_hub
 
 DRAW = np.random.default_rng(5)
 BYTES = DRAW.integers(0, 256, (40, 3, 6, 5), dtype=np.uint8)
@@ -280,7 +281,7 @@ def test_emnist_is_turned_upright_and_counted_from_zero(tmp_path, below):
 
 
 def test_every_part_of_emnist_names_its_own_files():
-    names = [file.name for part in EMNIST.values() for file in part.files.values()]
+    names = [file.name for part in EMNIST.values() for file in part.members.values()]
     assert len(set(names)) == 4 * len(EMNIST)
     (archive,) = EMNIST["letters"].download.files
     assert {f"gzip/{name}.gz" for name in names} <= set(archive.members)
@@ -372,8 +373,8 @@ def test_grey_images_have_one_channel_and_one_in_colour_makes_all_of_them_so(tmp
 
 def test_a_named_set_of_tables_is_held_to_what_it_must_be(tmp_path):
     made = TableSet(
-        "toy", "Toy, a few images", "o/toy/data", ("train.parquet",), (3, 6, 5), 4,
-        {"train": 30, "test": 10}, Columns("image", "label"),
+        "toy", "Toy, a few images", 4, (3, 6, 5), {"train": 30, "test": 10}, Columns("image", "label"),
+        download=on_hub("o/toy/data", "toy", "train.parquet"),
     )  # fmt: skip
     with pytest.raises(DataError, match=r"Toy is not there or not complete: put train\*.parquet and test\*.parquet"):
         made.load(tmp_path, tmp_path / "cache")
@@ -391,7 +392,7 @@ def test_a_named_set_of_tables_is_held_to_what_it_must_be(tmp_path):
         table(tmp_path / "toy" / "train-0.parquet", range(len(labels)), label=labels)
         with pytest.raises(DataError, match=sentence):
             made.load(tmp_path, tmp_path / "cache")
-    assert made.source().download.base_url == "https://huggingface.co/datasets/o/toy/resolve/main/data"
+    assert made.download.base_url == "https://huggingface.co/datasets/o/toy/resolve/main/data"
 
 
 # ── Folders of images ────────────────────────────────────────────────────────

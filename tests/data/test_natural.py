@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kfl
+from kfl.cli.split_table import split_table
 from kfl.core.errors import ConfigError, DataError
-from kfl.data import Dataset, partition, split_table
+from kfl.data import Dataset, partition
 from kfl.data.arrays import NOBODY, device_numbers
 from kfl.experiment import DataSettings
 

@@ -21,7 +21,7 @@ from kfl.data.idx import IdxFile, read_idx
 from kfl.data.named import KMNIST, MNIST
 from kfl.data.parquet import read_table
 
-MNIST_FILES = MNIST.files
+MNIST_FILES = MNIST.members
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_sets_with_mnists_file_names_stay_apart() -> None:
     """Fashion-MNIST, Kuzushiji-MNIST and MNIST have the same file names, so each is looked for in its own folder."""
     with tempfile.TemporaryDirectory() as name:  # 100 MB: not left behind like tmp_path
         folder = Path(name)
-        for key, file in KMNIST.files.items():
+        for key, file in KMNIST.members.items():
             size = file.shape[0]
             body = (np.arange(size) % 10).astype(np.uint8).tobytes() if key.endswith("y") else bytes(size * 784)
             for where in (folder, folder / "kmnist"):
@@ -132,7 +132,7 @@ def test_sets_with_mnists_file_names_stay_apart() -> None:
                 (where / file.name).write_bytes(file.header + body)
         data = load_dataset("kmnist", folder, folder / "cache")
         assert data.train_x.shape == (60_000, 1, 28, 28) and data.test_y[:12].tolist() == [*range(10), 0, 1]
-        with pytest.raises(DataError, match="Fashion-MNIST is not complete"):
+        with pytest.raises(DataError, match="Fashion-MNIST is not there or not complete"):
             load_dataset("fashion-mnist", folder, folder / "cache")
         with pytest.raises(DataError, match="not the expected file: its content has md5"):
             load_dataset("mnist", folder, folder / "cache")
@@ -196,8 +196,8 @@ def test_images_come_out_as_they_went_in(tmp_path: Path, huggingface) -> None:
     cells = [{"bytes": data, "path": None} for data in IMAGES] if huggingface else IMAGES
     path = put_parquet(tmp_path / "a.parquet", cells, [3, 1, 2, 0])
     table = read_table([path], tmp_path, shape=(3, 32, 32), rows=4)
-    assert np.array_equal(table.images, PIXELS.transpose(0, 3, 1, 2)) and table.images.flags.c_contiguous
-    assert table.labels.tolist() == [3, 1, 2, 0] and not table.jpeg
+    assert np.array_equal(table.x, PIXELS.transpose(0, 3, 1, 2)) and table.x.flags.c_contiguous
+    assert table.y.tolist() == [3, 1, 2, 0] and not table.jpeg
 
 
 def test_jpeg_is_noticed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from kfl.engine.cuda.kernel_convolutions import (
     try_kernels,
 )
 from kfl.engine.precision import Arithmetic
-from kfl.models import Convolution
+from kfl.models.network import Convolution
 
 torch.set_num_threads(1)
 

@@ -73,8 +73,8 @@ def test_parquet_files(pictures, mutated, judged, tmp_path):
         found = judged(lambda: read_table([path], tmp_path, shape=(3, 8, 8), rows=30))
         refused += isinstance(found, KflError)
         if not isinstance(found, KflError):
-            assert found.images.shape == (30, 3, 8, 8) and found.images.dtype == np.uint8
-            assert found.labels.shape == (30,)
+            assert found.x.shape == (30, 3, 8, 8) and found.x.dtype == np.uint8
+            assert found.y.shape == (30,)
         assert path.read_bytes() == broken
     assert refused > CASES / 10
 

@@ -23,12 +23,12 @@ import pytest
 import torch
 
 import kfl
-from kfl.core.arrays import read_npz
 from kfl.core.errors import DataError, KflError, RunFolderError, StoppedError
 from kfl.data import load_dataset
 from kfl.data.idx import IdxFile, read_idx
 from kfl.data.parquet import read_table
 from kfl.data.storage import Decoded, cached
+from kfl.data.untrusted import read_npz
 from kfl.export import FinishedRun
 from kfl.runfolder import RunReader
 from kfl.runfolder._tensors import rows_sum

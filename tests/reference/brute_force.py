@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.randomness import stream
-from kfl.scheduling import Observation, Scheduler, SchedulerState, Uplink, reachable
+from kfl.scheduling import Observation, Scheduler, SchedulerState, Uplink
 from kfl.scheduling.allocation import solve_shares
+from kfl.scheduling.share_band import reachable
 from tests.reference.uplinks import device_uplink, flat
 
 V = 0.01

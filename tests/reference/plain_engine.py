@@ -16,7 +16,8 @@ from kfl.engine.base import ClassStatistics
 from kfl.engine.descent import batches
 from kfl.engine.layers import Layers, draws, step_seed
 from kfl.engine.plan import Plan
-from kfl.models import parts, tied, with_ties
+from kfl.models import parts
+from kfl.models.network import tied, with_ties
 
 
 class PlainEngine(AutogradEngine):

@@ -12,7 +12,8 @@ from kfl.comparison.records import read_records
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.experiment import Experiment
-from kfl.scheduling import Dual, Lyapunov, Observation, SchedulerState, Uplink, data_weight
+from kfl.scheduling import Dual, Lyapunov, Observation, SchedulerState, Uplink
+from kfl.scheduling.objective import data_weight
 from kfl.scheduling.simulate import simulate
 from kfl.wireless import PRESETS, Cell
 from reproduction.figures import schedulers

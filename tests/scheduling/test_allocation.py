@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling import AllocationProblem, Uplink, allocate
-from kfl.scheduling.allocation import _residual, _shares, solve_shares
+from kfl.scheduling.allocation import solve_shares
 from kfl.scheduling.as_printed import printed_rule
 from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.status import Status
@@ -510,50 +510,14 @@ def test_least_shares_that_somebody_else_worked_out_do_not_make_a_late_device_ab
     assert not late.feasible and late.status.code == "past_deadline" and late.share.sum() == 0
 
 
-def test_where_every_least_share_binds_nothing_is_spread() -> None:
+def test_a_least_share_of_the_whole_band_may_exceed_it_by_rounding() -> None:
     alone = {name: np.asarray(getattr(problem(), name))[:1] for name in _PER_DEVICE}
     assert problem(**alone, share_floor=1.0 + 1e-12).solve().feasible
-    uplink, _, floor = parts(problem(share_floor=np.full(3, 0.3)))
-    share = _shares(np.array([60.0]), uplink.rows().curve, np.zeros((1, 3)), np.maximum(floor, 0.3)[None])
-    assert share.tolist() == [[0.3, 0.3, 0.3]]
 
 
 def test_all_devices_are_counted() -> None:
     uplink, weight, floor = parts(problem(share_floor=np.full(3, 0.4)))
     assert solve_shares(uplink, weight, floor).status.facts["devices"] == 3
-
-
-# ── The residual ─────────────────────────────────────────────────────────────
-
-
-def _residual_at(
-    share: list[float], log_price: float, log_weight: float | list[float] = 0.0, floor: float = 0.1
-) -> float:
-    """Of devices with E = θ (e^{1/θ} − 1)."""
-    one = np.ones((1, len(share)))
-    curves = UploadCurve.of(one, one)
-    return float(
-        _residual(np.array([log_price]), np.array([share]), curves, np.asarray(log_weight) + 0 * one, floor * one)[0]
-    )
-
-
-def test_the_residual_is_the_largest_violation() -> None:
-    at_half = float(np.log(np.exp(2) + 1))  # G(2) = e² + 1
-    assert _residual_at([0.5, 0.5], at_half) == pytest.approx(0, abs=1e-12)
-    # A price that is 1 % too low or too high, where shares are free.
-    assert _residual_at([0.5, 0.5], at_half - np.log(1.01)) == pytest.approx(0.01)
-    assert _residual_at([0.5, 0.5], at_half + np.log(1.01)) == pytest.approx(1 - 1 / 1.01)
-    # At its floor a device may want less, but not more.
-    assert _residual_at([0.5, 0.5], at_half + 1.0, floor=0.5) == 0
-    assert _residual_at([0.5, 0.5], at_half - np.log(1.5), floor=0.5) == pytest.approx(0.5)
-    assert _residual_at([0.5, 0.5], -800.0) == np.inf
-    # The whole band is used, and no more.
-    assert _residual_at([0.5, 0.25], at_half + 9, floor=0.6) == pytest.approx(0.25)
-    assert _residual_at([0.5, 0.5, 0.5], at_half) == pytest.approx(0.5)
-    assert _residual_at([0.5, 0.25], at_half, log_weight=[0.0, -np.inf], floor=0.25) == pytest.approx(0.25)
-    # Where nobody's joules have a price, band may be left.
-    assert _residual_at([0.5, 0.25], -np.inf, log_weight=-np.inf) == 0
-    assert _residual_at([0.5, 0.75], -np.inf, log_weight=-np.inf) == pytest.approx(0.25)
 
 
 # ── More of the input ────────────────────────────────────────────────────────

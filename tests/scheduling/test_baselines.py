@@ -398,26 +398,31 @@ def test_greedy_counts_the_upload_in_what_a_round_costs(part: float, taken: bool
 
 
 def test_greedy_compares_at_an_equal_part_of_the_band() -> None:
-    """One sends little from afar, the other much from nearby: which is cheaper depends on the share."""
-    seen = _observation(devices=2)
+    """One sends little from afar, the other much from nearby: which is cheaper depends on the share.
+
+    Eight devices that nobody can pay for make the equal part a tenth.
+    """
+    seen, dear = replace(_observation(devices=10), base_energy_j=np.zeros(10)), np.full(8, 1e6)
     link = replace(
         _link(seen),
         bandwidth_hz=1e6,
-        payload_bits=np.array([1e6, 1e5]),
-        time_s=np.ones(2),
-        gain=np.array([1e-9, 1e-11]),
-        max_power_w=np.full(2, 100.0),
+        payload_bits=np.append([1e6, 1e5], dear),
+        time_s=np.ones(10),
+        gain=np.append([1e-9, 1e-11], np.full(8, 1e-12)),
+        max_power_w=np.full(10, 100.0),
     )
-    wide, narrow = (link.curve.energy_j(np.full(2, share)) for share in (1.0, 0.1))
+    wide, narrow = (link.curve.energy_j(np.full(10, share))[:2] for share in (1.0, 0.1))
     assert wide[0] < wide[1] and narrow[0] > narrow[1]
-    alike = replace(seen, uplink=link, base_energy_j=np.zeros(2))
-    assert GreedyEnergy(count=1)._cheapest_first(alike).tolist() == [0, 1]
-    assert GreedyEnergy(count=10)._cheapest_first(alike).tolist() == [1, 0]
-    # Where the estimate overflows, its logarithm decides.
-    huge = replace(link, payload_bits=np.array([1e9, 6e8]), max_power_w=np.full(2, 1e308))
-    far = replace(alike, uplink=huge)
-    assert np.isinf(huge.curve.energy_j(np.full(2, 0.1))).all()
-    assert GreedyEnergy(count=10)._cheapest_first(far).tolist() == [1, 0]
+    alike = replace(seen, uplink=link)
+    assert np.flatnonzero(GreedyEnergy(count=1).decide(_state(GreedyEnergy(), 10), alike).chosen).tolist() == [0]
+    assert _cheapest(alike, limit_j=1.0001 * wide[1]) == [1]
+
+
+def _cheapest(seen: Observation, limit_j: float) -> list[int]:
+    """Who takes part where the fleet may spend so much in a round."""
+    scheduler = GreedyEnergy()
+    before = scheduler.init(np.full(seen.size, 200 * limit_j / seen.size), 200)
+    return np.flatnonzero(scheduler.decide(before, seen).chosen).tolist()
 
 
 def test_a_fixed_set_is_the_lowest_tickets_of_its_own_draw() -> None:

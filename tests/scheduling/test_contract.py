@@ -17,18 +17,10 @@ import pytest
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.scheduling import (
-    SCHEDULERS,
-    Decision,
-    Observation,
-    Scheduler,
-    SchedulerState,
-    Status,
-    Uplink,
-    describe,
-    reachable,
-)
-from kfl.wireless import PRESETS, Cell, in_outage, transmit_power
+from kfl.scheduling import SCHEDULERS, Decision, Observation, Scheduler, SchedulerState, Status, Uplink, describe
+from kfl.scheduling.share_band import reachable
+from kfl.wireless import PRESETS, Cell, transmit_power
+from kfl.wireless.costs import in_outage
 
 HORIZON, DEVICES = 40, 30
 CELLS = {

@@ -1,4 +1,4 @@
-"""Scheduling needs NumPy and `kfl.core`, and nothing else: it runs where neither torch nor SciPy can be imported."""
+"""Scheduling needs NumPy, `kfl.core` and pydantic (for problem files): it runs without torch and SciPy."""
 
 import subprocess
 import sys

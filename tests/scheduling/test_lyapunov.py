@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling import _upload_formulas as curve
-from kfl.scheduling._band_price import Candidates
-from kfl.scheduling._prefix import best_prefix
 from kfl.scheduling.base import Observation, SchedulerState
-from kfl.scheduling.curve import UploadCurve
 from kfl.scheduling.lyapunov import Lyapunov, line_up
 from kfl.scheduling.objective import data_weight
 from kfl.scheduling.share_band import reachable, serve, share_floor
@@ -58,35 +55,34 @@ def state(queue: list[float] | np.ndarray, allowance: float = 0.1) -> SchedulerS
 # ── The same answer as the literal algorithm ─────────────────────────────────
 
 
-def random_candidates(seed: int, largest: int) -> Candidates:
+def random_round(seed: int, largest: int) -> tuple[Lyapunov, SchedulerState, Observation]:
     """Rounds in which break tests, crowding and the width of the band all get their turn."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, largest))
+    ones = np.ones(n)
     exponent = 10.0 ** rng.uniform(-2, 1.5) / n * 10.0 ** rng.normal(0, 0.2, n)
     if rng.random() < 0.1:
         exponent[rng.random(n) < 0.2] = 0.0
     snr = 10.0 ** (rng.uniform(1, 8) + rng.normal(0, 0.5, n))
-    floor = curve.min_share(snr, exponent)
-    scale = 1.0 / snr
     queue = np.where(rng.random(n) < rng.choice([0.0, 0.3, 0.9]), 0.0, 10.0 ** rng.uniform(-1, 1, n))
-    upload = curve.upload_energy(scale, exponent, 1.0 / n)
+    upload = curve.upload_energy(1.0 / snr, exponent, 1.0 / n)
     typical = np.median(np.minimum((queue + 1e-9) * upload, 1e6))
     value = 10.0 ** rng.uniform(-0.5, 2.5) * typical * rng.uniform(0.7, 1.3, n)
     compute = 10.0 ** rng.uniform(-6, 0) * np.median(value) * rng.uniform(0.3, 2, n)
-    delta = np.where(queue > 0, queue * (compute + np.minimum(upload, 1e300)), 0.0) - value
-    order = np.argsort(delta) if rng.random() < 0.8 else rng.permutation(n)
-    order = order[np.isfinite(floor[order])]
-    extra = float(rng.choice([0.0, 1e-7, 1e-3]))
-    curves = UploadCurve.of(scale[order], exponent[order])
-    return Candidates.of(curves, floor[order], queue[order], value[order], compute[order], extra)
+    link = Uplink(1.0, 1.0, snr, exponent / np.log(2), ones, ones)  # a band, noise and time of 1: a = 1/h
+    seen = replace(observe(uplink=link), samples=value, available=ones > 0, base_energy_j=compute)
+    seen = replace(seen, compute_time_s=0 * ones, battery_j=np.inf * ones)
+    return Lyapunov(v=1.0, epsilon=float(rng.choice([0.0, 1e-7, 1e-3]))), state(queue, allowance=1.0), seen
 
 
 def test_random_rounds_have_the_literal_decision() -> None:
     early = stopped = 0
     for seed in range(120):
-        candidates = random_candidates(seed, largest=50)
+        scheduler, before, seen = random_round(seed, largest=50)
+        candidates, order = line_up(1.0, scheduler.epsilon, before.queue_j, seen)
         expected, looked = literal_best_prefix(candidates)
-        assert best_prefix(candidates) == expected, seed
+        chosen = np.flatnonzero(scheduler.decide(before, seen).chosen)
+        assert set(chosen) == set(order[:expected]), seed
         early += expected < looked - 1
         stopped += looked < len(candidates)
     assert early >= 3 and stopped >= 30  # the rounds are not all of one kind
@@ -95,8 +91,10 @@ def test_random_rounds_have_the_literal_decision() -> None:
 def test_a_long_round_has_the_literal_decision() -> None:
     """Long enough for every stage of the search: look-ahead, refinement, exact solution."""
     for seed in (1, 5):
-        candidates = random_candidates(seed, largest=400)
-        assert best_prefix(candidates) == literal_best_prefix(candidates)[0]
+        scheduler, before, seen = random_round(seed, largest=400)
+        candidates, order = line_up(1.0, scheduler.epsilon, before.queue_j, seen)
+        chosen = np.flatnonzero(scheduler.decide(before, seen).chosen)
+        assert set(chosen) == set(order[: literal_best_prefix(candidates)[0]])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,8 +24,8 @@ from kfl.scheduling import (
     simulate,
     write_problem,
 )
-from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS
 from kfl.scheduling.problem_file import json_text
+from kfl.scheduling.problem_schema import CELL_FIELDS, DEVICE_FIELDS
 from kfl.wireless import compute_energy, compute_time, uplink_rate
 
 ARRAYS = (

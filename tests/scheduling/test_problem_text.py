@@ -7,7 +7,7 @@ import pytest
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling import read_problem
-from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS
+from kfl.scheduling.problem_schema import CELL_FIELDS, DEVICE_FIELDS
 from tests.scheduling.problem_texts import device, of, said
 
 INF = math.inf
@@ -184,10 +184,12 @@ BAD_JSON = {
     "entries, but must have 2, as many as gains of device 'b' has: one per round.",
     of({"id": "b", "gains": [1, 1], "gain": 1}): "Device 'b' gives both gain and gains; give one of them.",
     of({"id": "b", "gains": [1, 1], "gain_db": 0}): "Device 'b' gives both gain and gain_db; give one of them.",
-    of(device(), {"id": "b", "gains": [1, "x"]}): "gain of device 'b' is 'x', but must be a number from 0 to 1: a "
-    "channel does not amplify.",
-    of({"id": "b", "gains": [1, 1], "available": [True, 0]}): "available of device 'b' is 0, but must be true or "
-    "false.",
+    of(
+        device(), {"id": "b", "gains": [1, "x"]}
+    ): "gain of device 'b' in round 1 is 'x', but must be a number from 0 to 1: a channel does not amplify.",
+    of(
+        {"id": "b", "gains": [1, 1], "available": [True, 0]}
+    ): "available of device 'b' in round 1 is 0, but must be true or false.",
     of(device(samples=10**400)): "samples of device 'a' is inf, but must be a finite number, 0 or more.",
 }
 

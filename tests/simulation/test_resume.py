@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import kfl
-from kfl.core.arrays import read_npz
 from kfl.core.errors import KflError, RunFolderError, StoppedError
 from kfl.core.files import only_one
+from kfl.data.untrusted import read_npz
 from kfl.engine.plan import Plan
 from kfl.experiment.faults import Faults
 from kfl.runfolder import Checkpoints

@@ -5,7 +5,9 @@ import pytest
 from scipy import stats
 
 from kfl.core.errors import ConfigError
-from kfl.wireless import Cell, CellConfig, Fading, Rayleigh, Rician, path_gain, place_devices, transmit_power
+from kfl.wireless import Cell, CellConfig, Fading, Rayleigh, Rician, transmit_power
+from kfl.wireless.channel import path_gain
+from kfl.wireless.mobility import place_devices
 
 
 def gains_at(radio, seed, round_index, distance, previous=None):

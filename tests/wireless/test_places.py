@@ -8,8 +8,9 @@ from scipy import stats
 
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
-from kfl.wireless import MOBILITIES, Cell, CellConfig, NoMobility, Rayleigh, Rician, Waypoint, path_gain
-from kfl.wireless.mobility import Motion
+from kfl.wireless import MOBILITIES, Cell, CellConfig, Rayleigh, Rician, Waypoint
+from kfl.wireless.channel import path_gain
+from kfl.wireless.mobility import Motion, NoMobility
 from kfl.wireless.shadowing import surroundings
 
 MANY = 20_000

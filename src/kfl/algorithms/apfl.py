@@ -19,19 +19,17 @@ and level with the best that does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import require, training_flops
-from kfl.algorithms.uploads import Upload
-from kfl.algorithms.weights import WeightAveraging, weights_upload
+from kfl.algorithms.weights import WeightAveraging
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kfl.algorithms.base import Message
-    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.engine import DeviceProfile, Engine, Objective
     from kfl.models import State
 
 
@@ -70,19 +68,11 @@ class Apfl(WeightAveraging):
         mixing = torch.tensor(self.mixing, dtype=like.dtype, device=like.device)
         return {**_as_personal(start), MIXING: mixing}
 
-    def local_update(
-        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
-    ) -> tuple[list[State], list[Upload]]:
-        """τ steps on both models and α at once; the shared model goes up."""
+    def objective(self) -> Objective:
+        """The losses of both models, and α between them."""
         from kfl.engine import Mixture
 
-        both: list[State] = [{**message, **state} for state in states]
-        trained = engine.train(devices, both, Mixture(self.mixing_rate), self.sgd(), key)
-        uploads = [
-            weights_upload(device, {name: state[name] for name in message}, engine)
-            for device, state in zip(devices, trained, strict=True)
-        ]
-        return [{name: state[name] for name in state if name not in message} for state in trained], uploads
+        return Mixture(self.mixing_rate)
 
     def predictor(self, server: State, device: State) -> State:
         """α v + (1 − α) w with the server's current w."""

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.aggregation import RULES, Aggregation, combine, stored_like
 from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable, wire_size
+from kfl.core.config import Fields
 from kfl.core.errors import ConfigError, ModelError
-from kfl.core.fields import Fields
 
 if TYPE_CHECKING:
     import numpy as np

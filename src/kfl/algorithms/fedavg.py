@@ -10,16 +10,13 @@ All models start from one common draw and need one architecture. A device keeps 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.uploads import Upload
-from kfl.algorithms.weights import WeightAveraging, weights_upload
+from kfl.algorithms.weights import WeightAveraging
 
 if TYPE_CHECKING:
-    from kfl.algorithms.base import Message
-    from kfl.engine import Engine, RoundKey
+    from kfl.engine import Engine
     from kfl.models import State
 
 
@@ -38,18 +35,3 @@ class FedAvg(WeightAveraging):
     def device_init(self, engine: Engine, device: int, seed: int) -> State:
         """Nothing: a device trains what it is sent."""
         return {}
-
-    def local_update(
-        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
-    ) -> tuple[list[State], list[Upload]]:
-        """τ steps on F_k from the global model; the whole model goes up."""
-        from kfl.engine import Supervised
-
-        received = [dict(message) for _ in devices]
-        trained = engine.train(devices, received, Supervised(), self.sgd(), key)
-        uploads = [weights_upload(device, state, engine) for device, state in zip(devices, trained, strict=True)]
-        return [{} for _ in devices], uploads
-
-    def predictor(self, server: State, device: State) -> State:
-        """The global model."""
-        return server

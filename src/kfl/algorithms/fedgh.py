@@ -22,14 +22,12 @@ float64, and keeps the mean prototype of each class for reports only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from kfl.algorithms.aggregation import combine
-from kfl.algorithms.base import LARGEST, require
-from kfl.algorithms.prototypes import PrototypeMethod, descend_on_server, empty_knowledge, labeled
-from kfl.algorithms.uploads import Rejection, Upload
+from kfl.algorithms.base import require
+from kfl.algorithms.prototypes import TrainingServer, empty_knowledge, renewed
 from kfl.algorithms.weights import part_of
 from kfl.core.errors import ModelError
 
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.algorithms.base import Message
-    from kfl.engine import Engine, Objective, RoundKey
+    from kfl.engine import Engine, RoundKey
     from kfl.models import FleetModels, State
 
 Head = Literal["trained", "as-released"]
@@ -46,7 +44,7 @@ TRAINED = "trained"
 
 
 @dataclass(frozen=True)
-class FedGh(PrototypeMethod):
+class FedGh(TrainingServer):
     """FedGH: one head for all, trained by the server on class prototypes.
 
     >>> import kfl
@@ -69,11 +67,8 @@ class FedGh(PrototypeMethod):
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
-        kinds, rate, size = get_args(Head), self.server_learning_rate, self.server_batch_size
-        require(self.head in kinds, "head", self.head, f"one of {', '.join(kinds)}")
-        require(self.server_epochs >= 1, "server_epochs", self.server_epochs, "1 or more")
-        require(0 < rate <= LARGEST, "server_learning_rate", rate, "a number above 0")
-        require(size >= 1, "server_batch_size", size, "1 or more")
+        require(self.head in get_args(Head), "head", self.head, f"one of {', '.join(get_args(Head))}")
+        super().check()
 
     def check_models(self, models: FleetModels) -> None:
         """Raise ModelError for a fleet whose heads are not one linear layer of one shape."""
@@ -111,34 +106,14 @@ class FedGh(PrototypeMethod):
         """The own body and the server's head, once that is worth having."""
         return {**state, **(part_of(message, "head.") if bool(message[TRAINED]) else {})}
 
-    def objective(self, message: Message, engine: Engine) -> Objective:
-        """Cross-entropy."""
-        from kfl.engine import Supervised
-
-        return Supervised()
-
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
-        """Train the head on the uploaded prototypes, each a sample of its class."""
-        formats = self.upload_format(server)
-        good, samples, rejected = labeled(uploads, formats)
-        mean = combine(formats, [upload.arrays for upload in good], *self.rule(), {}) if len(samples[1]) else None
-        if mean is None:
-            return server, rejected
+    def learned(
+        self, server: State, samples: tuple[Tensor, Tensor], mean: Tensor, reported: Tensor, key: RoundKey
+    ) -> State:
+        """Train the head on the uploaded prototypes; their means are kept for reports."""
         head = part_of(server, "head.")
         if self.head == "trained":
-            trained = descend_on_server(
-                head,
-                _loss,
-                samples,
-                epochs=self.server_epochs,
-                rate=self.server_learning_rate,
-                batch_size=self.server_batch_size,
-                key=key,
-            )
-            head = {name: value.to(head[name]) for name, value in trained.items()}
-        return {**self.updated(server, *mean), **head}, rejected
+            head = {name: value.to(head[name]) for name, value in self.descend(head, _loss, samples, key).items()}
+        return {**renewed(server, mean, reported, memory=True), **head}
 
 
 def _loss(head: Mapping[str, Tensor], vectors: Tensor, labels: Tensor) -> Tensor:

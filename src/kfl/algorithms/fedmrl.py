@@ -27,20 +27,18 @@ references to one model, so that its mean is the last device's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import LARGEST, require, training_flops
-from kfl.algorithms.uploads import Upload
-from kfl.algorithms.weights import WeightAveraging, weights_upload
+from kfl.algorithms.weights import WeightAveraging
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kfl.algorithms.base import Message
     from kfl.algorithms.small_network import SmallNetwork
-    from kfl.engine import DeviceProfile, Engine, RoundKey
+    from kfl.engine import DeviceProfile, Engine, Objective
     from kfl.models import FleetModels, State
 
 
@@ -57,6 +55,7 @@ class FedMrl(WeightAveraging):
     name: ClassVar[str] = "fedmrl"
     needs_equal_models: ClassVar[bool] = False
     predicts_alone: ClassVar[bool] = True
+    keeps_shared: ClassVar[bool] = True
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = ("small_features", (8, 16, 32))
 
     small_features: int = 16
@@ -95,18 +94,15 @@ class FedMrl(WeightAveraging):
         own, common = engine.initial(device, seed), engine.initial(device, seed, common=True)
         return {name: value if ".own." in name else common[name] for name, value in own.items()}
 
-    def local_update(
-        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
-    ) -> tuple[list[State], list[Upload]]:
-        """τ steps on both losses and all weights, from the small model that was sent; it goes up again."""
+    def objective(self) -> Objective:
+        """Both losses, on all weights."""
         from kfl.engine import Matryoshka
 
-        received: list[State] = [{**state, **message} for state in states]
-        trained = engine.train(devices, received, Matryoshka(self.small_loss_weight), self.sgd(), key)
-        uploads = [
-            weights_upload(device, _of_small(state), engine) for device, state in zip(devices, trained, strict=True)
-        ]
-        return trained, uploads
+        return Matryoshka(self.small_loss_weight)
+
+    def predictor(self, server: State, device: State) -> State:
+        """What the device trained last: its own network was fused with that small one."""
+        return device
 
     def real_flops(self, profile: DeviceProfile) -> float:
         """The local steps of everything that predicts, and of the small head."""

@@ -25,8 +25,7 @@ from kfl.algorithms.base import RobustRules, require
 from kfl.algorithms.prototypes import PrototypeMethod
 
 if TYPE_CHECKING:
-    from kfl.algorithms.base import Message
-    from kfl.engine import Engine, Objective
+    from kfl.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,6 @@ class FedProto(RobustRules, PrototypeMethod):
         weight = self.prototype_weight
         require(0 <= weight < float("inf"), "prototype_weight", weight, "0 or more")
 
-    def objective(self, message: Message, engine: Engine) -> Objective:
-        """Cross-entropy, and the distance to the prototypes."""
-        from kfl.engine import FeatureTargets, Supervised
-
-        weight = 2 * self.prototype_weight / engine.features
-        return Supervised(FeatureTargets(weight, message["knowledge"], message["known"]))
+    def pull_weight(self, engine: Engine) -> float:
+        """2/p times the weight, as a mean over the dimensions is not halved."""
+        return 2 * self.prototype_weight / engine.features

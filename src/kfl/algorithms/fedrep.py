@@ -25,11 +25,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import require
-from kfl.algorithms.uploads import Upload
-from kfl.algorithms.weights import WeightAveraging, part_of, weights_upload
+from kfl.algorithms.weights import WeightAveraging, part_of
 
 if TYPE_CHECKING:
-    from kfl.algorithms.base import Message
     from kfl.engine import DeviceProfile, Engine, RoundKey
     from kfl.models import State
 
@@ -77,29 +75,14 @@ class FedRep(WeightAveraging):
         """The head of the common start."""
         return part_of(engine.initial(device, seed, common=True), "head.")
 
-    def local_update(
-        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
-    ) -> tuple[list[State], list[Upload]]:
-        """Head steps with the body frozen, then body steps with the head frozen; the body goes up."""
-        from kfl.engine import Supervised
-
-        sgd = self.sgd()
-        head_steps, body_steps = self.steps()
+    def train(self, devices: Sequence[int], models: Sequence[State], engine: Engine, key: RoundKey) -> list[State]:
+        """Head steps with the body frozen, then body steps with the head frozen."""
+        sgd, (head_steps, body_steps) = self.sgd(), self.steps()
         # A rate of 0 freezes a part. Each part's momentum starts fresh.
         heads = replace(sgd, steps=head_steps, body_rate=0.0)
         bodies = replace(sgd, steps=body_steps, head_rate=0.0)
-        models: list[State] = [{**message, **state} for state in states]
-        models = engine.train(devices, models, Supervised(), heads, key)
-        models = engine.train(devices, models, Supervised(), bodies, replace(key, phase=1))
-        uploads = [
-            weights_upload(device, part_of(model, "body."), engine)
-            for device, model in zip(devices, models, strict=True)
-        ]
-        return [part_of(model, "head.") for model in models], uploads
-
-    def predictor(self, server: State, device: State) -> State:
-        """The server's current body and the device's own head."""
-        return {**server, **device}
+        models = engine.train(devices, models, self.objective(), heads, key)
+        return engine.train(devices, models, self.objective(), bodies, replace(key, phase=1))
 
     def real_flops(self, profile: DeviceProfile) -> float:
         """Each part's steps, without the gradients of the other part's weights.

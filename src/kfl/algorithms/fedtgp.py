@@ -22,21 +22,18 @@ float64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.aggregation import combine
-from kfl.algorithms.base import LARGEST, require
-from kfl.algorithms.prototypes import PrototypeMethod, descend_on_server, labeled
-from kfl.algorithms.uploads import Rejection, Upload
+from kfl.algorithms.base import require
+from kfl.algorithms.prototypes import TrainingServer
 from kfl.algorithms.weights import part_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kfl.algorithms.base import Message
-    from kfl.engine import Engine, Objective, RoundKey
+    from kfl.engine import Engine, RoundKey
     from kfl.models import State
 
 GENERATOR = "generator/"
@@ -44,7 +41,7 @@ GENERATOR = "generator/"
 
 
 @dataclass(frozen=True)
-class FedTgp(PrototypeMethod):
+class FedTgp(TrainingServer):
     """FedTGP: class prototypes that the server trains to be apart.
 
     >>> import kfl
@@ -69,11 +66,9 @@ class FedTgp(PrototypeMethod):
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
-        inf, rate, size = float("inf"), self.server_learning_rate, self.server_batch_size
+        inf = float("inf")
         require(0 <= self.prototype_weight < inf, "prototype_weight", self.prototype_weight, "0 or more")
-        require(self.server_epochs >= 1, "server_epochs", self.server_epochs, "1 or more")
-        require(0 < rate <= LARGEST, "server_learning_rate", rate, "a number above 0")
-        require(size >= 1, "server_batch_size", size, "1 or more")
+        super().check()
         require(0 <= self.margin_limit < inf, "margin_limit", self.margin_limit, "0 or more")
 
     def server_init(self, engine: Engine, seed: int) -> State:
@@ -97,26 +92,17 @@ class FedTgp(PrototypeMethod):
             GENERATOR + "output.bias": uniform(size),
         }
 
-    def objective(self, message: Message, engine: Engine) -> Objective:
-        """Cross-entropy, and the distance to the prototypes."""
-        from kfl.engine import FeatureTargets, Supervised
+    def pull_weight(self, engine: Engine) -> float:
+        """As in FedProto."""
+        return 2 * self.prototype_weight / engine.features
 
-        weight = 2 * self.prototype_weight / engine.features
-        return Supervised(FeatureTargets(weight, message["knowledge"], message["known"]))
-
-    def aggregate(
-        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
-    ) -> tuple[State, list[Rejection]]:
+    def learned(
+        self, server: State, samples: tuple[Tensor, Tensor], mean: Tensor, reported: Tensor, key: RoundKey
+    ) -> State:
         """Train the generator on the uploaded prototypes; its outputs are the new global ones."""
         import torch
         from torch.nn import functional
 
-        formats = self.upload_format(server)
-        good, samples, rejected = labeled(uploads, formats)
-        found = combine(formats, [upload.arrays for upload in good], *self.rule(), {}) if len(samples[1]) else None
-        if found is None:
-            return server, rejected
-        mean, reported = found[0]["means"], found[1]["counts"] > 0
         margin = self._margin(mean[reported])
 
         def loss(generator: Mapping[str, Tensor], vectors: Tensor, labels: Tensor) -> Tensor:
@@ -125,19 +111,11 @@ class FedTgp(PrototypeMethod):
             own = functional.one_hot(labels, len(prototypes))
             return functional.cross_entropy(-(distance + margin * own), labels)
 
-        trained = descend_on_server(
-            part_of(server, GENERATOR),
-            loss,
-            samples,
-            epochs=self.server_epochs,
-            rate=self.server_learning_rate,
-            batch_size=self.server_batch_size,
-            key=key,
-        )
+        trained = self.descend(part_of(server, GENERATOR), loss, samples, key)
         known = server["known"] | reported.to(server["known"].device)
         made = _generate(trained).to(server["knowledge"])
         after = {"knowledge": made.where(known[:, None], 0.0), "known": known}
-        return {**after, **{name: value.to(server[name]) for name, value in trained.items()}}, rejected
+        return {**after, **{name: value.to(server[name]) for name, value in trained.items()}}
 
     def _margin(self, means: Tensor) -> float:
         """The largest distance of a class to its nearest other class, up to the limit, which holds for one class alone.

@@ -34,7 +34,7 @@ from kfl.algorithms.uploads import BITS_PER_VALUE, MOST_SAMPLES, ArrayFormat, Up
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
-    from kfl.engine import Engine, Objective, RoundKey
+    from kfl.engine import Engine, RoundKey
     from kfl.engine.base import ClassStatistics
     from kfl.models import State
 
@@ -93,11 +93,9 @@ class Kfl(PrototypeMethod):
         knowledge = quantize_rows(server["knowledge"], server["known"], self.bits_per_value)
         return {"knowledge": knowledge, "known": server["known"]}
 
-    def objective(self, message: Message, engine: Engine) -> Objective:
-        """F + λL, equations (7) and (8). The mean feature of each class that follows is equation (4)."""
-        from kfl.engine import FeatureTargets, Supervised
-
-        return Supervised(FeatureTargets(self.knowledge_weight, message["knowledge"], message["known"]))
+    def pull_weight(self, engine: Engine) -> float:
+        """λ itself."""
+        return self.knowledge_weight
 
     def protect(self, device: int, own: ClassStatistics, key: RoundKey) -> Upload:
         """One device's knowledge as it arrives: with noise, then quantized, where asked for."""

@@ -19,18 +19,15 @@ report, for each user, the best network of all rounds by test accuracy; here it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from kfl.algorithms.base import require
-from kfl.algorithms.uploads import Upload
-from kfl.algorithms.weights import WeightAveraging, weights_upload
+from kfl.algorithms.weights import WeightAveraging
 from kfl.core.errors import ModelError
 
 if TYPE_CHECKING:
-    from kfl.algorithms.base import Message
-    from kfl.engine import Engine, RoundKey
+    from kfl.engine import Engine
     from kfl.models import FleetModels, Layer, SharedLayers, State
 
 Part = Literal["head", "stem"]
@@ -50,6 +47,7 @@ class LgFedAvg(WeightAveraging):
     name: ClassVar[str] = "lg-fedavg"
     needs_equal_models: ClassVar[bool] = False
     server_needs_models: ClassVar[bool] = True
+    keeps_shared: ClassVar[bool] = True
 
     share: Part = "head"
     """The part that is averaged: the head, or the first layers as far as all networks agree."""
@@ -74,22 +72,4 @@ class LgFedAvg(WeightAveraging):
     def server_init(self, engine: Engine, seed: int) -> State:
         """The shared part of the common start."""
         start = engine.initial(0, seed, common=True)
-        return {name: start[name] for layer in self._layers(engine.shared()) for name, _ in layer.arrays}
-
-    def local_update(
-        self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
-    ) -> tuple[list[State], list[Upload]]:
-        """τ steps on the whole network with the received part in its place; that part goes up."""
-        from kfl.engine import Supervised
-
-        models: list[State] = [{**state, **message} for state in states]
-        trained = engine.train(devices, models, Supervised(), self.sgd(), key)
-        uploads = [
-            weights_upload(device, {name: model[name] for name in message}, engine)
-            for device, model in zip(devices, trained, strict=True)
-        ]
-        return trained, uploads
-
-    def predictor(self, server: State, device: State) -> State:
-        """The device's own network with the newest shared part."""
-        return {**device, **server}
+        return {name: start[name] for layer in self._layers(engine.shared) for name, _ in layer.arrays}

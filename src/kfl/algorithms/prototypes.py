@@ -2,17 +2,19 @@
 
 The server holds *knowledge*: the vectors of all classes and which classes have one. Models never leave their device
 and may all be different. A server may train on the vectors that arrive, each a sample with a label
-(`labeled`, `descend_on_server`).
+(`TrainingServer`).
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from kfl.algorithms.base import Algorithm, feature_flops, training_flops
+from kfl.algorithms.aggregation import combine
+from kfl.algorithms.base import LARGEST, Algorithm, feature_flops, require, training_flops
 from kfl.algorithms.uploads import MOST_SAMPLES, ArrayFormat, Rejection, Upload, UploadFormat, usable
 
 if TYPE_CHECKING:
@@ -40,9 +42,16 @@ class PrototypeMethod(Algorithm):
     most: ClassVar[float] = 1
     """The largest weight of a device in the mean of a class: 1, so that all weigh the same. Devices tell no more."""
 
-    @abstractmethod
+    def pull_weight(self, engine: Engine) -> float:
+        """λ, how strongly the feature of each sample is pulled to the vector of its class: 0 unless that is done."""
+        return 0.0
+
     def objective(self, message: Message, engine: Engine) -> Objective:
-        """What chosen devices minimize."""
+        """What chosen devices minimize: F + λL, equations (7) and (8), and F alone without a pull."""
+        from kfl.engine import FeatureTargets, Supervised
+
+        weight = self.pull_weight(engine)
+        return Supervised(FeatureTargets(weight, message["knowledge"], message["known"]) if weight else None)
 
     def start(self, message: Message, state: State) -> State:
         """The model that a chosen device starts from: its own, unless the server's message changes it."""
@@ -55,7 +64,9 @@ class PrototypeMethod(Algorithm):
 
     def server_init(self, engine: Engine, seed: int) -> State:
         """Knowledge of no class."""
-        return empty_knowledge(engine.classes, engine.classes if self.of == "logits" else engine.features)
+        sizes = {"features": engine.features, "logits": engine.classes}
+        size = math.prod(engine.profile(0).model.input_shape) if self.of == "inputs" else sizes[self.of]
+        return empty_knowledge(engine.classes, size)
 
     def broadcast(self, server: State) -> Message:
         """The vector of each class, and which classes have one."""
@@ -89,9 +100,9 @@ class PrototypeMethod(Algorithm):
         return (server["knowledge"], server["known"]) if self.of == "features" else None
 
     def real_flops(self, profile: DeviceProfile) -> float:
-        """The local steps, and the pass that reads features or logits."""
-        read = feature_flops(profile) if self.of == "features" else profile.samples * profile.model.flops
-        return training_flops(self.local_steps, profile) + read
+        """The local steps, and the pass that reads features or logits; inputs are there already."""
+        read = {"inputs": 0.0, "features": feature_flops(profile), "logits": profile.samples * profile.model.flops}
+        return training_flops(self.local_steps, profile) + read[self.of]
 
 
 def empty_knowledge(classes: int, features: int) -> State:
@@ -146,52 +157,61 @@ def renewed(server: State, mean: Tensor, reported: Tensor, *, memory: bool) -> S
     return {**server, "knowledge": knowledge, "known": reported | keep}
 
 
-def labeled(
-    uploads: Sequence[Upload], formats: UploadFormat
-) -> tuple[list[Upload], tuple[Tensor, Tensor], list[Rejection]]:
-    """Take every class mean that a device holds as one sample of that class.
+class TrainingServer(PrototypeMethod):
+    """A prototype method whose server takes every class mean that a device holds as one sample of that class."""
 
-    Returns:
-        The uploads that can be used, in an order that does not depend on which arrived first; their vectors with
-        labels, in float64 on the CPU; and why each of the others is refused.
-    """
-    import torch
+    server_epochs: int
+    server_learning_rate: float
+    server_batch_size: int
 
-    good, rejected = usable(sorted(uploads, key=lambda upload: upload.device), formats)
-    vectors, labels = [torch.zeros(0, formats["means"].shape[1], dtype=torch.float64)], [torch.zeros(0).long()]
-    for upload in good:
-        held = (upload.arrays["counts"] > 0).nonzero()[:, 0].cpu()
-        vectors.append(upload.arrays["means"].cpu()[held].double())
-        labels.append(held)
-    return good, (torch.cat(vectors), torch.cat(labels)), rejected
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work."""
+        epochs, rate, size = self.server_epochs, self.server_learning_rate, self.server_batch_size
+        require(epochs >= 1, "server_epochs", epochs, "1 or more")
+        require(0 < rate <= LARGEST, "server_learning_rate", rate, "a number above 0")
+        require(size >= 1, "server_batch_size", size, "1 or more")
 
+    @abstractmethod
+    def learned(
+        self, server: State, samples: tuple[Tensor, Tensor], mean: Tensor, reported: Tensor, key: RoundKey
+    ) -> State:
+        """Return the server's new state from vectors with labels, their mean by class and which classes have one."""
 
-def descend_on_server(
-    parameters: Mapping[str, Tensor],
-    loss: Loss,
-    samples: tuple[Tensor, Tensor],
-    *,
-    epochs: int,
-    rate: float,
-    batch_size: int,
-    key: RoundKey,
-) -> State:
-    """Return the parameters after passes over labeled vectors, in float64 on the CPU: w ← w − η ∇, without momentum.
+    def aggregate(
+        self, server: State, uploads: Sequence[Upload], *, engine: Engine, key: RoundKey
+    ) -> tuple[State, list[Rejection]]:
+        """Train on the class means that arrived, in an order that does not depend on which arrived first."""
+        import torch
 
-    The order of the samples in each pass is drawn by name. It follows from how many there are, so they must come in an
-    order that does not depend on which upload arrived first.
-    """
-    import torch
+        formats = self.upload_format(server)
+        good, rejected = usable(sorted(uploads, key=lambda upload: upload.device), formats)
+        held = [(upload.arrays["counts"] > 0).nonzero()[:, 0].cpu() for upload in good]
+        if not sum(map(len, held)):
+            return server, rejected
+        vectors = [upload.arrays["means"].cpu()[own].double() for upload, own in zip(good, held, strict=True)]
+        found = combine(formats, [upload.arrays for upload in good], *self.rule(), {})
+        assert found is not None, "a class mean is held"
+        samples = torch.cat(vectors), torch.cat(held)
+        return self.learned(server, samples, found[0]["means"], found[1]["counts"] > 0, key), rejected
 
-    vectors, labels = samples
-    now = {name: value.detach().double().cpu().clone().requires_grad_() for name, value in parameters.items()}
-    for epoch in range(epochs):
-        draw = torch.Generator().manual_seed(key.torch_seed("server batches", 0, epoch))
-        for batch in torch.randperm(len(labels), generator=draw).split(batch_size):
-            with torch.enable_grad():
-                value = loss(now, vectors[batch], labels[batch])
-            gradients = torch.autograd.grad(value, list(now.values()))
-            with torch.no_grad():
-                for own, gradient in zip(now.values(), gradients, strict=True):
-                    own.sub_(gradient, alpha=rate)
-    return {name: value.detach() for name, value in now.items()}
+    def descend(
+        self, parameters: Mapping[str, Tensor], loss: Loss, samples: tuple[Tensor, Tensor], key: RoundKey
+    ) -> State:
+        """Return the parameters after the server's passes, in float64 on the CPU: w ← w − η ∇, without momentum.
+
+        The order of the samples in each pass is drawn by name, and follows from how many there are.
+        """
+        import torch
+
+        vectors, labels = samples
+        now = {name: value.detach().double().cpu().clone().requires_grad_() for name, value in parameters.items()}
+        for epoch in range(self.server_epochs):
+            draw = torch.Generator().manual_seed(key.torch_seed("server batches", 0, epoch))
+            for batch in torch.randperm(len(labels), generator=draw).split(self.server_batch_size):
+                with torch.enable_grad():
+                    value = loss(now, vectors[batch], labels[batch])
+                gradients = torch.autograd.grad(value, list(now.values()))
+                with torch.no_grad():
+                    for own, gradient in zip(now.values(), gradients, strict=True):
+                        own.sub_(gradient, alpha=self.server_learning_rate)
+        return {name: value.detach() for name, value in now.items()}

@@ -167,7 +167,7 @@ class SharedStem(Algorithm):
     def server_init(self, engine: Engine, seed: int) -> State:
         """The stem of the common start; with KFL's pull, no knowledge of any class."""
         start = engine.initial(0, seed, common=True)
-        stem = self.stem(engine.shared().stem, engine.classes, engine.features)
+        stem = self.stem(engine.shared.stem, engine.classes, engine.features)
         held: State = {name: start[name] for layer in stem for name, _ in layer.arrays}
         return {**held, **(empty_knowledge(engine.classes, engine.features) if self.pull == "knowledge" else {})}
 
@@ -191,7 +191,7 @@ class SharedStem(Algorithm):
 
         A device of a fleet knows its own network only, the simulator all of them: the message says how deep.
         """
-        shapes = {name: shape for layer in engine.shared().stem[: int(message[DEPTH])] for name, shape in layer.arrays}
+        shapes = {name: shape for layer in engine.shared.stem[: int(message[DEPTH])] for name, shape in layer.arrays}
         sizes = [math.prod(shape) for shape in shapes.values()]
         if not _fits(message, packed_format(sizes, self.bits_down)):
             raise ModelError(

@@ -62,7 +62,8 @@ def show(arguments: Sequence[str]) -> int:
     """Print the split, and draw it if asked to."""
     default = ShowOptions(DataSettings(devices=usual_devices(arguments, DataSettings())))
     options = parse(ShowOptions, arguments, "kfl data show", "Show how a dataset is split over devices.", default)
-    from kfl.data import data_line, load_dataset, split_table
+    from kfl.cli.split_table import data_line, split_table
+    from kfl.data import load_dataset
 
     data = load_dataset(options.settings.dataset, options.data_dir)
     settings = options.settings.for_data(data)

@@ -271,14 +271,12 @@ def _dataset(source: Source, data: Path) -> Finding:
     from kfl.data import load_dataset, resolve_cache_dir
     from kfl.data.storage import is_cached
 
-    name, where = source.name, "made when it is loaded"
-    if source.files is not None:
-        files = source.files(data)
-        if not files:
-            return Finding("Data", name, "absent", "not found", source.get or source.how_to_get(data))
-        where = f"{quantity(sum(path.stat().st_size for path in files), 'B')} in {files[0].parent}"
-        if not is_cached(name, files, resolve_cache_dir()):
-            return Finding("Data", name, "ok", f"{where}; not decoded yet, the first run does that")
+    name, files = source.name, source.files(data)
+    if not files:
+        return Finding("Data", name, "absent", "not found", source.get or source.how_to_get(data))
+    where = f"{quantity(sum(path.stat().st_size for path in files), 'B')} in {files[0].parent}"
+    if not is_cached(name, files, resolve_cache_dir()):
+        return Finding("Data", name, "ok", f"{where}; not decoded yet, the first run does that")
     try:
         found = load_dataset(name)
     except KflError as problem:

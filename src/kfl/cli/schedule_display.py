@@ -21,7 +21,7 @@ from kfl.cli.display import page, say
 from kfl.core.names import for_terminal
 from kfl.core.text import DASH, fine_percent, quantity, several
 from kfl.scheduling import OUTCOMES, FloatArray, by_part, describe, dominant
-from kfl.scheduling.problem_fields import CELL_FIELDS, DEVICE_FIELDS, Field
+from kfl.scheduling.problem_schema import CELL_FIELDS, DEVICE_FIELDS, FieldWords
 from kfl.scheduling.result_table import never_schedulable
 from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY
 
@@ -287,7 +287,7 @@ def print_fields() -> None:
         say(console, _FORMATS)
 
 
-def _field_table(title: str, fields: Iterable[Field]) -> Table:
+def _field_table(title: str, fields: Iterable[FieldWords]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("field", style="bold", no_wrap=True)
     table.add_column("meaning")

@@ -2,24 +2,29 @@
 
 `to_table` and `from_table` are inverse to each other. Reading is strict: an unknown field, a value of the wrong
 type or out of the choices is a ConfigError that names it. `None` is written as the word "none". A class with the
-methods `to_plain()` and `from_plain(value, where)` says itself how it is written and read.
+methods `to_plain()` and `from_plain(value, where)` says itself how it is written and read: models that a word selects
+(`Named`) are their name, or a table of their name and their fields. The constructor of a class of `Fields` answers an
+unknown field with the one that was meant.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import re
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 
 from kfl.core.errors import ConfigError
+from kfl.core.lazy import find_class, word_of
 from kfl.core.parse import parse_toml, read_toml
 from kfl.core.suggest import MEANT, did_you_mean
 
@@ -52,8 +57,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T | None = None) -> T:
+def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T | None = None, **ready: Any) -> T:
     """Build a dataclass from plain values; fields that are not given keep the value of `base` or the default.
+
+    `ready` are values that need no conversion.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Point:
@@ -69,6 +76,7 @@ def from_table(cls: type[T], table: Mapping[str, Any], where: str = "", base: T 
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # T is always a dataclass
     values: Table = {} if base is None else {name: getattr(base, name) for name in names}
+    values |= ready
     for key, value in table.items():
         if key not in names:
             hint = did_you_mean(key, names, MEANT) or f": {', '.join(names)}"
@@ -266,3 +274,123 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return str(value.get("name", "a table"))
     return str(value)
+
+
+class Fields:
+    """A base of dataclasses whose constructor names the field that was probably meant.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Point(Fields):
+    ...     height: float = 0.0
+    >>> Point(heigth=1.0)
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: heigth is 1.0, but must be a field of Point (did you mean height?).
+    """
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        """Refuse a name that is neither a field nor an argument of a constructor of its own."""
+        known = [field.name for field in getattr(cls, "__dataclass_fields__", {}).values()]
+        strange = [name for name in given if name not in known]
+        if strange and known:
+            arguments = inspect.signature(cls.__init__).parameters
+            if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in arguments.values()):
+                for name in strange:
+                    if name not in arguments:
+                        raise ConfigError(name, given[name], cls._instead_of(name, known))
+        return super().__new__(cls)
+
+    @classmethod
+    def _instead_of(cls, name: str, known: Iterable[str]) -> str:
+        """What would be right in place of a field that there is not, in words."""
+        hint = did_you_mean(name, known, MEANT)
+        return f"a field of {cls.__name__}{hint or ': ' + ', '.join(known)}"
+
+
+class Named(ABC):
+    """A frozen dataclass of one kind (channels, harvests, …), found by its name in the registry of its kind."""
+
+    name: ClassVar[str]
+    """The word that selects it."""
+
+    @classmethod
+    @abstractmethod
+    def registry(cls) -> Mapping[str, type[Self]]:
+        """All registered models of this kind by name; the first is the default."""
+
+    def to_plain(self) -> str | dict[str, Any]:
+        """As a configuration holds it: the model's name, or a table of its name and its fields where it has any."""
+        name = word_of(self, type(self).registry())
+        own = to_table(self)
+        return {"name": name, **own} if own else name
+
+    @classmethod
+    def from_plain(cls, value: Any, where: str) -> Self:
+        """Read what `to_plain` gave; also a bare name, and package.module:Class for a model that is not registered."""
+        registry = cls.registry()
+        table = dict(value) if isinstance(value, Mapping) else {"name": value}
+        name = table.pop("name", next(iter(registry)))
+        return from_table(find_class(name, cls, where, registry), table, f"{where}.")
+
+    @classmethod
+    def selected(cls, value: Self | str, where: str) -> Self:
+        """Return the model that a field holds, or that a word in it selects.
+
+        Raises:
+            ConfigError: No model has this name.
+        """
+        return value if isinstance(value, cls) else cls.from_plain(value, where)
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that a field may hold, declared with it: `Annotated[float, Range(0, 1, "a fraction")]`."""
+
+    least: float
+    most: float
+    right: str
+    """What a good value is: the end of the sentence "… must be"."""
+    above: bool = False
+    """The least number itself is not allowed."""
+    below: bool = False
+    """The largest number itself is not allowed."""
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number is in the range; NaN never is."""
+        return self.least <= value <= self.most and not (
+            (self.above and value == self.least) or (self.below and value == self.most)
+        )
+
+
+def check_ranges(config: object, where: str = "") -> None:
+    """Refuse the first field of a dataclass with a number outside its `Range`; None is a field that is left out.
+
+    Args:
+        config: The dataclass. Of a tuple, every number is checked.
+        where: What stands before the name of a field in the sentence about it.
+
+    Raises:
+        ConfigError: A number is not in the range of its field.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Panel:
+    ...     clouds: typing.Annotated[float, Range(0, 1, "between 0 and 1")] = 0.5
+    >>> check_ranges(Panel(2.0), "harvest.")
+    Traceback (most recent call last):
+    ...
+    kfl.core.errors.ConfigError: harvest.clouds is 2.0, but must be between 0 and 1.
+    """
+    for name, limits in _ranges(type(config)).items():  # type: ignore[arg-type]  # classes are hashable
+        value = getattr(config, name)
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not all(number is None or limits.holds(number) for number in numbers):
+            raise ConfigError(where + name, value, limits.right)
+
+
+@cache
+def _ranges(cls: Any) -> dict[str, Range]:
+    """Return the ranges that the fields of a class declare."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = ((name, extra) for name, hint in hints.items() for extra in getattr(hint, "__metadata__", ()))
+    return {name: extra for name, extra in found if isinstance(extra, Range)}

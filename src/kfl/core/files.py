@@ -13,7 +13,7 @@ import math
 import os
 import stat
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -100,26 +100,6 @@ def write_json(path: Path, value: object) -> None:
     """
     text = for_json(json.dumps(jsonable(value), indent=2, ensure_ascii=False, allow_nan=False))
     write_atomic(path, (text + "\n").encode())
-
-
-def write_json_list(path: Path, rows: Iterable[object]) -> None:
-    """Write rows as one JSON list, a line for each, as `write_json` writes values. No more than a row is in memory.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "devices.json"
-    >>> write_json_list(path, [{"device": 0}, {"device": 1}])
-    >>> print(path.read_text(), end="")
-    [
-    {"device": 0},
-    {"device": 1}
-    ]
-    """
-    with atomic_file(path) as file:
-        file.write(b"[")
-        for index, row in enumerate(rows):
-            text = for_json(json.dumps(jsonable(row), ensure_ascii=False, allow_nan=False))
-            file.write(f"{',' if index else ''}\n{text}".encode())
-        file.write(b"\n]\n")
 
 
 def jsonable(value: object) -> Any:

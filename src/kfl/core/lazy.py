@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,31 +38,48 @@ def _place(problem: BaseException) -> str:
     return "" if "importlib" in frame.filename else f" in {Path(frame.filename).name}, line {frame.lineno}"
 
 
-def import_class(address: object, kind: type[T], field: str, known: Iterable[str]) -> type[T]:
-    """A user's own class that derives from `kind`, named as `package.module:Class` in a field.
+def find_class(word: object, kind: type[T], field: str, registry: Mapping[str, type[T]]) -> type[T]:
+    """Return the class that a word in a field selects: a registered one, or a user's own.
 
-    `known` are the words that the field takes besides. A ConfigError says what is wrong, and what was probably meant:
+    Args:
+        word: A key of the registry, or `package.module:Class`.
+        kind: What the class must derive from.
+        field: The field, for the sentence about a word that selects nothing.
+        registry: The classes by their words.
 
-    >>> import_class("math:sqrtt", int, "algorithm", ["kfl", "local"])
+    Raises:
+        ConfigError: There is no such class; the sentence says what was probably meant.
+
+    >>> find_class("whole", int, "number", {"whole": int})
+    <class 'int'>
+    >>> find_class("math:sqrtt", int, "algorithm", {"kfl": int, "local": int})
     Traceback (most recent call last):
     ...
     kfl.core.errors.ConfigError: algorithm is 'math:sqrtt', but must be package.module:Class of one that can be \
 imported (module 'math' has no attribute 'sqrtt').
     """
-    words = list(known)
-    if ":" not in str(address):
-        expected = f"one of {', '.join(words)}, or package.module:Class for your own"
-        raise ConfigError(field, address, expected, choices=words)
+    if isinstance(word, str) and word in registry:
+        return registry[word]
+    address = str(word)
+    if ":" not in address:
+        expected = f"one of {', '.join(registry)}, or package.module:Class for your own"
+        raise ConfigError(field, word, expected, choices=registry)
     try:
-        found = import_object(str(address))
+        found = import_object(address)
     except ImportError as problem:
-        meant = did_you_mean(address, _candidates(str(address), kind))
+        meant = did_you_mean(address, _candidates(address, kind))
         expected = "package.module:Class of one that can be imported"
         raise ConfigError(field, address, f"{expected} ({problem}){meant}") from problem
     if not (isinstance(found, type) and issubclass(found, kind)):
-        meant = did_you_mean(address, _candidates(str(address), kind))
+        meant = did_you_mean(address, _candidates(address, kind))
         raise ConfigError(field, address, f"a class that derives from {kind.__name__}{meant}")
     return found
+
+
+def word_of(thing: Any, registry: Mapping[str, type[Any]]) -> str:
+    """Return the word with which `find_class` finds the class of `thing`: its name, or where to import it from."""
+    kind = type(thing)
+    return str(thing.name) if registry.get(thing.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _candidates(address: str, kind: type) -> list[str]:

@@ -53,20 +53,3 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
     return parse_json(path.read_text(encoding="utf-8"))
-
-
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects in a file of lines that may still be growing.
-
-    A last line without its line break is not complete yet; that and every line that does not hold an object is left
-    out. A file that does not exist has no lines.
-    """
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else ():
-        try:
-            value = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found

@@ -14,7 +14,6 @@ from kfl.data.dataset import Dataset
 from kfl.data.local_data import LocalData
 from kfl.data.partition import Partition, can_be_distinct, partition
 from kfl.data.registry import DATASETS, check_name, dataset_path, download, downloadable, load_dataset, short_name
-from kfl.data.show import data_line, split_table
 from kfl.data.source import Download, RemoteFile, Source
 from kfl.data.storage import Decoded, cached, resolve_cache_dir, resolve_data_dir
 
@@ -31,7 +30,6 @@ __all__ = [
     "cached",
     "can_be_distinct",
     "check_name",
-    "data_line",
     "dataset_path",
     "download",
     "downloadable",
@@ -42,5 +40,4 @@ __all__ = [
     "resolve_cache_dir",
     "resolve_data_dir",
     "short_name",
-    "split_table",
 ]

@@ -6,6 +6,7 @@ parquet files with encoded images. Where both are there, the original pixels win
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from kfl.data.arrays import as_labels, check_labels
 from kfl.data.dataset import Dataset
 from kfl.data.parquet import Columns, read_table
 from kfl.data.source import Download, RemoteFile, Source
-from kfl.data.storage import Decoded, cached
+from kfl.data.storage import Decoded
 
 CLASSES, SIZE = 10, 32
 ROWS = {"train": 50_000, "test": 10_000}
@@ -34,36 +35,38 @@ RECORD_BYTES = 1 + 3 * SIZE * SIZE
 JPEG_NOTE = "CIFAR-10 images went through JPEG once: results can differ a little from the original pixels."
 
 
-def load(data_dir: Path, cache_dir: Path) -> Dataset:
-    """CIFAR-10 from `<data_dir>/cifar10/` or `<data_dir>`: the binary version, else parquet."""
-    files = _files(data_dir)
-    if not files:
-        raise DataError(f"CIFAR-10 is not there or not complete: {SOURCE.how_to_get(data_dir)}.")
-    decode = _decode_parquet if files[0].suffix == ".parquet" else _decode_binary
-    found = cached("cifar10", files, lambda: decode(files[0].parent, cache_dir), cache_dir)
-    return Dataset(name="cifar10", **found.arrays, classes=CLASSES, scale=1 / 255, mean=MEAN, std=STD, note=found.note)
+class Cifar10(Source):
+    """The set in either form."""
+
+    def files(self, data_dir: Path) -> list[Path]:
+        """All files of the binary version or, where it is not complete, of the parquet version."""
+        below = data_dir / "cifar10"
+        names = [name for names in BINARY_FILES.values() for name in names]
+        choices = [[folder / name for name in names] for folder in (below / BINARY_FOLDER, data_dir / BINARY_FOLDER)]
+        # Not in data_dir itself: train.parquet there could be anything.
+        choices.append([below / f"{split}.parquet" for split in ROWS])
+        return next((files for files in choices if all(path.is_file() for path in files)), [])
+
+    def by_hand(self, data_dir: Path) -> str:
+        """The files of either form."""
+        names = ", ".join(name for names in BINARY_FILES.values() for name in names)
+        folder = data_dir / "cifar10"
+        return (
+            f"put {names} into {folder / BINARY_FOLDER}, or train.parquet and test.parquet (columns img, label) "
+            f"into {folder}"
+        )
+
+    def decode(self, data_dir: Path, cache_dir: Path) -> Decoded:
+        """The arrays of the form that is there."""
+        first = self.files(data_dir)[0]
+        return _decode_parquet(first.parent, cache_dir) if first.suffix == ".parquet" else _decode_binary(first.parent)
+
+    def load(self, data_dir: Path, cache_dir: Path) -> Dataset:
+        """The set, with the published mean and deviation of its channels."""
+        return replace(super().load(data_dir, cache_dir), mean=MEAN, std=STD)
 
 
-def _files(data_dir: Path) -> list[Path]:
-    """All files of the binary version or, where it is not complete, of the parquet version."""
-    below = data_dir / "cifar10"
-    names = [name for names in BINARY_FILES.values() for name in names]
-    choices = [[folder / name for name in names] for folder in (below / BINARY_FOLDER, data_dir / BINARY_FOLDER)]
-    # Not in data_dir itself: train.parquet there could be anything.
-    choices.append([below / f"{split}.parquet" for split in ROWS])
-    return next((files for files in choices if all(path.is_file() for path in files)), [])
-
-
-def _by_hand(data_dir: Path) -> str:
-    names = ", ".join(name for names in BINARY_FILES.values() for name in names)
-    folder = data_dir / "cifar10"
-    return (
-        f"put {names} into {folder / BINARY_FOLDER}, or train.parquet and test.parquet (columns img, label) "
-        f"into {folder}"
-    )
-
-
-def _decode_binary(folder: Path, _cache_dir: Path) -> Decoded:
+def _decode_binary(folder: Path) -> Decoded:
     arrays: dict[str, NDArray[np.uint8] | NDArray[np.int64]] = {}
     for split, names in BINARY_FILES.items():
         records = np.concatenate([_records(folder / name) for name in names])
@@ -86,9 +89,9 @@ def _decode_parquet(folder: Path, cache_dir: Path) -> Decoded:
     for split, rows in ROWS.items():
         path = folder / f"{split}.parquet"
         table = read_table([path], cache_dir, Columns("img", "label"), (3, SIZE, SIZE), rows=rows)
-        labels = as_labels(f"{path}: {split} label", table.labels)
+        labels = as_labels(f"{path}: {split} label", table.y)
         _check(path, split, labels)
-        arrays |= {f"{split}_x": table.images, f"{split}_y": labels}
+        arrays |= {f"{split}_x": table.x, f"{split}_y": labels}
         any_jpeg = any_jpeg or table.jpeg
     return Decoded(arrays, JPEG_NOTE if any_jpeg else "")
 
@@ -105,12 +108,10 @@ def _check(path: Path, split: str, labels: NDArray[np.int64]) -> None:
         )
 
 
-SOURCE = Source(
+SOURCE = Cifar10(
     name="cifar10",
     description="CIFAR-10, 50,000 + 10,000 colour images of 32×32 pixels",
-    load=load,
-    files=_files,
-    by_hand=_by_hand,
+    classes=CLASSES,
     download=Download(
         base_url="https://www.cs.toronto.edu/~kriz/",
         folder="cifar10",

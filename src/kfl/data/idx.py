@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import DataError
-from kfl.data.dataset import Dataset
 from kfl.data.roles import split_of
 from kfl.data.samples import Samples, decode
-from kfl.data.source import Download, Source
-from kfl.data.storage import Decoded, cached
+from kfl.data.source import Source
+from kfl.data.storage import Decoded
 
 LARGEST = 1 << 32
 """Bytes of an IDX file, at most."""
@@ -55,15 +54,11 @@ class IdxFile:
 
 
 @dataclass(frozen=True)
-class IdxSet:
+class IdxSet(Source):
     """A set of IDX files that has a name."""
 
-    name: str
-    description: str
-    files: Mapping[str, IdxFile]
+    members: Mapping[str, IdxFile]
     """By the names of a dataset's arrays."""
-    classes: int
-    download: Download
     first_label: int = 0
     """The label of class 0."""
     transposed: bool = False
@@ -73,46 +68,29 @@ class IdxSet:
     alone: bool = False
     """Never look in the data folder itself: what is there under the same file names may be another set."""
 
-    def source(self) -> Source:
-        """What `DATASETS` holds."""
-        return Source(
-            name=self.name,
-            description=self.description,
-            load=self.load,
-            files=self._all,
-            by_hand=lambda data_dir: (
-                f"put {', '.join(f'{file.name}.gz' for file in self.files.values())} into "
-                f"{data_dir / self.download.folder}"
-            ),
-            download=self.download,
-        )
+    @property
+    def folder(self) -> str:
+        """Its own, below the data folder."""
+        return self.name if self.download is None else self.download.folder
 
-    def load(self, data_dir: Path, cache_dir: Path) -> Dataset:
-        """The set from `<data_dir>/<its folder>/` or `<data_dir>`, gzipped or plain."""
-        found = self._find(data_dir)
-        lost = [file.name for key, file in self.files.items() if key not in found]
-        if lost:
-            named, way = self.description.partition(",")[0], self.source().how_to_get(data_dir)
-            raise DataError(f"{named} is not complete, {', '.join(lost)} not found: {way}.")
-        arrays = cached(self.name, list(found.values()), lambda: self._decode(found), cache_dir).arrays
-        return Dataset(name=self.name, **arrays, classes=self.classes, scale=1 / 255)
-
-    def _find(self, data_dir: Path) -> dict[str, Path]:
-        """The files that are there, by their key."""
-        own = data_dir / self.download.folder
+    def files(self, data_dir: Path) -> list[Path]:
+        """The files in `<data_dir>/<its folder>/` or `<data_dir>`, gzipped or plain."""
+        own = data_dir / self.folder
         folders = (own, *(own / name for name in self.below), *(() if self.alone else (data_dir,)))
-        found = {key: find_idx(file, folders) for key, file in self.files.items()}
-        return {key: path for key, path in found.items() if path is not None}
+        found = [path for file in self.members.values() if (path := find_idx(file, folders)) is not None]
+        return found if len(found) == len(self.members) else []
 
-    def _all(self, data_dir: Path) -> list[Path]:
-        found = self._find(data_dir)
-        return list(found.values()) if len(found) == len(self.files) else []
-
-    def _decode(self, paths: Mapping[str, Path]) -> Decoded:
-        arrays = {key: read_idx(path, self.files[key]) for key, path in paths.items()}
+    def decode(self, data_dir: Path, _cache_dir: Path) -> Decoded:
+        """The arrays, which must be exactly as declared."""
+        paths = zip(self.members.items(), self.files(data_dir), strict=True)
+        arrays = {key: read_idx(path, file) for (key, file), path in paths}
         images = {key: upright(arrays[key], self.transposed)[:, None] for key in ("train_x", "test_x")}
         labels = {key: arrays[key].astype(np.int64) - self.first_label for key in ("train_y", "test_y")}
         return Decoded({key: images[key] if key in images else labels[key] for key in KEYS})
+
+    def by_hand(self, data_dir: Path) -> str:
+        """All files into the folder."""
+        return f"put {', '.join(f'{file.name}.gz' for file in self.members.values())} into {data_dir / self.folder}"
 
 
 def find_idx(file: IdxFile, folders: tuple[Path, ...]) -> Path | None:

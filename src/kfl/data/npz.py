@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.arrays import read_header
 from kfl.core.errors import DataError
 from kfl.core.text import quantity
 from kfl.data.arrays import channels_first
 from kfl.data.roles import DEVICE_WORDS, X_WORDS, Y_WORDS, column_words, missing, split_of, unclear
 from kfl.data.samples import Samples, decode
 from kfl.data.storage import LARGEST_BYTES, Decoded
+from kfl.data.untrusted import read_header
 
 LARGEST_RATIO = 200
 """How many times larger than packed an array of more than a gigabyte may be: real numbers do not shrink so well."""

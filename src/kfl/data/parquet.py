@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kfl.core.errors import DataError, MissingExtraError
 from kfl.data.arrays import as_labels, check_labels
-from kfl.data.dataset import Dataset
 from kfl.data.images import LARGEST_ENCODED, Shape, stack, with_moments
 from kfl.data.roles import DEVICE_WORDS, X_WORDS, Y_WORDS, choose, column_words, split_of
-from kfl.data.samples import Samples, as_dataset, decode
+from kfl.data.samples import Samples, decode
 from kfl.data.source import Download, RemoteFile, Source
-from kfl.data.storage import Decoded, cached
+from kfl.data.storage import Decoded
 
 SITE = "https://huggingface.co/datasets"
 ROWS_AT_ONCE = 256
@@ -42,17 +40,6 @@ class Columns:
 
 
 BY_NAME = Columns()
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """What some tables hold together."""
-
-    images: NDArray[np.uint8]
-    labels: NDArray[Any]
-    device: NDArray[Any] | None
-    jpeg: bool
-    """Whether any image was stored as JPEG."""
 
 
 def table_files(path: Path) -> dict[str, list[Path]]:
@@ -81,17 +68,10 @@ def decode_tables(
 ) -> Decoded:
     """Training and test set of some tables; `shape` is that of every image, where it is known."""
     train = read_table(files["train"], cache_dir, columns, shape, size=size)
-    known: Shape = train.images.shape[1:]
+    known: Shape = train.x.shape[1:]
     test = read_table(files["test"], cache_dir, columns, known, size=size) if files.get("test") else None
     jpeg = train.jpeg or (test is not None and test.jpeg)
-    found = decode(
-        name,
-        Samples(train.images, train.labels, train.device),
-        None if test is None else Samples(test.images, test.labels, test.device),
-        cache_dir,
-        JPEG_NOTE if jpeg else "",
-    )
-    return with_moments(found)
+    return with_moments(decode(name, train, test, cache_dir, JPEG_NOTE if jpeg else ""))
 
 
 def read_table(
@@ -102,7 +82,7 @@ def read_table(
     *,
     size: int = 0,
     rows: int = 0,
-) -> Table:
+) -> Samples:
     """Images, labels and devices of tables with the same columns, one after another; streamed, row by row.
 
     `rows` is how many there must be, where that is known.
@@ -151,73 +131,53 @@ def read_table(
         raise DataError(f"{path} cannot be read as parquet: {str(error).rstrip('.')}.") from error
     if len(labels) != count:
         raise DataError(f"{path} has {len(labels)} rows, but declares {count}.")
-    return Table(x, np.array(labels), np.array(ids) if ids else None, jpeg)
+    return Samples(x, np.array(labels), np.array(ids) if ids else None, jpeg)
+
+
+def on_hub(repository: str, name: str, *files: str) -> Download:
+    """Return where the tables of a set are at the hub: `repository` is owner, name, and the folder in it."""
+    owner, project, *inner = repository.split("/")
+    # The hub publishes no md5.
+    return Download("/".join([SITE, owner, project, "resolve/main", *inner]), name, tuple(map(RemoteFile, files)))
 
 
 @dataclass(frozen=True)
-class TableSet:
+class TableSet(Source):
     """A set of image tables that has a name."""
 
-    name: str
-    description: str
-    repository: str
-    """Where the tables are at the hub: owner, name, and the folder in it."""
-    remote: tuple[str, ...]
-    """Names of the tables there."""
     shape: Shape
     """Channels, height and width of every image."""
-    classes: int
     rows: Mapping[str, int]
     """Images of the sets train and test, 0 for any number; without test a part is held out."""
     columns: Columns
 
-    def source(self) -> Source:
-        """What `DATASETS` holds."""
-        owner, name, *inner = self.repository.split("/")
-        words = " and ".join(f"{split}*.parquet" for split in self.rows)
-        return Source(
-            name=self.name,
-            description=self.description,
-            load=self.load,
-            files=self.files,
-            by_hand=lambda data_dir: f"put {words} of {SITE}/{owner}/{name} into {data_dir / self.name}",
-            download=Download(
-                "/".join([SITE, owner, name, "resolve/main", *inner]),
-                self.name,
-                tuple(RemoteFile(file) for file in self.remote),  # the hub publishes no md5
-            ),
-            radio="paper-cifar10" if self.shape[0] == 3 else "paper-mnist",
-        )
-
     def files(self, data_dir: Path) -> list[Path]:
-        """Its tables in the data folder; empty where they are not all there."""
+        """Its tables in `<data_dir>/<name>/`."""
         return [path for paths in self._tables(data_dir).values() for path in paths]
 
-    def load(self, data_dir: Path, cache_dir: Path) -> Dataset:
-        """The set from `<data_dir>/<name>/`."""
-        tables = self._tables(data_dir)
-        if not tables:
-            named, way = self.description.partition(",")[0], self.source().how_to_get(data_dir)
-            raise DataError(f"{named} is not there or not complete: {way}.")
-        found = cached(self.name, self.files(data_dir), lambda: self._decode(tables, cache_dir), cache_dir)
-        return as_dataset(self.name, found, standardise=True, classes=self.classes)
+    def by_hand(self, data_dir: Path) -> str:
+        """The tables into a folder of its name."""
+        words = " and ".join(f"{split}*.parquet" for split in self.rows)
+        page = "" if self.download is None else f" of {self.download.base_url.partition('/resolve/')[0]}"
+        return f"put {words}{page} into {data_dir / self.name}"
+
+    def decode(self, data_dir: Path, cache_dir: Path) -> Decoded:
+        """Training and test set, which must be as declared."""
+        samples, tables = {}, self._tables(data_dir)
+        for split, rows in self.rows.items():
+            table = read_table(tables[split], cache_dir, self.columns, self.shape, rows=rows)
+            labels = as_labels(f"{tables[split][0]}: {split} label", table.y)
+            check_labels(f"{tables[split][0]}: {split} label", labels, self.classes)
+            absent = np.setdiff1d(np.arange(self.classes), labels)
+            if len(absent):
+                raise DataError(f"{tables[split][0]} has no {split} images of class {absent[0]}.")
+            samples[split] = replace(table, y=labels)
+        return with_moments(decode(self.name, samples["train"], samples.get("test"), cache_dir))
 
     def _tables(self, data_dir: Path) -> dict[str, list[Path]]:
         folder = data_dir / self.name
         found = table_files(folder) if folder.is_dir() else {}
         return {split: found[split] for split in self.rows} if set(self.rows) <= set(found) else {}
-
-    def _decode(self, tables: Files, cache_dir: Path) -> Decoded:
-        samples = {}
-        for split, rows in self.rows.items():
-            table = read_table(tables[split], cache_dir, self.columns, self.shape, rows=rows)
-            labels = as_labels(f"{tables[split][0]}: {split} label", table.labels)
-            check_labels(f"{tables[split][0]}: {split} label", labels, self.classes)
-            absent = np.setdiff1d(np.arange(self.classes), labels)
-            if len(absent):
-                raise DataError(f"{tables[split][0]} has no {split} images of class {absent[0]}.")
-            samples[split] = Samples(table.images, labels, table.device)
-        return with_moments(decode(self.name, samples["train"], samples.get("test"), cache_dir))
 
 
 def _check_cells(path: Path, metadata: Any, column: str) -> None:

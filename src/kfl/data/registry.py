@@ -22,15 +22,15 @@ DATASETS: dict[str, Source] = {
     source.name: source
     for source in (
         mnist5k.SOURCE,
-        named.MNIST.source(),
+        named.MNIST,
         cifar10.SOURCE,
-        named.FASHION_MNIST.source(),
-        named.KMNIST.source(),
-        *(part.source() for part in named.EMNIST.values()),
-        named.FEMNIST.source(),
-        named.CIFAR100.source(),
-        named.SVHN.source(),
-        named.TINY_IMAGENET.source(),
+        named.FASHION_MNIST,
+        named.KMNIST,
+        *named.EMNIST.values(),
+        named.FEMNIST,
+        named.CIFAR100,
+        named.SVHN,
+        named.TINY_IMAGENET,
     )
 }
 """Datasets by the word that selects them."""

@@ -33,6 +33,8 @@ class Samples:
     """One label per sample: integers, or strings."""
     device: NDArray[Any] | None = None
     """Whose each sample is: integers, or strings."""
+    jpeg: bool = False
+    """Whether any of them was an image that was stored as JPEG."""
 
 
 def decode(name: str, train: Samples, test: Samples | None, cache_dir: Path, note: str = "") -> Decoded:

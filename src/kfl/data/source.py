@@ -9,12 +9,15 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfl.core.errors import ConfigError, DataError
+from kfl.data.samples import as_dataset
+from kfl.data.storage import Decoded, cached
 
 if TYPE_CHECKING:
     from kfl.data.dataset import Dataset
@@ -50,25 +53,49 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A dataset that has a name: what it is, who loads it, which files it needs and how to get them."""
+class Source(ABC):
+    """A dataset that has a name: what it is, which files it needs, how they are read and how to get them.
+
+    A set of a known format is an `IdxSet` or a `TableSet`; one of a format of its own is a subclass.
+    """
 
     name: str
     """The word that selects it."""
     description: str
     """One line, for help texts."""
-    load: Callable[[Path, Path], Dataset]
-    """Called with the data folder and the cache folder."""
-    files: Callable[[Path], list[Path]] | None = None
-    """Its files in a data folder, empty where they are not all there; None for a dataset that needs no files."""
-    by_hand: Callable[[Path], str] | None = None
-    """Which files to put where in a data folder, as a clause."""
+    classes: int
+    _: KW_ONLY
     download: Download | None = None
     """Where `kfl data download` gets it; None where it cannot."""
     command: str = ""
     """The command that installs it, where that is not `kfl data download`."""
     radio: str = "paper-mnist"
     """Preset cell that `radio = auto` means with this dataset."""
+
+    @abstractmethod
+    def files(self, data_dir: Path) -> list[Path]:
+        """Return its files in a data folder; empty where they are not all there."""
+
+    @abstractmethod
+    def decode(self, data_dir: Path, cache_dir: Path) -> Decoded:
+        """Read its files, which are all there, into arrays; large ones are decoded below the cache folder."""
+
+    def by_hand(self, data_dir: Path) -> str:
+        """Return which files to put where in a data folder, as a clause; empty where that is no way."""
+        return ""
+
+    def load(self, data_dir: Path, cache_dir: Path) -> Dataset:
+        """Return the dataset, decoded once and then read from the cache.
+
+        Raises:
+            DataError: If files are missing or damaged.
+        """
+        files = self.files(data_dir)
+        if not files:
+            named = self.description.partition(",")[0]
+            raise DataError(f"{named} is not there or not complete: {self.how_to_get(data_dir)}.")
+        found = cached(self.name, files, lambda: self.decode(data_dir, cache_dir), cache_dir)
+        return as_dataset(self.name, found, standardise=True, classes=self.classes)
 
     @property
     def get(self) -> str:
@@ -77,9 +104,8 @@ class Source:
 
     def how_to_get(self, data_dir: Path) -> str:
         """What to do about files that are missing, as the end of a sentence."""
-        ways = [self.by_hand(data_dir)] if self.by_hand is not None else []
-        ways += [f"run `{self.get}` to fetch it"] if self.get else []
-        return f"{', or '.join(ways)} (KFL_DATA_DIR names another data folder)"
+        ways = [self.by_hand(data_dir), f"run `{self.get}` to fetch it" if self.get else ""]
+        return f"{', or '.join(way for way in ways if way)} (KFL_DATA_DIR names another data folder)"
 
 
 def fetch(source: Source, data_dir: Path, progress: Progress | None = None, base_url: str | None = None) -> Path:

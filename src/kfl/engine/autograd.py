@@ -24,17 +24,16 @@ from torch import Tensor, nn
 
 from kfl.core.threads import torch_threads
 from kfl.data import LocalData
-from kfl.engine.base import ClassStatistics, DeviceProfile, Engine, Outputs, RoundKey, Sgd
+from kfl.engine.base import ClassStatistics, Engine, Outputs, RoundKey, Sgd
 from kfl.engine.cache import BoundedCache, own_pages, tensor_bytes
 from kfl.engine.descent import Batch, Bound, Network, batches, descend, layers_of_step
 from kfl.engine.fused import has_blocks, rewrite
 from kfl.engine.layers import draws
 from kfl.engine.objectives import Objective
 from kfl.engine.plan import Plan, few
-from kfl.engine.precision import Arithmetic
 from kfl.engine.sample_space import FlatSamples, SampleSpace, first_dense, gram_pays
 from kfl.engine.workers import keep_memory, spread
-from kfl.models import FleetModels, SharedLayers, State
+from kfl.models import FleetModels, State
 
 ROWS_AT_ONCE = 1024
 """Test samples of devices with one common model that a worker evaluates in a row."""
@@ -81,16 +80,8 @@ class AutogradEngine(Engine):
             plan: Precision, number of workers and whether blocks are compiled; by default one worker, float32.
             where: The processor. On a GPU this engine is the fallback for networks that cannot share a batch.
         """
-        self.plan = plan or Plan()
-        self.classes = data.dataset.classes
-        self.features = models.features
-        self._data = data
-        self._models = models
-        self._where = torch.device(where)
-        self._arithmetic = Arithmetic(self.plan.precision, self._where.type)
+        super().__init__(data, models, plan or Plan(), torch.device(where))
         self._number = self._arithmetic.dtype
-        self._train_sizes = data.partition.train_sizes
-        self._test_sizes = data.partition.test_sizes
         self._templates: dict[int, nn.Module] = {}
         self._dropout: dict[int, bool] = {}
         self._remembers: dict[int, bool] = {}
@@ -100,36 +91,6 @@ class AutogradEngine(Engine):
         self._mine = threading.local()
         if self.plan.compiler:
             self._compile()
-
-    # ── Facts ──
-
-    def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Bring a message to the processor that computes."""
-        return {name: value.to(self._where) for name, value in arrays.items()}
-
-    def profile(self, device: int) -> DeviceProfile:
-        """The sizes of a device's model and data."""
-        model = self._models.profiles[self._models.architecture[device]]
-        held = int((self._data.partition.train_counts[device] > 0).sum())
-        return DeviceProfile(model, int(self._train_sizes[device]), held, self.shared())
-
-    def shared(self) -> SharedLayers:
-        """The layers that the models of all devices have in the same shape."""
-        return self._models.shared
-
-    def initial(self, device: int, seed: int, *, common: bool = False) -> State:
-        """A device's model before its first round."""
-        start = self._models.initial(device, seed, common=common)
-        return {name: self._converted(value) for name, value in start.items()}
-
-    def proxy(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of the samples that every device holds."""
-        inputs, labels = self._data.read_proxy()
-        return self._converted(inputs), labels.to(self._where)
-
-    def test_samples(self, device: int) -> int:
-        """Number of test samples of a device."""
-        return int(self._test_sizes[device])
 
     # ── Training ──
 
@@ -185,7 +146,7 @@ class AutogradEngine(Engine):
         rates = objective.descent(names, sgd).rates
         if not rates:
             return {name: value.clone() for name, value in state.items()}
-        size = int(self._train_sizes[device]) if data is None else len(data[1])
+        size = self._data.size(device, "train") if data is None else len(data[1])
         bound: Bound | None = None
         if sgd.batch_size is None or sgd.batch_size >= size:
             bound = self._in_sample_space(network, device, state, rates, objective, sgd.steps, data)
@@ -300,7 +261,7 @@ class AutogradEngine(Engine):
         groups: list[list[int]] = []
         rows = 0
         for index, device in enumerate(devices):
-            size = int(self._test_sizes[device])
+            size = self._data.size(device, "test")
             if not size:
                 continue
             first = groups[-1][0] if groups else None
@@ -373,10 +334,6 @@ class AutogradEngine(Engine):
     def _inputs(self, device: int, split: str) -> Tensor:
         indices = self._data.indices(device, "train" if split == "train" else "test")
         return self._data.dataset.inputs("train" if split == "train" else "test", indices)
-
-    def _converted(self, value: Tensor) -> Tensor:
-        """Where this engine computes and in its numbers; integers stay as they are."""
-        return value.to(self._where, self._number) if value.is_floating_point() else value.to(self._where)
 
     # ── Modules ──
 

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Literal
 from kfl.core.randomness import torch_seed
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+    from kfl.data import LocalData
     from kfl.engine.objectives import Objective
     from kfl.engine.plan import Plan
-    from kfl.models import ModelProfile, SharedLayers, State
+    from kfl.models import FleetModels, ModelProfile, SharedLayers, State
 
 
 @dataclass(frozen=True)
@@ -133,26 +135,44 @@ class Engine(ABC):
     order. States that come in are never changed.
     """
 
-    classes: int
-    features: int
-    plan: Plan
-    """How this engine executes: with the same plan on the same machine, results are the same bit for bit."""
+    def __init__(self, data: LocalData, models: FleetModels, plan: Plan, where: torch.device) -> None:
+        """Hold every device's samples and network; `where` is the processor that computes."""
+        from kfl.engine.precision import Arithmetic
 
-    @abstractmethod
+        self.plan = plan
+        """How this engine executes: with the same plan on the same machine, results are the same bit for bit."""
+        self.classes, self.features = data.dataset.classes, models.features
+        self._data, self._models, self._where = data, models, where
+        self._arithmetic = Arithmetic(plan.precision, where.type)
+
     def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Bring a message to where this engine computes."""
+        """Bring a message to where this engine computes, without waiting for what it does there."""
+        return {name: value.to(self._where, non_blocking=True) for name, value in arrays.items()}
 
-    @abstractmethod
     def profile(self, device: int) -> DeviceProfile:
         """The sizes of a device's model and data."""
+        model = self._models.profiles[self._models.architecture[device]]
+        held = int((self._data.partition.train_counts[device] > 0).sum())
+        return DeviceProfile(model, self._data.size(device, "train"), held, self.shared)
 
-    @abstractmethod
+    @property
     def shared(self) -> SharedLayers:
         """The layers that the models of all devices have in the same shape."""
+        return self._models.shared
 
-    @abstractmethod
     def initial(self, device: int, seed: int, *, common: bool = False) -> State:
         """A device's model before its first round; with `common`, one start for all."""
+        start = self._models.initial(device, seed, common=common)
+        return {name: self._converted(value) for name, value in start.items()}
+
+    def proxy(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the samples that every device and the server hold; empty where there are none."""
+        inputs, labels = self._data.read_proxy()
+        return self._converted(inputs), labels.to(self._where)
+
+    def _converted(self, value: Tensor) -> Tensor:
+        """A value where this engine computes and in its numbers; integers stay as they are."""
+        return value.to(self._where, self._arithmetic.dtype) if value.is_floating_point() else value.to(self._where)
 
     @abstractmethod
     def train(
@@ -191,17 +211,9 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def proxy(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of the samples that every device and the server hold; empty where there are none."""
-
-    @abstractmethod
     def logits(self, devices: Sequence[int], states: Sequence[State], inputs: Tensor) -> Tensor:
         """The logits of each model for the same inputs, in evaluation mode: (devices, samples, classes)."""
 
     @abstractmethod
     def correct(self, devices: Sequence[int], states: Sequence[State]) -> list[int]:
         """Number of test samples of each device that its model predicts correctly."""
-
-    @abstractmethod
-    def test_samples(self, device: int) -> int:
-        """Number of test samples of a device."""

@@ -18,7 +18,6 @@ from torch import Tensor
 from kfl.data import LocalData
 from kfl.engine.base import ClassStatistics, Outputs, RoundKey, Sgd
 from kfl.engine.cohorts import Family
-from kfl.engine.cuda.closed_form import closed_form
 from kfl.engine.cuda.kernels import CohortKernels, Trainer
 from kfl.engine.descent import batches, batches_per_pass
 from kfl.engine.graphs import GraphRunner, Input
@@ -39,7 +38,8 @@ from kfl.engine.samples import (
 from kfl.engine.stack import Stack
 from kfl.engine.stacked_convolution import StackedConvolution
 from kfl.engine.vectorized import CohortStep, ObjectiveParts, run_vectorized, split_objective
-from kfl.models import State, tied, with_ties
+from kfl.models import State
+from kfl.models.network import tied, with_ties
 
 RESIDENT_SHARE = 0.25
 """Part of a GPU's memory that a stored dataset may take; a larger one stays where it is."""
@@ -141,7 +141,7 @@ class CohortWork:
         needed = {**stack.inputs(), **{name: self._keep(value) for name, value in tensors.items()}}
         if given is not None:
             needed.update({"given inputs": self._keep(given[0]), "given targets": self._keep(given[1])})
-        trainer = self._kernels.trainer(cohort.family.network, closed_form(parts.sample), stack.names(), descent)
+        trainer = self._kernels.trainer(cohort.family.network, parts.sample, stack.names(), descent)
         self.objectives[type(parts.sample).__name__] = "torch.func" if trainer is None else "by hand"
         work = _Work(cohort, parts, descent, stack, needed, sgd, key, given)
         trained = self._train_stepwise(work) if trainer is None else self._train_by_hand(work, trainer)
@@ -155,9 +155,8 @@ class CohortWork:
         def body(held: dict[str, Tensor]) -> dict[str, Tensor]:
             batches = _readers(self._source(work, held), held, steps) * passes
             tensors = {path: held[f"tensor {number}"] for number, path in enumerate(paths)}
-            form = closed_form(work.parts.with_tensors(tensors))
-            assert form is not None
-            return trainer({name: held[name] for name in stack.names()}, batches, form)
+            state = {name: held[name] for name in stack.names()}
+            return trainer(state, batches, work.parts.with_tensors(tensors))
 
         return self.graphs.run(work.signature(steps.sizes), {**work.needed, **_step_inputs(steps)}, body)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from kfl.engine.precision import Arithmetic
 from kfl.engine.vectorized import Vectorizability, try_module
-from kfl.models import Network, build_wide, tied, widest
+from kfl.models.network import Network, build_wide, tied, widest
 
 if TYPE_CHECKING:
     from kfl.data import LocalData

@@ -14,7 +14,8 @@ from kfl.engine.base import RoundKey, Sgd
 from kfl.engine.layers import Layers, step_seed
 from kfl.engine.objectives import Objective
 from kfl.engine.precision import Arithmetic
-from kfl.models import State, parts, tied, with_ties
+from kfl.models import State, parts
+from kfl.models.network import tied, with_ties
 
 if TYPE_CHECKING:
     from kfl.engine.objectives import Forward

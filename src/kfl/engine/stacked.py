@@ -15,7 +15,7 @@ halved. What was chosen, and why, is in `StackedEngine.choices`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -26,16 +26,15 @@ from torch import Tensor
 from kfl.core.errors import ConfigError
 from kfl.data import LocalData
 from kfl.engine.autograd import AutogradEngine
-from kfl.engine.base import ClassStatistics, DeviceProfile, Engine, Outputs, RoundKey, Sgd
+from kfl.engine.base import ClassStatistics, Engine, Outputs, RoundKey, Sgd
 from kfl.engine.cohort_work import Cohort, CohortWork
 from kfl.engine.cohorts import Families, Family
 from kfl.engine.descent import batches_per_pass
 from kfl.engine.objectives import Objective
 from kfl.engine.plan import Plan, Precision
-from kfl.engine.precision import Arithmetic
 from kfl.engine.samples import Split
 from kfl.engine.vectorized import takes_weights
-from kfl.models import FleetModels, SharedLayers, State
+from kfl.models import FleetModels, State
 
 LANES = 4
 """Cohorts that a GPU works on at the same time."""
@@ -94,13 +93,10 @@ class StackedEngine(Engine):
         """`convolution`, `graphs` and `fused` are for comparisons; the defaults are what is fastest."""
         if device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("device", device, "cpu: PyTorch finds no GPU on this machine")
-        self.plan = plan or Plan(device="cuda" if device == "cuda" else "cpu", precision=precision)
-        self.classes, self.features = data.dataset.classes, models.features
-        self._data = data
-        self._where = torch.device(device)
-        self._one = AutogradEngine(data, models, replace(self.plan, compiler=""), device)
-        """For what cannot share a batch, and for what takes no computing."""
-        self._arithmetic = Arithmetic(precision, self._where.type)
+        plan = plan or Plan(device="cuda" if device == "cuda" else "cpu", precision=precision)
+        super().__init__(data, models, plan, torch.device(device))
+        self._one = AutogradEngine(data, models, replace(plan, compiler=""), device)
+        """For what cannot share a batch."""
         self._families = Families(data, models, self._arithmetic, self._where)
         self._work = CohortWork(
             data, self._arithmetic, self._where, convolution=convolution, graphs=graphs, fused=fused
@@ -120,30 +116,6 @@ class StackedEngine(Engine):
             objectives=dict(self._work.objectives),
             most_devices=dict(self._most),
         )
-
-    def place(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Bring a message to the processor that computes, without waiting for what it does there."""
-        return {name: value.to(self._where, non_blocking=True) for name, value in arrays.items()}
-
-    def profile(self, device: int) -> DeviceProfile:
-        """The sizes of a device's model and data."""
-        return self._one.profile(device)
-
-    def shared(self) -> SharedLayers:
-        """The layers that the models of all devices have in the same shape."""
-        return self._one.shared()
-
-    def initial(self, device: int, seed: int, *, common: bool = False) -> State:
-        """A device's model before its first round."""
-        return self._one.initial(device, seed, common=common)
-
-    def proxy(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of the samples that every device holds."""
-        return self._one.proxy()
-
-    def test_samples(self, device: int) -> int:
-        """Number of test samples of a device."""
-        return self._one.test_samples(device)
 
     def train(
         self,

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from kfl.engine.descent import as_function
+from kfl.engine.descent import as_function, step
 from kfl.engine.layers import Layers, draws
 from kfl.engine.objectives import Descent, Objective
 from kfl.engine.precision import Arithmetic
@@ -140,9 +140,9 @@ class CohortStep:
         fixed = {name: value for name, value in state.items() if name not in moving}
         dims = {path: 0 if path in self.objective.stacked else None for path in tensors}
         each = (None if weights is None else 0, 0 if self.draws else None)
-        step = vmap(grad(self._loss, has_aux=True), in_dims=(0, 0, dims, 0, 0, *each))
+        gradients = vmap(grad(self._loss, has_aux=True), in_dims=(0, 0, dims, 0, 0, *each))
         with self.arithmetic.autocast():
-            gradient, changed = step(
+            gradient, changed = gradients(
                 moving, fixed, dict(tensors), inputs, targets, weights, seeds if self.draws else None
             )
         with torch.no_grad():
@@ -174,16 +174,12 @@ class CohortStep:
         return loss, changed
 
     def _move(self, moving: State, velocity: State, gradient: State, active: Tensor | None) -> None:
-        for rate in dict.fromkeys(self.descent.rates[name] for name in moving):
-            names = [name for name in moving if self.descent.rates[name] == rate]
-            speeds = [velocity[name] for name in names]
-            torch._foreach_mul_(speeds, self.descent.momentum)
-            torch._foreach_add_(speeds, [gradient[name] for name in names])
-            if active is None:
-                torch._foreach_sub_([moving[name] for name in names], speeds, alpha=rate)
-                continue
-            for name, speed in zip(names, speeds, strict=True):
-                moving[name].sub_(torch.where(_beside(active, speed), speed, 0), alpha=rate)
+        speeds = [velocity[name] for name in moving]
+        torch._foreach_mul_(speeds, self.descent.momentum)
+        torch._foreach_add_(speeds, [gradient[name] for name in moving])
+        if active is not None:
+            speeds = [torch.where(_beside(active, speed), speed, 0) for speed in speeds]
+        step(list(moving.values()), [self.descent.rates[name] for name in moving], speeds)
 
     @property
     def _projects(self) -> bool:

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.algorithms import ALGORITHMS, Algorithm, Kfl
-from kfl.core.config import Table, convert_fields, dump_toml, from_table, load_toml, read_config, to_table
+from kfl.core.config import Fields, Table, convert_fields, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
-from kfl.core.fields import Fields
-from kfl.core.lazy import import_class
+from kfl.core.lazy import find_class, word_of
 from kfl.core.randomness import stream
 from kfl.core.suggest import MEANT, nearest
 from kfl.core.text import several
@@ -274,8 +273,8 @@ class Experiment(DataSettings):
     def to_table(self) -> Table:
         """The configuration as plain values, with names for the algorithm and the scheduler."""
         table = to_table(self.resolved())
-        table["algorithm"] = {"name": _name_of(ALGORITHMS, self.algorithm), **table["algorithm"]}
-        table["scheduler"] = {"name": _name_of(SCHEDULERS, self.scheduler), **table["scheduler"]}
+        table["algorithm"] = {"name": word_of(self.algorithm, ALGORITHMS), **table["algorithm"]}
+        table["scheduler"] = {"name": word_of(self.scheduler, SCHEDULERS), **table["scheduler"]}
         return table
 
     def to_toml(self) -> str:
@@ -345,7 +344,7 @@ def _part(field: str, value: object, base: N) -> N:
         made = value
     elif isinstance(value, str | Mapping):
         table = {"name": value} if isinstance(value, str) else dict(value)
-        cls = class_of(kind, table.pop("name", _name_of(registry, base)), field)
+        cls = class_of(kind, table.pop("name", word_of(base, registry)), field)
         made = from_table(cls, table, f"{field}.", base if type(base) is cls else cls())
     else:
         right = f"{EXAMPLES[field]}, say, or a name: {', '.join(registry)}"
@@ -376,12 +375,6 @@ class _Said(str):
         return str(self)
 
 
-def _name_of(registry: Mapping[str, type[N]], thing: N) -> str:
-    """The word that selects an algorithm or scheduler; for one that is not registered, where to import it from."""
-    kind = type(thing)
-    return thing.name if registry.get(thing.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
-
-
 def class_of(kind: type[Any], word: object, field: str) -> Any:
     """The algorithm or scheduler that a word selects: a registered name, or package.module:Class for a user's own.
 
@@ -391,7 +384,7 @@ def class_of(kind: type[Any], word: object, field: str) -> Any:
     'FedAvg'
     """
     registry: Mapping[str, type[Any]] = ALGORITHMS if kind is Algorithm else SCHEDULERS
-    return registry[word] if isinstance(word, str) and word in registry else import_class(word, kind, field, registry)
+    return find_class(word, kind, field, registry)
 
 
 def require_experiment(given: object) -> None:

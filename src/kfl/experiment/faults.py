@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.config import Fields
 from kfl.core.errors import ConfigError
-from kfl.core.fields import Fields
 from kfl.core.randomness import stream
 
 if TYPE_CHECKING:

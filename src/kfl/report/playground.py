@@ -40,16 +40,8 @@ from kfl.report.groups import Group
 from kfl.report.loopback import Answer, LoopbackServer
 from kfl.report.page import Page, data_of, render_html, section, templates
 from kfl.report.run_data import JudgedRound, RunData
-from kfl.scheduling import (
-    SCHEDULERS,
-    DriftScheduler,
-    Dual,
-    by_part,
-    data_weight,
-    describe,
-    dominant,
-    drift_objective,
-)
+from kfl.scheduling import SCHEDULERS, DriftScheduler, Dual, by_part, describe, dominant, drift_objective
+from kfl.scheduling.objective import data_weight
 from kfl.scheduling.problem_file import json_text, problem_table
 from kfl.scheduling.simulate import RoundResult, simulate
 from kfl.wireless import Cell

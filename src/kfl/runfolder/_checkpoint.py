@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfl.core.arrays import read_npz
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json, read_json
+from kfl.data.untrusted import read_npz
 from kfl.runfolder._tensors import read_rows, rows_sum, write_rows
 from kfl.scheduling import Accounts, Batteries, SchedulerState
 from kfl.simulation.state import RunState

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import RunFolderError
-from kfl.core.files import write_json
-from kfl.core.parse import read_json
+from kfl.core.files import atomic_file, jsonable, write_json
+from kfl.core.names import for_json
+from kfl.core.parse import parse_json, read_json
 
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
@@ -134,3 +137,40 @@ def cannot_write(path: Path, problem: OSError) -> RunFolderError:
     return RunFolderError(
         f"The run folder {path} cannot be written ({problem.strerror or problem}); choose another with --out."
     )
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the JSON objects in a file of lines that may still be growing.
+
+    A last line without its line break is not complete yet; that and every line that does not hold an object is left
+    out. A file that does not exist has no lines.
+    """
+    found = []
+    for line in whole_lines(path):
+        try:
+            value = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def write_rows(path: Path, rows: Iterable[object]) -> None:
+    """Write rows as one JSON list, a line for each, as `write_json` writes values. No more than a row is in memory.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "devices.json"
+    >>> write_rows(path, [{"device": 0}, {"device": 1}])
+    >>> print(path.read_text(), end="")
+    [
+    {"device": 0},
+    {"device": 1}
+    ]
+    """
+    with atomic_file(path) as file:
+        file.write(b"[")
+        for index, row in enumerate(rows):
+            text = for_json(json.dumps(jsonable(row), ensure_ascii=False, allow_nan=False))
+            file.write(f"{',' if index else ''}\n{text}".encode())
+        file.write(b"\n]\n")

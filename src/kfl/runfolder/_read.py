@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from kfl.core.arrays import read_npz
 from kfl.core.config import Table, read_config
 from kfl.core.errors import RunFolderError
 from kfl.core.files import is_part
-from kfl.core.parse import parse_json, parse_toml, read_json, read_json_lines
+from kfl.core.parse import parse_json, parse_toml, read_json
+from kfl.data.untrusted import read_npz
 from kfl.experiment import Experiment, in_todays_words
 from kfl.runfolder import _files as files
 from kfl.runfolder._environment import given_as_objects
@@ -169,7 +169,7 @@ class RunReader:
 
     def fleet_rounds(self) -> list[dict[str, Any]]:
         """Real times and sizes of a fleet's rounds. Lines that cannot be read are left out."""
-        return read_json_lines(self.path / files.FLEET_ROUNDS)
+        return files.read_lines(self.path / files.FLEET_ROUNDS)
 
     def contents(self) -> dict[str, bytes]:
         """Every file by its path inside the folder, for `RunFolder.receive` on another machine."""

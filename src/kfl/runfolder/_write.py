@@ -22,7 +22,7 @@ import numpy as np
 
 from kfl.core.config import differences, dump_toml
 from kfl.core.errors import RunFolderError
-from kfl.core.files import LockedError, is_part, jsonable, only_one, write_atomic, write_json, write_json_list
+from kfl.core.files import LockedError, is_part, jsonable, only_one, write_atomic, write_json
 from kfl.core.parse import parse_toml, read_toml
 from kfl.engine.plan import Plan
 from kfl.experiment import Experiment, identity_fields, in_todays_words
@@ -270,7 +270,7 @@ class RunFolder:
             write_atomic(self.path / files.SERVER, buffer.getvalue())
             if devices is not None:
                 write_states(self.path, devices)
-            write_json_list(self.path / files.DEVICES, history.devices)
+            files.write_rows(self.path / files.DEVICES, history.devices)
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
         self._json(files.SUMMARY, history.summary)

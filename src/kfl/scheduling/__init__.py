@@ -13,16 +13,16 @@ from kfl.scheduling.allocation import Allocation, AllocationProblem, allocate
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.baselines import AllDevices, Ascend, Descend, FixedSet, GreedyEnergy, Myopic, RoundRobin, Uniform
 from kfl.scheduling.blocks import BlockSplit, quantize_to_blocks, round_to_blocks
-from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, UploadCurve
+from kfl.scheduling.curve import CostCurve, FloatArray, UploadCurve
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.energy_report import by_part, dominant
 from kfl.scheduling.lyapunov import Lyapunov
-from kfl.scheduling.objective import DriftScheduler, data_weight, drift_objective
+from kfl.scheduling.objective import DriftScheduler, drift_objective
 from kfl.scheduling.problem import CellProblem
-from kfl.scheduling.problem_fields import ProblemError
 from kfl.scheduling.problem_file import read_problem, write_problem
-from kfl.scheduling.share_band import by_reason, reachable, serve, share_floor, standing
-from kfl.scheduling.simulate import RoundResult, ScheduledRound, ScheduleResult, schedule, simulate
+from kfl.scheduling.problem_schema import ProblemError
+from kfl.scheduling.share_band import serve
+from kfl.scheduling.simulate import ScheduledRound, ScheduleResult, schedule, simulate
 from kfl.scheduling.status import OUTCOMES, Status, describe
 from kfl.scheduling.uplink import ENERGY_PARTS, DeviceEnergyModel, Uplink
 
@@ -43,7 +43,6 @@ __all__ = [
     "Ascend",
     "Batteries",
     "BlockSplit",
-    "BoolArray",
     "CellProblem",
     "CostCurve",
     "Decision",
@@ -59,7 +58,6 @@ __all__ = [
     "Observation",
     "ProblemError",
     "RoundInputs",
-    "RoundResult",
     "RoundRobin",
     "ScheduleResult",
     "ScheduledRound",
@@ -71,22 +69,17 @@ __all__ = [
     "UploadCurve",
     "allocate",
     "by_part",
-    "by_reason",
-    "data_weight",
     "decide",
     "describe",
     "dominant",
     "drift_objective",
     "observe",
     "quantize_to_blocks",
-    "reachable",
     "read_problem",
     "round_to_blocks",
     "schedule",
     "serve",
     "settle",
-    "share_floor",
     "simulate",
-    "standing",
     "write_problem",
 ]

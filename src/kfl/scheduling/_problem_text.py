@@ -1,4 +1,4 @@
-"""From text to a draft: problems as CSV and as JSON. Both end in a `Draft`, so that the two cannot differ in meaning.
+"""From text to a table: problems as CSV and as JSON. Both end in a `Table`, so that the two cannot differ in meaning.
 
 CSV has one row per device, or per device and round when there is a column `round`. Fields that stand once are lines
 `# name = value` above the header; other lines that begin with # are comments. JSON has a list of devices, and lists
@@ -9,87 +9,69 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.core.names import from_csv
 from kfl.core.parse import parse_json
-from kfl.scheduling.curve import BoolArray, FloatArray
-from kfl.scheduling.problem_fields import (
+from kfl.scheduling.problem_schema import (
     CELL_FIELDS,
     DEVICE_FIELDS,
     EACH_ROUND,
-    LISTS,
-    TOP_FIELDS,
     TRACES,
+    FileTop,
     ProblemError,
-    as_float,
-    check_top,
     refuse_both,
     refuse_unknown,
+    short,
 )
 
-Indices = NDArray[np.intp]
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Column:
-    """One field of all devices: values, and where the file gives one. (devices,), or (rounds, devices)."""
-
-    values: FloatArray
-    given: BoolArray
-
-
-@dataclass(frozen=True, eq=False)
-class Draft:
-    """What a file says."""
+@dataclass(frozen=True)
+class Table:
+    """What a file says, before its values are checked."""
 
     top: Mapping[str, Any]
     """Fields that stand once: the cell's, and device fields that hold for all."""
-    ids: Sequence[str]
-    columns: Mapping[str, Column]
+    rows: Sequence[Row]
+    """One per device, with what it gives; fields of `EACH_ROUND` are lists with an entry for each round described."""
     described: int
     """How many rounds the file describes."""
+    strict: bool
+    """Whether numbers are numbers; in a CSV they are text."""
     notes: tuple[str, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rounds and devices."""
-        return self.described, len(self.ids)
 
 
 # ── CSV ──────────────────────────────────────────────────────────────────────
 
-_COLUMNS = ("round", *DEVICE_FIELDS)
-_WORDS = {"true": 1.0, "yes": 1.0, "1": 1.0, "false": 0.0, "no": 0.0, "0": 0.0}
+
+def table_from_csv(text: str) -> Table:
+    """Return what a CSV text says; raise with the line where it is not well formed."""
+    top, header, lines = _csv_parts(text)
+    rows = [{name: cell.strip() for name, cell in zip(header, line, strict=True) if cell.strip()} for line in lines]
+    for number, row in enumerate(rows, 1):
+        if "id" not in row:
+            raise ProblemError(f"id in row {number} below the header is empty: {DEVICE_FIELDS['id'].right}.")
+        row["id"] = from_csv(row["id"])
+    if "round" in header:
+        return _csv_trace(top, rows)
+    return Table(top, [_listed(row, 1) for row in rows], 1, strict=False)
 
 
-def draft_from_csv(text: str) -> Draft:
-    """What a CSV text says; raises with the line where it is not well formed."""
-    top, header, rows = _csv_parts(text)
-    table = dict(zip(header, zip(*rows, strict=True), strict=True))
-    ids = [from_csv(name.strip()) for name in table.pop("id")]
-    if not all(ids):
-        raise ProblemError(f"id in row {ids.index('') + 1} below the header is empty: a text or a whole number.")
-    if "round" not in table:
-        columns = {name: _csv_column(cells, ids, name) for name, cells in table.items()}
-        return Draft(top, ids, columns, 1)
-    return _csv_trace(top, ids, table)
-
-
-def _csv_parts(text: str) -> tuple[dict[str, Any], list[str], list[list[str]]]:
-    """Fields at the top, the header, and the rows."""
+def _csv_parts(text: str) -> tuple[Row, list[str], list[list[str]]]:
+    """Return the fields at the top, the header, and the rows."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     bare = [_without_marks(line) for line in lines]
     start = next((number for number, line in enumerate(bare) if line and not line.startswith("#")), None)
     if start is None:
         raise ProblemError("This CSV has no header line; it begins, for example, with: id,gain,payload_bits.")
-    top: dict[str, Any] = {}
+    top: Row = {}
     for line in bare[:start]:
         _read_top(line, top)
     reader = csv.reader((f"{line}\n" for line in lines[start:]), strict=True)  # a quoted id may have a line break
@@ -103,50 +85,48 @@ def _csv_parts(text: str) -> tuple[dict[str, Any], list[str], list[list[str]]]:
                     continue
                 where = f"Line {start + reader.line_num} of the CSV"
                 raise ProblemError(f"{where} has {len(row)} values, but the header has {len(header)}.")
-            rows.append(row)
+            if any(row):
+                rows.append(row)
     except csv.Error as problem:
         raise ProblemError(f"Line {start + reader.line_num} of the CSV cannot be read: {problem}.") from problem
-    rows = [row for row in rows if any(row)]
     if not rows:
         raise ProblemError("The CSV has a header but no rows; a problem needs at least one device.")
     return top, header, rows
 
 
 def _without_marks(line: str) -> str:
-    """A line without what spreadsheets put around a comment: quotes, and commas up to the last column."""
+    """Return a line without what spreadsheets put around a comment: quotes, and commas up to the last column."""
     return line.strip().rstrip(",").strip('"').strip()
 
 
-def _read_top(line: str, top: dict[str, Any]) -> None:
-    """A line `# name = value`; a comment without an equals sign is skipped."""
+def _read_top(line: str, top: Row) -> None:
+    """Read a line `# name = value`; a comment without an equals sign is skipped."""
     name, equals, value = line.lstrip("#").partition("=")
     name, value = name.strip(), value.strip()
     if not equals:
         return
     if name in top:
         raise ProblemError(f"{name!r} is given twice at the top of the CSV.")
-    refuse_unknown([name], TOP_FIELDS, " at the top")
+    refuse_unknown([name], FileTop.model_fields, " at the top")
     top[name] = _literal(value)
 
 
 def _literal(text: str) -> Any:
-    """A value at the top: what JSON would make of it, a number written otherwise, or the text itself."""
+    """Return a value at the top: what JSON would make of it, a number written otherwise, or the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    try:
-        return parse_json(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text or None
+    for reader in (parse_json, float):
+        try:
+            return reader(text)
+        except ValueError:
+            pass
+    return text or None
 
 
 def _check_header(header: Sequence[str]) -> None:
     if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
         raise ProblemError("The columns of the CSV must be separated by commas (and decimals written with a point).")
-    refuse_unknown(header, _COLUMNS, " in the header of the CSV")
+    refuse_unknown(header, ("round", *DEVICE_FIELDS), " in the header of the CSV")
     for name in header:
         if header.count(name) > 1:
             raise ProblemError(f"The column {name!r} stands twice in the header of the CSV.")
@@ -154,125 +134,84 @@ def _check_header(header: Sequence[str]) -> None:
         raise ProblemError("The CSV has no column id, the device's name.")
 
 
-def _csv_column(cells: Sequence[str], ids: Sequence[str], name: str) -> Column:
-    """One field of all rows. An empty cell is a value that is not given."""
-    return _column([cell.strip() or None for cell in cells], ids, name, _csv_truth if name == "available" else float)
-
-
-def _csv_truth(cell: str) -> float:
-    return _WORDS[cell.lower()]
-
-
-def _csv_trace(top: dict[str, Any], row_ids: Sequence[str], table: Mapping[str, Sequence[str]]) -> Draft:
-    """Rows of several rounds: what may change becomes (rounds, devices), the rest must stay the same."""
-    first, row = _csv_rounds(_csv_column(table["round"], row_ids, "round"), row_ids)
-    if int(check_top(top).get("round", first)) != first:
+def _csv_trace(top: Row, lines: Sequence[Row]) -> Table:
+    """Rows of several rounds: what may change becomes a list, the rest is given once or stays the same."""
+    numbers = [_round_of(line, number) for number, line in enumerate(lines, 1)]
+    first = min(numbers)
+    _refuse_jumps(numbers)
+    if top.get("round") is None:
+        top = {**top, "round": first}
+    elif type(top["round"]) in (int, float) and top["round"] != first:
         raise ProblemError(f"round is {top['round']} at the top, but the first round in the column is {first}.")
-    positions: dict[str, int] = {}
-    device = np.array([positions.setdefault(name, len(positions)) for name in row_ids], dtype=np.intp)
-    ids, rounds = list(positions), int(row.max()) + 1
-    _refuse_two_rows(device, row, ids, first, (rounds, len(ids)))
-    columns = {}
-    for name, cells in table.items():
-        if name == "round":
-            continue
-        column = _csv_column(cells, row_ids, name)
-        if name in EACH_ROUND:
-            columns[name] = _each_round(column, row, device, (rounds, len(ids)))
-        else:
-            columns[name] = _one_value(column, device, row + first, ids, name)
-    there = np.zeros((rounds, len(ids)), bool)
-    there[row, device] = True
-    gaps = int((~there).sum())
-    if gaps:
-        columns["available"] = _without_gaps(columns.get("available"), there, bool(top.get("available", True)))
-    note = f"A device without a row in a round is not available in it: {gaps} times here."
-    return Draft({**top, "round": first}, ids, columns, rounds, (note,) if gaps else ())
+    rounds = max(numbers) - first + 1
+    rows: dict[str, Row] = {}
+    seen: set[tuple[str, int]] = set()
+    for line, number in zip(lines, numbers, strict=True):
+        name = line["id"]
+        if (name, number) in seen:
+            raise ProblemError(f"Two rows have the id {name!r} in round {number}.")
+        seen.add((name, number))
+        row = rows.setdefault(name, {})
+        for field, cell in line.items():
+            if field in EACH_ROUND:
+                row.setdefault(field, [None] * rounds)[number - first] = cell
+            elif field != "round" and not _same(row.setdefault(field, cell), cell):
+                differs = f"{field} of device {name!r} is {row[field]} and in round {number} {cell}"
+                raise ProblemError(f"{differs}; only {', '.join(EACH_ROUND)} may change from round to round.")
+    gaps = [(name, t) for name in rows for t in range(rounds) if (name, first + t) not in seen]
+    for name, t in gaps:
+        rows[name].setdefault("available", [None] * rounds)[t] = False
+    note = f"A device without a row in a round is not available in it: {len(gaps)} times here."
+    return Table(top, list(rows.values()), rounds, strict=False, notes=(note,) if gaps else ())
 
 
-def _csv_rounds(column: Column, row_ids: Sequence[str]) -> tuple[int, Indices]:
-    """The first round, and each row's round counted from there; they must follow each other."""
-    right = CELL_FIELDS["round"].right
-    bad = ~column.given | CELL_FIELDS["round"].wrong(column.values) | (column.values != np.floor(column.values))
-    if bad.any():
-        k = int(bad.argmax())
-        value: object = float(column.values[k]) if column.given[k] else ""
-        raise ConfigError(f"round of device {row_ids[k]!r}, row {k + 1} below the header,", value, right)
-    numbers = np.unique(column.values)
-    gap = np.flatnonzero(np.diff(numbers) != 1)
-    if len(gap):
-        after = int(numbers[gap[0]])
-        raise ProblemError(
-            f"The column round jumps from {after} to {int(numbers[gap[0] + 1])}; rounds must follow each other."
-        )
-    return int(numbers[0]), (column.values - numbers[0]).astype(np.intp)
+def _round_of(line: Row, number: int) -> int:
+    """Return the round of a row."""
+    cell = line.get("round", "")
+    value: float | str = cell
+    with suppress(ValueError):
+        value = float(cell)
+        if 0 <= value <= 1e12 and value.is_integer():
+            return int(value)
+    where = f"round of device {line['id']!r}, row {number} below the header,"
+    raise ConfigError(where, value, CELL_FIELDS["round"].right)
 
 
-def _refuse_two_rows(device: Indices, row: Indices, ids: Sequence[str], first: int, shape: tuple[int, int]) -> None:
-    counts = np.bincount(row * shape[1] + device, minlength=shape[0] * shape[1])
-    if counts.max() > 1:
-        when, who = divmod(int(counts.argmax()), shape[1])
-        raise ProblemError(f"Two rows have the id {ids[who]!r} in round {when + first}.")
+def _refuse_jumps(numbers: Sequence[int]) -> None:
+    different = sorted(set(numbers))
+    for one, following in pairwise(different):
+        if following != one + 1:
+            raise ProblemError(f"The column round jumps from {one} to {following}; rounds must follow each other.")
 
 
-def _each_round(column: Column, row: Indices, device: Indices, shape: tuple[int, int]) -> Column:
-    values, given = np.zeros(shape), np.zeros(shape, bool)
-    values[row, device], given[row, device] = column.values, column.given
-    return Column(values, given)
-
-
-def _one_value(column: Column, device: Indices, when: Indices, ids: Sequence[str], name: str) -> Column:
-    """One value per device, given in any of its rows and the same wherever it is given."""
-    values, given = np.zeros(len(ids)), np.zeros(len(ids), bool)
-    who, given_values = device[column.given], column.values[column.given]
-    values[who[::-1]], given[who] = given_values[::-1], True  # backwards, so that the first one stays
-    differs = (given_values != values[who]) & ~(np.isnan(given_values) & np.isnan(values[who]))
-    if differs.any():
-        k = int(differs.argmax())
-        start = f"{name} of device {ids[who[k]]!r} is {values[who[k]]:g} and in round {when[column.given][k]}"
-        raise ProblemError(f"{start} {given_values[k]:g}; only {', '.join(EACH_ROUND)} may change from round to round.")
-    return Column(values, given)
-
-
-def _without_gaps(available: Column | None, there: BoolArray, spare: bool) -> Column:
-    """Availability with every missing row as "not available"."""
-    values: FloatArray = np.full(there.shape, float(spare))
-    if available is not None:
-        values = np.where(available.given, available.values, values)
-    return Column(np.where(there, values, 0.0), np.ones(there.shape, bool))
+def _same(one: Any, other: Any) -> bool:
+    """Whether two cells hold the same number or text."""
+    try:
+        return one == other or float(one) == float(other)
+    except ValueError:
+        return False
 
 
 # ── JSON ─────────────────────────────────────────────────────────────────────
 
-_KNOWN = frozenset((*DEVICE_FIELDS, *TRACES))
 
-
-def draft_from_json(text: str) -> Draft:
-    """What a JSON text says; raises with line and column where it is not JSON."""
+def table_from_json(text: str) -> Table:
+    """Return what a JSON text says; raise with line and column where it is not JSON."""
     top = _parse_json(text)
     if not isinstance(top, dict):
         raise ProblemError('A problem is a JSON object with a list of devices: {"devices": [...]}.')
-    top = dict(top)
     if "devices" not in top:
         refuse_unknown([name for name in top if name.lower().startswith("dev")], ("devices",), " at the top")
         raise ProblemError("devices is missing: a list with one object for each device.")
     devices = top.pop("devices")
     if not isinstance(devices, list):
-        raise ConfigError("devices", _short(devices), "a list with one object for each device")
+        raise ConfigError("devices", short(devices), "a list with one object for each device")
     if not devices:
         raise ProblemError("devices is an empty list; a problem needs at least one device.")
-    ids = _json_ids(devices)
-    for name, device in zip(ids, devices, strict=True):
-        if not _KNOWN.issuperset(device):
-            refuse_unknown(device, tuple(sorted(_KNOWN)), f" of device {name!r}")
-    present = set().union(*devices)
-    described = _described(devices, ids, present)
-    columns = {
-        name: _json_column(devices, ids, name, described)
-        for name in DEVICE_FIELDS
-        if name != "id" and (name in present or any(name == TRACES[trace] for trace in present & set(TRACES)))
-    }
-    return Draft(top, ids, columns, described)
+    rows = [_one_way(device, number) for number, device in enumerate(devices, 1)]
+    described = _described(rows)
+    rows = [_listed(row, described) for row in rows]
+    return Table(top, rows, described, strict=True)
 
 
 def _parse_json(text: str) -> Any:
@@ -287,8 +226,8 @@ def _parse_json(text: str) -> Any:
         raise ProblemError("This JSON cannot be read: a number in it has thousands of digits.") from problem
 
 
-def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; JSON itself would silently keep the last of two equal names."""
+def _json_object(pairs: list[tuple[str, Any]]) -> Row:
+    """Return an object; JSON itself would silently keep the last of two equal names."""
     table = dict(pairs)
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
@@ -298,99 +237,55 @@ def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _json_ids(devices: Sequence[Any]) -> list[str]:
-    ids = []
-    for number, device in enumerate(devices, 1):
-        if not isinstance(device, dict):
-            raise ConfigError(f"device number {number}", _short(device), "an object with fields such as id and gain")
-        name = device.get("id")
-        if name is None:
-            refuse_unknown(device, tuple(sorted(_KNOWN)), f" of device number {number}")
-            raise ProblemError(f"id of device number {number} is missing: a text or a whole number.")
-        if not isinstance(name, str | int) or isinstance(name, bool) or not str(name).strip():
-            raise ConfigError(f"id of device number {number}", name, "a text or a whole number")
-        ids.append(str(name).strip())
-    return ids
+_KNOWN = {*DEVICE_FIELDS, *TRACES}
 
 
-def _described(devices: Sequence[Mapping[str, Any]], ids: Sequence[str], present: set[str]) -> int:
-    """How many rounds the lists have; all must have the same number of entries. 1 where there is no list."""
-    traces = [name for name in (*TRACES, *LISTS) if name in present]
-    first: tuple[int, str, str] | None = None
-    for field in traces:
-        for name, device in zip(ids, devices, strict=True):
-            values = device.get(field)
-            if values is None or (field in LISTS and not isinstance(values, list)):
-                continue
-            if not isinstance(values, list) or not values:
-                raise ConfigError(f"{field} of device {name!r}", _short(values), "a list with one value per round")
-            if first is None:
-                first = (len(values), field, name)
-            if len(values) != first[0]:
-                like = f"{first[0]}, as many as {first[1]} of device {first[2]!r} has: one per round"
-                raise ProblemError(f"{field} of device {name!r} has {len(values)} entries, but must have {like}.")
+def _one_way(device: Any, number: int) -> Row:
+    """Return what a device gives, without what is null, and its traces under the names of their fields."""
+    if not isinstance(device, dict):
+        raise ConfigError(f"device number {number}", short(device), "an object with fields such as id and gain")
+    name = device.get("id")
+    who = f"device number {number}" if name is None else f"device {str(name).strip()!r}"
+    if not _KNOWN.issuperset(device):
+        refuse_unknown(device, sorted(_KNOWN), f" of {who}")
+    if name is None:
+        raise ProblemError(f"id of {who} is missing: {DEVICE_FIELDS['id'].right}.")
+    if not isinstance(name, str | int) or isinstance(name, bool) or not str(name).strip():
+        raise ConfigError(f"id of device number {number}", name, DEVICE_FIELDS["id"].right)
+    row = {field: value for field, value in device.items() if value is not None} | {"id": str(name).strip()}
+    for trace, field in TRACES.items():
+        if trace in row:
+            if field in row:
+                refuse_both(f"Device {row['id']!r}", field, trace)
+            if not isinstance(row[trace], list):
+                raise ConfigError(f"{trace} of {who}", short(row[trace]), _ONE_PER_ROUND)
+            row[field] = row.pop(trace)
+        elif isinstance(row.get(field), list):
+            raise ConfigError(f"{field} of {who}", short(row[field]), DEVICE_FIELDS[field].right)
+    return row
+
+
+_ONE_PER_ROUND = "a list with one value per round"
+
+
+def _described(rows: Sequence[Row]) -> int:
+    """Return how many rounds the lists have; all must have the same number of entries. 1 where there is no list."""
+    first: tuple[int, str] | None = None
+    for field in EACH_ROUND:
+        listed = next((trace for trace, name in TRACES.items() if name == field), field)
+        for row in rows:
+            values, where = row.get(field), f"{listed} of device {row['id']!r}"
+            if isinstance(values, list):
+                if not values:
+                    raise ConfigError(where, values, _ONE_PER_ROUND)
+                first = first or (len(values), where)
+                if len(values) != first[0]:
+                    like = f"{first[0]}, as many as {first[1]} has: one per round"
+                    raise ProblemError(f"{where} has {len(values)} entries, but must have {like}.")
     return 1 if first is None else first[0]
 
 
-def _json_column(devices: Sequence[Mapping[str, Any]], ids: Sequence[str], name: str, described: int) -> Column:
-    """One field of all devices as numbers. One value alone holds for every round."""
-    number = _json_truth if name == "available" else _json_number
-    if name not in EACH_ROUND:
-        return _column([device.get(name) for device in devices], ids, name, number)
-    trace = next((trace for trace, field in TRACES.items() if field == name), None)
-    raw: list[Any] = []
-    for who, device in zip(ids, devices, strict=True):
-        value = device.get(name)
-        listed = device.get(trace) if trace is not None else (value if isinstance(value, list) else None)
-        if trace is not None and listed is not None and value is not None:
-            refuse_both(f"Device {who!r}", name, trace)
-        raw += [value] * described if listed is None else listed
-    column = _column(raw, [who for who in ids for _ in range(described)], name, number)
-    shape = len(ids), described
-    return Column(column.values.reshape(shape).T, column.given.reshape(shape).T)
-
-
-def _json_number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise TypeError
-    return as_float(value)
-
-
-def _json_truth(value: Any) -> float:
-    if type(value) is not bool:
-        raise TypeError
-    return float(value)
-
-
-# ── Both ─────────────────────────────────────────────────────────────────────
-
-
-def _column(raw: Sequence[Any], ids: Sequence[str], name: str, number: Callable[[Any], float]) -> Column:
-    """A field as floats, and where there are any; the first value that is not a `number` raises, naming the device."""
-    values = np.zeros(len(raw))
-    for index, value in enumerate(raw):
-        if value is not None:
-            try:
-                values[index] = number(value)
-            except (KeyError, TypeError, ValueError):
-                field = DEVICE_FIELDS.get(name) or CELL_FIELDS[name]
-                raise ConfigError(f"{name} of device {ids[index]!r}", _short(value), field.right) from None
-    return Column(values, np.array([value is not None for value in raw]))
-
-
-def _short(value: Any) -> Any:
-    """A value as an error may quote it: long lists and objects in a word."""
-    if isinstance(value, dict):
-        return {} if not value else _Words("an object")
-    if isinstance(value, list):
-        return value if len(value) <= 4 else _Words(f"a list of {len(value)}")
-    return value
-
-
-class _Words(str):
-    """A text that is quoted without quotation marks."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
+def _listed(row: Row, described: int) -> Row:
+    """Return a row in which a value that may change from round to round, given once, holds for every round."""
+    once = {field: [row[field]] * described for field in EACH_ROUND if not isinstance(row.get(field, []), list)}
+    return {**row, **once}

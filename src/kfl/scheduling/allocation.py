@@ -171,12 +171,14 @@ def solve_shares(uplink: Uplink, weight: FloatArray, floor: FloatArray) -> Alloc
     true_cost = np.where(energy > 0, weights, 0.0) * energy
     residual = _residual(log_price, share, curve, log_weight, floors)
     reasons = [Status() if good else _why(rows, floors, row) for row, good in enumerate(feasible)]
+    with np.errstate(over="ignore"):  # a price beyond floats is infinite
+        price = np.exp(log_price)
     return Allocation(
         share=share.reshape(weight.shape),
         power_w=run.power_w.reshape(weight.shape),
         energy_j=energy.reshape(weight.shape),
         upload_time_s=run.upload_time_s.reshape(weight.shape),
-        multiplier=np.where(feasible, np.exp(log_price), np.nan).reshape(batch),
+        multiplier=np.where(feasible, price, np.nan).reshape(batch),
         residual=np.where(feasible, residual, np.nan).reshape(batch),
         objective=np.where(feasible, true_cost.sum(-1), np.inf).reshape(batch),
         feasible=feasible.reshape(batch),

@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.fields import Fields
+from kfl.core.config import Fields
 from kfl.scheduling.curve import BoolArray, CostCurve, FloatArray, Index, UploadCurve
 from kfl.scheduling.status import Status
 from kfl.scheduling.uplink import ENERGY_PARTS, Codes, Uplink

@@ -29,10 +29,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import cast
+from typing import Annotated, cast
 
 import numpy as np
 
+from kfl.core.config import Range, check_ranges
 from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
 from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
@@ -40,6 +41,7 @@ from kfl.scheduling.curve import BoolArray, FloatArray
 
 LARGEST_WEIGHT = 1e30
 """Weights in what schedulers minimise are no larger: products with samples and joules must stay finite."""
+_WEIGHT = Range(0, LARGEST_WEIGHT, f"a number from 0 to {LARGEST_WEIGHT:g}")
 
 _EXPECTED = '"inverse", "constant" or "module:function", a function of the round (from 0) that returns a number'
 
@@ -57,36 +59,31 @@ class DriftScheduler(Scheduler):
     (`reproduction/energy/random_devices.py`).
     """
 
-    v: float | None = None
+    v: Annotated[float | None, _WEIGHT] = None
     """V as the paper prints it, in J² per sample. Given, it decides alone; none: relative_v and dearest_upload do."""
-    relative_v: float = 1.0
+    relative_v: Annotated[float, _WEIGHT] = 1.0
     """V without a unit: what the mean device's data are worth in the last round, in squared mean budgets per round.
     Where a harvest fills batteries, in every round, in half a battery times the joules that no share changes."""
-    dearest_upload: float = 10.0
+    dearest_upload: Annotated[float, Range(0, math.inf, "above 0, in budgets per round", above=True)] = 10.0
     """An upload that would cost a device more than this many of its budgets per round waits for a better channel.
     Where a harvest fills batteries, in joules that no share changes."""
     gamma: str = "inverse"
     """γ_t, the weight of round t: "inverse" (1/(t+1)), "constant" (1), or "module:function" of the round. With a
     relative V and batteries that a harvest fills, all rounds weigh the same."""
-    epsilon: float = 1e-6
+    epsilon: Annotated[float, _WEIGHT] = 1e-6
     """Weight of a joule that is within budget, as a fraction of the mean budget per round (of 1 J if there are no
     budgets): the band is shared to minimise Σ (q_k + ε) E_k. Queues move in steps of the budget per round, so this is
     far below any queue that matters: the round's Σ q E is at most ε Σ p_max T_U above its minimum, 1e-5 at the paper's
     settings against 0.01 for one device's data in the last round. Without it, devices with q = 0 would send at full
     power."""
-    device_epsilon: float = 0.01
+    device_epsilon: Annotated[float, _WEIGHT] = 0.01
     """The same where a cell describes whole devices. There a narrow share makes a device hurry its computation too,
     which can cost whole budgets, so joules within budget must count for something; the round's objective stays within a
     few hundredths of one device's data of its minimum."""
 
     def __post_init__(self) -> None:
         """Reject values that cannot work before a run starts."""
-        for name in ("v", "relative_v", "epsilon", "device_epsilon"):
-            value = getattr(self, name)
-            if value is not None and not (0 <= value <= LARGEST_WEIGHT):
-                raise ConfigError(f"scheduler.{name}", value, f"a number from 0 to {LARGEST_WEIGHT:g}")
-        if not self.dearest_upload > 0:
-            raise ConfigError("scheduler.dearest_upload", self.dearest_upload, "above 0, in budgets per round")
+        check_ranges(self, "scheduler.")
         data_weight(self.gamma, 0)
 
     def printed_v(self, state: SchedulerState, samples: FloatArray) -> float:

@@ -15,7 +15,8 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,18 +25,20 @@ import numpy as np
 from kfl.core.errors import ConfigError
 from kfl.core.files import write_atomic
 from kfl.core.names import for_csv, for_json
-from kfl.scheduling._problem_text import Draft, draft_from_csv, draft_from_json
+from kfl.scheduling._problem_text import Table, table_from_csv, table_from_json
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.problem import CellProblem
-from kfl.scheduling.problem_fields import (
-    CELL_FIELDS,
+from kfl.scheduling.problem_schema import (
     DEVICE_FIELDS,
     EACH_ROUND,
     LISTS,
+    SIZES,
+    FileTop,
     ProblemError,
-    check_top,
+    absurd,
     refuse_both,
-    refuse_wrong,
+    validate_column,
+    validate_top,
 )
 from kfl.scheduling.uplink import LARGEST_POWER_W, DeviceEnergyModel
 
@@ -62,9 +65,9 @@ def read_problem(source: str | Path, **changes: object) -> CellProblem:
     10
     """
     text, kind = _text(source)
-    draft = draft_from_json(text) if kind == "json" else draft_from_csv(text)
-    top = {**draft.top, **{name: value for name, value in changes.items() if value is not None}}
-    return _assemble(replace(draft, top=top))
+    table = table_from_json(text) if kind == "json" else table_from_csv(text)
+    top = {**table.top, **{name: value for name, value in changes.items() if value is not None}}
+    return _assemble(replace(table, top=top))
 
 
 def _text(source: str | Path) -> tuple[str, str]:
@@ -93,49 +96,151 @@ def _kind(text: str) -> str:
     return "json" if text.lstrip()[:1] in ("{", "[") else "csv"
 
 
-# ── Draft to problem ─────────────────────────────────────────────────────────
+# ── Table to problem ─────────────────────────────────────────────────────────
 
 
-def _assemble(draft: Draft) -> CellProblem:
-    """Every value checked, defaults filled in, costs derived."""
-    top = check_top(draft.top)
-    draft = replace(draft, top=top)
-    first = int(_once(top, "round"))
-    _refuse_twice(draft.ids)
-    for name, column in draft.columns.items():
-        refuse_wrong(
-            DEVICE_FIELDS[name], column.values, column.given, draft.ids, first if draft.described > 1 else None
-        )
-    rounds = _horizon(top, first, draft.described)
-    available = _pick(draft, "available") > 0
-    compute_s, compute_j = _computation(draft)
-    max_power_w = _power(draft, "max_power")
-    charge_j, harvest_j = _batteries(draft, top)
-    budget_j, spent_j, notes = _energy(draft, top)
-    notes += _doubts(draft.ids, max_power_w)
+@dataclass(frozen=True, eq=False)
+class _Fields:
+    """The checked values of a file as arrays: (devices,), or (rounds, devices) for what may change."""
+
+    top: FileTop
+    ids: tuple[str, ...]
+    described: int
+    values: Mapping[str, FloatArray]
+    where: Mapping[str, BoolArray]
+    """Where devices themselves give a field."""
+
+    @classmethod
+    def of(cls, table: Table, top: FileTop) -> _Fields:
+        """Check the devices of a table and return their columns."""
+        ids, size = tuple(row["id"] for row in table.rows), table.described
+        values, where = {}, {}
+        for name in sorted(set().union(*table.rows) - {"id"}):
+            if name in EACH_ROUND:
+                nothing = [None] * size
+                raw = [value for row in table.rows for value in row.get(name, nothing)]
+                column = validate_column(name, raw, partial(_in_round, ids, size, top.round), strict=table.strict)
+                column = column.reshape(-1, size).T
+            else:
+                raw = [row.get(name) for row in table.rows]
+                column = validate_column(name, raw, partial(_in_round, ids, 1, 0), strict=table.strict)
+            values[name], where[name] = np.nan_to_num(column), ~np.isnan(column)
+        return cls(top, ids, size, values, where)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rounds and devices."""
+        return self.described, len(self.ids)
+
+    def given(self, name: str) -> BoolArray:
+        """Return where devices themselves give a field."""
+        return self.where.get(name, np.zeros(len(self.ids), bool))
+
+    def at_top(self, name: str) -> bool:
+        """Whether the top gives a field for all devices."""
+        return name in self.top.model_fields_set
+
+    def anywhere(self, name: str) -> BoolArray:
+        """Return for which devices a field is given."""
+        return self.given(name) | self.at_top(name)
+
+    def pick(self, name: str, wanted: BoolArray | None = None) -> FloatArray:
+        """Return a field of every device: its own, else the top's, else the default.
+
+        Raises:
+            ProblemError: There is none of these where the field is `wanted`.
+        """
+        shape = self.shape if name in EACH_ROUND else self.shape[1:]
+        given = np.broadcast_to(self.given(name), shape)
+        values = np.broadcast_to(self.values.get(name, np.zeros(shape)), shape)
+        spare = getattr(self.top, name)
+        if spare is not None:
+            return np.where(given, values, float(spare))
+        missing = ~given if wanted is None else wanted & ~given
+        if missing.any():
+            self.refuse_missing(name, tuple(int(index) for index in np.argwhere(missing)[0]))
+        return np.where(given, values, 0.0)
+
+    def refuse_missing(self, name: str, where: tuple[int, ...]) -> NoReturn:
+        """Raise for a field that a device needs and nothing gives."""
+        when = f" in round {self.top.round + where[0]}" if len(where) > 1 and self.described > 1 else ""
+        ways = {
+            "gain": "give gain (linear) or gain_db; 0 is a device that is not heard",
+            "cpu_hz": "give it beside flops, or compute_time_s and compute_energy_j in place of both",
+            "flops": "give it beside cpu_hz, or compute_time_s and compute_energy_j in place of both",
+        }
+        how = ways.get(name, f"{DEVICE_FIELDS[name].meaning}; give it for the device, or at the top for all")
+        raise ProblemError(f"{name} of device {self.ids[where[-1]]!r}{when} is missing: {how}.")
+
+    def refuse(self, name: str, values: FloatArray, bad: BoolArray, right: str, limit: FloatArray | float) -> None:
+        """Raise for the first bad value, where there is one: it must be `right`, which ends in a limit."""
+        if bad.any():
+            k = int(bad.argmax())
+            words = f"{right}, {float(np.broadcast_to(limit, bad.shape)[k]):g}"
+            raise ConfigError(f"{name} of device {self.ids[k]!r}", float(values[k]), words)
+
+    def refuse_alone(self, bad: BoolArray, sentence: str) -> None:
+        """Raise for the first device that gives one field without the other that it needs."""
+        if bad.any():
+            raise ProblemError(f"Device {self.ids[int(bad.argmax())]!r} has {sentence}")
+
+    def either(self, first: Sequence[str], second: Sequence[str]) -> BoolArray:
+        """Return where the second way to say something is used; a device that says it in both ways is refused.
+
+        What a device says itself comes before what the top says for all.
+        """
+        own = [np.logical_or.reduce([self.given(name) for name in names]) for names in (first, second)]
+        both = np.atleast_2d(own[0] & own[1]).any(0)
+        if both.any():
+            device = int(both.argmax())
+            names = [next(name for name in way if self.given(name)[..., device].any()) for way in (first, second)]
+            refuse_both(f"Device {self.ids[device]!r}", *names)
+        tops = [[name for name in names if self.at_top(name)] for names in (first, second)]
+        if tops[0] and tops[1]:
+            refuse_both("The top of the file", tops[0][0], tops[1][0])
+        return np.asarray(own[1] | (~own[0] & bool(tops[1])))
+
+
+def _in_round(ids: Sequence[str], rounds: int, first: int, position: int) -> str:
+    """Return what an error calls the value at a position: its device and, in a trace, its round."""
+    device, t = divmod(position, rounds)
+    return f"device {ids[device]!r}" + (f" in round {first + t}" if rounds > 1 else "")
+
+
+def _assemble(table: Table) -> CellProblem:
+    """Return the problem of a table: every value checked, defaults filled in, costs derived."""
+    top = validate_top(table.top)
+    fields = _Fields.of(table, top)
+    _refuse_twice(fields.ids)
+    rounds = _horizon(top, table.described)
+    available = fields.pick("available") > 0
+    compute_s, compute_j = _computation(fields)
+    max_power_w = _power(fields, "max_power")
+    charge_j, harvest_j = _batteries(fields)
+    budget_j, spent_j, notes = _energy(fields)
     return CellProblem(
-        ids=tuple(draft.ids),
-        bandwidth_hz=_once(top, "bandwidth_hz"),
-        noise_dbm_per_hz=_once(top, "noise_dbm_per_hz"),
+        ids=fields.ids,
+        bandwidth_hz=top.bandwidth_hz,
+        noise_dbm_per_hz=top.noise_dbm_per_hz,
         rounds=rounds,
-        round=first,
-        seed=int(top.get("seed", 0)),
-        hard_budget=bool(top.get("hard_budget", False)),
-        gain=_gain(draft, available),
+        round=top.round,
+        seed=top.seed,
+        hard_budget=top.hard_budget,
+        gain=_gain(fields, available),
         available=available,
-        samples=_pick(draft, "samples"),
-        payload_bits=_pick(draft, "payload_bits"),
-        deadline_s=_pick(draft, "deadline_s"),
+        samples=fields.pick("samples"),
+        payload_bits=fields.pick("payload_bits"),
+        deadline_s=fields.pick("deadline_s"),
         max_power_w=max_power_w,
         compute_energy_j=compute_j,
         budget_j=budget_j,
         spent_j=spent_j,
-        queue_j=_pick(draft, "queue_j"),
-        memory={name: np.array(values, float) for name, values in top.get("memory", {}).items()},
-        notes=(*draft.notes, *notes),
-        device=_device(draft, compute_s, compute_j, max_power_w),
-        resource_blocks=None if "resource_blocks" not in top else int(top["resource_blocks"]),
-        battery_capacity_j=None if charge_j is None else float(top["battery_capacity_j"]),
+        queue_j=fields.pick("queue_j"),
+        memory={name: np.array(values, float) for name, values in top.memory.items()},
+        notes=(*table.notes, *notes, *_doubts(fields.ids, max_power_w)),
+        device=_device(fields, compute_s, compute_j, max_power_w),
+        resource_blocks=top.resource_blocks,
+        battery_capacity_j=top.battery_capacity_j,
         charge_j=charge_j,
         harvest_j=harvest_j,
     )
@@ -153,16 +258,9 @@ def _doubts(ids: Sequence[str], max_power_w: FloatArray) -> list[str]:
     ]
 
 
-def _once(top: Mapping[str, Any], name: str) -> float:
-    """A checked number of the cell, or its default."""
-    value = top.get(name, CELL_FIELDS[name].default)
-    assert value is not None  # asked only of fields with a default
-    return float(value)
-
-
-def _horizon(top: Mapping[str, Any], first: int, described: int) -> int:
-    last = first + described
-    rounds = int(top.get("rounds", last))
+def _horizon(top: FileTop, described: int) -> int:
+    first, last = top.round, top.round + described
+    rounds = last if top.rounds is None else top.rounds
     if first >= rounds:
         played = f"round is {first} and rounds is {rounds}: every round of this horizon has been played"
         raise ProblemError(f"{played}; raise rounds to go on.")
@@ -172,192 +270,111 @@ def _horizon(top: Mapping[str, Any], first: int, described: int) -> int:
 
 
 def _refuse_twice(ids: Sequence[str]) -> None:
-    if len(set(ids)) == len(ids):
-        return
     seen: dict[str, int] = {}
-    for index, name in enumerate(ids):
-        if name in seen:
-            raise ProblemError(f"Two devices have the id {name!r}: number {seen[name] + 1} and number {index + 1}.")
-        seen[name] = index
+    for number, name in enumerate(ids, 1):
+        if seen.setdefault(name, number) != number:
+            raise ProblemError(f"Two devices have the id {name!r}: number {seen[name]} and number {number}.")
 
 
-def _given(draft: Draft, name: str) -> BoolArray:
-    """Where devices themselves give a field."""
-    column = draft.columns.get(name)
-    return np.zeros(draft.shape[1], bool) if column is None else column.given
-
-
-def _pick(draft: Draft, name: str, wanted: BoolArray | None = None) -> FloatArray:
-    """A field of every device: its own, else the top's, else the default; raises where it is wanted and missing."""
-    shape = draft.shape if name in EACH_ROUND else draft.shape[1:]
-    column, default = draft.columns.get(name), DEVICE_FIELDS[name].default
-    given = np.zeros(shape, bool) if column is None else np.broadcast_to(column.given, shape)
-    values = np.zeros(shape) if column is None else np.broadcast_to(column.values, shape)
-    spare = draft.top.get(name, default)
-    if spare is not None:
-        return np.where(given, values, float(spare))
-    missing = ~given if wanted is None else wanted & ~given
-    if missing.any():
-        _refuse_missing(draft, name, tuple(int(index) for index in np.argwhere(missing)[0]))
-    return np.where(given, values, 0.0)
-
-
-def _refuse_missing(draft: Draft, name: str, where: tuple[int, ...]) -> NoReturn:
-    when = f" in round {int(draft.top.get('round', 0)) + where[0]}" if len(where) > 1 and draft.described > 1 else ""
-    ways = {
-        "gain": "give gain (linear) or gain_db; 0 is a device that is not heard",
-        "cpu_hz": "give it beside flops, or compute_time_s and compute_energy_j in place of both",
-        "flops": "give it beside cpu_hz, or compute_time_s and compute_energy_j in place of both",
-    }
-    how = ways.get(name, f"{DEVICE_FIELDS[name].meaning}; give it for the device, or at the top for all")
-    raise ProblemError(f"{name} of device {draft.ids[where[-1]]!r}{when} is missing: {how}.")
-
-
-def _either(draft: Draft, first: Sequence[str], second: Sequence[str]) -> BoolArray:
-    """Where the second way to say something is used; a device that says it in both ways is refused.
-
-    What a device says itself comes before what the top says for all.
-    """
-    own = [
-        np.broadcast_to(np.logical_or.reduce([_given(draft, name) for name in names]), draft.shape)
-        for names in (first, second)
-    ]
-    both = own[0] & own[1]
-    if both.any():
-        device = int(np.argwhere(both)[0][-1])
-        names = [next(name for name in way if _given(draft, name)[..., device].any()) for way in (first, second)]
-        refuse_both(f"Device {draft.ids[device]!r}", *names)
-    tops = [[name for name in names if name in draft.top] for names in (first, second)]
-    if tops[0] and tops[1]:
-        refuse_both("The top of the file", tops[0][0], tops[1][0])
-    return own[1] | (~own[0] & bool(tops[1]))
-
-
-def _gain(draft: Draft, available: BoolArray) -> FloatArray:
+def _gain(fields: _Fields, available: BoolArray) -> FloatArray:
     """Linear gains of every round. A device that is not available needs none."""
-    decibels = _either(draft, ("gain",), ("gain_db",))
-    linear = _pick(draft, "gain", available & ~decibels)
-    return np.where(decibels, 10.0 ** (_pick(draft, "gain_db", available & decibels) / 10.0), linear)
+    decibels = fields.either(("gain",), ("gain_db",))
+    linear = fields.pick("gain", available & ~decibels)
+    return np.where(decibels, 10.0 ** (fields.pick("gain_db", available & decibels) / 10.0), linear)
 
 
-def _power(draft: Draft, name: str) -> FloatArray:
+def _power(fields: _Fields, name: str) -> FloatArray:
     """A radiated power in watts, given as such or in dBm."""
     watts, dbm = f"{name}_w", f"{name}_dbm"
-    decibels = _either(draft, (watts,), (dbm,))[0]
-    from_dbm = 10.0 ** ((_pick(draft, dbm, decibels) - 30.0) / 10.0)
-    return np.where(decibels, from_dbm, _pick(draft, watts))
+    decibels = fields.either((watts,), (dbm,))
+    from_dbm = 10.0 ** ((fields.pick(dbm, decibels) - 30.0) / 10.0)
+    return np.where(decibels, from_dbm, fields.pick(watts))
 
 
-def _computation(draft: Draft) -> tuple[FloatArray, FloatArray]:
+def _computation(fields: _Fields) -> tuple[FloatArray, FloatArray]:
     """Time and energy of the computation: as given, or by equations (10) and (11); 0 for devices that only send."""
     times = ("compute_time_s", "compute_energy_j")
-    derived = _either(draft, times, ("flops",))[0]
-    given = [_given(draft, name) | (name in draft.top) for name in times]
-    alone = ~derived & ~given[0] & ~given[1] & (_given(draft, "cpu_hz") | ("cpu_hz" in draft.top))
+    derived = fields.either(times, ("flops",))
+    given = [fields.anywhere(name) for name in times]
+    alone = ~derived & ~given[0] & ~given[1] & fields.anywhere("cpu_hz")
     if alone.any():
-        _refuse_missing(draft, "flops", (int(alone.argmax()),))
+        fields.refuse_missing("flops", (int(alone.argmax()),))
     half = ~derived & (given[0] != given[1])
-    if half.any():
-        device = int(half.argmax())
-        have, lack = times if given[0][device] else times[::-1]
-        raise ProblemError(f"Device {draft.ids[device]!r} has {have} but no {lack}; give both (0 is allowed).")
+    have, lack = times if given[0][half.argmax()] else times[::-1]
+    fields.refuse_alone(half, f"{have} but no {lack}; give both (0 is allowed).")
     # Who says its times has no operations, whatever the top says for the others.
-    flops = np.where(derived, _pick(draft, "flops", derived), 0.0)
-    clock = np.where(derived, _pick(draft, "cpu_hz", derived), 1.0)
-    cycle, kappa = _pick(draft, "flops_per_cycle"), _pick(draft, "power_coefficient")
+    flops = np.where(derived, fields.pick("flops", derived), 0.0)
+    clock = np.where(derived, fields.pick("cpu_hz", derived), 1.0)
+    cycle, kappa = fields.pick("flops_per_cycle"), fields.pick("power_coefficient")
     # Equations (10) and (11), with κ D C f² / n as cycles times joules per cycle.
     with np.errstate(over="ignore"):
-        time_s, energy_j = flops / (clock * cycle), kappa * flops / cycle * clock**2
-    _refuse_derived(draft, time_s, "compute_time_s")
-    _refuse_derived(draft, energy_j, "compute_energy_j")
-    return np.where(derived, time_s, _pick(draft, times[0])), np.where(derived, energy_j, _pick(draft, times[1]))
+        found = flops / (clock * cycle), kappa * flops / cycle * clock**2
+    for name, values in zip(times, found, strict=True):
+        bad = absurd(values)
+        if bad.any():
+            who = f"{name} of device {fields.ids[int(bad.argmax())]!r}, from its flops and cpu_hz,"
+            raise ConfigError(who, float(values[bad][0]), SIZES)
+    time_s, energy_j = (np.where(derived, new, fields.pick(name)) for name, new in zip(times, found, strict=True))
+    return time_s, energy_j
 
 
 def _device(
-    draft: Draft, compute_time_s: FloatArray, compute_energy_j: FloatArray, max_power_w: FloatArray
+    fields: _Fields, compute_time_s: FloatArray, compute_energy_j: FloatArray, max_power_w: FloatArray
 ) -> DeviceEnergyModel:
     """What devices draw: time and energy at the fastest clock say everything about a processor but how slow it gets."""
-    clocked = _given(draft, "cpu_hz") | ("cpu_hz" in draft.top)
-    cpu_hz = np.where(clocked, _pick(draft, "cpu_hz", clocked), np.nan)
-    own = _given(draft, "min_cpu_hz")
-    if (own & ~clocked).any():
-        who = draft.ids[int((own & ~clocked).argmax())]
-        raise ProblemError(f"Device {who!r} has min_cpu_hz but no cpu_hz, the fastest clock; give both.")
-    slows = clocked & (own | ("min_cpu_hz" in draft.top))
-    min_cpu_hz = np.where(slows, _pick(draft, "min_cpu_hz", slows), cpu_hz)
-    _refuse_above(draft, "min_cpu_hz", min_cpu_hz, min_cpu_hz > cpu_hz, "at most its cpu_hz", cpu_hz)
-    min_power_w = _power(draft, "min_power")
+    clocked = fields.anywhere("cpu_hz")
+    cpu_hz = np.where(clocked, fields.pick("cpu_hz", clocked), np.nan)
+    fields.refuse_alone(
+        fields.given("min_cpu_hz") & ~clocked, "min_cpu_hz but no cpu_hz, the fastest clock; give both."
+    )
+    slows = clocked & fields.anywhere("min_cpu_hz")
+    min_cpu_hz = np.where(slows, fields.pick("min_cpu_hz", slows), cpu_hz)
+    fields.refuse("min_cpu_hz", min_cpu_hz, min_cpu_hz > cpu_hz, "at most its cpu_hz", cpu_hz)
+    min_power_w = _power(fields, "min_power")
     above = (min_power_w > 0) & (min_power_w >= max_power_w)
-    _refuse_above(draft, "min_power_w", min_power_w, above, "below its max_power_w", max_power_w)
+    fields.refuse("min_power_w", min_power_w, above, "below its max_power_w", max_power_w)
     slower = np.where(min_cpu_hz < cpu_hz, cpu_hz / min_cpu_hz, 1.0)
     return DeviceEnergyModel(
         fastest_s=compute_time_s,
         slowest_s=compute_time_s * slower,
         work_j_s2=compute_energy_j * compute_time_s**2,  # κW³ = E t²
-        static_power_w=_pick(draft, "static_power_w"),
-        circuit_power_w=_pick(draft, "circuit_power_w"),
-        amplifier_efficiency=_pick(draft, "amplifier_efficiency"),
+        static_power_w=fields.pick("static_power_w"),
+        circuit_power_w=fields.pick("circuit_power_w"),
+        amplifier_efficiency=fields.pick("amplifier_efficiency"),
         min_power_w=min_power_w,
-        tail_j=np.where(_pick(draft, "payload_bits") > 0, _pick(draft, "tail_energy_j"), 0.0),
-        receiving_j=_pick(draft, "receive_energy_j"),
+        tail_j=np.where(fields.pick("payload_bits") > 0, fields.pick("tail_energy_j"), 0.0),
+        receiving_j=fields.pick("receive_energy_j"),
         cpu_hz=cpu_hz,
         min_cpu_hz=min_cpu_hz,
     )
 
 
-def _refuse_above(draft: Draft, name: str, values: FloatArray, above: BoolArray, right: str, limit: FloatArray) -> None:
-    if above.any():
-        k = int(above.argmax())
-        raise ConfigError(f"{name} of device {draft.ids[k]!r}", float(values[k]), f"{right}, {limit[k]:g}")
-
-
-def _refuse_derived(draft: Draft, values: FloatArray, name: str) -> None:
-    field = DEVICE_FIELDS[name]
-    bad = field.wrong(values)
-    if bad.any():
-        who = f"{name} of device {draft.ids[int(bad.argmax())]!r}, from its flops and cpu_hz,"
-        value = float(values[bad][0])
-        raise ConfigError(who, value, field.right_for(value))
-
-
-def _energy(draft: Draft, top: Mapping[str, Any]) -> tuple[FloatArray, FloatArray, list[str]]:
+def _energy(fields: _Fields) -> tuple[FloatArray, FloatArray, list[str]]:
     """Budgets (infinite where there is none) and what was spent, given as such or as what is left."""
-    limited = _given(draft, "budget_j") | ("budget_j" in top)
-    budget_j = np.where(limited, _pick(draft, "budget_j", limited), np.inf)
-    by_battery = _either(draft, ("spent_j",), ("battery_j",))[0]
-    battery_j = _pick(draft, "battery_j", by_battery)
-    if (by_battery & ~limited).any():
-        who = draft.ids[int((by_battery & ~limited).argmax())]
-        raise ProblemError(f"Device {who!r} has battery_j but no budget_j, which says what it had at the start.")
-    above = by_battery & (battery_j > budget_j)
-    if above.any():
-        k = int(above.argmax())
-        right = f"at most its budget_j, {budget_j[k]:g}"
-        raise ConfigError(f"battery_j of device {draft.ids[k]!r}", float(battery_j[k]), right)
-    spent_j = np.where(by_battery, np.where(limited, budget_j, 0.0) - battery_j, _pick(draft, "spent_j"))
+    limited = fields.anywhere("budget_j")
+    budget_j = np.where(limited, fields.pick("budget_j", limited), np.inf)
+    by_battery = fields.either(("spent_j",), ("battery_j",))
+    battery_j = fields.pick("battery_j", by_battery)
+    fields.refuse_alone(by_battery & ~limited, "battery_j but no budget_j, which says what it had at the start.")
+    fields.refuse("battery_j", battery_j, by_battery & (battery_j > budget_j), "at most its budget_j", budget_j)
+    spent_j = np.where(by_battery, np.where(limited, budget_j, 0.0) - battery_j, fields.pick("spent_j"))
     note = "rounds is not given, so every budget_j is taken to be for this one round."
-    alone = limited.any() and "rounds" not in top and draft.described == 1
+    alone = limited.any() and not fields.at_top("rounds") and fields.described == 1
     return budget_j, spent_j, [note] if alone else []
 
 
-def _batteries(draft: Draft, top: Mapping[str, Any]) -> tuple[FloatArray | None, FloatArray | None]:
+def _batteries(fields: _Fields) -> tuple[FloatArray | None, FloatArray | None]:
     """Charges, and joules harvested in each round; None where there are no batteries, or nothing fills them."""
-    capacity_j = top.get("battery_capacity_j")
-    given = [name for name in ("charge_j", "harvest_j") if name in top or _given(draft, name).any()]
+    capacity_j = fields.top.battery_capacity_j
+    given = [name for name in ("charge_j", "harvest_j") if fields.anywhere(name).any()]
     if capacity_j is None:
         if given:
             raise ProblemError(f"{given[0]} is given but no battery_capacity_j, which says what batteries hold.")
         return None, None
-    charged = _given(draft, "charge_j") | ("charge_j" in top)
-    charge_j = np.where(charged, _pick(draft, "charge_j", charged), float(capacity_j))
-    above, limit = charge_j > capacity_j, np.full(len(charge_j), float(capacity_j))
-    _refuse_above(draft, "charge_j", charge_j, above, "at most battery_capacity_j", limit)
-    if "harvest_j" not in given:
-        return charge_j, None
-    column = draft.columns.get("harvest_j")
-    spare = float(top.get("harvest_j", 0.0))
-    harvest_j = spare if column is None else np.where(column.given, column.values, spare)
-    return charge_j, np.array(np.broadcast_to(harvest_j, draft.shape))
+    charged = fields.anywhere("charge_j")
+    charge_j = np.where(charged, fields.pick("charge_j", charged), capacity_j)
+    fields.refuse("charge_j", charge_j, charge_j > capacity_j, "at most battery_capacity_j", capacity_j)
+    return charge_j, fields.pick("harvest_j", np.zeros(fields.shape, bool)) if "harvest_j" in given else None
 
 
 # ── Writing ──────────────────────────────────────────────────────────────────

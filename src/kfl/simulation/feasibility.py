@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kfl.core.text import quantity, several
-from kfl.scheduling import OUTCOMES, Observation, by_reason, standing
+from kfl.scheduling import OUTCOMES, Observation
+from kfl.scheduling.share_band import by_reason, standing
 
 if TYPE_CHECKING:
     from kfl.simulation.fleet import Fleet

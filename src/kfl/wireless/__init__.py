@@ -9,14 +9,12 @@ True
 
 from kfl.scheduling import ENERGY_PARTS, Batteries
 from kfl.wireless.cell import Cell, LinkState
-from kfl.wireless.channel import Channel, Fading, Gains, NoFading, Rayleigh, circular_normal, gauss_markov, path_gain
+from kfl.wireless.channel import Channel, Fading, Rayleigh, circular_normal
 from kfl.wireless.channels import CHANNELS, MOBILITIES
 from kfl.wireless.config import CellConfig
 from kfl.wireless.costs import (
-    broadcast_time,
     compute_energy,
     compute_time,
-    in_outage,
     transmit_power,
     uplink_rate,
     upload_energy,
@@ -24,9 +22,9 @@ from kfl.wireless.costs import (
 )
 from kfl.wireless.gain_trace import GainTrace
 from kfl.wireless.hardware import Hardware
-from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, NoHarvest, SolarHarvest
-from kfl.wireless.mobility import Mobility, Motion, NoMobility, place_devices, points_in_cell
-from kfl.wireless.presets import PRESET_SOURCES, PRESETS, CitedValue, Preset
+from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrace, SolarHarvest
+from kfl.wireless.mobility import Mobility
+from kfl.wireless.presets import PRESET_SOURCES, PRESETS
 from kfl.wireless.rician import Rician
 from kfl.wireless.waypoint import Waypoint
 
@@ -41,34 +39,21 @@ __all__ = [
     "Cell",
     "CellConfig",
     "Channel",
-    "CitedValue",
     "ConstantHarvest",
     "Fading",
     "GainTrace",
-    "Gains",
     "Hardware",
     "Harvest",
     "HarvestTrace",
     "LinkState",
     "Mobility",
-    "Motion",
-    "NoFading",
-    "NoHarvest",
-    "NoMobility",
-    "Preset",
     "Rayleigh",
     "Rician",
     "SolarHarvest",
     "Waypoint",
-    "broadcast_time",
     "circular_normal",
     "compute_energy",
     "compute_time",
-    "gauss_markov",
-    "in_outage",
-    "path_gain",
-    "place_devices",
-    "points_in_cell",
     "transmit_power",
     "uplink_rate",
     "upload_energy",

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.config import Named
 from kfl.core.errors import ConfigError
-from kfl.core.named import Named
 from kfl.core.randomness import stream
 from kfl.core.units import db_to_linear
 from kfl.wireless.shadowing import Surroundings, surroundings

@@ -17,14 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from kfl.core.config import Range
 from kfl.core.errors import ConfigError
 from kfl.core.units import db_to_linear
 from kfl.wireless.channel import Channel, Fading, FloatArray, Gains
-from kfl.wireless.trace import Quantity, Trace, check_trace, open_trace
+from kfl.wireless.trace import GAP, Quantity, Trace, open_trace
 
 if TYPE_CHECKING:
     from kfl.wireless.config import CellConfig
@@ -34,6 +35,7 @@ GAIN_DB = Quantity(
 )
 GAIN = Quantity("gain", "a linear gain between 0 and 1; decibels belong in a column gain_db", 0.0, 1.0)
 WEAKEST_DBM = -200.0
+_REFERENCE = Range(WEAKEST_DBM, 100, f"between {WEAKEST_DBM:g} and 100 dBm")
 
 
 @dataclass(frozen=True)
@@ -44,19 +46,17 @@ class GainTrace(Channel):
 
     path: str = ""
     """The file. A row holds until the next one of its device."""
-    reference_power_dbm: float | None = None
+    reference_power_dbm: Annotated[float | None, _REFERENCE] = None
     """Power of the base station per resource element, for files with rsrp_dbm: the gain is rsrp_dbm less this."""
-    repeat_s: float | None = None
+    repeat_s: Annotated[float | None, GAP] = None
     """Start over after this many seconds; none: the last values hold for ever."""
-    max_gap_s: float | None = None
+    max_gap_s: Annotated[float | None, GAP] = None
     """Refuse a file in which a device has no row for longer than this."""
 
     def check(self, cell: CellConfig) -> None:
         """All about the gain is in the file; what is in it is checked with the fleet that it is for."""
-        check_trace("fading", self.path, self.repeat_s, self.max_gap_s)
-        reference = self.reference_power_dbm
-        if reference is not None and not WEAKEST_DBM <= reference <= 100:
-            raise ConfigError("fading.reference_power_dbm", reference, f"between {WEAKEST_DBM:g} and 100 dBm")
+        if not self.path:
+            raise ConfigError("fading.path", self.path, "the name of a CSV file")
         for name in ("fading_correlation", "channel_error", "shadowing_db"):
             if getattr(cell, name) > 0:
                 raise ConfigError(name, getattr(cell, name), "0 when gains come from a trace")

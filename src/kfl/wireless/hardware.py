@@ -6,18 +6,16 @@ real device draws.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.core.units import dbm_to_watt
 from kfl.scheduling.arrays import PerDevice
-from kfl.scheduling.uplink import MOST_POWER_W, DeviceEnergyModel
+from kfl.scheduling.uplink import DeviceEnergyModel
 from kfl.wireless.channel import FloatArray
 from kfl.wireless.costs import compute_time
 
@@ -143,31 +141,3 @@ class Hardware:
 def _one_number(values: FloatArray) -> PerDevice:
     """Return one number where all devices have the same: fewer arrays to pass through every round."""
     return float(values[0]) if values.size and values.min() == values.max() else values
-
-
-def check_device(config: CellConfig) -> None:
-    """Raise a `ConfigError` that names the first of the fields above that cannot work."""
-    limits = {
-        "static_power_w": (MOST_POWER_W, "watts"),
-        "circuit_power_w": (MOST_POWER_W, "watts"),
-        "receive_power_w": (MOST_POWER_W, "watts"),
-        "tail_power_w": (MOST_POWER_W, "watts"),
-        "connect_energy_j": (1e6, "joules"),
-        "tail_s": (1e6, "seconds"),
-    }
-    for name, (most, unit) in limits.items():
-        value = getattr(config, name)
-        if not 0 <= value <= most:
-            raise ConfigError(name, value, f"from 0 to {most:,.0f} {unit}")
-    if not 0 < config.amplifier_efficiency <= 1:
-        raise ConfigError(
-            "amplifier_efficiency", config.amplifier_efficiency, "above 0 and at most 1: radiated over drawn power"
-        )
-    slowest, clocks = config.min_cpu_hz, config.cpu_frequencies_hz
-    if slowest is not None and not 0 < slowest <= min(clocks):
-        expected = f"above 0 and at most {min(clocks):g}, the smallest of cpu_frequencies_hz"
-        raise ConfigError("min_cpu_hz", slowest, expected)
-    least = config.min_power_dbm
-    if least is not None and not (math.isfinite(least) and -400 <= least < config.max_power_dbm):
-        expected = f"at least -400 and below max_power_dbm, {config.max_power_dbm:g}"
-        raise ConfigError("min_power_dbm", least, expected)

@@ -16,15 +16,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from kfl.core.config import Named, Range
 from kfl.core.errors import ConfigError
-from kfl.core.named import Named
 from kfl.core.randomness import stream
 from kfl.wireless.channel import FloatArray
-from kfl.wireless.trace import Quantity, Trace, open_trace
+from kfl.wireless.trace import GAP, Quantity, Trace, open_trace
 
 if TYPE_CHECKING:
     from kfl.wireless.config import CellConfig
@@ -34,6 +34,9 @@ DAY_S = 24 * HOUR_S
 MOST_W = 1e6
 """Nothing that harvests for a device gives more watts than this: a larger number is in another unit."""
 WATTS = Quantity("watts", f"a number of watts, 0 or more and at most {MOST_W:g}", lowest=0.0, highest=MOST_W)
+_HARVESTED = Range(0, MOST_W, WATTS.expected)
+_HOUR = Range(0, 24, "an hour of the day, from 0 to below 24", below=True)
+_PART = Range(0, 1, "between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,8 @@ class ConstantHarvest(Harvest):
 
     name: ClassVar[str] = "constant"
 
-    watts: float = 0.01
+    watts: Annotated[float, _HARVESTED] = 0.01
     """Harvested power of each device."""
-
-    def check(self, cell: CellConfig) -> None:
-        """Refuse a power that no device harvests."""
-        if not 0 <= self.watts <= MOST_W:
-            raise ConfigError("harvest.watts", self.watts, WATTS.expected)
 
     def energy_j(self, cell: CellConfig, seed: int, round_index: int, devices: int) -> FloatArray:
         """Return the watts times the period."""
@@ -110,31 +108,18 @@ class SolarHarvest(Harvest):
 
     name: ClassVar[str] = "sun"
 
-    peak_w: float = 0.1
+    peak_w: Annotated[float, _HARVESTED] = 0.1
     """Power of a well placed panel at noon of a clear day."""
-    sunrise_h: float = 6.0
+    sunrise_h: Annotated[float, _HOUR] = 6.0
     """Hour of the sunrise."""
-    daylight_h: float = 12.0
+    daylight_h: Annotated[float, Range(0, 24, "above 0 hours and at most 24", above=True)] = 12.0
     """Hours from sunrise to sunset."""
-    start_h: float = 0.0
+    start_h: Annotated[float, _HOUR] = 0.0
     """Hour of the day at which the run begins."""
-    worst_panel: float = 0.3
+    worst_panel: Annotated[float, _PART] = 0.3
     """What the worst placed panel gets of the power of the best, from 0 to 1."""
-    clouds: float = 0.7
+    clouds: Annotated[float, _PART] = 0.7
     """Share of the light that the cloudiest day loses, from 0 to 1; the average day loses half of it."""
-
-    def check(self, cell: CellConfig) -> None:
-        """Refuse hours that no day has, and shares beyond 0 to 1."""
-        if not 0 <= self.peak_w <= MOST_W:
-            raise ConfigError("harvest.peak_w", self.peak_w, WATTS.expected)
-        if not 0 < self.daylight_h <= 24:
-            raise ConfigError("harvest.daylight_h", self.daylight_h, "above 0 hours and at most 24")
-        for name in ("sunrise_h", "start_h"):
-            if not 0 <= getattr(self, name) < 24:
-                raise ConfigError(f"harvest.{name}", getattr(self, name), "an hour of the day, from 0 to below 24")
-        for name in ("worst_panel", "clouds"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"harvest.{name}", getattr(self, name), "between 0 and 1")
 
     def energy_j(self, cell: CellConfig, seed: int, round_index: int, devices: int) -> FloatArray:
         """Return the integral of the power over the round, day by day."""
@@ -179,19 +164,15 @@ class HarvestTrace(Harvest):
 
     path: str = ""
     """The file. A row holds until the next one of its device."""
-    repeat_s: float | None = None
+    repeat_s: Annotated[float | None, GAP] = None
     """Start over after this many seconds, such as 86400 for a day; none: the last values hold for ever."""
-    max_gap_s: float | None = None
+    max_gap_s: Annotated[float | None, GAP] = None
     """Refuse a file in which a device has no row for longer than this."""
 
     def check(self, cell: CellConfig) -> None:
         """Refuse a missing name; what is in the file is checked with the fleet that it is for."""
         if not self.path:
             raise ConfigError("harvest.path", self.path, "a CSV file with the columns time_s, device and watts")
-        for name in ("repeat_s", "max_gap_s"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < np.inf:
-                raise ConfigError(f"harvest.{name}", value, "a positive number of seconds, or left out")
 
     def trace(self, cell: CellConfig, devices: int) -> Trace:
         """Open the file for a fleet."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.named import Named
+from kfl.core.config import Named
 from kfl.core.randomness import stream
 
 if TYPE_CHECKING:

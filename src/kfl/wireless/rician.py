@@ -11,10 +11,11 @@ knows the line of sight, which is the mean of g; its `channel_error` σ² is abo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from kfl.core.config import Range
 from kfl.core.errors import ConfigError
 from kfl.core.units import db_to_linear
 from kfl.wireless.channel import Channel, ComplexArray, Fading, FloatArray, circular_normal, gauss_markov
@@ -35,7 +36,7 @@ class Rician(Channel):
 
     name: ClassVar[str] = "rician"
 
-    k_factor_db: float = 9.0
+    k_factor_db: Annotated[float, Range(-100, 100, "a number of decibels between -100 and 100")] = 9.0
     """Power of the line of sight over that of the scattered paths, K."""
 
     @property
@@ -45,8 +46,6 @@ class Rician(Channel):
 
     def check(self, cell: CellConfig) -> None:
         """The server cannot know less than the line of sight."""
-        if not -100 <= self.k_factor_db <= 100:
-            raise ConfigError("fading.k_factor_db", self.k_factor_db, "a number of decibels between -100 and 100")
         if cell.channel_error > self.scattered:
             raise ConfigError(
                 "channel_error",

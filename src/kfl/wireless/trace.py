@@ -26,7 +26,8 @@ from typing import NamedTuple, NoReturn, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl.core.errors import ConfigError, TraceError
+from kfl.core.config import Range
+from kfl.core.errors import TraceError
 from kfl.core.suggest import nearest
 
 FloatArray = NDArray[np.float64]
@@ -397,13 +398,8 @@ class Trace:
         raise TraceError(f"Line {line} of the trace {self.path} cannot be used: {what}.")
 
 
-def check_trace(where: str, path: str, repeat_s: float | None, max_gap_s: float | None) -> None:
-    """Raise ConfigError for settings of a trace that cannot work; `where` is the field they belong to."""
-    if not path:
-        raise ConfigError(f"{where}.path", path, "the name of a CSV file")
-    for name, value in (("repeat_s", repeat_s), ("max_gap_s", max_gap_s)):
-        if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"{where}.{name}", value, "a positive number of seconds, or none")
+GAP = Range(0, math.inf, "a positive number of seconds, or none", above=True, below=True)
+"""Seconds after which a trace starts over, or that a device may be without a row."""
 
 
 def open_trace(

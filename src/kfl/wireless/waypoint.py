@@ -9,12 +9,14 @@ mean speed from decaying (Yoon, Liu and Noble, "Random waypoint considered harmf
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kfl.core.config import Range
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.wireless.mobility import FloatArray, Mobility, Motion, points_in_cell
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from kfl.wireless.config import CellConfig
 
 FASTEST_M_PER_S = 1000.0
+_SPEED = Range(0, FASTEST_M_PER_S, f"above 0 and at most {FASTEST_M_PER_S:g} m/s", above=True)
 
 
 @dataclass(frozen=True)
@@ -38,27 +41,21 @@ class Waypoint(Mobility):
 
     name: ClassVar[str] = "waypoint"
 
-    min_speed_m_per_s: float = 0.5
+    min_speed_m_per_s: Annotated[float, _SPEED] = 0.5
     """Slowest speed of a leg."""
     max_speed_m_per_s: float = 1.5
     """Fastest speed of a leg; each leg's is drawn uniformly between the two."""
-    pause_s: float = 0.0
+    pause_s: Annotated[float, Range(0, math.inf, "0 seconds or more", below=True)] = 0.0
     """Seconds that a device rests where it arrives."""
 
     def check(self, cell: CellConfig) -> None:
         """Speeds of something that moves."""
-        if not 0 < self.min_speed_m_per_s <= FASTEST_M_PER_S:
-            raise ConfigError(
-                "mobility.min_speed_m_per_s", self.min_speed_m_per_s, f"above 0 and at most {FASTEST_M_PER_S:g} m/s"
-            )
         if not self.min_speed_m_per_s <= self.max_speed_m_per_s <= FASTEST_M_PER_S:
             raise ConfigError(
                 "mobility.max_speed_m_per_s",
                 self.max_speed_m_per_s,
                 f"at least min_speed_m_per_s, {self.min_speed_m_per_s:g}, and at most {FASTEST_M_PER_S:g} m/s",
             )
-        if not 0 <= self.pause_s < np.inf:
-            raise ConfigError("mobility.pause_s", self.pause_s, "0 seconds or more")
 
     def move(
         self, cell: CellConfig, seed: int, round_index: int, start_m: FloatArray, previous: Motion | None = None

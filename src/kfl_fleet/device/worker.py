@@ -122,7 +122,7 @@ class Worker:
             input_shape=data.input_shape,
             samples=profile.samples,
             samples_per_class=() if hidden else tuple(int(count) for count in counts),
-            test_samples=self.engine.test_samples(self.device),
+            test_samples=self._data.size(self.device, "test"),
             correct=correct,
             model=self.model_name,
             meter=self.meter.name,

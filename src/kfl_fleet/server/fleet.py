@@ -241,7 +241,7 @@ class FlowerFleet(Fleet):
         self.beliefs = self.roster.beliefs()
         profiles = {device: belief.profile for device, belief in self.beliefs.items()}
         server = self.experiment.algorithm.server_init(self.engine, self.experiment.seed)
-        shared, network = self.engine.shared(), self.engine.profile(0).model
+        shared, network = self.engine.shared, self.engine.profile(0).model
         self.inventory = Inventory.build(self.experiment, profiles, server, shared, network).as_believed(self.beliefs)
         self._tell_of_cuts()
         summation = summation_of(self.experiment.algorithm) if self.settings.secure_sums else None

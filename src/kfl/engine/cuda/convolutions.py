@@ -1,16 +1,15 @@
 """Blocks of convolution, ReLU and pooling for a cohort in which each device has its own weights.
 
-Three ways that agree up to rounding:
+Two ways that agree up to rounding:
 
     kernel   our own CUDA kernels (`kernel_convolutions`): one block is one kernel, samples are the last axis
-    columns  every window written out as a row, then one batched matrix product
     grouped  one grouped convolution of PyTorch, a group for each device
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,10 @@ from kfl.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kfl.engine.precision import Arithmetic
-    from kfl.models import Convolution, State
+    from kfl.models import State
+    from kfl.models.network import Convolution
 
-WAYS = ("auto", "kernel", "columns", "grouped")
+WAYS = ("auto", "kernel", "grouped")
 
 
 class Convolutions(ABC):
@@ -51,18 +51,13 @@ class Convolutions(ABC):
         """The gradients of all weights and biases by name, from that of the outputs."""
 
 
-Block = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(images, weights, biases) → pooled images, each with devices first."""
-
-
 @dataclass(eq=False)
-class PlainConvolutions(Convolutions):
+class GroupedConvolutions(Convolutions):
     """Convolution blocks from PyTorch's own operations; autograd does the backward pass."""
 
-    name: str
     reason: str
-    block: Block
     arithmetic: Arithmetic
+    name = "grouped"
 
     def prepare(self, inputs: Tensor) -> Tensor:
         """As they are, rounded where products are."""
@@ -78,7 +73,7 @@ class PlainConvolutions(Convolutions):
         with torch.set_grad_enabled(keep):
             for layer in layers:
                 weight, bias = (leaves[f"{layer.name}.{part}"] for part in ("weight", "bias"))
-                value = self.block(value, weight.to(images.dtype), bias.to(images.dtype))
+                value = grouped_block(value, weight.to(images.dtype), bias.to(images.dtype))
             value = value.flatten(2)
         return value.detach(), (value, leaves)
 
@@ -102,19 +97,6 @@ def grouped_block(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return apart
 
 
-def column_block(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Windows as rows (pixels, channels · kernel²), times the weights of each device."""
-    kernel = weight.shape[-1]
-    windows = images.unfold(3, kernel, 1).unfold(4, kernel, 1)
-    devices, samples, _, height, width = windows.shape[:5]
-    columns = windows.permute(0, 1, 3, 4, 2, 5, 6).reshape(devices, samples * height * width, -1)
-    out = torch.baddbmm(bias.unsqueeze(1), columns, weight.flatten(2).transpose(1, 2))
-    picture = out.reshape(devices * samples, height, width, -1).permute(0, 3, 1, 2)
-    pooled: Tensor = functional.max_pool2d(picture.relu(), 2)
-    apart: Tensor = pooled.unflatten(0, (devices, samples))
-    return apart
-
-
 def choose_convolutions(
     way: str, layers: Sequence[Convolution], arithmetic: Arithmetic, where: torch.device
 ) -> Convolutions:
@@ -129,7 +111,5 @@ def choose_convolutions(
         if kernels is not None:
             return kernels
         if way == "kernel":
-            raise ConfigError("convolution", way, f"auto, columns or grouped: {reason}")
-    if way == "columns":
-        return PlainConvolutions("columns", reason, column_block, arithmetic)
-    return PlainConvolutions("grouped", reason, grouped_block, arithmetic)
+            raise ConfigError("convolution", way, f"auto or grouped: {reason}")
+    return GroupedConvolutions(reason, arithmetic)

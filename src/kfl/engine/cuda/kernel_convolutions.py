@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from kfl.engine.compile import CompileError
-from kfl.engine.cuda.convolutions import Convolutions, PlainConvolutions, grouped_block
+from kfl.engine.cuda.convolutions import Convolutions, GroupedConvolutions
 from kfl.engine.nvrtc import CompiledKernels, Grid
-from kfl.models import Convolution
+from kfl.models.network import Convolution
 
 if TYPE_CHECKING:
     from kfl.engine.precision import Arithmetic
@@ -213,7 +213,7 @@ def disagreement(
     first, last = layers[0], layers[-1]
     images = random(devices, samples, first.channels_in, first.height, first.width)
     gradient = random(devices, samples, last.channels_out * last.pooled[0] * last.pooled[1])
-    exact = PlainConvolutions("grouped", "", grouped_block, Arithmetic("float64", "cpu"))
+    exact = GroupedConvolutions("", Arithmetic("float64", "cpu"))
     double = {name: value.double() for name, value in state.items()}
     outputs, kept = exact.forward(layers, double, exact.prepare(images), keep=True)
     expected = dict(exact.backward(layers, double, kept, gradient.double()))

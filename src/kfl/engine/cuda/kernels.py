@@ -10,16 +10,17 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor
 
-from kfl.engine.cuda.closed_form import ClosedForm, mixture_names
+from kfl.engine.cuda.closed_form import CLOSED_FORMS
 from kfl.engine.cuda.convolutions import Convolutions, choose_convolutions
-from kfl.engine.cuda.mixture import train_cohort_mixture
+from kfl.engine.cuda.mixture import mixture_names, train_cohort_mixture
 from kfl.engine.cuda.network import CohortNetwork, run_cohort, train_cohort
-from kfl.engine.objectives import MIXING, Descent
+from kfl.engine.objectives import MIXING, Descent, Mixture, Objective
 from kfl.engine.precision import Arithmetic
 from kfl.engine.samples import Batch
-from kfl.models import Convolution, Network, State
+from kfl.models import State
+from kfl.models.network import Convolution, Network
 
-Trainer = Callable[[State, Sequence[Callable[[], Batch]], ClosedForm], State]
+Trainer = Callable[[State, Sequence[Callable[[], Batch]], Objective], State]
 """(stacked state, how to read the batch of each step, loss) → trained stacked state."""
 Runner = Callable[[State, Tensor], tuple[Tensor, Tensor]]
 """(stacked state, inputs with one row per device) → (features, logits)."""
@@ -37,24 +38,23 @@ class CohortKernels:
         self._convolutions: dict[tuple[Convolution, ...], Convolutions] = {}
 
     def trainer(
-        self, network: Network | None, form: ClosedForm | None, names: Collection[str], descent: Descent
+        self, network: Network | None, objective: Objective, names: Collection[str], descent: Descent
     ) -> Trainer | None:
         """How a cohort is trained by hand; None: by the general path.
 
-        `names` are the entries of the states that are trained. The loss that is then given to the trainer has the form
-        of this one, with tensors of its own.
+        `names` are the entries of the states that are trained. The objective that is then given to the trainer is this
+        one with tensors of its own.
         """
-        if network is None or form is None or not self._enabled:
+        if network is None or type(objective) not in CLOSED_FORMS or not self._enabled:
             return None
-        names, own = set(names), set(network.parameters)
+        names, own, mixture = set(names), set(network.parameters), isinstance(objective, Mixture)
+        if names != (mixture_names(own) if mixture else own):
+            return None
         # A parameter that does not move is no part of the mixture.
-        if form.mixture and not (names == mixture_names(own) and names - {MIXING} <= descent.rates.keys()):
+        if mixture and not names - {MIXING} <= descent.rates.keys():
             return None
-        if not form.mixture and names != own:
-            return None
-        work = train_cohort_mixture if form.mixture else train_cohort
-        passes = self._passes(network)
-        return lambda state, steps, form: work(passes, state, steps, form, descent)
+        work, passes = (train_cohort_mixture if mixture else train_cohort), self._passes(network)
+        return lambda state, steps, objective: work(passes, state, steps, objective, descent)
 
     def runner(self, network: Network | None) -> Runner | None:
         """How features and logits of a cohort are computed by hand; None: by the general path."""

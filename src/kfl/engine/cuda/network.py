@@ -7,7 +7,7 @@ For a dense layer a' = relu(a Wᵀ + b) with dz the loss's gradient at its pre-a
 What a GPU waits for here is small operations and memory more than products, so there are few of them. Biases are one
 more column of the weights, and activations have a column of ones: a Wᵀ and dzᵀ a then include b and db. The gradient
 is added to m v inside the product itself, so it never exists on its own, and all weights move in one operation. The
-gradients at the head's logits and at the feature are those of `output_gradients`.
+gradients at the head's logits and at the feature are those of `closed_form`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kfl.engine.cuda.closed_form import ClosedForm
+from kfl.engine.cuda.closed_form import OutputGradients
 from kfl.engine.cuda.convolutions import Convolutions
-from kfl.engine.cuda.mixed_models import move
-from kfl.engine.cuda.output_gradients import OutputGradients
-from kfl.engine.objectives import Descent
+from kfl.engine.descent import step
+from kfl.engine.objectives import Descent, Objective
 from kfl.engine.precision import Arithmetic, adds_up_wide
 from kfl.engine.samples import Batch
-from kfl.models import Dense, Network, State
+from kfl.models import State
+from kfl.models.network import Dense, Network
 
 ALIGNMENT = 8
 """Rows of matrices are filled up to a multiple of this many numbers: products are slow where they begin anywhere."""
@@ -141,12 +141,12 @@ class CohortNetwork:
             return self.convolutions.prepare(inputs)
         return self._in_rows(inputs.flatten(2), Workspace())
 
-    def prepare_batch(self, batch: Batch, form: ClosedForm) -> Prepared:
-        """A batch for the steps. Of a mixture it is the plain loss, by which both of its models are judged."""
+    def prepare_batch(self, batch: Batch, objective: Objective) -> Prepared:
+        """A batch for the steps."""
         inputs, targets, weights = batch
         ready = self.prepare(inputs)
         classes, dtype = self.network.head.outputs, self.arithmetic.dtype
-        return Prepared(ready, OutputGradients.for_cohort(form, targets, classes, dtype, weights))
+        return Prepared(ready, OutputGradients.for_cohort(objective, targets, classes, dtype, weights))
 
     def _in_rows(self, values: Tensor, memory: Workspace) -> Tensor:
         size, tall = values.shape[2], values.stride(1) == 1
@@ -247,9 +247,15 @@ def _names(layer: str) -> tuple[str, str]:
     return f"{layer}.weight", f"{layer}.bias"
 
 
+def move(weights: State, velocity: State, descent: Descent) -> None:
+    """w ← w − η v."""
+    names = descent.rates
+    step([weights[name] for name in names], list(names.values()), [velocity[name] for name in names])
+
+
 @torch.no_grad()
 def train_cohort(
-    network: CohortNetwork, state: State, steps: Sequence[Callable[[], Batch]], form: ClosedForm, descent: Descent
+    network: CohortNetwork, state: State, steps: Sequence[Callable[[], Batch]], objective: Objective, descent: Descent
 ) -> State:
     """Descend a loss, once per entry of `steps`. May change the stacked state given."""
     weights, velocity = network.joined(state), dict[str, Tensor]()
@@ -259,7 +265,7 @@ def train_cohort(
     memory = Workspace()
     body_moves = any(name != network.network.head.name for name in descent.rates)
     with network.arithmetic.products():
-        for batch in prepared(network, steps, form):
+        for batch in prepared(network, steps, objective):
             if tape is None or body_moves or batch is not before:
                 tape = network.forward(weights, batch.inputs, memory, keep=True)
             else:
@@ -271,11 +277,11 @@ def train_cohort(
     return network.taken_apart(weights)
 
 
-def prepared(network: CohortNetwork, steps: Sequence[Callable[[], Batch]], form: ClosedForm) -> Iterator[Prepared]:
+def prepared(network: CohortNetwork, steps: Sequence[Callable[[], Batch]], objective: Objective) -> Iterator[Prepared]:
     """The batch of each step; neighbours that read the same samples have the same batch."""
     for index, read in enumerate(steps):
         if index == 0 or read is not steps[index - 1]:
-            batch = network.prepare_batch(read(), form)
+            batch = network.prepare_batch(read(), objective)
         yield batch
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from kfl.data import partition, split_table
+from kfl.cli.split_table import split_table
+from kfl.data import partition
 
 
 def split(devices: int, classes: int = 10, kind: str = "shards", samples: int = 20_000):
