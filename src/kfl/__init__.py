@@ -19,6 +19,7 @@ from kfl.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from kfl.algorithms import (
         Apfl,
+        CommonKnowledge,
         Fd,
         FedAvg,
         FederatedDistillation,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         Kfl,
         LgFedAvg,
         Local,
+        LocalClassifier,
         SelfKnowledge,
         SharedStem,
     )
@@ -65,6 +67,7 @@ _LAZY = {
     "Apfl": "kfl.algorithms",
     "Ascend": "kfl.scheduling",
     "CellConfig": "kfl.wireless",
+    "CommonKnowledge": "kfl.algorithms",
     "Comparison": "kfl.comparison",
     "Dataset": "kfl.data",
     "Descend": "kfl.scheduling",
@@ -88,6 +91,7 @@ _LAZY = {
     "KflError": "kfl.core.errors",
     "LgFedAvg": "kfl.algorithms",
     "Local": "kfl.algorithms",
+    "LocalClassifier": "kfl.algorithms",
     "Lyapunov": "kfl.scheduling",
     "Myopic": "kfl.scheduling",
     "RoundRobin": "kfl.scheduling",
@@ -127,6 +131,7 @@ __all__ = [
     "Apfl",
     "Ascend",
     "CellConfig",
+    "CommonKnowledge",
     "Comparison",
     "Dataset",
     "Descend",
@@ -150,6 +155,7 @@ __all__ = [
     "KflError",
     "LgFedAvg",
     "Local",
+    "LocalClassifier",
     "Lyapunov",
     "Myopic",
     "RoundRobin",

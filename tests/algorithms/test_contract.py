@@ -94,7 +94,9 @@ def test_seeds_repeat_exactly(cls, toy, play):
         equal(first.devices[device], second.devices[device])
     other = play(algorithm, toy, COHORTS, seed=8)
     predictors = [algorithm.predictor(run.server, run.devices[0]) for run in (first, other)]
-    assert any(not torch.equal(predictors[0][name], predictors[1][name]) for name in predictors[0])
+    assert not (cls.trains or cls.sends()) or any(
+        not torch.equal(predictors[0][name], predictors[1][name]) for name in predictors[0]
+    )
 
 
 @every
@@ -184,7 +186,7 @@ def test_cost_is_sane_and_grows_with_samples(cls, toy):
             assert cost.flops > 0 and cost.bits_up >= 0 and cost.bits_down >= 0
         assert costs[0].flops < costs[1].flops < costs[2].flops
     printed, real = (charge(algorithm, toy, profile, real_work=flag) for flag in (False, True))
-    assert real.flops > printed.flops
+    assert real.flops > printed.flops if cls.trains else real.flops == printed.flops
     assert (real.bits_up, real.bits_down) == (printed.bits_up, printed.bits_down)
 
 
@@ -192,6 +194,10 @@ def test_cost_is_sane_and_grows_with_samples(cls, toy):
 @pytest.mark.parametrize("steps", [1, 5, 8])
 def test_as_printed_everybody_is_charged_the_forward_passes_of_the_local_steps(cls, steps, toy):
     """τ D C for all alike: no second model, no proxy samples, no knowledge pass."""
+    if not cls.trains:
+        with pytest.raises(ConfigError, match="takes no training steps"):
+            cls(local_steps=steps + 6).validate()
+        return
     for device in range(5):
         profile = toy.engine.profile(device)
         cost = charge(cls(local_steps=steps), toy, profile)
@@ -202,12 +208,15 @@ def test_as_printed_everybody_is_charged_the_forward_passes_of_the_local_steps(c
 def test_real_work_is_what_pytorch_counts(cls, countable_toy):
     """A multiply-add is one operation here and two in PyTorch's count. Ours is a little larger: a backward pass is
     charged as twice the forward pass, which includes the gradient of what is never trained, the inputs."""
+    if not cls.trains and not cls.sends():
+        pytest.skip("how often it fits depends on the samples")
     toy = countable_toy
     algorithm = cls(proxy_per_class=3) if "proxy_per_class" in {one.name for one in dataclasses.fields(cls)} else cls()
     server, _, _ = one_round(algorithm, toy)  # a server that has something to send
     state = algorithm.device_init(toy.engine, 1, toy.seed)
+    message = algorithm.broadcast(server)
     with FlopCounterMode(display=False) as counter:
-        algorithm.local_update(algorithm.broadcast(server), [1], [state], toy.engine, RoundKey(toy.seed, 1))
+        algorithm.local_update(message, [1], [state], toy.engine, RoundKey(toy.seed, 1))
     counted = counter.get_total_flops() / 2
     charged = charge(algorithm, toy, toy.engine.profile(1), real_work=True).flops
     assert counted <= charged <= 1.03 * counted
@@ -291,7 +300,7 @@ def test_class_vectors_have_a_row_per_class(cls, toy):
 
 @every
 def test_configuration_goes_through_a_table(cls):
-    algorithm = cls(local_steps=4, learning_rate=0.025, batch_size=10)
+    algorithm = cls(local_steps=4, learning_rate=0.025, batch_size=10) if cls.trains else cls()
     assert from_table(cls, to_table(algorithm)) == algorithm
     with pytest.raises(dataclasses.FrozenInstanceError):
         algorithm.local_steps = 3
@@ -334,6 +343,7 @@ def spoil(upload: Upload, kind: str) -> Upload:
     arrays = dict(upload.arrays)
     name = next(name for name in arrays if name not in WEIGHTS)
     if kind == "nan":
+        name = next(name for name in arrays if arrays[name].is_floating_point())
         arrays[name] = torch.full_like(arrays[name], math.nan)
     elif kind == "missing":
         del arrays[name]

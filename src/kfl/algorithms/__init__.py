@@ -8,6 +8,7 @@ True
 
 from kfl.algorithms.apfl import Apfl
 from kfl.algorithms.base import Algorithm, Cost, feature_flops, training_flops
+from kfl.algorithms.common_knowledge import CommonKnowledge
 from kfl.algorithms.fd import Fd, FederatedDistillation
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedgh import FedGh
@@ -19,6 +20,7 @@ from kfl.algorithms.fedtgp import FedTgp
 from kfl.algorithms.kfl import Kfl
 from kfl.algorithms.lgfedavg import LgFedAvg
 from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
+from kfl.algorithms.local_classifier import LocalClassifier
 from kfl.algorithms.privacy import PrivacyCost, privacy_cost
 from kfl.algorithms.prototypes import PrototypeMethod
 from kfl.algorithms.shared_stem import SharedStem
@@ -30,6 +32,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     for cls in (
         *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh),
         *(FederatedDistillation, FedMrl, LgFedAvg, SelfKnowledge, FixedKnowledge),
+        *(CommonKnowledge, LocalClassifier),
     )
 }
 """Algorithms by the word that selects them."""
@@ -40,6 +43,7 @@ __all__ = [
     "Algorithm",
     "Apfl",
     "ArrayFormat",
+    "CommonKnowledge",
     "Cost",
     "Fd",
     "FedAvg",
@@ -54,6 +58,7 @@ __all__ = [
     "Kfl",
     "LgFedAvg",
     "Local",
+    "LocalClassifier",
     "PrivacyCost",
     "PrototypeMethod",
     "Rejection",

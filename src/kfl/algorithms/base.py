@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.aggregation import RULES, Aggregation, combine, stored_like
@@ -69,6 +69,12 @@ class Algorithm(Fields, ABC):
     """True where the server holds layers of the devices' networks: in a fleet it then builds those its file names."""
     predicts_alone: ClassVar[bool] = True
     """True where a device's predictions depend on its own state only: an idle one need not be tested again."""
+    trains: ClassVar[bool] = True
+    """False where nothing descends: the settings of local steps must then keep their defaults."""
+    needs_encoder: ClassVar[bool] = False
+    """True where features must mean the same on all devices: `--encoder auto` is then the one that suits the data."""
+    fixed_features: ClassVar[bool] = False
+    """True where what is reported does not depend on anything that was trained."""
     main_parameter: ClassVar[tuple[str, tuple[float, ...]] | None] = None
     """The field that `kfl compare --search` tries beside the learning rate, and its values; None for none."""
 
@@ -91,7 +97,14 @@ class Algorithm(Fields, ABC):
         head, size = self.head_learning_rate, self.batch_size
         require(head is None or 0 < head <= LARGEST, "head_learning_rate", head, "a number above 0, or none")
         require(size is None or size >= 1, "batch_size", size, "1 or more, or none for all samples")
+        self._check_idle()
         self.check()
+
+    def _check_idle(self) -> None:
+        """Refuse settings of local steps where there are none: they would change nothing."""
+        for one in fields(Algorithm) if not self.trains else ():
+            value = getattr(self, one.name)
+            require(value == one.default, one.name, value, f"left out: {self.name} takes no training steps")
 
     def check(self) -> None:
         """Raise ConfigError for a value of an algorithm's own fields that cannot work."""
@@ -208,7 +221,7 @@ class Algorithm(Fields, ABC):
         good, rejected = usable(uploads, formats)
         if not good:
             return server, rejected
-        formats = self.averaged_format(server)
+        formats, sent = self.averaged_format(server), good
         if type(self).decoded is not Algorithm.decoded:  # what was sound in its packing need not be so without
             unpacked = [Upload(upload.device, self.decoded(upload, server)) for upload in good]
             good, spoiled = usable(unpacked, formats)
@@ -216,13 +229,30 @@ class Algorithm(Fields, ABC):
         if not good:
             return server, rejected
         found = combine(formats, [upload.arrays for upload in good], *self.rule(), self.center(server))
-        return (server if found is None else self.updated(server, *found)), rejected
+        if found is None:
+            return server, rejected
+        refused = {rejection.device for rejection in rejected}
+        return self.noted(self.updated(server, *found), [one for one in sent if one.device not in refused]), rejected
 
-    def worth(self, server: State, samples: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    def noted(self, server: State, uploads: Sequence[Upload]) -> State:
+        """Return the server's state with what it keeps of single uploads: nothing, unless an algorithm does.
+
+        It is not called where uploads are added unseen.
+        """
+        return server
+
+    def worth(
+        self, server: State, samples: NDArray[np.float64], counts: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64] | None:
         """Return what the scheduler weighs each device by in this round; None for its number of samples D_k.
 
         It is fixed when the round starts. A device that is worth 0 is not scheduled, such as one whose only report has
         arrived.
+
+        Args:
+            server: The server's state.
+            samples: Training samples of each device.
+            counts: Those of each class, (devices, classes); None where devices have not told.
         """
         return None
 
@@ -233,6 +263,17 @@ class Algorithm(Fields, ABC):
     def predictor(self, server: State, device: State) -> State:
         """The weights a device predicts with, whether it was chosen lately or not: its own model."""
         return device
+
+    def correct(self, server: State, devices: Sequence[int], states: Sequence[State], engine: Engine) -> list[int]:
+        """Return how many of its own test samples each device predicts right: with `predictor`'s model.
+
+        Override it where what a device predicts with is no state of its network.
+        """
+        return engine.correct(devices, [self.predictor(server, state) for state in states])
+
+    def printed_flops(self, profile: DeviceProfile) -> float:
+        """What a round is charged as printed: τ D C."""
+        return float(self.local_steps * profile.samples * profile.model.flops)
 
     def real_flops(self, profile: DeviceProfile) -> float:
         """Everything a device computes in a round: τ forward and backward passes, unless an algorithm does more."""
@@ -262,8 +303,7 @@ class Algorithm(Fields, ABC):
             held = profile.held_classes
             if held not in sizes:
                 sizes[held] = wire_size(up, held)
-            printed = float(self.local_steps * profile.samples * profile.model.flops)
-            flops = self.real_flops(profile) if real_work else printed
+            flops = self.real_flops(profile) if real_work else self.printed_flops(profile)
             found.append(Cost(flops, *(self.bits(profile) or (sizes[held], down))))
         return found
 

@@ -114,6 +114,8 @@ def privacy_cost(
         return PrivacyCost(epsilon, delta, _sentence_of_updates(epsilon, delta, rounds_taken), epsilon)
     labels = bool(getattr(algorithm, "noise_counts", False))
     epsilon = gaussian_epsilon(multiplier / math.sqrt(rounds_taken), delta)
+    if algorithm.fixed_features:
+        return PrivacyCost(epsilon, delta, _sentence(epsilon, delta, None, rounds_taken, labels), epsilon)
     worst = gaussian_epsilon(
         multiplier / math.sqrt(rounds_taken) / _sensitivity_with_training(class_counts, labels), delta
     )
@@ -146,9 +148,15 @@ def _sensitivity_with_training(class_counts: Sequence[int], labels: bool) -> flo
     return math.sqrt(sum(count**2 for count in class_counts))
 
 
-def _sentence(epsilon: float, delta: float, worst: float, rounds: int, labels: bool) -> str:
+def _sentence(epsilon: float, delta: float, worst: float | None, rounds: int, labels: bool) -> str:
+    """`worst` is what holds with the training of the body counted; None where the body is fixed."""
     unit = "one sample, its label included," if labels else "one sample among others of its class"
     leak = "" if labels else " The counts per class are sent as they are and are not protected."
+    if worst is None:
+        return (
+            f"The {rounds} uploads of this device are ({epsilon:.3g}, {delta:g})-differentially private for the "
+            f"replacement of {unit.rstrip(',')}; the encoder is fixed, so that nothing else is revealed.{leak}"
+        )
     vacuous = ", which is vacuous" if worst > VACUOUS_EPSILON else ""
     return (
         f"The {rounds} uploads of this device are ({epsilon:.3g}, {delta:g})-differentially private for the "

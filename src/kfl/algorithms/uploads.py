@@ -225,7 +225,8 @@ def wire_size(formats: UploadFormat, held_classes: int | None = None) -> float:
         values          as many bits each as their type has, 32 at most: the paper's q; or `ArrayFormat.bits`, and
                         then the least and the largest value travel along
         held rows       those that the device holds and one bit per row; all rows where it is not known how many
-        counts, samples nothing, as in the paper: they are sent once and never change; noisy ones do, and are counted
+        counts, samples nothing, as in the paper: they are sent once and never change; noisy ones do, and are counted,
+                        and so are those that say in how many bits they travel, without a range
 
     >>> everything = {"means": ArrayFormat((10, 64), weight="counts"), "counts": ArrayFormat((10,), "int64", "counts")}
     >>> held = {**everything, "means": ArrayFormat((10, 64), weight="counts", held_rows=True)}
@@ -234,13 +235,18 @@ def wire_size(formats: UploadFormat, held_classes: int | None = None) -> float:
     """
     total = 0
     for form in formats.values():
-        if form.holds != "values" and form.noise == 0:
+        if form.holds != "values" and form.noise == 0 and form.bits is None:
             continue
         values, mask = math.prod(form.shape), 0
         if form.held_rows and form.shape:
             mask = form.shape[0]
-            values = values // max(mask, 1) * (mask if held_classes is None else held_classes)
-        total += mask + (values * _own_bits(form.dtype) if form.bits is None else message_bits(values, form.bits))
+            by_class = form.weight not in formats or formats[form.weight].holds == "counts"
+            values = values // max(mask, 1) * (held_classes if by_class and held_classes is not None else mask)
+        total += mask + (
+            values * _own_bits(form.dtype)
+            if form.bits is None
+            else (values * form.bits if form.holds != "values" else message_bits(values, form.bits))
+        )
     return float(total)
 
 

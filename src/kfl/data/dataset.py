@@ -7,6 +7,7 @@ before samples are read.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -45,6 +46,19 @@ FINGERPRINT_ROWS = 256
 """Samples of each set that enter the fingerprint; labels enter completely."""
 
 
+@dataclass(frozen=True)
+class View:
+    """What the samples of a dataset were before an encoder made numbers of them, and what that costs a device."""
+
+    encoder: str
+    flops: float
+    """Of one sample."""
+    download_bits: float
+    """What a device must download to compute it; 0 where formulas say it all."""
+    whitened: bool
+    """Whether all numbers vary about alike within classes, around a common origin."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Training and test samples. Inputs are `(x · scale − mean) / std`, computed when they are read.
@@ -75,6 +89,8 @@ class Dataset:
     """The same of test samples; NOBODY for one of somebody who has no training samples."""
     device_names: tuple[str, ...] = ()
     """What the data calls its devices."""
+    view: View | None = None
+    """The encoder that made these samples; None for samples as they are."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.classes <= MOST_CLASSES:
@@ -109,6 +125,16 @@ class Dataset:
         """Shape of one sample: (channels, height, width) for images."""
         return tuple(self.train_x.shape[1:])
 
+    @property
+    def input_size(self) -> int:
+        """Numbers of one sample."""
+        return math.prod(self.input_shape)
+
+    @property
+    def whitened(self) -> bool:
+        """Whether an encoder made the samples, and all their numbers vary about alike within classes."""
+        return self.view is not None and self.view.whitened
+
     def inputs(self, split: Split, indices: ArrayLike | None = None) -> torch.Tensor:
         """Samples as float32, scaled and standardized; all of them where no indices are given."""
         import torch
@@ -116,6 +142,13 @@ class Dataset:
         x = self._of(split, self.train_x, self.test_x)
         rows = np.array(x) if indices is None else x[_index(indices)]
         return self.scale_(torch.from_numpy(rows).to(torch.float32))
+
+    def unstandardized(self, split: Split, indices: ArrayLike) -> torch.Tensor:
+        """Samples as float32 and scaled, but not standardized: images from 0 to 1."""
+        import torch
+
+        rows = self._of(split, self.train_x, self.test_x)[_index(indices)]
+        return torch.from_numpy(np.array(rows)).to(torch.float32).mul_(self.scale)
 
     def scale_(self, values: torch.Tensor) -> torch.Tensor:
         """Scale and standardize inputs as they are stored, in place: `(x · scale − mean) / std`.

@@ -68,7 +68,15 @@ def _first(given: Path | None, variable: str, xdg_variable: str, below_home: Pat
 
 def cached(name: str, sources: Sequence[Path], decode: Callable[[], Decoded], cache_dir: Path) -> Decoded:
     """The arrays of `decode()`, from the cache where it holds them for exactly these source files."""
-    entry = _entry(name, sources, cache_dir)
+    return _cached(_entry(name, sources, cache_dir), decode)
+
+
+def kept(name: str, decode: Callable[[], Decoded], cache_dir: Path) -> Decoded:
+    """The arrays of `decode()`, from the cache where it holds any under this name, which says all they depend on."""
+    return _cached(cache_dir / name, decode)
+
+
+def _cached(entry: Path, decode: Callable[[], Decoded]) -> Decoded:
     found = _read(entry)
     if found is not None:
         return found

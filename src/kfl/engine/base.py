@@ -142,6 +142,7 @@ class Engine(ABC):
         self.plan = plan
         """How this engine executes: with the same plan on the same machine, results are the same bit for bit."""
         self.classes, self.features = data.dataset.classes, models.features
+        self.inputs, self.whitened = data.dataset.input_size, data.dataset.whitened
         self._data, self._models, self._where = data, models, where
         self._arithmetic = Arithmetic(plan.precision, where.type)
 
@@ -168,6 +169,11 @@ class Engine(ABC):
     def proxy(self) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the samples that every device and the server hold; empty where there are none."""
         inputs, labels = self._data.read_proxy()
+        return self._converted(inputs), labels.to(self._where)
+
+    def samples(self, device: int, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
+        """A device's own inputs and labels, for what is computed from them directly."""
+        inputs, labels = self._data.read(device, split)
         return self._converted(inputs), labels.to(self._where)
 
     def _converted(self, value: Tensor) -> Tensor:

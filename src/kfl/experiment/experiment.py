@@ -34,6 +34,7 @@ from kfl.data import (
     limit_tested,
     partition,
 )
+from kfl.encoders.names import check_encoder
 from kfl.experiment.availability import check_availability, open_traces
 from kfl.experiment.faults import Faults
 from kfl.experiment.identity import identity_fields
@@ -174,6 +175,9 @@ class Experiment(DataSettings):
     model: str = "auto"
     """Network of the devices: mlp, cnn, resnet8, resnet18, mobilenet, sensor, transformer, linear, auto (by the kind of
     sample), or package.module:function. Several, of which each device draws one: resnet8-8,resnet8-16,cnn-128."""
+    encoder: str = "auto"
+    """What every device makes of its samples before it learns: scattering, statistics, log-mel, raw, random, or
+    package.module:function. none: samples as they are. auto: what suits the data, where the algorithm needs one."""
     widths: tuple[int, ...] | None = None
     """Each device's width is drawn from these. Give one for equal models. None: the network's own, for mlp and cnn
     the paper's."""
@@ -247,6 +251,7 @@ class Experiment(DataSettings):
     def validate(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
         check_name(self.dataset)
+        check_encoder(self.encoder)
         if self.asks_data:
             raise ConfigError("devices", 0, "1 or more where nobody reads the data to count its devices")
         for name, allowed, right in RULES:

@@ -17,6 +17,7 @@ from kfl.wireless.hardware import PAPER_MODEL
 
 ADDED_LATER: Table = {
     "tested_devices": "none",
+    "encoder": "auto",
     "availability_trace": "none",
     "availability_repeat_s": "none",
     "algorithm": {"targets": "random", "charge": "printed"},

@@ -54,6 +54,12 @@ class DeviceTable:
     """Size of the whole model: what FedAvg would upload."""
     budget_j: FloatArray
     """Energy budget E_k for the whole run; infinite where there is none."""
+    first_flops: FloatArray | None = None
+    """Work that comes on top in a device's first round: encoding its samples. None for nothing."""
+    first_bits_down: float = 0.0
+    """What a device downloads before its first round: an encoder that is no formula."""
+    class_counts: IntArray | None = None
+    """Training samples of each class, (devices, classes); None where devices do not tell."""
 
     @cached_property
     def size(self) -> int:
@@ -151,17 +157,17 @@ class Fleet(ABC):
         """The channel of this round; None without a radio."""
         if self.cell is None:
             return None
-        table = self.table
+        table, flops = self.table, self.table.flops
         broadcast_bits = float(table.bits_down.max())
-        return self.cell.link_state(
-            state.round, table.flops, table.bits_up, state.fading, broadcast_bits=broadcast_bits
-        )
+        if table.first_flops is not None:
+            flops = flops + np.where(state.accounts.participation_count == 0, table.first_flops, 0.0)
+        return self.cell.link_state(state.round, flops, table.bits_up, state.fading, broadcast_bits=broadcast_bits)
 
     def observe(self, state: RunState) -> Conditions:
         """Gains, costs, batteries, and who is there."""
         link, table, experiment = self.link_state(state), self.table, self.experiment
         available = self.available(state, link) & can_be_asked(experiment, state.round)
-        worth = experiment.algorithm.worth(state.server, table.samples)
+        worth = experiment.algorithm.worth(state.server, table.samples, table.class_counts)
         inputs = RoundInputs(
             seed=experiment.seed,
             samples=table.samples if worth is None else worth,

@@ -131,6 +131,7 @@ def round_log(
 ) -> RoundLog:
     """What happened in the round before the state `following`."""
     chosen = np.flatnonzero(decision.chosen).tolist()
+    first = int((following.accounts.participation_count[chosen] == 1).sum())
     declared = {device: float(fleet.table.bits_up[device]) for device in replies.sent}
     counted = {device: replies.sent_bits.get(device, bits) for device, bits in declared.items()}
     return RoundLog(
@@ -145,7 +146,7 @@ def round_log(
         broadcast_s=replies.broadcast_s,
         bits_up=float(sum(counted.values())),
         declared_bits_up=None if counted == declared else float(sum(declared.values())),
-        bits_down=float(fleet.table.bits_down[chosen].sum()),
+        bits_down=float(fleet.table.bits_down[chosen].sum()) + fleet.table.first_bits_down * first,
         objective=_number(decision.objective),
         lower_bound=_number(decision.lower_bound),
         status=decision.status,

@@ -98,8 +98,8 @@ class SimulatedFleet(Fleet):
         due = sorted(device for device in devices if self.table.test_samples[device])
         for start in range(0, len(due), EVALUATED_AT_ONCE):
             batch = due[start : start + EVALUATED_AT_ONCE]
-            predictors = [algorithm.predictor(state.server, self.device_state(state, device)) for device in batch]
-            correct[batch] = self.engine.correct(batch, predictors)
+            states = [self.device_state(state, device) for device in batch]
+            correct[batch] = algorithm.correct(state.server, batch, states, self.engine)
         return correct
 
     def describe_devices(self) -> Iterable[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,7 @@ class World:
                 "mean": data.mean,
                 "std": data.std,
                 "note": data.note,
+                **({} if data.view is None else {"encoder": asdict(data.view)}),
                 **({"path": str(where)} if (where := self._data_path()) is not None else {}),
             },
             "models": sorted(set(names)) if len(names) <= 20 else len(names),
@@ -94,6 +95,7 @@ def build_world(
     if not experiment.asks_data:
         experiment.validate()  # before the data is read, where it can be
     data = load_dataset(experiment.dataset, data_dir) if dataset is None else Dataset.of(dataset)
+    data = _encoded(experiment, data)
     if experiment.asks_data:
         experiment = experiment.for_data(data)
         experiment.validate()
@@ -131,9 +133,26 @@ def build_world(
             bits_down=np.array([cost.bits_down for cost in costs], dtype=np.float64),
             model_bits=np.array([values * 32 for values in own], dtype=np.float64),
             budget_j=budget,
+            first_flops=None
+            if data.view is None
+            else data.view.flops * np.array([one.samples for one in profiles], float),
+            first_bits_down=0.0 if data.view is None else data.view.download_bits,
+            class_counts=split.train_counts,
         ),
         given_as_objects=tuple(name for name, given in (("dataset", dataset), ("models", models)) if given is not None),
     )
+
+
+def _encoded(experiment: Experiment, data: Dataset) -> Dataset:
+    """The data through the experiment's encoder; with `auto` the one that suits it, where the algorithm needs one."""
+    from kfl.encoders import AUTO, NONE, encoded, encoder_for
+
+    name = experiment.encoder
+    if data.view is not None:  # the caller has encoded it
+        return data
+    if name == AUTO:
+        name = encoder_for(data.input_shape) if experiment.algorithm.needs_encoder else NONE
+    return data if name == NONE else encoded(data, name)
 
 
 def _with_widths(experiment: Experiment, data: Dataset) -> Experiment:

@@ -213,7 +213,7 @@ class Worker:
         """Right test predictions. Where a device predicts with a model of the server's, with the last it was sent."""
         if not algorithm.predicts_alone and not server:
             return 0
-        return self.engine.correct([self.device], [algorithm.predictor(dict(server), state)])[0]
+        return algorithm.correct(dict(server), [self.device], [state], self.engine)[0]
 
     def _answer(self, status: str, round_index: int, **more: Any) -> Values:
         return {
