@@ -153,12 +153,12 @@ def _gabor(
     """
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     curvature = turn @ np.diag([1.0, slant**2]) @ turn.T / (2 * sigma**2)
-    total = np.zeros((height, width), complex)
+    total: NDArray[np.complex128] = np.zeros((height, width), np.complex128)
     for down in range(-2, 3) if rows else (0,):
         for right in range(-2, 3):
             y, x = np.mgrid[down * height : (down + 1) * height, right * width : (right + 1) * width].astype(float)
             envelope = curvature[0, 0] * y * y + 2 * curvature[0, 1] * y * x + curvature[1, 1] * x * x
             total += np.exp(-envelope + 1j * frequency * (y * np.cos(angle) + x * np.sin(angle)))
     volume = 2 * math.pi * sigma**2 / slant
-    found: NDArray[np.complex128] = total / (volume if rows else math.sqrt(volume))
+    found: NDArray[np.complex128] = total / complex(volume if rows else math.sqrt(volume))
     return found
