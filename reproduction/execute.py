@@ -12,19 +12,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfl.comparison import Execution, Shard
-from kfl.comparison.records import Record
+from kfl.comparison import Execution, ResultStore
+from kfl.comparison.entries import Run
+from kfl.comparison.question import play
+from kfl.comparison.store import Plan, PlannedRow
 from kfl.core.errors import DivergedError
 from kfl.core.text import several
 from kfl.experiment import Experiment
 from kfl.progress import Progress
 from reproduction.figures import ROUND_ROBIN
-from reproduction.named_store import run_missing
 from reproduction.results import Store
-from reproduction.setting import DATASETS, Dataset, Figure, Scale, as_set, base, runs
+from reproduction.setting import DATASETS, Dataset, Figure, Scale, as_set, base, run_key, runs
 
 if TYPE_CHECKING:
-    from kfl.simulation import History, RoundLog
+    from kfl.simulation import RoundLog
 
 
 def expected_work(experiment: Experiment) -> float:
@@ -47,27 +48,25 @@ def execute(
     folder: Path,
     *,
     execution: Execution | None = None,
-    shard: Shard | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Store:
-    """Run what these figures still need, writing each result as it comes; returns all results."""
-    shard = shard or Shard()
-    store = Store.open(folder, shard.file)
-    todo = wanted(figures, scale)
-    todo = {name: todo[name] for name in shard.part(list(todo))}
-    run_missing(store, todo, execution or Execution(keep_runs=False), on_progress=on_progress, more=_budget)
-    gone = [name for name in todo if store.has_diverged(name, todo[name].digest())]
+    """Run what these figures still need, as `kfl.compare` does: each result is written as it comes.
+
+    Raises:
+        DivergedError: The training of a run of this shard diverged.
+    """
+    how = execution or Execution(keep_runs=False)
+    store, every = ResultStore.open(folder, how.shard), wanted(figures, scale)
+    lines = {line.key: line for figure in figures for line in figure.lines(scale)}
+    names = {run_key(key, seed, scale): key for key in lines for seed in scale.seeds}
+    rows = [PlannedRow(key, {seed: every[run_key(key, seed, scale)].digest() for seed in scale.seeds}) for key in lines]
+    play(store, Plan(tuple(rows)), [Run(names[name], "", one) for name, one in every.items()], how, on_progress)
+    gone = {name: store.diverged[d] for name, one in every.items() if (d := one.digest()) in store.diverged}
     if gone:
+        first = next(iter(gone))
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-        raise DivergedError(f"{gone[0]}{more} of {several(len(todo), 'run')}: {store.diverged[gone[0]]['problem']}")
-    return store
-
-
-def _budget(experiment: Experiment, _: History) -> Record:
-    """The budgets of all devices together; none without a cell."""
-    cell = experiment.cell_config
-    per_run = None if cell is None else cell.budget_j_per_round * experiment.rounds * experiment.devices
-    return {"budget_j": per_run}
+        raise DivergedError(f"{first}{more} of {several(len(every), 'run')}: {gone[first]['problem']}")
+    return Store.open(folder, every)
 
 
 RELATIVE_WORK = {"apfl": 2.0, "fedkd": 1.6, "fedrep": 1.25}

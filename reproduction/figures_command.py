@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from kfl.cli.options import DataDir, Device, Precision, Quiet, RayAddress, parse, peek, worker_count
+from kfl.comparison.records import results_in
 from kfl.core.errors import ConfigError, DataError, DivergedError, KflError, MissingExtraError
 from kfl.core.files import write_atomic
 from kfl.core.terminal import plain_console, tell
@@ -75,7 +76,7 @@ class FiguresOptions:
 
     def execution(self) -> Execution:
         """Where and how its runs are played."""
-        from kfl.comparison.execution import Execution
+        from kfl.comparison import Execution, Shard
 
         return Execution(
             workers=self.worker_count(),
@@ -84,6 +85,7 @@ class FiguresOptions:
             data_dir=self.data_dir,
             ray=self.ray,
             keep_runs=self.keep_runs,
+            shard=Shard.parse(self.shard),
         )
 
 
@@ -122,29 +124,22 @@ def claims_main(arguments: Sequence[str]) -> int:
 
 def _folder(given: Path, arguments: Sequence[str]) -> Path:
     """The folder of the results: where earlier versions put them, if they are there and none is given."""
-    return EARLIER if peek(arguments, "out") is None and list(EARLIER.glob("results*.jsonl")) else given
+    return EARLIER if peek(arguments, "out") is None and results_in(EARLIER) else given
 
 
 def make(options: FiguresOptions, scale: Scale, words: list[str]) -> int:
     """Run what is missing, then write the tables and the pictures."""
-    from kfl.comparison import RunsFailedError, Shard
+    from kfl.comparison import RunsFailedError
     from kfl.progress import ManyDisplay
     from reproduction.execute import execute, wanted
     from reproduction.figures import chosen
     from reproduction.results import Store
 
-    figures, shard = chosen(words), Shard.parse(options.shard)
+    figures, how = chosen(words), options.execution()
     problem: KflError | None = None
     try:
         with ManyDisplay("paper", quiet=options.quiet) as display:
-            store = execute(
-                figures,
-                scale,
-                options.out,
-                execution=options.execution(),
-                shard=shard,
-                on_progress=display.on_progress,
-            )
+            store = execute(figures, scale, options.out, execution=how, on_progress=display.on_progress)
     except KeyboardInterrupt:
         tell(
             "",
@@ -153,8 +148,7 @@ def make(options: FiguresOptions, scale: Scale, words: list[str]) -> int:
         )
         return 130
     except (DivergedError, RunsFailedError) as failed:
-        problem, store = failed, Store.open(options.out)
-    store = store.current({name: run.digest() for name, run in wanted(figures, scale).items()})
+        problem, store = failed, Store.open(options.out, wanted(figures, scale))
     for figure in figures:
         show_figure(figure, store, scale, options.out)
     if problem is not None:
@@ -193,9 +187,7 @@ def show_claims(options: ClaimsOptions, scale: Scale) -> int:
     from reproduction.results import Store
     from reproduction.tables import claims_table
 
-    runs = wanted([build() for build in FIGURES.values()], scale)
-    found = Store.open(options.out)
-    store = found.current({name: run.digest() for name, run in runs.items()})
+    store = Store.open(options.out, wanted([build() for build in FIGURES.values()], scale))
     every = claims()
     rows = judged(every, judge(every, store, scale), scale, options.only)
     if options.json:
@@ -205,7 +197,7 @@ def show_claims(options: ClaimsOptions, scale: Scale) -> int:
     path = options.out / f"claims{'-quick' * scale.quick}.md"
     write_atomic(path, claims_table(every, store, scale).encode())
     print_claims(rows)
-    if not found.rows:
+    if not store.rows:
         tell(f"There are no results in {options.out} yet: python -m reproduction figures all makes them.")
         if PUBLISHED.is_dir():
             tell(f"Those of the documentation: python -m reproduction claims --out {PUBLISHED}")
@@ -219,12 +211,13 @@ def show_list(options: FiguresOptions, scale: Scale) -> int:
     from rich.table import Table
 
     from reproduction.claims import claims
-    from reproduction.execute import seconds_of, seconds_per_device
+    from reproduction.execute import seconds_of, seconds_per_device, wanted
     from reproduction.figures import FIGURES
     from reproduction.results import Store
     from reproduction.setting import DATASETS, runs
 
-    store, workers = Store.open(options.out), options.worker_count()
+    store = Store.open(options.out, wanted([build() for build in FIGURES.values()], scale))
+    workers = options.worker_count()
     where = options.device if options.device == "cpu" else "gpu"
     tell(f"Timing a few rounds on this machine ({where}, {workers} runs side by side) …", file=sys.stderr)
     rates: dict[Dataset, float] = {}
@@ -239,7 +232,7 @@ def show_list(options: FiguresOptions, scale: Scale) -> int:
     for name, build in FIGURES.items():
         figure = build()
         every = dict(runs(figure, scale))
-        todo = {run: one for run, one in every.items() if not store.has(run, one.digest())}
+        todo = {run: one for run, one in every.items() if run not in store.rows}
         seconds = seconds_of(todo.values(), rates, workers if where == "cpu" else 1) if timed else math.nan
         left |= {run: seconds / max(len(todo), 1) for run in todo}
         table.add_row(name, figure.title, str(len(every)), str(len(every) - len(todo)), time_left(seconds))

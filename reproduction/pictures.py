@@ -83,7 +83,7 @@ def _minus(panel: Panel, store: Store, scale: Scale) -> DrawnPanel:
     baseline = panel.lines[0]
     theirs = store.seeds(baseline, scale)
     rows = [
-        {**_less(row, theirs[seed]), "algorithm": line.label}
+        {**_less(row, theirs[seed]), "algorithm": line.style, "label": line.label}
         for line in panel.lines[1:]
         for seed, row in store.seeds(line, scale).items()
         if seed in theirs
@@ -105,7 +105,7 @@ def _less(row: Record, other: Record) -> Record:
 def _drawn(panel: Panel, figure: Figure, store: Store, scale: Scale) -> DrawnPanel:
     energy = figure.shows == "energy"
     rows = [
-        {**(_as_energy(row) if energy else row), "algorithm": line.label}
+        {**(_as_energy(row) if energy else row), "algorithm": line.style, "label": line.label}
         for line in panel.lines
         for row in store.seeds(line, scale).values()
     ]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from kfl.comparison import ResultStore
 from kfl.comparison.records import Record
 from kfl.comparison.statistics import Difference, paired_difference
 from kfl.core.text import percent
-from reproduction.named_store import ResultStore
+from kfl.experiment import Experiment
 from reproduction.setting import Line, Scale, run_key
 from reproduction.verdict import FEWEST_SEEDS
 
@@ -19,8 +22,24 @@ IDENTICAL = "identical runs"
 """Stands where two lines chose and learned the same in every round."""
 
 
-class Store(ResultStore):
+@dataclass
+class Store:
     """Results by the name of the run, read by the lines of figures."""
+
+    rows: dict[str, Record] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path, wanted: Mapping[str, Experiment]) -> Store:
+        """Read the results of these runs, found by their settings: those of others under the same name do not count."""
+        found = ResultStore.open(folder).rows
+        digests = {name: experiment.digest() for name, experiment in wanted.items()}
+        return cls(
+            {
+                name: {"budget_j": _budget_j(wanted[name]), **found[digest]}
+                for name, digest in digests.items()
+                if digest in found
+            }
+        )
 
     def seeds(self, line: Line | str, scale: Scale) -> dict[int, Record]:
         """The results of a line by seed."""
@@ -31,6 +50,12 @@ class Store(ResultStore):
     def missing(self, lines: Iterable[Line], scale: Scale) -> int:
         """How many runs of these lines have no result."""
         return sum(len(scale.seeds) - len(self.seeds(line, scale)) for line in lines)
+
+
+def _budget_j(experiment: Experiment) -> float | None:
+    """The budgets of all devices together; None without a cell."""
+    cell = experiment.cell_config
+    return None if cell is None else cell.budget_j_per_round * experiment.rounds * experiment.devices
 
 
 Measure = Callable[[Record], float]

@@ -17,6 +17,7 @@ import tyro
 
 from kfl.cli.options import DataDir, Device, Precision, Quiet, RayAddress, numbers, parse, whole_numbers, worker_count
 from kfl.comparison.entries import read_settings, with_settings
+from kfl.comparison.records import results_in
 from kfl.comparison.search import DEVELOPMENT_SEEDS, LEARNING_RATES, Search
 from kfl.comparison.twins import TWINS, UPLOADING
 from kfl.core.errors import ConfigError, KflError, MissingExtraError
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         tell("", "kfl: interrupted; finished runs are kept, and the same command continues.", file=sys.stderr)
         return 130
     except KflError as failed:
-        if not list(folder.glob("results*.jsonl*")):
+        if not results_in(folder):
             raise
         found, problem = answer(replace(options, source=folder), folder), failed
     show(found, folder, f"{PROG} {shlex.join(arguments)}")

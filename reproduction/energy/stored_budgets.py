@@ -22,8 +22,9 @@ RESULTS = Path("docs/results/paper")
 
 def main(words: list[str]) -> int:
     """Play and compare."""
-    stored, different, seen = Store.open(RESULTS).rows, 0, 0
+    different, seen = 0, 0
     every = {name: experiment for build in FIGURES.values() for name, experiment in runs(build(), FULL)}
+    stored = Store.open(RESULTS, every).rows
     for name, experiment in sorted(every.items()):
         if experiment.cell_config is None or not all(word in name for word in words):
             continue

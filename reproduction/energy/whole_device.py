@@ -46,7 +46,7 @@ WORK = {"printed work": False, "real work": True}
 BUDGETS = {"1": 1.0, "1/4": 0.25}
 ALGORITHMS = ("kfl", "fedavg")
 SEEDS = (0, 1, 2, 3, 4)
-JOULES, RUNS = "whole-device-joules.json", "whole-device.jsonl"
+JOULES, RUNS = "whole-device-joules.json", "whole-device.jsonl.gz"
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,8 @@ class FleetSettings:
     """Channel gains: drawn by the seed as the simulator does, measured (from the file gains), or reported by devices
     with every answer."""
     gains: str | None = None
-    """File of measured gains, CSV with the columns round, device, gain, or JSON lines with those keys."""
+    """Trace of measured gains, CSV with the columns round (or time_s), device, and gain (or gain_db), its rows in any
+    order. A device without a gain yet takes no part."""
     max_compute_power_w: float = 100.0
     """No device draws more than this while it computes: reported energy above this times deadline_s is refused."""
     registered_samples: tuple[int, ...] = ()

@@ -11,11 +11,11 @@ import pytest
 
 import kfl
 from kfl.comparison import Comparison, ResultStore, Shard
-from kfl.comparison.records import read_lines
+from kfl.comparison.records import read_lines, read_records, read_text
 from kfl.core.errors import RunFolderError
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-WITH_RUNS = [path for path in sorted(RESULTS.rglob("*.jsonl*")) if '"curve"' in path.read_text()[:20_000]]
+WITH_RUNS = [path for path in sorted(RESULTS.rglob("*.jsonl*")) if '"curve"' in read_text(path)[:20_000]]
 BASE = kfl.Experiment(devices=4, rounds=1, widths=(8,), samples_per_device=20)
 TWO = {"few": replace(BASE, scheduler=kfl.Uniform(count=1)), "all": replace(BASE, scheduler=kfl.AllDevices())}
 
@@ -35,8 +35,8 @@ def results_of(found):
 @pytest.mark.parametrize("path", WITH_RUNS, ids=[str(path.relative_to(RESULTS)) for path in WITH_RUNS])
 def test_every_committed_file_of_runs_is_read(path, tmp_path):
     lines = read_lines(path, "a study", ("digest", "seed", "accuracy"))
-    assert len(lines) == len(path.read_text().splitlines())
-    (tmp_path / "results.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert len(lines) == len(read_text(path).splitlines())
+    (tmp_path / "results.jsonl.gz").write_bytes(gzip.compress(read_text(path).encode()))
     store = ResultStore.open(tmp_path)
     assert set(store.rows) == {line["digest"] for line in lines}
     assert all(store.rows[line["digest"]]["accuracy"] == line["accuracy"] for line in lines)
@@ -82,6 +82,18 @@ def test_results_of_shards_in_one_folder_are_one_comparison(finished, tmp_path):
     assert results_of(Comparison.load(both)) == results_of(finished)
 
 
+def test_shards_that_share_a_folder_play_every_run_once_between_them(finished, tmp_path):
+    """A shard's part is one of all runs, whatever it finds finished: also when it is continued."""
+    played = []
+    for index in (1, 2, 1):
+        shard = Shard(index, 2)
+        kfl.compare(
+            TWO, [0, 1], tmp_path, reference="few", shard=shard, on_progress=lambda one: played.append(one.name)
+        )
+    assert len(set(played)) == 4
+    assert results_of(Comparison.load(tmp_path)) == results_of(finished)
+
+
 def test_compressed_results_hold_as_plain_ones_do(finished, tmp_path):
     lines = (finished.folder / "results.jsonl").read_bytes()
     (tmp_path / "results.jsonl.gz").write_bytes(gzip.compress(lines))
@@ -97,3 +109,12 @@ def test_a_damaged_plan_is_one_sentence(text, tmp_path):
     (tmp_path / "study.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"study\.json is damaged"):
         Comparison.load(tmp_path)
+
+
+def test_store_keeps_compressed_results_compressed_when_a_run_is_added(finished, tmp_path):
+    first, second, *_ = read_lines(finished.folder / "results.jsonl", "kfl compare", ("digest",))
+    (tmp_path / "results.jsonl.gz").write_bytes(gzip.compress((json.dumps(first) + "\n").encode()))
+    ResultStore.open(tmp_path).add(second)
+    assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl.gz"]
+    assert ResultStore.open(tmp_path).rows == {line["digest"]: line for line in (first, second)}
+    assert read_records(tmp_path) == [first, second]

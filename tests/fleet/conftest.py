@@ -1,5 +1,6 @@
 """A fleet inside one process: Flower's grid with devices that answer when a message is pushed."""
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from kfl.wireless import CellConfig
 from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet._flower.names import Context, Error, Grid, Message, RecordDict
 from kfl_fleet.device.client import answer
+from kfl_fleet.project import Project, write_project
 from kfl_fleet.retry import Clock
 from kfl_fleet.server import app
 
@@ -117,6 +119,17 @@ def serve(grid: LoopGrid, config: ServerConfig, folder: Path) -> None:
     app.serve(grid, config, folder, grid.clock)
 
 
+SHORT_WAITS = {"deadline_s": 0.3, "poll_s": 0.01, "join_deadline_s": 0.2, "profile_deadline_s": 0.3}
+
+
+def installed_project(folder: Path, devices: int = 2, host: str = "fleet.test") -> Project:
+    """A project that would be installed where it lies, with the programs of this environment."""
+    made = write_project(folder, devices=devices, host=host, home=str(folder))
+    (folder / "venv").mkdir()
+    (folder / "venv" / "bin").symlink_to(Path(sys.executable).parent)
+    return made
+
+
 def small_experiment(**changes: Any) -> Experiment:
     """Four devices, three architectures; energy decides, so that shares differ and devices sit out."""
     start = Experiment(
@@ -130,6 +143,12 @@ def small_experiment(**changes: Any) -> Experiment:
 
 
 @pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """An installed project of two devices."""
+    return installed_project(tmp_path / "my-fleet")
+
+
+@pytest.fixture
 def small() -> Callable[..., Experiment]:
     return small_experiment
 
@@ -139,8 +158,7 @@ def loop(tmp_path: Path) -> Callable[..., tuple[LoopGrid, ServerConfig]]:
     """A grid and a configuration whose waits are short."""
 
     def make(experiment: Experiment | None = None, **fleet: Any) -> tuple[LoopGrid, ServerConfig]:
-        settings = {"deadline_s": 0.3, "poll_s": 0.01, "join_deadline_s": 0.2, "profile_deadline_s": 0.3, **fleet}
-        config = ServerConfig(experiment or small_experiment(), FleetSettings(**settings))
+        config = ServerConfig(experiment or small_experiment(), FleetSettings(**{**SHORT_WAITS, **fleet}))
         return LoopGrid(tmp_path / "fleet", config), config
 
     return make

@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from kfl.algorithms import ArrayFormat, FedAvg, Kfl, Upload
+from kfl.algorithms import FedAvg, Kfl
 from kfl.algorithms.sums import Sums
 from kfl.core.errors import ConfigError
 from kfl.core.refusals import describe, stored_refusal
@@ -19,14 +17,10 @@ from kfl.simulation import load_run
 from kfl.wireless import CellConfig
 from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet._flower.records import from_record
-from kfl_fleet.messages.frames import RawArray, to_tensors, unpack
+from kfl_fleet.messages.frames import to_tensors, unpack
 from kfl_fleet.messages.profile import Profile
-from kfl_fleet.messages.protocol import PROTOCOL_VERSION
-from kfl_fleet.server.caps import cap_weights
 from kfl_fleet.server.claim_limits import believe
-from kfl_fleet.server.messaging import Answer
 from kfl_fleet.server.status import read_status
-from kfl_fleet.server.verdicts import EnergyLimits, Question, judge
 from tests.fleet.conftest import serve
 from tests.fleet.messages import changed, round_of, table_of, with_array
 from tests.fleet.test_secure_fleet import SECURE, experiment, keep_warm
@@ -175,56 +169,6 @@ def test_samples_that_the_server_was_told_bound_a_device_and_a_resumed_server_fi
 
 
 PROFILE = Profile(0, 2, 4, 50, 40, 50, 40, (2,), 30, (10, 20), 100, 60)
-LIMITS = EnergyLimits(compute_j=50.0, upload_j=2.0, least_compute_j=0.5, least_upload_j=0.1)
-GOOD = {
-    **{"protocol": PROTOCOL_VERSION, "kind": "round", "status": "ok", "round": 3, "device": 0, "correct": 80},
-    **{"compute_energy_j": 1.0, "upload_energy_j": 0.2, "work_s": 2.0, "gain": 1e-7, "digest": PROFILE.digest()},
-}
-
-
-def verdict_on(seconds=3.0, beliefs=None, **values):
-    belief = believe({0: PROFILE}, FleetSettings(), None)[0] if beliefs is None else beliefs
-    question = Question(3, 0, PROFILE, belief, {"counts": ArrayFormat((2,), "int64", "counts")}, LIMITS, 10.0)
-    counts = np.array([10, 20])
-    raw = RawArray("int64", (2,), counts.tobytes())
-    return judge(question, Answer({**GOOD, **values}, {"counts": raw}, seconds, 100))
-
-
-def test_an_honest_answer_has_no_fault():
-    verdict = verdict_on()
-    assert verdict.usable and verdict.faults == verdict.clipped == ()
-    assert (verdict.correct, verdict.gain, verdict.work_s, verdict.energy_j) == (80, 1e-7, 2.0, (1.0, 0.2))
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "code", "unused"),
-    [
-        ("gain", 1.5, "gain_impossible", "gain"),
-        ("gain", -1e-9, "gain_impossible", "gain"),
-        ("gain", math.nan, "gain_impossible", "gain"),
-        ("gain", "loud", "gain_impossible", "gain"),
-        ("work_s", 10.5, "time_impossible", "work_s"),
-        ("work_s", -1.0, "time_impossible", "work_s"),
-        ("work_s", math.inf, "time_impossible", "work_s"),
-        ("compute_energy_j", 0.4, "energy_too_low", "energy_j"),
-        ("compute_energy_j", 0.0, "energy_too_low", "energy_j"),
-        ("upload_energy_j", 0.09, "energy_too_low", "energy_j"),
-        ("compute_energy_j", 51.0, "energy_too_high", "energy_j"),
-    ],
-)
-def test_a_number_that_cannot_be_is_flagged_and_not_used_but_the_upload_is(field, value, code, unused):
-    verdict = verdict_on(**{field: value})
-    assert verdict.usable and verdict.upload is not None
-    assert [fault["code"] for fault in verdict.faults] == [code]
-    assert getattr(verdict, unused) is None
-    sentence = describe(*stored_refusal(verdict.faults[0]))
-    assert sentence != code
-    json.dumps(verdict.faults, allow_nan=False)
-
-
-def test_what_diverged_was_not_sent_and_a_repeated_answer_may_be_quicker_than_the_work():
-    assert verdict_on(status="diverged", upload_energy_j=0.0).faults == ()
-    assert verdict_on(seconds=0.1, work_s=9.0).faults == ()
 
 
 def profiles(*samples, tests=100, **more):
@@ -293,40 +237,6 @@ def test_hardware_that_cannot_be_or_is_not_allowed_is_cut(field, said, used):
     json.dumps(belief.cuts, allow_nan=False)
     honest = profiles(500, cpu_hz=1e9, flops_per_cycle=8.0, power_coefficient=2e-27, max_power_w=1.0, gain=1e-6)
     assert believe(honest, FleetSettings(), CellConfig())[0].profile is honest[0]
-
-
-def shares(weights, t):
-    cut = np.minimum(weights, t)
-    return cut / cut.sum()
-
-
-@given(st.lists(st.integers(1, 10**6), min_size=2, max_size=8), st.floats(0.05, 1.0))
-@settings(max_examples=200)
-def test_no_share_is_above_the_cap_and_the_cut_is_the_smallest_that_does_it(counts, largest):
-    weights, most = np.array(counts, dtype=float), max(largest, 1 / len(counts))
-    form = {"samples": ArrayFormat((), "float64", "samples")}
-    uploads = [Upload(d, {"samples": torch.tensor(w, dtype=torch.float64)}) for d, w in enumerate(weights)]
-    after, capped = cap_weights(uploads, form, largest)
-    found = np.array([float(upload.arrays["samples"]) for upload in after])
-    assert (found / found.sum()).max() <= most + 1e-6
-    low, high = 0.0, float(weights.max())  # by bisection: shares grow with t
-    if shares(weights, high).max() > most + 1e-9:
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (middle, high) if shares(weights, middle).max() <= most + 1e-12 else (low, middle)
-    np.testing.assert_allclose(found, np.minimum(weights, high), rtol=1e-4)
-    assert {one.device for one in capped} == set(np.flatnonzero(found < weights).tolist())
-    assert all(a is b for a, b in zip(after, uploads, strict=True) if a.device not in {one.device for one in capped})
-
-
-def test_counts_stay_whole_and_each_class_is_capped_by_itself():
-    form = {"counts": ArrayFormat((3,), "int64", "counts")}
-    counts = ([900, 7, 0], [10, 7, 5], [25, 0, 0])
-    uploads = [Upload(d, {"counts": torch.tensor(own)}) for d, own in enumerate(counts)]
-    after, capped = cap_weights(uploads, form, 0.5)
-    assert [upload.arrays["counts"].tolist() for upload in after] == [[35, 7, 0], [10, 7, 5], [25, 0, 0]]
-    (one,) = capped
-    assert (one.device, round(one.found, 3), one.limit) == (0, round(900 / 935, 3), 0.5)
 
 
 @pytest.mark.parametrize(

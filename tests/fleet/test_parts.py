@@ -12,12 +12,11 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kfl.algorithms import FedKd
 from kfl.cli.main import main
-from kfl.core.errors import ConfigError, DataError, KflError, MissingExtraError
+from kfl.core.errors import ConfigError, KflError, MissingExtraError
 from kfl.experiment.faults import Faults
 from kfl.scheduling import Status
 from kfl.simulation import Experiment, RoundLog
@@ -25,8 +24,8 @@ from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet._flower.app_folder import write_app, write_connection
 from kfl_fleet.device.meters import make_meter
 from kfl_fleet.local.processes import ProcessGroup, free_ports, marked
+from kfl_fleet.messages.records import RoundFacts
 from kfl_fleet.project.certificates import make_authority, make_device_key, make_server_certificate
-from kfl_fleet.server.channel import read_gains
 from kfl_fleet.server.metrics import Metrics
 
 
@@ -61,41 +60,6 @@ def test_what_cannot_work_is_refused_before_anything_starts(fleet, experiment, s
 def test_a_typo_in_the_fleet_table_names_the_right_word():
     with pytest.raises(ConfigError, match="did you mean quorum"):
         ServerConfig.from_toml("[fleet]\nqorum = 0.5\n")
-
-
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_measured_gains_hold_until_the_next_measurement(tmp_path, kind):
-    rows = [(0, 0, 1e-9), (2, 0, 3e-9), (1, 2, 5e-8)]
-    if kind == "csv":
-        text = "round,device,gain\n" + "".join(f"{r},{d},{g}\n" for r, d, g in rows)
-    else:
-        text = "".join(f'{{"round": {r}, "device": {d}, "gain": {g}}}\n' for r, d, g in rows)
-    path = tmp_path / f"gains.{kind}"
-    path.write_text(text)
-    found = read_gains(path)
-    np.testing.assert_array_equal(found.at(0, 3), [1e-9, np.nan, np.nan])
-    np.testing.assert_array_equal(found.at(1, 3), [1e-9, np.nan, 5e-8])
-    np.testing.assert_array_equal(found.at(9, 3), [3e-9, np.nan, 5e-8])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "round,device,gain\n",
-        "a,b\n1,2\n",
-        "round,device,gain\n0,0,-90\n",
-        "round,device,gain\n0,0,nan\n",
-        '{"round": 0}\n',
-        '{"round": 0, "device": 0, "gain": 1e-9}\n[1]\n',
-        "round,device,gain\n0,-1,1e-9\n",
-    ],
-)
-def test_a_file_without_gains_is_refused_with_its_line(tmp_path, text):
-    path = tmp_path / "gains.txt"
-    path.write_text(text)
-    with pytest.raises(DataError, match=r"gains\.txt"):
-        read_gains(path)
 
 
 def test_meters_by_name():
@@ -175,9 +139,9 @@ def test_metrics_are_served_on_loopback_with_the_rounds_numbers():
     entry = RoundLog(
         4, 0.75, (0, 1, 2), (), (), *spent_j, 3.0, 0, 0, None, None, Status("no_quorum"), (2,), refused, faults
     )
-    metrics.round(entry, {})
+    metrics.round(entry, RoundFacts())
     whole = {"clock_hz": (1e9,) * 3, "static_j": (0.5,) * 3, "tail_j": (0.25,) * 3}
-    metrics.round(replace(entry, **whole), {})
+    metrics.round(replace(entry, **whole), RoundFacts())
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     for line in ("kfl_rounds_done 5.0", "kfl_devices_seen 4.0", "kfl_devices_available 3.0", "kfl_accuracy_ratio 0.75",
                  "kfl_uploads_total 2.0", 'kfl_rejected_total{code="note"} 2.0', "kfl_nodes_refused 1.0",

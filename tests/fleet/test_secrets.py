@@ -23,19 +23,14 @@ from kfl_fleet._flower.app_folder import flower_environment, program
 from kfl_fleet._flower.control_auth import start_with_token
 from kfl_fleet.device.memory import Memory, StoredState
 from kfl_fleet.local.processes import ProcessGroup, free_ports, listening
-from kfl_fleet.project import write_project
 from kfl_fleet.project.project import make_missing, renew_server, replace_device_key
+from tests.fleet.conftest import installed_project
 
 NOBODY = 65534
 
 
 def mode(path):
     return stat.S_IMODE(Path(path).stat().st_mode)
-
-
-@pytest.fixture
-def project(tmp_path):
-    return write_project(tmp_path / "my-fleet", devices=2, host="fleet.test", home=str(tmp_path / "my-fleet"))
 
 
 @pytest.fixture(params=[0o022, 0o000])
@@ -159,14 +154,12 @@ def superlink():
     before = os.umask(0o022)
     place = Path(tempfile.mkdtemp(prefix="kfl-gate-"))
     place.chmod(0o755)
-    made = write_project(place / "my-fleet", devices=1)
+    made = installed_project(place / "my-fleet", devices=1)
     (port,) = free_ports(1)
     env = made.folder / "server.env"
     env.write_text(env.read_text().replace("SUPERLINK_PORT=8000", f"SUPERLINK_PORT={port}"))
     make_missing(made)
     (made.folder / "superlink.db").touch(0o644)
-    (made.folder / "venv").mkdir()
-    (made.folder / "venv" / "bin").symlink_to(Path(sys.executable).parent)
     with (made.folder / "log").open("w") as log:
         process = subprocess.Popen([made.folder / "scripts" / "superlink.sh"], stdout=log, stderr=log)
     try:

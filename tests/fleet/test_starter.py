@@ -11,7 +11,6 @@ import socket
 import ssl
 import stat
 import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -34,15 +33,6 @@ NGINX = shutil.which("nginx", path=f"/usr/sbin:/sbin:{os.environ['PATH']}")
 
 def ran(*words, **options):
     return subprocess.run(words, check=False, capture_output=True, text=True, timeout=60, **options)
-
-
-@pytest.fixture
-def project(tmp_path):
-    """A project that would be installed where it lies, with the programs of this environment."""
-    made = write_project(tmp_path / "my-fleet", devices=2, host="fleet.test", home=str(tmp_path / "my-fleet"))
-    (made.folder / "venv").mkdir()
-    (made.folder / "venv" / "bin").symlink_to(Path(sys.executable).parent)
-    return made
 
 
 def load_device(project):
@@ -404,3 +394,26 @@ def test_a_bad_configuration_is_a_sentence_before_anything_starts(deserted, caps
     project.server_file.write_text(project.server_file.read_text().replace("quorum = 0.5", "quorum = 5.0"))
     assert main(["deploy", "run", str(project.folder)]) == 2
     assert "fleet.quorum is 5.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("server.env", []),
+        ("device.env", ["--renew-server"]),
+        ("keys/ca.crt", ["--renew-server"]),
+        ("keys/ca.key", ["--renew-server"]),
+        ("keys/control.secret", []),
+    ],
+)
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"", b"no key"])
+def test_keys_names_a_damaged_file_of_the_project_in_one_sentence(project, capsys, name, words, content):
+    make_missing(project)
+    (project.folder / name).write_bytes(content)
+    status = main(["deploy", "keys", str(project.folder), *words])
+    said = capsys.readouterr().err
+    if name.endswith(".env") and b"\xff" not in content:  # no line has the variable: its default holds
+        assert status == 0
+        return
+    assert status == 2
+    assert name.rpartition("/")[2] in said and said.count("\n") == 1

@@ -22,9 +22,9 @@ import pytest
 from kfl.cli.main import main
 from kfl.models import mlp
 from kfl_fleet.local.processes import MARK, free_ports, listening, marked
-from kfl_fleet.project import write_project
 from kfl_fleet.project.project import make_missing
 from kfl_fleet.server.status import find_run, read_status
+from tests.fleet.conftest import installed_project
 
 NGINX = shutil.which("nginx", path=f"/usr/sbin:/sbin:{os.environ['PATH']}")
 
@@ -41,13 +41,11 @@ def edit(path, **values):
 
 
 @pytest.fixture
-def project(tmp_path):
+def behind_proxy(tmp_path):
     """A project with free ports and a short run, where the proxy is the only way in for devices."""
     superlink, proxy = free_ports(2)
-    made = write_project(tmp_path / "my-fleet", devices=2, host="127.0.0.1", home=str(tmp_path / "my-fleet"))
+    made = installed_project(tmp_path / "my-fleet", host="127.0.0.1")
     folder = made.folder
-    (folder / "venv").mkdir()
-    (folder / "venv" / "bin").symlink_to(Path(sys.executable).parent)
     edit(folder / "server.env", SUPERLINK_PORT=superlink)
     edit(folder / "device.env", SERVER=f"127.0.0.1:{proxy}")
     edit(folder / "server.toml", rounds=2, metrics_port=0, log_format='"json"')
@@ -116,8 +114,8 @@ def status_of(port, path, authority):
         line.close()
 
 
-def test_a_project_is_rehearsed_on_this_machine_with_its_own_files(project, start, tmp_path):
-    project, _ = project
+def test_a_project_is_rehearsed_on_this_machine_with_its_own_files(behind_proxy, start, tmp_path):
+    project, _ = behind_proxy
     source = project.app / "my_fleet" / "device.py"
     source.write_text(source.read_text().replace("choice(chosen, 100", "choice(chosen, 60"))
     edit(project.folder / "device.toml", width=24)
@@ -138,8 +136,8 @@ def test_a_project_is_rehearsed_on_this_machine_with_its_own_files(project, star
 
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed: the fleet behind its proxy was NOT tried")
-def test_a_fleet_behind_its_proxy(project, start, tmp_path, capsys):
-    project, proxy = project
+def test_a_fleet_behind_its_proxy(behind_proxy, start, tmp_path, capsys):
+    project, proxy = behind_proxy
     folder, authority = project.folder, project.keys / "ca.crt"
     edit(folder / "device.env", KFL_LOG_FORMAT="json")
     with (folder / "device.env").open("a") as file:

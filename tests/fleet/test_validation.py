@@ -1,5 +1,6 @@
 """Every array, count and joule of an answer: used only if it can be true."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfl.algorithms import ArrayFormat, FedAvg, FedRep, Kfl, Local
+from kfl.core.refusals import describe, stored_refusal
 from kfl.simulation.round import has_quorum
 from kfl_fleet.messages.frames import RawArray
 from kfl_fleet.messages.profile import Profile
@@ -91,15 +93,6 @@ def test_counts_are_used_exactly_when_each_is_within_what_was_declared(counts):
         assert fine
     except RefusedError:
         assert not fine
-
-
-def test_hidden_counts_may_be_noisy_but_not_absurd():
-    algorithm = Kfl(clip_norm=1.0, noise_multiplier=1.0, noise_counts=True)
-    expected = algorithm.upload_format(SERVER)
-    hidden = Profile(0, 3, 4, 50, 40, 50, 40, (2,), 30, (), 5, 3)
-    judge(good(counts=np.array([12.7, 0.0, 31.0])), hidden, expected)
-    with pytest.raises(RefusedError, match="more samples than the 30"):
-        judge(good(counts=np.array([51.0, 0.0, 20.0])), hidden, expected)
 
 
 def test_weights_come_with_samples_and_local_learning_uploads_nothing():
@@ -223,12 +216,6 @@ def test_a_refusal_says_what_was_found():
     other = validation.judge(QUESTION, reply(round=3, device=2)).refusal
     assert other.facts == {"found_round": 3, "found_device": 2}
     assert validation.judge(QUESTION, reply(status="refused", reason="no room")).refusal.facts == {"text": "no room"}
-    assert len(validation.judge(QUESTION, reply(status="x" * 500)).refusal.facts["found"]) <= 40
-    long = validation.judge(QUESTION, reply({**good(), "z" * 500: raw(np.ones(1))})).refusal
-    assert long.code == "unexpected_array"
-    assert len(long.facts["array"]) <= 40
-    two = validation.judge(QUESTION, reply({**good(), "z": raw(np.ones(1)), "a": raw(np.ones(1))})).refusal
-    assert two.facts == {"array": "a"}
     assert validation.judge(QUESTION, reply({})).refusal.facts == {"array": "counts"}
 
 
@@ -374,6 +361,7 @@ def test_work_takes_no_longer_than_there_was(work_s, seconds, known):
 def test_everything_impossible_in_an_answer_is_noted():
     faults = validation.judge(QUESTION, reply(compute_energy_j=-1.0, work_s=11.0, gain=1.5)).faults
     assert [fault["fault"] for fault in faults] == ["energy", "time", "gain"]
+    assert all(describe(*stored_refusal(fault)) != fault["code"] for fault in json.loads(json.dumps(faults)))
     assert faults[2] == {"device": 0, "fault": "gain", "code": "gain_impossible", "found": 1.5, "limit": 1.0}
     assert validation.judge(QUESTION, reply(gain=None, work_s=None)).faults == ()
 

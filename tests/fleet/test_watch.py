@@ -14,7 +14,6 @@ import subprocess
 import time
 from collections import Counter
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 import jsonschema
@@ -37,12 +36,13 @@ from kfl.scheduling import SCHEDULERS, Status
 from kfl.wireless import CellConfig
 from kfl_fleet import FleetSettings, ServerConfig
 from kfl_fleet.logs import EVENTS, FORMATS, JsonLines, following, format_from_environment, logging_as, note
+from kfl_fleet.messages.records import RoundFacts
 from kfl_fleet.project import write_project
 from kfl_fleet.server.app import FleetServer
 from kfl_fleet.server.messaging import Courier
 from kfl_fleet.server.metrics import MOST_CODES, Metrics
 from kfl_fleet.server.status import read_status
-from tests.fleet.conftest import LoopGrid, small_experiment
+from tests.fleet.conftest import SHORT_WAITS, LoopGrid, small_experiment
 from tests.fleet.messages import changed, round_of
 
 ROOT = Path(__file__).parents[2]
@@ -79,8 +79,7 @@ def watched(tmp_path_factory):
     """A fleet of four after three rounds: its server, its run folder, and what it logged as JSON."""
     folder = tmp_path_factory.mktemp("watched")
     experiment = small_experiment(widths=(16,), algorithm=NOISY, scheduler=SCHEDULERS["all"](), radio=WHOLE, rounds=3)
-    waits = {"deadline_s": 0.3, "poll_s": 0.01, "join_deadline_s": 0.2, "profile_deadline_s": 0.3}
-    config = ServerConfig(experiment, FleetSettings(**waits, privacy_alert_epsilon=20.0))
+    config = ServerConfig(experiment, FleetSettings(**SHORT_WAITS, privacy_alert_epsilon=20.0))
     grid = LoopGrid(folder / "fleet", config)
     grid.twist = twist
     said = io.StringIO()
@@ -172,7 +171,7 @@ def test_a_large_fleet_has_no_series_per_device_but_the_worst_device(watched):
     fleet = replace(server.config.fleet, metrics_devices=3)
     large = Metrics(replace(server.config, fleet=fleet))
     for entry in server.runner.logs:
-        large.round(entry, {})
+        large.round(entry, RoundFacts())
     large.fleet(range(4), range(3), 0)
     large.standing(dict.fromkeys(range(4), 2.0), {0: 1.5, 3: 2.5})
     names = {key[0] for key in samples_of(large)}
@@ -194,7 +193,7 @@ def test_codes_cannot_fill_a_prometheus(watched):
     for index in range(3 * MOST_CODES):
         faults = ({"device": 0, "fault": f"fault-{index}"},)
         entry = RoundLog(index, None, (0,), (), (), (0.0,), (0.0,), 1.0, 0, 0, None, None, Status(), faults=faults)
-        metrics.round(entry, {})
+        metrics.round(entry, RoundFacts())
     counts = {key: value for key, value in samples_of(metrics).items() if key[0] == "kfl_incidents_total"}
     assert sum(counts.values()) == 3 * MOST_CODES
     assert len(counts) <= MOST_CODES + 1
@@ -353,11 +352,13 @@ def test_status_as_json_keeps_its_schema(watched, capsys, monkeypatch):
     _, folder, _ = watched
     assert main(["deploy", "status", "--json", str(folder)]) == 0
     found = json.loads(capsys.readouterr().out)
-    schema = json.loads((files("kfl_fleet.server") / "status.schema.json").read_text())
+    assert main(["deploy", "status", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(found)
     assert set(found) == set(schema["required"]) == set(schema["properties"])
-    device = schema["$defs"]["device"]
+    device = schema["$defs"]["DeviceStatus"]
+    assert all("description" in field or "$ref" in field for field in device["properties"].values())
     assert all(set(one) == set(device["required"]) == set(device["properties"]) for one in found["devices"])
     assert found["devices"][1]["incidents"] == {"late": 2}
     assert found["devices"][2]["incidents"] == {"rejected": 1}

@@ -11,6 +11,7 @@ from kfl.algorithms import FedMrl, Kfl
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.files import only_one
 from kfl.models import mlp
+from kfl.runfolder import as_safetensors
 from kfl.simulation import Experiment
 from kfl_fleet import DeviceSetup
 from kfl_fleet.device.memory import Memory, StoredState
@@ -134,6 +135,27 @@ def test_a_damaged_file_is_named_and_not_trained_over(tmp_path):
     worker(tmp_path).answer(*message(0))
     Memory(tmp_path, RUN, 4).path.write_bytes(b"not a model")
     with pytest.raises(KflError, match="is damaged"):
+        worker(tmp_path).answer(*message(1))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    ["3", "[]", "{}", '{"round": true, "answer": {}}', '{"round": 1.5, "answer": {}}', '{"round": 0, "answer": 1}'],
+)
+def test_memory_refuses_facts_of_another_type_in_one_sentence(tmp_path, facts):
+    memory = Memory(tmp_path, RUN, 4)
+    memory.path.parent.mkdir()
+    memory.path.write_bytes(as_safetensors({"state/a": torch.ones(2)}, {"kfl": facts}))
+    with pytest.raises(KflError, match="is damaged") as refused:
+        memory.load()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "one", "1.5", "-2", "9" * 5000, "\x00", "é"])
+def test_device_does_not_train_when_the_note_of_the_round_it_began_is_damaged(tmp_path, text):
+    worker(tmp_path).answer(*message(0))
+    Memory(tmp_path, RUN, 4).path.with_suffix(".began").write_text(text)
+    with pytest.raises(KflError, match=r"began is damaged"):
         worker(tmp_path).answer(*message(1))
 
 

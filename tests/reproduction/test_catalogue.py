@@ -108,16 +108,16 @@ class Listening(Store):
         return super().seeds(line, scale)
 
 
-def test_claims_ask_only_for_runs_that_a_figure_makes(tmp_path) -> None:
-    store = Listening(tmp_path)
+def test_claims_ask_only_for_runs_that_a_figure_makes() -> None:
+    store = Listening()
     judge(claims(), store, FULL)
     made = {line.key for figure in every_figure() for line in figure.lines(FULL)}
     assert store.asked <= made
 
 
-def test_the_command_of_a_claim_makes_its_runs(tmp_path) -> None:
+def test_the_command_of_a_claim_makes_its_runs() -> None:
     for claim in claims():
-        store = Listening(tmp_path)
+        store = Listening()
         judge([claim], store, FULL)
         words = claim.command.removeprefix("python -m reproduction ").removeprefix("figures ").split()
         made = {line.key for figure in chosen(words) for line in figure.lines(FULL)} if words != ["claims"] else set()

@@ -1,6 +1,5 @@
 """V without a unit: the same decisions in any units, a bound on what devices overspend, patience in a deep fade."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kfl.comparison.records import read_records
 from kfl.core.errors import ConfigError
 from kfl.core.randomness import stream
 from kfl.experiment import Experiment
@@ -18,7 +18,7 @@ from kfl.scheduling.simulate import simulate
 from kfl.wireless import PRESETS, Cell
 from reproduction.figures import schedulers
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "paper" / "results.jsonl"
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "paper"
 KINDS = pytest.mark.parametrize("kind", [Lyapunov, Dual], ids=lambda kind: kind.name)
 
 
@@ -137,7 +137,7 @@ def test_values_that_cannot_work_are_refused(field, value):
 
 
 def test_runs_with_a_printed_v_are_found_by_the_digest_of_the_version_before():
-    committed = {row["run"]: row["digest"] for row in map(json.loads, RESULTS.read_text().splitlines())}
+    committed = {row["run"]: row["digest"] for row in read_records(RESULTS)}
     lines = [line for panel in schedulers("fig4a", "mnist", 2, "accuracy").panels for line in panel.lines]
     printed = [line for line in lines if line.style in ("v0.01", "v0.1")]
     assert len(printed) == 6

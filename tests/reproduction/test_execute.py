@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 import kfl
-from kfl.comparison import Shard
+from kfl.comparison import Comparison, Execution, Shard
 from kfl.core.errors import ConfigError, RunFolderError
-from reproduction.execute import execute
+from kfl.runfolder import runs_in
+from reproduction.execute import execute, wanted
 from reproduction.pictures import draw
 from reproduction.results import Store
 from reproduction.setting import FULL, Figure, Line, Panel, Scale
@@ -60,18 +61,19 @@ def test_runs_are_made_once_and_come_out_the_same(figure, tmp_path) -> None:
     assert shown(execute([figure], TINY, tmp_path / "a", on_progress=again.append)) == shown(store)
     assert again == []
     assert shown(execute([figure], TINY, tmp_path / "b")) == shown(store)
-    assert not list((tmp_path / "a" / "runs").iterdir())
+    assert not runs_in(tmp_path / "a")
+    assert Comparison.load(tmp_path / "a").labels == ["one kfl", "one local", "one kfl again"]
 
 
 def test_shards_put_together_are_the_whole(figure, tmp_path) -> None:
     whole = execute([figure], TINY, tmp_path / "whole")
     for index in (1, 2):
-        execute([figure], TINY, tmp_path / "parts", shard=Shard(index, 2))
+        execute([figure], TINY, tmp_path / "parts", execution=Execution(keep_runs=False, shard=Shard(index, 2)))
     assert sorted(path.name for path in (tmp_path / "parts").glob("*.jsonl")) == [
         "results-1of2.jsonl",
         "results-2of2.jsonl",
     ]
-    assert shown(Store.open(tmp_path / "parts")) == shown(whole)
+    assert shown(Store.open(tmp_path / "parts", wanted([figure], TINY))) == shown(whole)
 
 
 def test_a_result_of_other_settings_does_not_count(figure, tmp_path) -> None:
@@ -104,13 +106,13 @@ def test_differences_are_drawn_as_dots(figure, tmp_path) -> None:
 
 
 def test_nothing_is_drawn_of_nothing(figure, tmp_path) -> None:
-    assert draw(figure, Store(tmp_path), TINY, tmp_path) == []
+    assert draw(figure, Store(), TINY, tmp_path) == []
 
 
 def test_a_store_that_is_none_is_refused(tmp_path) -> None:
-    (tmp_path / "results.jsonl").write_text(json.dumps({"run": "a"}) + "\nnot json\n")
+    (tmp_path / "results.jsonl").write_text(json.dumps({"digest": "a"}) + "\nnot json\n")
     with pytest.raises(RunFolderError, match="line 2"):
-        Store.open(tmp_path)
+        Store.open(tmp_path, {})
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])

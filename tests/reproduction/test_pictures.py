@@ -15,7 +15,7 @@ ROUNDS = list(range(5, 201, 5))
 
 def spending() -> Store:
     """Runs of the energy view: whole models cost a thousand times the bits, and end with half the energy."""
-    store = Store(Path("nowhere"))  # nothing is written
+    store = Store()  # nothing is written
     for place, line in enumerate(FIGURES["energy"]().lines(FULL)):
         bits = {"local": 0.0, "fedavg": 1e6, "fedrep": 1e6, "apfl": 1e6}.get(line.style, 1e3)
         joules = 0.5 if bits > 1e3 else 1.0
@@ -112,7 +112,7 @@ def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
 
 def learning(gap: float) -> Store:
     """Runs of Figure 2a: each line that much above the one before it at the end, with five seeds."""
-    store = Store(Path("nowhere"))
+    store = Store()
     for place, line in enumerate(FIGURES["fig2a"]().lines(FULL)):
         for seed in FULL.seeds:
             accuracy = [0.5 + 0.002 * t - gap * (place + 0.1 * seed) for t in ROUNDS]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kfl.comparison.records import read_records
 from reproduction.__main__ import main
-from reproduction.named_store import ResultStore
 from reproduction.twin_conditions import published
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_a_table_is_that_of_the_committed_results(page, tmp_path, monkeypatch, c
 def test_results_are_of_the_published_conditions_and_seeds():
     """A result is found by its name and stands for the settings that a run of this name has today."""
     conditions = published()
-    rows = ResultStore.open(RESULTS).rows
+    rows = {row["run"]: row for row in read_records(RESULTS)}
     assert len(rows) > 100
     for name, row in rows.items():
         place = name.removeprefix("search in ").partition(",")[0]

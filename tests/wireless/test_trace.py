@@ -200,3 +200,21 @@ def test_numbers_come_back_exactly(tmp_path) -> None:
     values = np.random.default_rng(0).random(DEVICES)
     text = "time_s,device,watts\n" + "".join(f"0,{d},{float(v)!r}\n" for d, v in enumerate(values))
     assert (opened(tmp_path, text).at(0.0) == values).all()
+
+
+def test_partial_trace_has_nan_before_a_device_s_first_row_whatever_the_order_of_rows(tmp_path) -> None:
+    trace = opened(tmp_path, "round,device,watts\n2,0,3\n0,0,1\n1,2,5\n", round_s=0.5, partial=True)
+    np.testing.assert_array_equal(trace.at(0.0), [1.0, np.nan, np.nan])
+    np.testing.assert_array_equal(trace.at(0.5), [1.0, np.nan, 5.0])
+    np.testing.assert_array_equal(trace.at(9.0), [3.0, np.nan, 5.0])
+
+
+def test_trace_of_json_lines_is_told_to_be_csv(tmp_path) -> None:
+    with pytest.raises(TraceError, match="is JSON, but must be CSV"):
+        opened(tmp_path, '{"round": 0, "device": 0, "watts": 1}\n', partial=True)
+
+
+@pytest.mark.parametrize("text", ["", "-1,0,1\n", "0,0,x\n", "0,9,1\n"])
+def test_partial_trace_is_checked_as_any_other(tmp_path, text) -> None:
+    with pytest.raises(TraceError, match=r"trace\.csv"):
+        opened(tmp_path, "time_s,device,watts\n" + text, partial=True)

@@ -248,7 +248,8 @@ def play(store: ResultStore, plan: Plan, runs: Sequence[Run], how: Execution, on
     order = list(dict.fromkeys(run.experiment.digest() for run in runs))
     paths = dict(zip(order, run_paths([every[digest].experiment for digest in order], store.folder), strict=True))
     store.forget_outdated({paths[digest]: every[digest].experiment for digest in order}, now)
-    missing = how.shard.part([digest for digest in order if not store.holds(every[digest].experiment)])
+    # The part of all runs, not of what is missing: a shard that is continued, or finds others' results, keeps its part.
+    missing = [digest for digest in how.shard.part(order) if not store.holds(every[digest].experiment)]
     if len(missing) > 1:
         check_first(every[missing[0]].experiment, how)
     store.write_plan(plan)

@@ -116,13 +116,25 @@ def data_note(run: Path) -> str:
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Write lines of JSON, all of them or none."""
-    write_atomic(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in records).encode())
+    """Write lines of JSON, all of them or none; compressed where the file's name ends in .gz."""
+    data = "".join(json.dumps(line, allow_nan=False) + "\n" for line in records).encode()
+    write_atomic(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+
+def results_in(folder: Path) -> list[Path]:
+    """Return the files of results in a folder, plain or gzip: one for each machine or session that shared the work."""
+    return sorted([*folder.glob("results*.jsonl"), *folder.glob("results*.jsonl.gz")])
+
+
+def stored(path: Path) -> Path:
+    """Return the file with these lines: its compressed form where only that exists."""
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.exists() and not path.exists() else path
 
 
 def read_records(path: Path) -> list[Record]:
     """The results of `kfl compare` in a file, plain or gzip; a folder stands for its results.jsonl."""
-    file = path / RESULTS if path.is_dir() else path
+    file = stored(path / RESULTS if path.is_dir() else path)
     lines = read_lines(file, "kfl compare", ("curve", "digest"))
     if not lines:
         raise RunFolderError(f"{file} holds no results of kfl compare.")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kfl.comparison.records import RESULTS, Record, label_of, read_lines, write_records
+from kfl.comparison.records import RESULTS, Record, label_of, read_lines, results_in, stored, write_records
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_json
 from kfl.core.parse import read_json
@@ -128,8 +128,9 @@ class ResultStore:
     @classmethod
     def open(cls, folder: str | Path, shard: Shard | None = None) -> ResultStore:
         """Read what a folder holds; a new folder holds nothing."""
-        store = cls(Path(folder), (shard or Shard()).file)
-        for path in sorted([*store.folder.glob("results*.jsonl"), *store.folder.glob("results*.jsonl.gz")]):
+        file = stored(Path(folder, (shard or Shard()).file)).name
+        store = cls(Path(folder), file)
+        for path in results_in(store.folder):
             lines = {str(line["digest"]): line for line in read_lines(path, "kfl compare", ("digest",))}
             store.rows |= lines
             if path.name == store.file:

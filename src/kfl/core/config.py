@@ -154,7 +154,10 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
             raise ConfigError(where, value, "a table of fields")
         return from_table(hint, value, where + ".")  # type: ignore[arg-type]  # is_dataclass does not narrow to a type
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConfigError(where, "an integer of hundreds of digits", "a number below 1.8e308") from None
     if hint in words and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
         raise ConfigError(where, value, words[hint])
     return value

@@ -15,6 +15,7 @@ fading is not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -108,3 +109,26 @@ class GainTrace(Channel):
             values = 10.0 ** ((values - (self.reference_power_dbm or 0.0)) / 10)
         fading = self.fading(cell, seed, round_index, len(start_m))
         return Gains(values, values * db_to_linear(-cell.channel_margin_db), fading, start_m)
+
+
+def measured_gains(path: str, cell: CellConfig, devices: int) -> Callable[[int], FloatArray]:
+    """Return the linear gain of each device by round, from measurements of real devices.
+
+    Args:
+        path: A trace with the column gain or gain_db; its rows may be in any order.
+        cell: The cell, which says how long a round is.
+        devices: The size of the fleet.
+
+    Returns:
+        A function of the round; a device without a measurement by then has NaN.
+
+    Raises:
+        TraceError: One sentence for whatever is wrong with the file.
+    """
+    trace = open_trace(path, (GAIN_DB, GAIN), devices, cell.period_s, partial=True)
+
+    def at(round_index: int) -> FloatArray:
+        values = trace.at(round_index * cell.period_s)
+        return values if trace.quantity is GAIN else 10.0 ** (values / 10)
+
+    return at

@@ -6,8 +6,9 @@
     30,0,-95.1
 
 A row holds from its time until the next row of its device: a step function. `round` may stand for `time_s`, and the
-device `*` for all devices. Rows are sorted by time. The file is checked and read into memory when it is opened, with
-about 28 bytes per row, so that the values at any time are found by binary search.
+device `*` for all devices. Rows are sorted by time, and every device has a value at time 0, unless the trace is opened
+as `partial`. The file is checked and read into memory when it is opened, with about 28 bytes per row, so that the
+values at any time are found by binary search.
 """
 
 from __future__ import annotations
@@ -108,9 +109,11 @@ class Trace:
         *,
         repeat_s: float | None = None,
         max_gap_s: float | None = None,
+        partial: bool = False,
     ) -> None:
         self.path = path
         self.devices = devices
+        self.partial = partial
         self.repeat_s = repeat_s
         self.max_gap_s = max_gap_s
         self._round_s = round_s
@@ -129,7 +132,9 @@ class Trace:
                 rows = np.array(list(self._read_carefully())).reshape(-1, 3)
         except OSError as problem:
             raise TraceError(f"The trace {path} cannot be read: {problem.strerror or problem}.") from problem
-        # In the order of the file, which is the order of time.
+        if partial:
+            rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        # In the order of time; rows of the same moment in that of the file.
         self._time_s, self._value = rows[:, 0].copy(), rows[:, 2].copy()
         self._device = rows[:, 1].astype(np.int32)
         # The same rows sorted by device, each as the integer device · rows + row; rows of `*` come last. Searching for
@@ -146,12 +151,16 @@ class Trace:
     # ── Values ───────────────────────────────────────────────────────────────
 
     def at(self, time_s: float) -> FloatArray:
-        """Return each device's value at a time: that of its last row by then. The last row holds forever."""
+        """Return each device's value at a time: that of its last row by then. The last row holds forever.
+
+        In a partial trace the value of a device is NaN before its first row.
+        """
         if self.repeat_s is None:
             self.check_end(time_s)
         else:
             time_s = max(time_s - math.floor(time_s / self.repeat_s + SLACK) * self.repeat_s, 0.0)
-        return np.asarray(self._value[self._last_rows(self._rows_until(time_s * (1 + SLACK)))])
+        rows = self._last_rows(self._rows_until(time_s * (1 + SLACK)))
+        return np.where(rows < 0, math.nan, self._value[rows])
 
     def integral(self, start_s: float, end_s: float) -> FloatArray:
         """Return the integral of each device's value over a span of time, such as joules from watts."""
@@ -235,6 +244,8 @@ class Trace:
         names = [name.strip().strip('"') for name in line.split(",")]
         if any((letter < " " and letter != "\t") or letter == "\ufffd" for name in names for letter in name):
             raise TraceError(f"The trace {self.path} is not text in UTF-8: it must be a CSV file.")
+        if line.startswith(("{", "[")):
+            raise TraceError(f"The trace {self.path} is JSON, but must be CSV: its first line names its columns.")
         found = [quantity for quantity in quantities if quantity.column in names]
         values = " or ".join(quantity.column for quantity in quantities)
         for wanted, right in (("time_s", "time_s or round"), ("device", "device")):
@@ -284,8 +295,9 @@ class Trace:
             rows[:, 0] *= self._round_s
         time_s, device, value = rows.T
         right = (
-            (np.diff(time_s, prepend=0.0) >= 0).all()
-            and time_s[-1] < (self.repeat_s or math.inf)
+            time_s.min() >= 0
+            and (self.partial or (np.diff(time_s) >= 0).all())
+            and time_s.max() < (self.repeat_s or math.inf)
             and (rounds % 1 == 0).all()
             and ((device < self.devices) & (device % 1 == 0)).all()
             and ((value >= quantity.lowest) & (value <= quantity.highest) & np.isfinite(value)).all()
@@ -301,7 +313,7 @@ class Trace:
             if len(words) < needed:
                 self._refuse(number, f"it has {len(words)} columns, but {needed} are needed")
             time_s = self._parse_time(number, words[header.time])
-            if time_s < before_s:
+            if time_s < before_s and not self.partial:
                 self._refuse(number, f"its time is {time_s:g} s, before {before_s:g} s: rows must be sorted by time")
             if self.repeat_s is not None and time_s >= self.repeat_s:
                 self._refuse(number, f"its time is {time_s:g} s, but the trace repeats after {self.repeat_s:g} s")
@@ -353,6 +365,8 @@ class Trace:
 
     def _check_coverage(self) -> None:
         """Refuse a device without a value at time 0, and a gap that is too long."""
+        if self.partial and len(self._time_s):
+            return
         at_start = self._rows_until(0.0)
         missing = np.flatnonzero(self._last_rows(at_start) < 0) if at_start else np.zeros(1, dtype=np.intp)
         if len(missing):
@@ -396,6 +410,7 @@ def open_trace(
     *,
     repeat_s: float | None = None,
     max_gap_s: float | None = None,
+    partial: bool = False,
 ) -> Trace:
     """Read a trace for this many devices. A file that is opened again, unchanged, is not read again.
 
@@ -406,6 +421,8 @@ def open_trace(
         round_s: seconds from the start of a round to the start of the next, for files with a column `round`.
         repeat_s: start over after this many seconds; without, the last value of each device holds.
         max_gap_s: refuse a file in which a device has no row for longer than this.
+        partial: accept a file without values of some devices, and rows in any order; for measurements that arrive as
+            devices make them.
 
     Returns:
         The trace, every row checked.
@@ -420,7 +437,7 @@ def open_trace(
         reason = getattr(problem, "strerror", None) or problem
         raise TraceError(f"The trace {path} cannot be read: {reason}.") from problem
     version = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    return _open(path.absolute(), path, tuple(quantities), devices, round_s, repeat_s, max_gap_s, version)
+    return _open(path.absolute(), path, tuple(quantities), devices, round_s, repeat_s, max_gap_s, partial, version)
 
 
 @lru_cache(maxsize=8)
@@ -432,9 +449,10 @@ def _open(
     round_s: float,
     repeat_s: float | None,
     max_gap_s: float | None,
+    partial: bool,
     version: tuple[int, ...],
 ) -> Trace:
-    return Trace(path, quantities, devices, round_s, repeat_s=repeat_s, max_gap_s=max_gap_s)
+    return Trace(path, quantities, devices, round_s, repeat_s=repeat_s, max_gap_s=max_gap_s, partial=partial)
 
 
 def _fast_device(word: str) -> float:

@@ -15,6 +15,7 @@ from kfl.core.config import dump_toml
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
 from kfl.core.telemetry import hush
+from kfl_fleet._flower.control_auth import read_secret
 from kfl_fleet.private import private_folder
 
 CONNECTION = "fleet"
@@ -78,7 +79,7 @@ def write_connection(flower_home: Path, name: str, address: str, authority: Path
     text = dump_toml({"superlink": {name: {"address": address, "root-certificates": str(authority)}}})
     write_atomic(flower_home / "config.toml", text.encode())
     if control.exists():
-        secret = control.read_text().strip()
+        secret = read_secret(control)
         facts = {"authn-type": "oidc", "oidc-access-token": secret, "oidc-refresh-token": secret}
         store = {
             f"flower.account-auth.{address}.{key}": base64.b64encode(value.encode()).decode()

@@ -21,7 +21,7 @@ from typing import Any
 
 from kfl.core.errors import KflError, MissingExtraError, RunFolderError
 from kfl.core.files import write_json
-from kfl.core.parse import parse_json, read_json
+from kfl.core.parse import parse_json
 from kfl.core.text import scrub
 from kfl_fleet._flower.app_folder import CONNECTION, flower_environment
 from kfl_fleet.private import UMASK
@@ -107,11 +107,9 @@ class Control:
 
     def node_ids(self) -> dict[int, str]:
         """Return Flower's ids of the admitted devices; Flower itself does not tell which is which."""
-        try:
-            found = read_json(self.keys / "nodes.json")
-            return {int(device): str(node) for device, node in found.items()}
-        except (OSError, ValueError, AttributeError):
-            return {}
+        from kfl_fleet.messages.records import read_node_ids  # the process that runs commands needs none
+
+        return read_node_ids(self.keys / "nodes.json")
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the admitted devices; Flower also lists those that were revoked."""
@@ -143,12 +141,14 @@ class Control:
 
     def _in_run(self, device: int) -> str | None:
         """The id under which the server last met a device, from its run folder."""
-        from kfl.runfolder import RunReader  # the process that runs commands needs none
+        from kfl.runfolder import RunReader
+        from kfl_fleet.messages.records import read_fleet
 
         try:
-            return str(RunReader(self.run_folder).fleet()["devices"][str(device)]["node"])
-        except (RunFolderError, KeyError, TypeError):
+            record = read_fleet(RunReader(self.run_folder))
+        except RunFolderError:
             return None
+        return None if record is None or device not in record.devices else record.devices[device].node
 
     def _note(self, ids: Mapping[int, str]) -> None:
         write_json(self.keys / "nodes.json", ids)

@@ -213,14 +213,19 @@ class StatusOptions:
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path()
     """The fleet's project, or the server's run folder. Default: the current folder."""
     json: bool = False
-    """Print everything as JSON instead, in the schema that the documentation describes."""
+    """Print everything as JSON instead."""
+    schema: bool = False
+    """Print the JSON schema of that instead."""
 
 
 def status(arguments: Sequence[str]) -> int:
     """Read and show, or print as JSON."""
     options = parse(StatusOptions, arguments, "kfl deploy status", STATUS)
-    from kfl_fleet.server.status import find_run, read_status
+    from kfl_fleet.server.status import find_run, read_status, status_schema
 
+    if options.schema:
+        tell_json(json.dumps(status_schema(), indent=2, ensure_ascii=False))
+        return 0
     status = read_status(find_run(options.folder))
     if options.json:
         tell_json(json.dumps(jsonable(status.to_dict()), indent=2, ensure_ascii=False, allow_nan=False))

@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfl.core.errors import KflError
+from kfl.core.errors import KflError, RunFolderError
 from kfl.core.files import LockedError, is_part, only_one, write_atomic
 from kfl.core.parse import parse_json
 from kfl.runfolder import as_safetensors, device_name
 from kfl_fleet.messages.protocol import RefusedError
+from kfl_fleet.messages.records import StoredFacts, checked, read_own
 from kfl_fleet.private import private_folder
+from kfl_fleet.retry import Retry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,14 +68,14 @@ class Memory:
             return None
         try:
             with safe_open(self.path, "pt") as file:
-                facts = parse_json((file.metadata() or {})["kfl"])
+                table = parse_json((file.metadata() or {})["kfl"])
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
-            answer, done = facts["answer"], int(facts["round"])
         except Exception as problem:  # safetensors raises its own errors for content that is not safetensors
             raise KflError(
                 f"The device's model {self.path} is damaged ({problem}); remove it to start this device afresh."
             ) from problem
-        return StoredState(done, _part(arrays, STATE), _part(arrays, UPLOAD), answer)
+        facts = checked(StoredFacts, table, self.path)
+        return StoredState(facts.round, _part(arrays, STATE), _part(arrays, UPLOAD), facts.answer)
 
     def save(self, kept: StoredState) -> None:
         """Replace the file in one step."""
@@ -105,10 +107,14 @@ class Memory:
         self._mark(".summed", round_index)
 
     def _marked(self, kind: str) -> int:
-        try:
-            return int(self.path.with_suffix(kind).read_text())
-        except (OSError, ValueError):
+        path = self.path.with_suffix(kind)
+        text = read_own(path)
+        if text is None:
             return -1
+        # A default would let the device train, or give its shares, for the same round twice.
+        if not re.fullmatch(rb"-1|\d{1,16}", text):
+            raise RunFolderError(f"{path} is damaged: it must hold the number of a round.")
+        return int(text)
 
     def _mark(self, kind: str, round_index: int) -> None:
         private_folder(self.path.parent)
@@ -118,16 +124,14 @@ class Memory:
     def locked(self, patience_s: float) -> Iterator[None]:
         """Keep other processes of the same device out; wait at most `patience_s` for one to finish."""
         private_folder(self.path.parent)
-        end = time.monotonic() + patience_s
-        while True:
+        for _ in Retry(0.1).pauses(time.monotonic() + patience_s):
             try:
                 with only_one(self.path.with_suffix(".lock")):
                     yield
                     return
             except LockedError:
-                if time.monotonic() > end:
-                    raise RefusedError("busy") from None
-                time.sleep(0.1)
+                continue
+        raise RefusedError("busy")
 
 
 def _part(arrays: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

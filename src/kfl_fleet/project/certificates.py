@@ -63,7 +63,11 @@ def make_server_certificate(folder: Path, authority: Pair, hosts: Sequence[str] 
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     pair = Pair(folder / "server.crt", folder / "server.key")
-    signer, signed = _read_key(authority.private), x509.load_pem_x509_certificate(authority.public.read_bytes())
+    signer = _read_key(authority.private)
+    try:
+        signed = x509.load_pem_x509_certificate(authority.public.read_bytes())
+    except (OSError, ValueError) as problem:
+        raise KflError(f"{authority.public} does not hold the authority's certificate.") from problem
     key = _new_key()
     certificate = (
         _builder(_name(hosts[0]), signed.subject, key, timedelta(days=DAYS_SERVER))
@@ -113,7 +117,10 @@ def _read_key(path: Path) -> EllipticCurvePrivateKey:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    key = load_pem_private_key(path.read_bytes(), password=None)
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as problem:  # TypeError: it has a password
+        raise KflError(f"{path} does not hold the authority's private key, which new certificates need.") from problem
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise KflError(f"{path} does not hold an elliptic-curve key, so kfl did not make this authority.")
     return key

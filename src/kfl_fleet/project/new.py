@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import keyword
 import re
 from importlib.resources import files
@@ -13,6 +14,7 @@ from kfl._version import __version__
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.files import write_atomic
 from kfl_fleet._flower.app_folder import write_app
+from kfl_fleet.project.dashboard import dashboard
 from kfl_fleet.project.project import Project
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -53,6 +55,7 @@ def write_project(folder: Path, devices: int = 3, host: str = "fleet.example.org
         folder.mkdir(parents=True, exist_ok=True)
         write_app(folder / "app", name, f"{words['package']}.device:device")
         _copy(files("kfl_fleet.project") / "template", folder, words)
+        write_atomic(folder / "watch" / "grafana-dashboard.json", (json.dumps(dashboard(), indent=1) + "\n").encode())
     except OSError as problem:
         raise KflError(f"{folder} cannot be written ({problem.strerror or problem}).") from problem
     return Project(folder)

@@ -220,7 +220,13 @@ def _variable(path: Path, wanted: str) -> str:
     """The value of a variable: of the environment, or the first in a file of NAME=value lines; empty without one."""
     if os.environ.get(wanted):
         return os.environ[wanted]
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as problem:
+        raise KflError(f"{path} cannot be read ({problem}); it must hold lines such as {wanted}=value.") from problem
+    for line in text.splitlines():
         name, _, value = line.strip().partition("=")
         if name == wanted and value:
             return value

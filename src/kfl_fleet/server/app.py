@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from kfl.simulation import RoundLog
 from kfl.simulation.world import trace_facts
 from kfl_fleet._flower.names import Context, Grid, ServerApp
 from kfl_fleet.logs import SERVER_LOG, logging_into, note, start_logging, warn
+from kfl_fleet.messages.records import FleetRecord, RoundFacts, read_facts, read_fleet, read_run_name
 from kfl_fleet.retry import Clock
 from kfl_fleet.server.fleet import FlowerFleet
 from kfl_fleet.server.messaging import Courier
@@ -80,7 +80,7 @@ class FleetServer:
     def __init__(self, config: ServerConfig, target: RunFolder, courier: Courier) -> None:
         self.config, self.target = config, target
         before = _read_fleet(target.path)
-        self.roster = Roster(config, run_name(before), clock=courier.clock)
+        self.roster = Roster(config, before.run or uuid.uuid4().hex, clock=courier.clock)
         self.roster.restore(before)
         self.fleet = FlowerFleet(self.roster, courier, self._on_look, target)
         self.metrics = Metrics(config)
@@ -101,10 +101,10 @@ class FleetServer:
     def _replay(self) -> int:
         """Count what earlier processes of this server did; how many rounds that were."""
         reader = RunReader(self.target.path)
-        entries, facts = reader.whole_rounds(), {fact.get("round"): fact for fact in reader.fleet_rounds()}
+        entries, facts = reader.whole_rounds(), read_facts(reader)
         for entry in entries:
             self.fleet.privacy.count(entry)
-            self.metrics.round(entry, facts.get(entry.round, {}))
+            self.metrics.round(entry, facts.get(entry.round, RoundFacts()))
         return len(entries)
 
     def _on_look(self, changed: bool) -> None:
@@ -120,7 +120,7 @@ class FleetServer:
         facts = {**self.fleet.round_facts, "keep_s": keep_s, **self._privacy(entry)}
         self.target.append_fleet(facts)
         if new:
-            self.metrics.round(entry, facts)
+            self.metrics.round(entry, RoundFacts.model_validate(facts))
         self.show_standing()
         self._tell(entry)
         if entry.round + 1 < self.config.experiment.rounds:
@@ -167,17 +167,13 @@ class FleetServer:
         )
 
 
-def run_name(fleet: Mapping[str, Any]) -> str:
-    """The name of a run, by which devices know their models: made once, kept in the run folder's fleet.json."""
-    name = fleet.get("run")
-    return name if isinstance(name, str) and name else uuid.uuid4().hex
-
-
-def _read_fleet(folder: Path) -> Mapping[str, Any]:
+def _read_fleet(folder: Path) -> FleetRecord:
+    """Return who was in the fleet; of a damaged file the run's name at most, and devices introduce themselves again."""
+    reader = RunReader(folder)
     try:
-        return RunReader(folder).fleet()
+        return read_fleet(reader) or FleetRecord()
     except RunFolderError:
-        return {}
+        return FleetRecord(run=read_run_name(reader))
 
 
 def _environment(config: ServerConfig) -> dict[str, Any]:
@@ -192,4 +188,4 @@ def _environment(config: ServerConfig) -> dict[str, Any]:
     }
 
 
-__all__ = ["FleetServer", "app", "run_name", "serve"]
+__all__ = ["FleetServer", "app", "serve"]

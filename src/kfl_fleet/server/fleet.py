@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,11 +20,11 @@ from kfl.core.errors import ConfigError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.runfolder import RunReader
 from kfl.simulation.fleet import BoolArray, Conditions, Fleet, FloatArray, IntArray, Replies
+from kfl.wireless.gain_trace import measured_gains
 from kfl_fleet.logs import iso, note, warn
 from kfl_fleet.messages.frames import pack_all
 from kfl_fleet.messages.protocol import Parts, Values
 from kfl_fleet.server.caps import cap_weights, weight_limits
-from kfl_fleet.server.channel import read_gains
 from kfl_fleet.server.claim_limits import LEAST_J_PER_FLOP, Belief
 from kfl_fleet.server.inventory import Inventory, server_engine
 from kfl_fleet.server.messaging import Answer, Courier, NoReply
@@ -60,7 +59,8 @@ class FlowerFleet(Fleet):
         self._on_look, self._target = on_look, target
         self._asked = RunReader(target.path).asked()
         """The last round in which an earlier process of this server asked devices, and who was there."""
-        self._measured = None if self.settings.gains is None else read_gains(Path(self.settings.gains))
+        cell, gains = self.experiment.cell_config, self.settings.gains
+        self._measured = None if cell is None or gains is None else measured_gains(gains, cell, self.experiment.devices)
         self._reported: dict[int, float] = {}
         """Channel gains as devices last reported them."""
         self.beliefs: dict[int, Belief] = {}
@@ -272,7 +272,7 @@ class FlowerFleet(Fleet):
         if self.settings.channel == "simulated":
             return None
         if self._measured is not None:
-            return self._measured.at(state.round, self.table.size)
+            return self._measured(state.round)
         gains = np.full(self.table.size, np.nan)
         for device, belief in self.beliefs.items():
             gain = self._reported.get(device, belief.profile.gain)

@@ -21,7 +21,8 @@ from kfl.core.names import for_label
 from kfl.core.refusals import CODES
 from kfl.core.text import percent
 from kfl_fleet.logs import warn
-from kfl_fleet.server.tally import INCIDENTS, WORKER, Facts, FleetTally, problems, time_of, timestamp
+from kfl_fleet.messages.records import AnswerFacts, RoundFacts
+from kfl_fleet.server.tally import INCIDENTS, WORKER, FleetTally, problems, timestamp
 from kfl_fleet.settings import FleetSettings, ServerConfig
 
 if TYPE_CHECKING:
@@ -165,10 +166,10 @@ class Metrics:
             for device in seen:
                 self._devices.available.labels(str(device)).set(device in there)
 
-    def round(self, entry: RoundLog, facts: Facts) -> None:
+    def round(self, entry: RoundLog, facts: RoundFacts) -> None:
         """What one round did, now or before this process began."""
         self.tally.add(entry, facts)
-        ended = timestamp(time_of(facts))
+        ended = timestamp(facts.time)
         self._rounds_done.set(entry.round + 1)
         self._rounds.labels(self._code(entry.status.code)).inc()
         self._round_s.observe(entry.time_s)
@@ -178,11 +179,11 @@ class Metrics:
             self._accuracy.set(entry.accuracy)
         self._chosen.inc(len(entry.devices))
         self._uploads.inc(len(entry.used))
-        self._sent.inc(facts.get("sent_bytes", 0))
+        self._sent.inc(facts.sent_bytes)
         for part, each_j in entry.parts_j().items() if entry.clock_hz else ():
             self._parts.labels(for_label(part)).inc(max(sum(each_j), 0.0))  # a difference of two sums may round below 0
         self._count_energy(entry)
-        self._count_answers(facts.get("answers", {}))
+        self._count_answers(facts.answers)
         self._count_incidents(entry)
 
     def standing(self, budget_j: Mapping[int, float], epsilon: Mapping[int, float]) -> None:
@@ -206,14 +207,14 @@ class Metrics:
             if self._devices is not None:
                 self._devices.energy.labels(str(device)).inc(compute_j + upload_j)
 
-    def _count_answers(self, answers: Mapping[str, Facts]) -> None:
-        for name, answer in answers.items():
-            if "bytes" in answer:
-                self._answer_s.observe(answer["seconds"])
-                self._received.inc(answer["bytes"])
+    def _count_answers(self, answers: Mapping[int, AnswerFacts]) -> None:
+        for device, answer in answers.items():
+            if answer.bytes is not None:
+                self._answer_s.observe(answer.seconds)
+                self._received.inc(answer.bytes)
             if self._devices is not None:
-                one = self.tally.devices[int(name)]
-                self._devices.answer(name, answer, one.unanswered, timestamp(one.answer_time))
+                one = self.tally.devices[device]
+                self._devices.answer(str(device), answer, one.unanswered, timestamp(one.answer_time))
         self._unanswered_max.set(max((one.unanswered for one in self.tally.devices.values()), default=0))
         answered = [timestamp(one.answer_time) for one in self.tally.devices.values()]
         if times := [time_s for time_s in answered if time_s is not None]:
@@ -262,13 +263,13 @@ class _DeviceSeries:
             "kfl_device_privacy_epsilon", "ε that its uploads have spent, where they have noise.", labels, **own
         )
 
-    def answer(self, device: str, answer: Facts, unanswered: int, answered: float | None) -> None:
+    def answer(self, device: str, answer: AnswerFacts, unanswered: int, answered: float | None) -> None:
         """What became of one message."""
         self.unanswered.labels(device).set(unanswered)
         self.rejected.labels(device)  # from the start, as above
         self.incidents.labels(device)
-        if "bytes" in answer:
-            self.seconds.labels(device).set(answer["seconds"])
+        if answer.bytes is not None:
+            self.seconds.labels(device).set(answer.seconds)
         if answered is not None:
             self.answered.labels(device).set(answered)
 

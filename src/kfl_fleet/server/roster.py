@@ -13,6 +13,7 @@ from kfl_fleet.logs import note, warn
 from kfl_fleet.messages.frames import pack
 from kfl_fleet.messages.profile import MOST_PROFILE_BYTES, Profile, model_sizes
 from kfl_fleet.messages.protocol import PROTOCOL_VERSION, RefusedError, Values, check_version
+from kfl_fleet.messages.records import FleetRecord
 from kfl_fleet.retry import Clock
 from kfl_fleet.server.claim_limits import Belief, believe
 from kfl_fleet.server.messaging import Answer, Courier, NoReply
@@ -136,18 +137,14 @@ class Roster:
         self.refused[node] = (reason.to_dict(), self.clock.now() + patience, patience)
         warn("node_refused", f"Node {node} cannot join: {reason}.", node=str(node), code=reason.code)
 
-    def restore(self, table: Mapping[str, Any]) -> None:
+    def restore(self, record: FleetRecord) -> None:
         """Restore the devices that an earlier process of this server wrote down, so that none is asked twice.
 
         A device that has changed since is detected by its next answer, and asked again.
         """
-        try:
-            for number, entry in table["devices"].items():
-                member = Member(Profile.from_json(entry["profile"]), int(entry["node"]), str(entry.get("name", "")))
-                if member.profile.device == int(number) < self.config.experiment.devices:
-                    self.members[int(number)] = member
-        except (KeyError, TypeError, ValueError, AttributeError, RefusedError):
-            self.members.clear()  # not a roster: devices introduce themselves again
+        for device, entry in record.devices.items():
+            if entry.profile.device == device < self.config.experiment.devices:
+                self.members[device] = Member(entry.profile, int(entry.node), entry.name)
 
     def table(self) -> dict[str, Any]:
         """As plain values, for the run folder: what each device says, and what of it the server does not believe."""

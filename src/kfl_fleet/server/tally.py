@@ -8,17 +8,14 @@ for entry, facts in rounds:     # of the history, and of fleet.jsonl
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from kfl.algorithms import Rejection
 from kfl.core.refusals import describe, stored_refusal
 from kfl.simulation import RoundLog
+from kfl_fleet.messages.records import PrivacyFacts, RoundFacts
 
-Facts = Mapping[str, Any]
-"""What fleet.jsonl says about a round: real times and sizes."""
 WORKER = "worker_"
 """Codes of errors that cost a device its worker process begin with this: worker_died, worker_hung …"""
 NO_ANSWER = ("late", "gone", "error", "garbled", "unsent", "outage")
@@ -68,7 +65,7 @@ class DeviceTally:
     """When that came, UTC; None before kfl wrote it down."""
     correct: int | None = None
     """Right predictions that it last reported with an answer."""
-    privacy: Mapping[str, Any] | None = None
+    privacy: PrivacyFacts | None = None
     """What its uploads had revealed when it last took part."""
     incidents: Counter[str] = field(default_factory=Counter)
     """What went wrong and how often, by code."""
@@ -93,7 +90,7 @@ class FleetTally:
     problems: list[str] = field(default_factory=list)
     """The last things that went wrong, newest round first."""
 
-    def add(self, entry: RoundLog, facts: Facts) -> None:
+    def add(self, entry: RoundLog, facts: RoundFacts) -> None:
         """Count one round."""
         self.rounds += 1
         self.rounds_without_quorum += entry.status.code == "no_quorum"
@@ -102,7 +99,7 @@ class FleetTally:
         self.bits_down += entry.bits_down
         self.round_s.append(entry.time_s)
         self.accuracy = self.accuracy if entry.accuracy is None else entry.accuracy
-        self.round_time = time_of(facts) or self.round_time
+        self.round_time = facts.time or self.round_time
         self._add_devices(entry)
         self._add_facts(facts)
         found = problems(entry)
@@ -133,23 +130,17 @@ class FleetTally:
             if refusal["device"] in chosen:
                 self.devices[refusal["device"]].rejected += 1
 
-    def _add_facts(self, facts: Facts) -> None:
-        for name, answer in facts.get("answers", {}).items():
-            one = self.devices[int(name)]
-            if "bytes" in answer:
-                one.unanswered, one.answer_s, one.answer_time = 0, float(answer["seconds"]), time_of(facts)
-            elif answer.get("silence") != "unsent":
+    def _add_facts(self, facts: RoundFacts) -> None:
+        for device, answer in facts.answers.items():
+            one = self.devices[device]
+            if answer.bytes is not None:
+                one.unanswered, one.answer_s, one.answer_time = 0, answer.seconds, facts.time
+            elif answer.silence != "unsent":
                 one.unanswered += 1
-        for name, count in facts.get("correct", {}).items():
-            self.devices[int(name)].correct = count
-        for name, spent in facts.get("privacy", {}).items():
-            self.devices[int(name)].privacy = spent
-
-
-def time_of(facts: Facts) -> str | None:
-    """When a round ended, UTC in ISO 8601; None in run folders of earlier versions."""
-    found = facts.get("time")
-    return found if isinstance(found, str) else None
+        for device, count in facts.correct.items():
+            self.devices[device].correct = count
+        for device, spent in facts.privacy.items():
+            self.devices[device].privacy = spent
 
 
 def timestamp(time: str | None) -> float | None:
