@@ -8,6 +8,7 @@ the two is printed with every decision and is at most one device's worth, V γ_t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -41,35 +42,15 @@ class Dual(DriftScheduler):
 
     def decide(self, state: SchedulerState, observation: Observation) -> Decision:
         """A set close to the best one, its shares and powers, its objective and a bound on everybody's."""
-        size = observation.size
         v, gamma = self.round_v(state, observation), data_weight(self.gamma, observation.round)
-        worth = self.worth(state, observation)
-        members = np.flatnonzero(observation.available & (worth > 0))
-        if not len(members):
-            there = observation.available.any()
-            return _nobody(size, Status("nobody_worth") if there else nobody_there(observation))
         seen = self.limited(state, observation)
-        only = seen.take(members)
-        floor = share_floor(only)
-        able = np.isfinite(floor)
-        if not able.any():
-            unable = by_reason(standing(observation), observation.available & (worth > 0))
-            return _nobody(size, Status("nobody_worth_able", unable) if unable else Status("nobody_worth"))
-        if not able.all():
-            members, only, floor = members[able], only.take(able), floor[able]
-        queue = state.queue_j[members]
-        if only.uplink is None:
-            positions, bound = np.arange(len(members)), float(-np.sum(worth[members]))
-            share = energy = np.zeros(len(members))
-        else:
-            devices = Candidates.of(only.curve, floor, queue, worth[members])
-            magnitude = float(np.sum(v * gamma * only.samples + queue * only.base_energy_j))
-            positions, bound = _best_set(devices, magnitude)
-            tiny = self._tiny_price(self.small_price(state, seen), seen.uplink, only.take(positions), v * gamma)
-            share, energy = _share_band(devices.take(positions), tiny)
-        if not len(positions):
-            return replace(_nobody(size, Status("nobody_worth")), lower_bound=bound)
-        decision = decision_for(observation, members[positions], share, energy)
+
+        def tiny(chosen: Observation) -> float:
+            return self._tiny_price(self.small_price(state, seen), seen.uplink, chosen, v * gamma)
+
+        decision, bound = best_priced_set(observation, seen, self.worth(state, observation), state.queue_j, tiny)
+        if not decision.chosen.any():
+            return replace(decision, lower_bound=bound)
         value = self.objective(state, observation, decision)
         return replace(decision, objective=value, lower_bound=min(bound, value))
 
@@ -82,6 +63,51 @@ class Dual(DriftScheduler):
             return tiny
         total_j = float(np.sum(chosen.uplink.most_energy_j()))
         return min(tiny, 1e-3 * value * float(np.min(chosen.samples)) / total_j) if total_j > 0 else tiny
+
+
+def best_priced_set(
+    observation: Observation,
+    seen: Observation,
+    worth: FloatArray,
+    price: FloatArray,
+    extra_price: Callable[[Observation], float],
+) -> tuple[Decision, float]:
+    """Return the set, with its shares, that nearly minimises Σ price_k E_U,k − worth_k, and a bound on every set.
+
+    Args:
+        observation: The round.
+        seen: The same with the limits that the scheduler adds.
+        worth: What each device's part is worth before its upload, in priced joules; devices with 0 or less stay out.
+        price: What a joule of each device weighs in the choice of the set.
+        extra_price: What a joule weighs on top when the band is shared, given the chosen devices.
+
+    Returns:
+        The decision, whose objective is 0 for nobody and NaN otherwise, and the bound.
+    """
+    size = observation.size
+    members = np.flatnonzero(observation.available & (worth > 0))
+    if not len(members):
+        there = observation.available.any()
+        return _nobody(size, Status("nobody_worth") if there else nobody_there(observation)), 0.0
+    only = seen.take(members)
+    floor = share_floor(only)
+    able = np.isfinite(floor)
+    if not able.any():
+        unable = by_reason(standing(observation), observation.available & (worth > 0))
+        return _nobody(size, Status("nobody_worth_able", unable) if unable else Status("nobody_worth")), 0.0
+    if not able.all():
+        members, only, floor = members[able], only.take(able), floor[able]
+    if only.uplink is None:
+        positions, bound = np.arange(len(members)), float(-np.sum(worth[members]))
+        share = energy = np.zeros(len(members))
+    else:
+        devices = Candidates.of(only.curve, floor, price[members], worth[members])
+        magnitude = float(np.sum(worth[members] + 2 * price[members] * only.base_energy_j))
+        positions, bound = _best_set(devices, magnitude)
+        share, energy = _share_band(devices.take(positions), extra_price(only.take(positions)))
+    if not len(positions):
+        return _nobody(size, Status("nobody_worth")), bound
+    return decision_for(observation, members[positions], share, energy), bound
 
 
 def _share_band(devices: Candidates, tiny: float) -> tuple[FloatArray, FloatArray]:
