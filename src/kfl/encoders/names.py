@@ -10,7 +10,10 @@ import re
 from kfl.core.errors import ConfigError
 from kfl.core.suggest import did_you_mean
 
-NONE, AUTO = "none", "auto"
+NONE = "none"
+"""The word for samples as they are."""
+AUTO = "auto"
+"""The word for what suits the data, where the algorithm needs an encoder."""
 ENCODERS: dict[str, str] = {
     "scattering": "kfl.encoders.scattering:Scattering",
     "statistics": "kfl.encoders.series:Statistics",
