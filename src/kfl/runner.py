@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kfl.core.config import Fields
 from kfl.core.errors import ConfigError, DivergedError, InfeasibleRunError, StoppedError
 from kfl.core.threads import torch_threads
-from kfl.experiment import Experiment, require_experiment
+from kfl.experiment import Experiment, check_idle, require_experiment
 from kfl.progress import watching
 from kfl.runfolder import (
     JOB,
@@ -148,6 +148,11 @@ def run(
     """
     if "track" in options:
         raise ConfigError("track", options["track"], "left out: on_start and on_round are those of kfl.report.Tracking")
+    require_experiment(experiment)
+    check_idle([experiment])
+    for name, default in (("model", "auto"), ("widths", None)) if models is not None else ():
+        if (value := getattr(experiment, name)) != default:
+            raise ConfigError(name, value, "left out where networks are given as models=…")
     how = RunOptions(on_start=on_start, on_round=on_round, should_stop=should_stop, **options)
     return run_with(experiment, folder, how, dataset=dataset, models=models, progress=progress)
 
@@ -216,7 +221,8 @@ def resume(folder: str | Path, **options: Any) -> History:
     >>> len(kfl.resume(folder).rounds)
     2
     """
-    return run(load_experiment(Path(folder)), folder, **options)
+    watchers = {name: options.pop(name) for name in ("dataset", "models", "progress") if name in options}
+    return run_with(load_experiment(Path(folder)), folder, RunOptions(**options), **watchers)
 
 
 def _need_somebody(fleet: Fleet, options: RunOptions) -> None:

@@ -30,11 +30,14 @@ from kfl.cli.options import (
     RadioName,
     RayAddress,
     SchedulerName,
+    flags_of,
     names_of,
     numbers,
     parse,
     peek,
+    refuse_idle,
     starting_point,
+    typed,
     whole_numbers,
     with_devices_of_data,
     with_radio_fields,
@@ -48,7 +51,7 @@ from kfl.core.errors import ConfigError, DivergedError, KflError, MissingExtraEr
 from kfl.core.files import write_atomic
 from kfl.core.terminal import tell
 from kfl.data import short_name
-from kfl.experiment import Experiment, common_settings
+from kfl.experiment import Experiment, check_idle, common_settings
 from kfl.plots import Axis
 
 if TYPE_CHECKING:
@@ -70,6 +73,10 @@ DESCRIPTION = f"""Compare anything on the same seeds: one table with paired inte
 Every other option of kfl run applies to all alike; a field that only some algorithms or schedulers have applies to
 those. Asked again, a comparison runs only what is missing: more seeds, another algorithm. Without any of the options
 above, KFL is compared with the three that share nothing; with --twins alone, {len(UPLOADING)} methods with twins."""
+
+
+SHOWN_AGAIN = {"from", "algorithms", "schedulers", "seeds", "reference", "x", "out", "quiet"}
+"""Options that act with --from."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +152,11 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, run what is not finished yet, show."""
     options, base, fields = parse_compare(arguments)
     if options.source is not None:
+        every = {field.replace("-", "_") for flag in flags_of(CompareArgs) if (field := flag.name.lstrip("-"))}
+        refuse_idle(arguments, every - SHOWN_AGAIN, "where something runs, and --from only shows")
         return show_again(options, arguments)
+    if not options.searches:
+        refuse_idle(arguments, ("search_seeds", "rates", "allow_report_seeds"), "with --search or --search-only")
     entries = asked_entries(
         base,
         fields,
@@ -157,6 +168,7 @@ def main(arguments: Sequence[str]) -> int:
         settings=options.settings,
         twins=options.twins,
     )
+    check_idle([entry.experiment for entry in entries], typed(arguments))
     folder = options.out or kept_folder(base, options, fields)
     if folder.exists() and options.out is None and not options.quiet:
         tell(f"Continuing in {folder}: what is finished there is not repeated (--out FOLDER starts afresh).")

@@ -30,6 +30,7 @@ from kfl.comparison.store import Plan, PlannedRow, ResultStore
 from kfl.comparison.twins import TWINS
 from kfl.core.errors import ConfigError, ModelError
 from kfl.core.names import for_label
+from kfl.experiment import check_idle
 from kfl.progress import Progress
 from kfl.runfolder import RunReader
 
@@ -144,6 +145,8 @@ class Question:
             asked = [replace(entry, experiment=settled(entry.experiment, how)) for entry in asked]
         for entry in asked:
             entry.experiment.validate()
+        if how is not None:
+            check_idle([entry.experiment for entry in asked])
         if twins:
             asked += zero_upload_twins(asked, TWINS)
             if how is not None:
