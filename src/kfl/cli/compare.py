@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -153,8 +153,7 @@ def main(arguments: Sequence[str]) -> int:
     options, base, fields = parse_compare(arguments)
     if options.source is not None:
         every = {field.replace("-", "_") for flag in flags_of(CompareArgs) if (field := flag.name.lstrip("-"))}
-        refuse_idle(arguments, every - SHOWN_AGAIN, "where something runs, and --from only shows")
-        return show_again(options, arguments)
+        return show_again(options, arguments, every - SHOWN_AGAIN)
     if not options.searches:
         refuse_idle(arguments, ("search_seeds", "rates", "allow_report_seeds"), "with --search or --search-only")
     entries = asked_entries(
@@ -275,12 +274,13 @@ def _nothing(found: Comparison, entries: Sequence[Entry], folder: Path) -> KflEr
     return DivergedError(f"{len(diverged)} runs have no result. {diverged[-1]['problem']}") if diverged else None
 
 
-def show_again(options: CompareArgs, arguments: Sequence[str]) -> int:
-    """The table and the plot of finished results, of all rows and seeds or of those asked for."""
+def show_again(options: CompareArgs, arguments: Sequence[str], idle: Collection[str]) -> int:
+    """The table and the plot of finished results, of all rows and seeds or of those asked for; `idle` options do nothing."""
     from kfl.comparison import Comparison
 
     source = options.source or Path()
     found = Comparison.load(source)
+    refuse_idle(arguments, idle, "where something runs, and --from only shows")
     labels = found.labels
     for field, asked in (("algorithm", options.algorithms), ("scheduler", options.schedulers)):
         if asked is not None:
@@ -343,9 +343,10 @@ def show(found: Comparison, x: Axis, folder: Path, command: str) -> None:
         tell("Nothing is finished yet that could be compared with a twin.")
         return
     for table in tables:
-        print_table(table.cells, table.title, table.notes)
+        print_table(table.cells, table.title, table.notes, table.head)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "table.md", found.markdown(command).encode())
+    found.to_csv(folder / "table.csv")
     files = [folder / f"accuracy-by-{x}.{kind}" for kind in ("png", "svg")]
     try:
         for file in files:

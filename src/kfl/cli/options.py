@@ -338,7 +338,7 @@ def refuse_idle(arguments: Sequence[str], options: Collection[str], needed: str)
     for word in arguments:
         name = word.partition("=")[0].lstrip("-")
         if word.startswith("--") and name.replace("-", "_") in options:
-            raise ConfigError(f"--{name}", peek(arguments, name) or "given", f"left out: it acts {needed}")
+            raise ConfigError(f"--{name}", "given", f"left out: it acts {needed}")
 
 
 def peek(arguments: Sequence[str], name: str) -> str | None:

@@ -79,6 +79,8 @@ class PlannedRow:
     """In a search, the fields that this trial changes."""
     is_start: bool = False
     """In a search, whether this is the setting it started from."""
+    tuned: str = ""
+    """Where its settings come from; empty for defaults."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Plan:
 
 def _row_table(row: PlannedRow) -> dict[str, Any]:
     table: dict[str, Any] = {"label": row.label, "runs": {str(seed): digest for seed, digest in row.runs.items()}}
-    table |= {} if not row.condition else {"condition": row.condition}
+    table |= {name: value for name in ("condition", "tuned") if (value := getattr(row, name))}
     return table if row.searched is None else {**table, "searched": dict(row.searched), "start": row.is_start}
 
 
@@ -244,7 +246,8 @@ def read_plan(path: Path) -> Plan:
 def _read_row(table: Mapping[str, Any]) -> PlannedRow:
     runs = {int(seed): str(digest) for seed, digest in table["runs"].items()}
     searched = table.get("searched")
-    return PlannedRow(str(table["label"]), runs, str(table.get("condition", "")), searched, bool(table.get("start")))
+    words = [str(table.get(name, "")) for name in ("condition", "tuned")]
+    return PlannedRow(str(table["label"]), runs, words[0], searched, bool(table.get("start")), words[1])
 
 
 def _read_old_plan(path: Path) -> Plan | None:
