@@ -275,7 +275,7 @@ def _nothing(found: Comparison, entries: Sequence[Entry], folder: Path) -> KflEr
 
 
 def show_again(options: CompareArgs, arguments: Sequence[str], idle: Collection[str]) -> int:
-    """The table and the plot of finished results, of all rows and seeds or of those asked for; `idle` options do nothing."""
+    """The table and the plot of finished results, of all rows and seeds or of those asked for."""
     from kfl.comparison import Comparison
 
     source = options.source or Path()

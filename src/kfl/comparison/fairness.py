@@ -96,7 +96,7 @@ def _facts(line: Record) -> dict[str, str]:
         if line["radio"] and line["hard_budget"]:
             facts["cell and budget"] += ", hard"
     elif widths or line.get("model"):
-        facts["networks"] = str(line.get("model", f"width {in_words(widths)}"))
+        facts["networks"] = " ".join([str(line.get("model") or ""), f"width {in_words(widths)}" * bool(widths)]).strip()
     settings = line.get("scheduler_settings", {})
     count = f" {settings['count']}" if settings.get("count") else ""
     return {**facts, "scheduler": f"{line['scheduler']}{count}"}

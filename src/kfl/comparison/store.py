@@ -270,7 +270,7 @@ def rows_without_plan(records: Sequence[Record]) -> list[PlannedRow]:
     >>> [row.label for row in rows_without_plan([{"digest": "a", "algorithm": "kfl", "seed": 0}])]
     ['kfl']
     >>> rows_without_plan([{"digest": "b", "run": "mnist-m2, kfl, searched, seed 3", "algorithm": "kfl", "seed": 3}])
-    [PlannedRow(label='kfl', runs={3: 'b'}, condition='mnist-m2, searched', searched=None, is_start=False)]
+    [PlannedRow(label='kfl', runs={3: 'b'}, condition='mnist-m2, searched', searched=None, is_start=False, tuned='')]
     """
     found: dict[tuple[str, str], dict[int, str]] = {}
     for line in records:

@@ -3,9 +3,9 @@
 Every option of an experiment stands in `ALWAYS` or in `NEEDS`; a test holds the two to all fields of all algorithms,
 schedulers and cells, so that a new option is entered with its choices or not at all.
 
-An option that cannot act is refused where a run or a comparison begins, unless it has a value that nobody need have
-chosen: its default, or that of a ready-made cell. So files that hold every field are read. In a comparison it is enough
-that it acts in one row. The cell, the faults and the data describe the world: they are idle beside other choices about
+An option that cannot act is refused where a run or a comparison begins, unless its value asks for nothing: off, its
+default, or that of a ready-made cell. So files that hold every field are read. In a comparison it is enough that it
+acts in one row. The cell, the faults and the data describe the world: they are idle beside other choices about
 the world only, and stay as they are for a method that sends nothing.
 """
 
@@ -157,6 +157,8 @@ NEEDS: Mapping[str, tuple[Needs, ...]] = {
     ),
 }
 """Options that act only beside certain values of others, all of which are needed."""
+OFF = (None, False, 0)
+"""Values that switch something off, which is so beside every choice."""
 COUNTED = ("tested_devices", "scheduler.count")
 """Numbers of devices, which do nothing more above that of all devices."""
 ALWAYS = frozenset(
@@ -229,7 +231,7 @@ is shards.
         if len(asked) < len(has_it):
             continue
         value, right = next(((v, r) for v, r in asked if not _is_usual(has_it[0], name, v)), (None, ""))
-        if not right and name in given and asked[0][0] not in (None, False, 0):
+        if not right and name in given and asked[0][0] not in OFF:
             value, right = asked[0]
         if right:
             raise ConfigError(name, value, right)
@@ -286,7 +288,9 @@ def _now(settings: DataSettings, need: Needs) -> str:
 
 
 def _is_usual(settings: DataSettings, name: str, value: Any) -> bool:
-    """Whether nobody need have chosen a value: the default of its field, or what a ready-made cell has there."""
+    """Whether a value asks for nothing: off, the default of its field, or what a ready-made cell has there."""
+    if value in OFF:
+        return True
     *path, last = name.split(".")
     owner = _value(settings, ".".join(path)) if path else settings
     default = next(one.default for one in fields(owner) if one.name == last)
