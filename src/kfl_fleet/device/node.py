@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kfl.core.errors import ConfigError, KflError
+from kfl.core.files import read_regular
 from kfl.core.telemetry import hush
 from kfl.core.terminal import tell
 from kfl.core.text import scrub
@@ -55,6 +56,7 @@ OBJECT = Retry(0.2)
 """A message is announced before it is there; to ask for it sooner would delay it."""
 BEAT_S = 0.7 * HEARTBEAT_S
 ONLINE = "KFL_ONLINE_FILE"
+MOST_CONFIG = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,7 @@ class Node:
         if place is None:
             content = self._patiently(partial(self.api.bundle, run, app.hash), until)
             place = bundle.install(folder, app.hash, content)
-        own = Path(self.options.config).read_bytes() if self.options.config else b""
+        own = read_regular(Path(self.options.config), MOST_CONFIG) if self.options.config else b""
         return {
             "run": run,
             "app": str(place),
