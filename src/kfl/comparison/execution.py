@@ -13,7 +13,7 @@ from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
 from kfl.data import Dataset, load_dataset
-from kfl.experiment import Experiment, require_experiment
+from kfl.experiment import Experiment, check_idle, require_experiment
 from kfl.progress import Progress, watching_many
 from kfl.runfolder import is_finished, load_run
 from kfl.runner import RunOptions
@@ -153,6 +153,7 @@ def run_many(
     experiments = [settled(experiment, how) for experiment in experiments]
     for experiment in experiments:
         experiment.validate()
+    check_idle(experiments)
     paths = run_paths(experiments, Path(folder))
     open_runs = {path: one for path, one in zip(paths, experiments, strict=True) if not _holds(path, one)}
     if len(open_runs) > 1:
