@@ -15,12 +15,14 @@ from torch.nn import functional
 
 from kfl.algorithms import (
     Apfl,
+    Ditto,
     Fd,
     FedAvg,
     FedGh,
     FedKd,
     FedMrl,
     FedProto,
+    FedProx,
     FedRep,
     FedTgp,
     FixedKnowledge,
@@ -311,6 +313,60 @@ def test_fedavg(toy, play, fleet):
     run = play(algorithm, toy, COHORTS)
     same_weights(run.server, shared)
     same_predictors(algorithm, run, [shared] * DEVICES)
+
+
+def near(model, center, weight):
+    """μ/2 ‖w − w*‖²."""
+    pairs = zip(model.parameters(), center.parameters(), strict=True)
+    return weight / 2 * sum((own - fixed.detach()).square().sum() for own, fixed in pairs)
+
+
+@pytest.mark.parametrize("proximal", [0.0, 0.5])
+def test_fedprox(proximal, toy, play, fleet):
+    """Li et al. 2020, Algorithm 2: federated averaging on F_k(w) + μ/2 ‖w − wᵗ‖²."""
+    shared = fleet(common=True)[0]
+    for cohort in COHORTS:
+        locals_, sizes = [], []
+        for k in cohort:
+            x, y = toy.train(k)
+            model = copy.deepcopy(shared)
+
+            def loss(m=model, x=x, y=y, w=shared):
+                return functional.cross_entropy(m(x), y) + near(m, w, proximal)
+
+            descend(optimiser(model), loss, STEPS)
+            locals_.append(model)
+            sizes.append(len(y))
+        shared = average(locals_, sizes)
+    algorithm = FedProx(proximal=proximal, **COMMON)
+    run = play(algorithm, toy, COHORTS)
+    same_weights(run.server, shared)
+    same_predictors(algorithm, run, [shared] * DEVICES)
+    if not proximal:
+        same_weights(play(FedAvg(**COMMON), toy, COHORTS).server, shared)
+
+
+def test_ditto(toy, play, fleet):
+    """Li et al. 2021, Algorithm 1: federated averaging, and beside it v ← v − η (∇F(v) + λ (v − wᵗ))."""
+    shared, personal = fleet(common=True)[0], fleet(common=True)
+    for cohort in COHORTS:
+        locals_, sizes = [], []
+        for k in cohort:
+            x, y = toy.train(k)
+            model = copy.deepcopy(shared)
+            descend(optimiser(model), lambda m=model, x=x, y=y: functional.cross_entropy(m(x), y), STEPS)
+            locals_.append(model)
+            sizes.append(len(y))
+
+            def loss(m=personal[k], x=x, y=y, w=shared):
+                return functional.cross_entropy(m(x), y) + near(m, w, 0.7)
+
+            descend(optimiser(personal[k]), loss, STEPS)
+        shared = average(locals_, sizes)
+    algorithm = Ditto(pull=0.7, **COMMON)
+    run = play(algorithm, toy, COHORTS)
+    same_weights(run.server, shared)
+    same_predictors(algorithm, run, personal)
 
 
 @pytest.mark.parametrize(("head_steps", "body_steps"), [(None, None), (7, 2)])

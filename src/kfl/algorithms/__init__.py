@@ -9,11 +9,13 @@ True
 from kfl.algorithms.apfl import Apfl
 from kfl.algorithms.base import Algorithm, Cost, feature_flops, training_flops
 from kfl.algorithms.common_knowledge import CommonKnowledge
+from kfl.algorithms.ditto import Ditto
 from kfl.algorithms.fd import Fd, FederatedDistillation
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedgh import FedGh
 from kfl.algorithms.fedkd import FedKd
 from kfl.algorithms.fedmrl import FedMrl
+from kfl.algorithms.fedprox import FedProx
 from kfl.algorithms.fedproto import FedProto
 from kfl.algorithms.fedrep import FedRep
 from kfl.algorithms.fedtgp import FedTgp
@@ -32,7 +34,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     for cls in (
         *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh),
         *(FederatedDistillation, FedMrl, LgFedAvg, SelfKnowledge, FixedKnowledge),
-        *(CommonKnowledge, LocalClassifier),
+        *(CommonKnowledge, LocalClassifier, FedProx, Ditto),
     )
 }
 """Algorithms by the word that selects them."""
@@ -45,12 +47,14 @@ __all__ = [
     "ArrayFormat",
     "CommonKnowledge",
     "Cost",
+    "Ditto",
     "Fd",
     "FedAvg",
     "FedGh",
     "FedKd",
     "FedMrl",
     "FedProto",
+    "FedProx",
     "FedRep",
     "FedTgp",
     "FederatedDistillation",

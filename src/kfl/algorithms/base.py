@@ -261,6 +261,10 @@ class Algorithm(Fields, ABC):
         """One vector per class (classes × features) for reports to show, and which classes have one; None for none."""
         return None
 
+    def remark(self, server: State) -> str:
+        """Return what the server found out, as a sentence for the end of a run: nothing, unless an algorithm does."""
+        return ""
+
     def predictor(self, server: State, device: State) -> State:
         """The weights a device predicts with, whether it was chosen lately or not: its own model."""
         return device

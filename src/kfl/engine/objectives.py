@@ -237,6 +237,25 @@ class Mixture(Objective):
 
 
 @dataclass(frozen=True, eq=False)
+class Proximal(Objective):
+    """Cross-entropy, and a pull of the weights themselves to given ones: F(w) + μ/2 ‖w − w*‖²."""
+
+    weight: float
+    """μ."""
+    center: Mapping[str, Tensor]
+    """w*, the same for all devices."""
+
+    def loss(
+        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """F(w) + μ/2 ‖w − w*‖² over the weights that move."""
+        _, logits = forward(state, inputs)
+        moving = [name for name in self.center if state[name].requires_grad]
+        away = sum(((state[name] - self.center[name]).square().sum() for name in moving), start=logits.new_zeros(()))
+        return class_loss(logits, targets, weights) + 0.5 * self.weight * away
+
+
+@dataclass(frozen=True, eq=False)
 class Matryoshka(Objective):
     """One feature vector, judged twice: all of it by the head, its first numbers by the small head `head.small`.
 

@@ -99,7 +99,7 @@ def build_world(
     if experiment.asks_data:
         experiment = experiment.for_data(data)
         experiment.validate()
-    if models is None:
+    if models is None and not experiment.algorithm.needs_encoder:
         experiment = _with_widths(experiment, data)
     proxy = experiment.proxy(data, experiment.algorithm.proxy_per_class)
     split = experiment.partition(data, proxy)
@@ -166,6 +166,8 @@ def _with_widths(experiment: Experiment, data: Dataset) -> Experiment:
 def _models(experiment: Experiment, data: Dataset, models: Models | None) -> FleetModels:
     if models is not None:
         return fleet_from_modules(models, experiment.devices, data.input_shape, data.classes)
+    if experiment.algorithm.needs_encoder:  # it stands on numbers, whatever networks others of a comparison have
+        return fleet_from_name("linear", None, experiment.devices, data.input_shape, data.classes, experiment.seed)
     return fleet_from_name(
         experiment.model, experiment.widths, experiment.devices, data.input_shape, data.classes, experiment.seed
     )
