@@ -32,6 +32,7 @@ from kfl.cli.options import (
     parse,
     starting_point,
     with_devices_of_data,
+    with_radio_asked,
     with_radio_fields,
 )
 from kfl.core.terminal import tell
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     shown = with_radio_fields(start, arguments)
     default = RunArgs(shown, algorithm_name=start.algorithm.name, **names_of(start, shown))
     options = parse(RunArgs, arguments, "kfl run", DESCRIPTION, default)
-    experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)
+    experiment = with_radio_asked(options.experiment, start, arguments)
     experiment = with_devices_of_data(experiment, options.data_dir)
     folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
     from kfl.runner import RunOptions  # PyTorch, which help texts do not need
