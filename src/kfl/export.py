@@ -46,6 +46,9 @@ class FinishedRun:
         experiment, history = load_run(path)
         if not history.summary:
             raise RunFolderError(f"The run in {path} is not finished; kfl resume continues it.")
+        reason = experiment.algorithm.why_not_exported()
+        if reason is not None:
+            raise RunFolderError(f"The run in {path} has no models to export: {reason}.")
         reader = RunReader(path)
         if not reader.has_models:
             raise RunFolderError(
@@ -192,7 +195,7 @@ def load(name, folder=Path(__file__).parent):
 def _bare_engine(models: FleetModels) -> AutogradEngine:
     """An engine that can start models, without any data: one sample that belongs to nobody stands for the dataset."""
     classes = models.profiles[0].classes
-    sample, label = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
+    sample, label = np.zeros((1, *models.input_shape), dtype=np.float32), np.zeros(1, dtype=np.int64)
     nobody = np.zeros((0, classes), dtype=np.int64)
     nothing = Dataset("none", sample, label, sample, label, classes)
     return AutogradEngine(LocalData(nothing, Partition((), (), nobody, nobody)), models)

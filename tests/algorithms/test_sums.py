@@ -11,7 +11,18 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from kfl.algorithms import ALGORITHMS, Algorithm, FedAvg, FedKd, FedProto, Kfl, Local, SharedStem, Upload
+from kfl.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    CommonKnowledge,
+    FedAvg,
+    FedKd,
+    FedProto,
+    Kfl,
+    Local,
+    SharedStem,
+    Upload,
+)
 from kfl.algorithms.sums import Sums, summation_of, why_not_summed
 from kfl.engine import RoundKey
 
@@ -55,8 +66,27 @@ def test_sums_give_what_uploads_give(algorithm: Algorithm, play: Callable[..., A
     assert changed  # the round moved the server, so that equality means something
 
 
+def test_sums_of_reports_give_the_same_common_knowledge(play: Callable[..., Any], toy: Any) -> None:
+    """The sums alone: who has reported is what the server does not learn from them."""
+    algorithm = CommonKnowledge()
+    world, key = toy.of(algorithm), RoundKey(toy.of(algorithm).seed, 1)
+    before = play(algorithm, world, [[1, 4]]).server
+    message, cohort = algorithm.broadcast(before), [0, 2, 3]
+    _, uploads = algorithm.local_update(message, cohort, [{}, {}, {}], world.engine, key)
+    expected, rejected = algorithm.aggregate(before, uploads, engine=world.engine, key=key)
+    assert not rejected
+    summation = summation_of(algorithm)
+    assert summation is not None
+    found = summation.apply(before, reduce(add, [summation.terms(upload, message, world.engine) for upload in uploads]))
+    assert found["reported"].tolist() == [1, 4] and expected["reported"].tolist() == [0, 1, 2, 3, 4]
+    after, once = algorithm.broadcast(found), algorithm.broadcast(expected)
+    assert list(after) == list(once)
+    for name, value in once.items():
+        torch.testing.assert_close(after[name].double(), value.double(), rtol=1e-5, atol=1e-6)
+
+
 def test_every_other_algorithm_and_every_robust_rule_says_why_not() -> None:
-    summed = {algorithm.name for algorithm in SUMMED}
+    summed = {algorithm.name for algorithm in (*SUMMED, CommonKnowledge())}
     for name, cls in ALGORITHMS.items():
         assert (why_not_summed(cls()) is None) == (name in summed), name
         if name in summed:

@@ -24,9 +24,10 @@ from kfl.core.errors import ConfigError
 
 def test_every_algorithm_gets_as_many_different_trials():
     found = equal_trials({name: cls() for name, cls in ALGORITHMS.items()})
-    assert {len(trials) for trials in found.values()} == {9}
     for name, trials in found.items():
-        assert len({trial.algorithm for trial in trials}) == 9
+        # What takes no training steps has no learning rate to try.
+        values = ALGORITHMS[name].main_parameter or ("", (None,))
+        assert len({trial.algorithm for trial in trials}) == (9 if ALGORITHMS[name].trains else len(values[1]))
         for trial in trials:
             trial.algorithm.validate()
             assert trial.algorithm.name == name

@@ -23,6 +23,7 @@ from kfl.comparison.execution import run_paths
 from kfl.core.config import dump_toml
 from kfl.core.errors import ConfigError, RunFolderError
 from kfl.core.files import write_json
+from kfl.core.text import scrub
 from kfl.progress import ManyDisplay, Progress
 from kfl.report import build_report
 from kfl.report.page import asset
@@ -152,6 +153,8 @@ def test_a_page_of_runs_under_such_labels(tmp_path):
 
 def fleet_of(folder, names):
     """A run folder of a fleet whose nodes, models, meters, refusals and faults have these names."""
+    from kfl_fleet.messages.profile import Profile
+
     made_up_run(folder, devices=len(names), rounds=3, chosen=3)
     fill(folder, names)
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
@@ -164,7 +167,14 @@ def fleet_of(folder, names):
         line["clipped"] = [{"device": 0, "code": name, "field": name} for name in names]
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     members = {
-        str(device): {"profile": {"model": name, "meter": name}, "name": name, "cuts": [{"code": name, "field": name}]}
+        str(device): {
+            "node": str(device),
+            "profile": Profile(
+                device, 2, 64, 1000, 900, 2000, 1900, (8,), 30, (10, 20), 5, 3, model=name, meter=name
+            ).to_json(),
+            "name": name,
+            "cuts": [{"code": name, "field": name}],
+        }
         for device, name in enumerate(names)
     }
     refused = {name: {"code": "no_profile", "text": name} for name in names}
@@ -184,7 +194,7 @@ def test_the_status_of_a_fleet_as_table_and_as_json(tmp_path, capsys):
     assert harmless(text)
     found = json.loads(text)
     assert found["refused"] == {name: name for name in WRITABLE}, "programs read what was written"
-    assert [one["model"] for one in found["devices"]] == WRITABLE
+    assert [one["model"] for one in found["devices"]] == [scrub(name) for name in WRITABLE]
 
 
 def test_metrics_of_a_fleet_that_goes_on_with_such_a_run(tmp_path):
@@ -192,12 +202,13 @@ def test_metrics_of_a_fleet_that_goes_on_with_such_a_run(tmp_path):
     from prometheus_client.parser import text_string_to_metric_families
 
     from kfl_fleet import FleetSettings, ServerConfig
+    from kfl_fleet.messages.records import RoundFacts
     from kfl_fleet.server.metrics import Metrics, round_sentence
 
     logs = RunReader(fleet_of(tmp_path / "run", HOSTILE[:40])).rounds()
     metrics = Metrics(ServerConfig(kfl.Experiment(devices=40, rounds=3), FleetSettings()))
     for log in logs:
-        metrics.round(log, {"time": HOSTILE[0]})
+        metrics.round(log, RoundFacts(time=HOSTILE[0]))
         assert harmless(round_sentence(log, 3))
     text = generate_latest(metrics.registry).decode()
     assert harmless(text)

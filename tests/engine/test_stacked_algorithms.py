@@ -35,8 +35,8 @@ def play(algorithm, engine):
         server, rejected = algorithm.aggregate(server, uploads, engine=engine, key=RoundKey(0, number))
         assert not rejected
         states.update(zip(cohort, after, strict=True))
-        predictors = [algorithm.predictor(server, states[device]) for device in sorted(states)]
-        means.append(engine.correct(sorted(states), predictors))
+        devices = sorted(states)
+        means.append(algorithm.correct(server, devices, [states[device] for device in devices], engine))
     return server, states, means
 
 

@@ -84,15 +84,17 @@ def place(tmp_path_factory):
     return folder, {"app": str(folder / "app"), "config": {"device": "fragile_device:device"}, "node": node, "run": 1}
 
 
-@pytest.fixture(scope="module")
-def link():
-    worker = WorkerLink()
-    yield worker
-    worker.stop()
-
-
 def ask(link, setup, round_index, seconds=120.0):
     return link.answer(setup, question(round_index), time.monotonic() + seconds, lambda: None)
+
+
+@pytest.fixture(scope="module")
+def link(place):
+    """A worker that has done round 0: once a later one has begun, it would be refused."""
+    worker = WorkerLink()
+    ask(worker, place[1], 0)
+    yield worker
+    worker.stop()
 
 
 def calls(folder):

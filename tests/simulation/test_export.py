@@ -34,6 +34,10 @@ def finished(data, tmp_path_factory):
     return folder, kfl.run(SMALL, folder, dataset=data)
 
 
+NOT_EXPORTED = ("common-knowledge", "local-classifier")
+"""Those whose devices classify with their own samples by default."""
+
+
 def accuracy(module, world, device):
     indices = world.partition.test[device]
     with torch.no_grad():
@@ -41,10 +45,11 @@ def accuracy(module, world, device):
     return float((said == world.dataset.labels("test", indices)).double().mean())
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", sorted({*ALGORITHMS} - {"common-knowledge"}))
 def test_every_device_of_every_algorithm_gives_back_the_recorded_accuracy(data, tmp_path, name):
     equal = ALGORITHMS[name].needs_equal_models
-    experiment = replace(SMALL, widths=(8,) if equal else (8, 12), algorithm=small(name))
+    algorithm = small(name, **{"kind": "lda"} if name == "local-classifier" else {})
+    experiment = replace(SMALL, widths=(8,) if equal else (8, 12), algorithm=algorithm)
     history = kfl.run(experiment, tmp_path / "run", dataset=data)
     world = build_world(experiment, dataset=data)
     taken = [record["rounds"] for record in history.devices]
@@ -54,6 +59,13 @@ def test_every_device_of_every_algorithm_gives_back_the_recorded_accuracy(data, 
         model = load_model(tmp_path / "run", device)
         assert not model.training
         assert accuracy(model, world, device) == pytest.approx(record["accuracy"], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", NOT_EXPORTED)
+def test_a_device_that_classifies_with_its_own_samples_has_no_model_to_export(data, tmp_path, name):
+    kfl.run(replace(SMALL, algorithm=small(name)), tmp_path / "run", dataset=data)
+    with pytest.raises(RunFolderError, match=r"no models to export: devices .* their own samples"):
+        load_model(tmp_path / "run", 0)
 
 
 def test_exported_files_load_without_kfls_run_folder(data, finished, tmp_path, monkeypatch):

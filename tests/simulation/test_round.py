@@ -434,7 +434,7 @@ def test_what_an_algorithm_says_devices_are_worth_is_what_is_seen_and_who_is_wor
 
         name = "once"
 
-        def worth(self, server, samples):
+        def worth(self, server, samples, counts=None):
             return np.where(np.arange(len(samples)) == int(server["known"].sum()), 0.0, 2.0 * samples)
 
     plain = fleet.observe(initial_state(fleet)).observation

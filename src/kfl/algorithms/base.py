@@ -27,7 +27,7 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.aggregation import RULES, Aggregation, combine, stored_like
-from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable, wire_size
+from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, as_declared, usable, wire_size
 from kfl.core.config import Fields
 from kfl.core.errors import ConfigError, ModelError
 
@@ -223,6 +223,7 @@ class Algorithm(Fields, ABC):
             return server, rejected
         formats, sent = self.averaged_format(server), good
         if type(self).decoded is not Algorithm.decoded:  # what was sound in its packing need not be so without
+            good = sent = [as_declared(upload, self.upload_format(server)) for upload in good]
             unpacked = [Upload(upload.device, self.decoded(upload, server)) for upload in good]
             good, spoiled = usable(unpacked, formats)
             rejected += spoiled
@@ -263,6 +264,10 @@ class Algorithm(Fields, ABC):
     def predictor(self, server: State, device: State) -> State:
         """The weights a device predicts with, whether it was chosen lately or not: its own model."""
         return device
+
+    def why_not_exported(self) -> str | None:
+        """Return why `predictor` is not all that a device predicts with, so that no file holds its model; or None."""
+        return None
 
     def correct(self, server: State, devices: Sequence[int], states: Sequence[State], engine: Engine) -> list[int]:
         """Return how many of its own test samples each device predicts right: with `predictor`'s model.

@@ -384,6 +384,10 @@ class CommonKnowledge(RobustRules):
             found.append(int((scores == y).sum()))
         return found
 
+    def why_not_exported(self) -> str | None:
+        """A device's classifier is made of its samples each time, which a run folder does not hold."""
+        return "devices of 'common-knowledge' classify with their own samples"
+
     def predictor(self, server: State, device: State) -> State:
         """The common classifier as a linear layer over all classes."""
         import torch

@@ -95,6 +95,10 @@ class LocalClassifier(Algorithm):
             found.append(int((said == y).sum()))
         return found
 
+    def why_not_exported(self) -> str | None:
+        """A kernel classifier is made of the device's samples each time, which a run folder does not hold."""
+        return "devices with kind = 'kernel' classify with their own samples" if self.kind == "kernel" else None
+
     def printed_flops(self, profile: DeviceProfile) -> float:
         """What is computed, little as it is; the encoder is charged apart."""
         return self.real_flops(profile)

@@ -120,6 +120,14 @@ def usable(uploads: Sequence[Upload], formats: UploadFormat) -> tuple[list[Uploa
     return good, rejected
 
 
+def as_declared(upload: Upload, formats: UploadFormat) -> Upload:
+    """Return a usable upload with nothing but the declared arrays, in their declared types."""
+    import torch
+
+    arrays = {name: upload.arrays[name].to(getattr(torch, form.dtype)) for name, form in formats.items()}
+    return Upload(upload.device, arrays)
+
+
 def find_problem(upload: Upload, formats: UploadFormat) -> Problem | None:
     """Return what is wrong with an upload; None where all declared arrays are there and make sense."""
     # Rows are judged last: which of them count follows from arrays that must make sense themselves.

@@ -22,10 +22,8 @@ from kfl.models import PAPER_WIDTHS, names_widths, read_model
 from kfl.scheduling import Scheduler
 from kfl.wireless import CellConfig
 
-SHARING_NOTHING = tuple(name for name, cls in ALGORITHMS.items() if not cls.sends())
-"""Algorithms that upload nothing: the baselines that sharing has to beat."""
-STANDARD = ("kfl", *SHARING_NOTHING)
-"""The algorithms of a comparison by default."""
+STANDARD = ("kfl", *(name for name, cls in ALGORITHMS.items() if not (cls.sends() or cls.needs_encoder)))
+"""The algorithms of a comparison by default: ours, and those that upload nothing, which sharing has to beat."""
 KINDS: dict[str, type[Any]] = {"algorithm": Algorithm, "scheduler": Scheduler}
 """Fields of an experiment whose value has fields of its own, which depend on the name of it."""
 

@@ -66,10 +66,12 @@ class Trial:
     def name(self) -> str:
         """What it changes, in a few words.
 
+        >>> Trial(None, {}).name
+        'as it is'
         >>> Trial(None, {"learning_rate": 0.05, "knowledge_weight": 1 / 32}).name
         'learning_rate 0.05, knowledge_weight 0.03125'
         """
-        return ", ".join(f"{name} {value:.4g}" for name, value in self.changed.items())
+        return ", ".join(f"{name} {value:.4g}" for name, value in self.changed.items()) or "as it is"
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ def equal_trials(
     algorithms: Mapping[str, Algorithm], rates: Sequence[float] = LEARNING_RATES
 ) -> dict[str, list[Trial]]:
     """The trials of every algorithm, the same number for each.
+
+    One that takes no training steps has no learning rate: it tries its main parameter alone, or is taken as it is.
 
     >>> from kfl.algorithms import Kfl, Local
     >>> trials = equal_trials({"kfl": Kfl(), "local": Local()})
@@ -114,19 +118,20 @@ def _checked(rates: Sequence[float]) -> Sequence[float]:
 
 def _grid(algorithm: Algorithm, rates: Sequence[float]) -> Iterator[Trial]:
     """Learning rates × values of the main parameter, without those that the algorithm refuses."""
-    for rate in rates:
-        if algorithm.main_parameter is None:
-            yield _trial(algorithm, {"learning_rate": rate})
-            continue
-        field, values = algorithm.main_parameter
+    field, values = algorithm.main_parameter or ("", ())
+    for rate in [{"learning_rate": rate} for rate in rates] if algorithm.trains else [{}]:
+        if not field:
+            yield _trial(algorithm, rate)
         for value in values:
-            trial = _trial(algorithm, {"learning_rate": rate, field: value})
+            trial = _trial(algorithm, {**rate, field: value})
             if trial.algorithm is not None and _is_valid(trial.algorithm):
                 yield trial
 
 
 def _more(algorithm: Algorithm, rates: Sequence[float], count: int) -> list[Trial]:
     """More learning rates, with the main parameter as it is."""
+    if not algorithm.trains:
+        return []
     further = more_rates(rates, len(set(rates)) + count)
     return [_trial(algorithm, {"learning_rate": rate}) for rate in further if rate not in rates]
 
