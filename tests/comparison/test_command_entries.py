@@ -9,7 +9,7 @@ import pytest
 
 from kfl.cli.main import main
 
-SMALL = ["--dataset", "digitlike:data", "--devices", "6", "--rounds", "2", "--widths", "8", "--workers", "1"]
+SMALL = [*("--dataset digitlike:data --devices 6 --rounds 2 --widths 8 --workers 1 --radio paper-mnist".split())]
 OWN = """
 from dataclasses import dataclass
 from typing import ClassVar

@@ -30,6 +30,8 @@ from kfl.scheduling.uplink import Uplink
 
 GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it, modulo 1, are spread evenly however many there are."""
+ENOUGH = 1.01
+"""A round that costs so many times what the others did is not worth waiting any longer."""
 URGENT = 1e3
 """A participation that cannot wait is worth so many times what it costs."""
 
@@ -99,15 +101,16 @@ class LeastEnergy(Scheduler):
         return replace(Scheduler.update(self, state, decision, spent_j), memory=memory)
 
     def _value(self, state: SchedulerState, observation: Observation) -> FloatArray:
-        """z_k e_k; far above any cost for a first time, and where the rounds left are no more than what is owed."""
+        """z_k e_k; far above any cost for a first time, and where no round is left to spare for what will be owed."""
         owed, spent_j, taken = (state.memory[name] for name in ("owed", "spent_j", "taken"))
         mean_j = np.divide(spent_j, taken, out=np.zeros_like(spent_j), where=taken > 0)
         equal = 1.0 / max(self.participation * observation.size, 1.0)
         with np.errstate(over="ignore", invalid="ignore"):
             upload_j = observation.curve.energy_j(np.maximum(np.minimum(observation.power_floor, 1.0), equal))
         now_j = np.where(np.isfinite(upload_j), upload_j, 0.0) + observation.base_energy_j
-        pressing = (taken == 0) | (owed + 1e-9 >= state.horizon - observation.round)
-        value = owed * np.where(pressing, np.maximum(URGENT * now_j, mean_j), mean_j)
+        left = state.horizon - observation.round
+        pressing = (taken == 0) | (np.floor(owed + self.participation * (left - 1) + 1e-9) >= left)
+        value = ENOUGH * owed * np.where(pressing, np.maximum(URGENT * now_j, mean_j), mean_j)
         # Where nothing costs anything, any worth does.
         return np.where(owed + 1e-9 >= 1, np.maximum(value, np.finfo(float).tiny), -1.0)
 

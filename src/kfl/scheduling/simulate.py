@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -196,7 +197,7 @@ def random_devices(found: ScheduleResult) -> tuple[int, ScheduleResult] | None:
     rounds = found.rounds
     if isinstance(found.scheduler, RandomDevices) or not 1 < len(rounds) <= MOST_LOOKS / found.problem.size:
         return None
-    mean = round(sum(len(one.devices) for one in rounds) / len(rounds))
+    mean = math.ceil(sum(len(one.devices) for one in rounds) / len(rounds))
     count = max(1, min(Uniform().count, mean))
     other = schedule(found.problem, Uniform(count))
     return (count, other) if found.energy_j > 1.01 * other.energy_j else None

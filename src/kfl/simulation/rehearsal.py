@@ -6,6 +6,7 @@ where its algorithm says from round to round what a device is worth. Faults and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,7 @@ def random_devices(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any] | N
     scheduler = fleet.experiment.scheduler
     if isinstance(scheduler, RandomDevices) or not logs:
         return None
-    mean = round(sum(len(log.devices) for log in logs) / len(logs))
+    mean = math.ceil(sum(len(log.devices) for log in logs) / len(logs))
     count = max(1, min(Uniform().count, mean))
     found = rehearse(fleet, Uniform(count))
     if found is None:
