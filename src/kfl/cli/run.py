@@ -110,6 +110,7 @@ def execute(experiment: Experiment, folder: Path, how: RunOptions, *, quiet: boo
     """Run the experiment, then print the summary."""
     from kfl.cli.display import print_summary
     from kfl.progress import RunDisplay
+    from kfl.runfolder import load_experiment
     from kfl.runner import run_with
 
     begun = False
@@ -133,6 +134,7 @@ def execute(experiment: Experiment, folder: Path, how: RunOptions, *, quiet: boo
 
         watched = replace(how, on_start=on_start, on_round=on_round, should_stop=stop)
         history = run_with(experiment, folder, watched)
+        experiment = load_experiment(folder)  # with what the data said
         if tracked is not None:
             tracked.finish(experiment, history)
     if not begun:
