@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from kfl.core.config import Fields
 from kfl.core.errors import ConfigError, DivergedError, InfeasibleRunError, StoppedError
+from kfl.core.text import several
 from kfl.core.threads import torch_threads
-from kfl.experiment import Experiment, require_experiment
+from kfl.experiment import Experiment, check_idle, require_experiment
 from kfl.progress import watching
 from kfl.runfolder import (
     JOB,
@@ -149,6 +150,11 @@ def run(
     """
     if "track" in options:
         raise ConfigError("track", options["track"], "left out: on_start and on_round are those of kfl.report.Tracking")
+    require_experiment(experiment)
+    check_idle([experiment])
+    for name, default in (("model", "auto"), ("widths", None)) if models is not None else ():
+        if (value := getattr(experiment, name)) != default:
+            raise ConfigError(name, value, "left out where networks are given as models=…")
     how = RunOptions(on_start=on_start, on_round=on_round, should_stop=should_stop, **options)
     return run_with(experiment, folder, how, dataset=dataset, models=models, progress=progress)
 
@@ -217,7 +223,8 @@ def resume(folder: str | Path, **options: Any) -> History:
     >>> len(kfl.resume(folder).rounds)
     2
     """
-    return run(load_experiment(Path(folder)), folder, **options)
+    watchers = {name: options.pop(name) for name in ("dataset", "models", "progress") if name in options}
+    return run_with(load_experiment(Path(folder)), folder, RunOptions(**options), **watchers)
 
 
 def _need_somebody(fleet: Fleet, options: RunOptions) -> None:
@@ -257,7 +264,7 @@ class Runner:
     """What run the checkpoints belong to."""
     state: RunState = field(init=False)
     logs: list[RoundLog] = field(init=False, default_factory=list)
-    """The rounds so far; only the last few where `options.keep_rounds` is off."""
+    """The rounds so far; only the last few with any device where `options.keep_rounds` is off."""
 
     def __post_init__(self) -> None:
         self._began = time.perf_counter()
@@ -296,7 +303,7 @@ class Runner:
         self._watch_bits(entry)
         self.logs.append(entry)
         if self._forgets:
-            del self.logs[:-WATCHED]
+            self.logs = [one for one in self.logs if one.devices][-WATCHED:]
         self._watch_divergence()
         if self.folder is not None:
             self._record(self.folder, entry)
@@ -342,7 +349,7 @@ class Runner:
             log.warning("%s", other_bits(self.fleet.experiment.algorithm.name, entry))
 
     def _watch_divergence(self) -> None:
-        problem = divergence(self.logs)
+        problem = divergence(self.logs, ended=self.finished)
         if problem is not None and self.fleet.stops_on_divergence:
             raise DivergedError(problem)
         if problem is not None:
@@ -359,14 +366,18 @@ def other_bits(name: str, entry: RoundLog) -> str:
     )
 
 
-def divergence(logs: Sequence[RoundLog]) -> str | None:
-    """What to say of a run in which most devices diverge: in five rounds running, more than half of those chosen."""
-    last = logs[-WATCHED:]
-    if len(last) < WATCHED or any(len(entry.diverged) * 2 <= len(entry.devices) for entry in last):
+def divergence(logs: Sequence[RoundLog], *, ended: bool = False) -> str | None:
+    """What to say of a run in which training diverges on more than half of the devices, round after round.
+
+    That is so after five rounds in which any device took part, or at the end of a run with fewer.
+    """
+    last = [entry for entry in logs if entry.devices][-WATCHED:]
+    if len(last) < (1 if ended else WATCHED) or any(len(one.diverged) * 2 <= len(one.devices) for one in last):
         return None
+    before = f", and of more than half in the {several(len(last) - 1, 'round')} before" if len(last) > 1 else ""
     return (
-        f"The training of {len(last[-1].diverged)} of {len(last[-1].devices)} devices ran off to infinity in round "
-        f"{last[-1].round + 1}, and of more than half in the four rounds before: lower --algorithm.learning-rate."
+        f"The training of {len(last[-1].diverged)} of {len(last[-1].devices)} devices diverged in round "
+        f"{last[-1].round + 1}{before}: lower --algorithm.learning-rate."
     )
 
 

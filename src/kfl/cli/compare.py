@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -30,11 +30,14 @@ from kfl.cli.options import (
     RadioName,
     RayAddress,
     SchedulerName,
+    flags_of,
     names_of,
     numbers,
     parse,
     peek,
+    refuse_idle,
     starting_point,
+    typed,
     whole_numbers,
     with_devices_of_data,
     with_radio_asked,
@@ -49,7 +52,7 @@ from kfl.core.errors import ConfigError, DivergedError, KflError, MissingExtraEr
 from kfl.core.files import write_atomic
 from kfl.core.terminal import tell
 from kfl.data import short_name
-from kfl.experiment import Experiment, common_settings
+from kfl.experiment import Experiment, check_idle, common_settings
 from kfl.plots import Axis
 
 if TYPE_CHECKING:
@@ -71,6 +74,10 @@ DESCRIPTION = f"""Compare anything on the same seeds: one table with paired inte
 Every other option of kfl run applies to all alike; a field that only some algorithms or schedulers have applies to
 those. Asked again, a comparison runs only what is missing: more seeds, another algorithm. Without any of the options
 above, KFL is compared with the three that share nothing; with --twins alone, {len(UPLOADING)} methods with twins."""
+
+
+SHOWN_AGAIN = {"from", "algorithms", "schedulers", "seeds", "reference", "x", "out", "quiet"}
+"""Options that act with --from."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,10 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, run what is not finished yet, show."""
     options, base, fields = parse_compare(arguments)
     if options.source is not None:
-        return show_again(options, arguments)
+        every = {field.replace("-", "_") for flag in flags_of(CompareArgs) if (field := flag.name.lstrip("-"))}
+        return show_again(options, arguments, every - SHOWN_AGAIN)
+    if not options.searches:
+        refuse_idle(arguments, ("search_seeds", "rates", "allow_report_seeds"), "with --search or --search-only")
     entries = asked_entries(
         base,
         fields,
@@ -158,6 +168,7 @@ def main(arguments: Sequence[str]) -> int:
         settings=options.settings,
         twins=options.twins,
     )
+    check_idle([entry.experiment for entry in entries], typed(arguments))
     folder = options.out or kept_folder(base, options, fields)
     if folder.exists() and options.out is None and not options.quiet:
         tell(f"Continuing in {folder}: what is finished there is not repeated (--out FOLDER starts afresh).")
@@ -262,12 +273,13 @@ def _nothing(found: Comparison, entries: Sequence[Entry], folder: Path) -> KflEr
     return DivergedError(f"{len(diverged)} runs have no result. {diverged[-1]['problem']}") if diverged else None
 
 
-def show_again(options: CompareArgs, arguments: Sequence[str]) -> int:
+def show_again(options: CompareArgs, arguments: Sequence[str], idle: Collection[str]) -> int:
     """The table and the plot of finished results, of all rows and seeds or of those asked for."""
     from kfl.comparison import Comparison
 
     source = options.source or Path()
     found = Comparison.load(source)
+    refuse_idle(arguments, idle, "where something runs, and --from only shows")
     labels = found.labels
     for field, asked in (("algorithm", options.algorithms), ("scheduler", options.schedulers)):
         if asked is not None:
@@ -330,9 +342,10 @@ def show(found: Comparison, x: Axis, folder: Path, command: str) -> None:
         tell("Nothing is finished yet that could be compared with a twin.")
         return
     for table in tables:
-        print_table(table.cells, table.title, table.notes)
+        print_table(table.cells, table.title, table.notes, table.head)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "table.md", found.markdown(command).encode())
+    found.to_csv(folder / "table.csv")
     files = [folder / f"accuracy-by-{x}.{kind}" for kind in ("png", "svg")]
     try:
         for file in files:

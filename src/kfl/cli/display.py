@@ -18,6 +18,7 @@ from kfl.core.text import bit_count, duration, fine_percent, percent, quantity, 
 from kfl.scheduling import by_part, describe, dominant
 from kfl.scheduling.energy_report import beside_random, certified
 from kfl.simulation import History
+from kfl.simulation.logs import diverged_sentence
 from kfl.wireless import ENERGY_PARTS
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def print_summary(experiment: Experiment, history: History, folder: Path) -> Non
         told.append(f"Does uploading help? kfl compare --twins --config {config} --algorithms {_word_of(experiment)}")
     with page() as shown:
         shown.print()
+        if warning := diverged_sentence(summary.get("diverged", 0), summary.get("uploads", 0)):
+            shown.print(warning, style="bold", soft_wrap=True)
         shown.print(table)
         for sentence in told:
             shown.print(for_terminal(sentence), soft_wrap=True)
@@ -181,10 +184,16 @@ LONGEST_CELL = 96
 """Characters of a cell."""
 
 
-def print_table(cells: dict[str, list[str]], title: str, notes: Sequence[str]) -> None:
-    """The table and the sentences on the terminal."""
+def print_table(cells: dict[str, list[str]], title: str, notes: Sequence[str], head: Sequence[str] = ()) -> None:
+    """The table and the sentences on the terminal, those of `head` above it."""
     wanted = {} if plain_console().is_terminal else {"width": max(plain_console().width, WIDE)}
     with page(**wanted) as shown:
+        if head:
+            shown.print()
+            shown.print(for_terminal(title), style="italic", soft_wrap=True)
+            title = ""
+        for sentence in head:
+            shown.print(for_terminal(sentence), soft_wrap=True)
         whole = _table(cells, title)
         parts = [whole]
         # A narrow terminal: first how good, then at which price.

@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import datetime
@@ -335,6 +335,25 @@ def names_of(start: Experiment, shown: Experiment) -> dict[str, Any]:
         "radio_name": radio if isinstance(radio, str) else ("none" if radio is None else "from file"),
         **{f"{field}_name": getattr(cell, field).name for field in MODELS},
     }
+
+
+def typed(arguments: Sequence[str]) -> set[str]:
+    """The fields whose options are among the words; none beside a config file, whose values they may put back.
+
+    >>> sorted(typed(["--scheduler.count=5", "--no-hard-budget", "--split", "iid"]))
+    ['hard_budget', 'scheduler.count', 'split']
+    """
+    words = [word[2:].partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")]
+    found = {re.sub(r"(^|\.)no_", r"\1", word) for word in words}
+    return set() if "config" in found else found
+
+
+def refuse_idle(arguments: Sequence[str], options: Collection[str], needed: str) -> None:
+    """Raise ConfigError for the first of some options that is among the words, as it acts only with another one."""
+    for word in arguments:
+        name = word.partition("=")[0].lstrip("-")
+        if word.startswith("--") and name.replace("-", "_") in options:
+            raise ConfigError(f"--{name}", "given", f"left out: it acts {needed}")
 
 
 def peek(arguments: Sequence[str], name: str) -> str | None:

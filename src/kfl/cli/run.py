@@ -31,12 +31,13 @@ from kfl.cli.options import (
     new_folder,
     parse,
     starting_point,
+    typed,
     with_devices_of_data,
     with_radio_asked,
     with_radio_fields,
 )
 from kfl.core.terminal import tell
-from kfl.experiment import Experiment
+from kfl.experiment import Experiment, check_idle
 from kfl.report.trackers import Tracking, tracker_names
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(RunArgs, arguments, "kfl run", DESCRIPTION, default)
     experiment = with_radio_asked(options.experiment, start, arguments)
     experiment = with_devices_of_data(experiment, options.data_dir)
+    check_idle([experiment], typed(arguments))
     folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
     from kfl.runner import RunOptions  # PyTorch, which help texts do not need
 

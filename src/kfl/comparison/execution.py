@@ -15,7 +15,7 @@ from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
 from kfl.data import Dataset, load_dataset
 from kfl.encoders import AUTO
-from kfl.experiment import Experiment, Faults, require_experiment
+from kfl.experiment import Experiment, Faults, check_idle, require_experiment
 from kfl.progress import Progress, watching_many
 from kfl.runfolder import is_finished, load_run
 from kfl.runner import RunOptions
@@ -157,6 +157,7 @@ def run_many(
         if not experiment.asks_data:
             experiment.validate()
     experiments = settled(experiments, how)
+    check_idle(experiments)
     paths = run_paths(experiments, Path(folder))
     open_runs = {path: one for path, one in zip(paths, experiments, strict=True) if not _holds(path, one)}
     if len(open_runs) > 1:
