@@ -15,8 +15,8 @@ from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedgh import FedGh
 from kfl.algorithms.fedkd import FedKd
 from kfl.algorithms.fedmrl import FedMrl
-from kfl.algorithms.fedprox import FedProx
 from kfl.algorithms.fedproto import FedProto
+from kfl.algorithms.fedprox import FedProx
 from kfl.algorithms.fedrep import FedRep
 from kfl.algorithms.fedtgp import FedTgp
 from kfl.algorithms.kfl import Kfl

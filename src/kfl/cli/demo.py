@@ -61,8 +61,9 @@ DESCRIPTION = f"""A first run: seven ways to learn in one cell that is short of 
   kfl demo --radio nb-iot      the same devices behind a radio that must connect first: another verdict
   kfl demo --battery-j 2       a larger battery for every device
 
-Common knowledge, FedAvg, KFL, a shared stem, training alone, and twins that upload nothing have the same devices, data, batteries,
-band, deadline and scheduler. Finished runs are not repeated. Radios: {SENSORS_NAME}, {", ".join(PRESETS)}."""
+Common knowledge, FedAvg, KFL, a shared stem, training alone, and twins that upload nothing have the same devices, data,
+batteries, band, deadline and scheduler. Finished runs are not repeated.
+Radios: {SENSORS_NAME}, {", ".join(PRESETS)}."""
 
 
 @dataclass(frozen=True)
