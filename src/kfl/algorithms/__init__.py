@@ -25,6 +25,7 @@ from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
 from kfl.algorithms.local_classifier import LocalClassifier
 from kfl.algorithms.privacy import PrivacyCost, privacy_cost
 from kfl.algorithms.prototypes import PrototypeMethod
+from kfl.algorithms.scaffold import Scaffold
 from kfl.algorithms.shared_stem import SharedStem
 from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable, wire_size
 from kfl.algorithms.weights import WeightAveraging
@@ -34,7 +35,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     for cls in (
         *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh),
         *(FederatedDistillation, FedMrl, LgFedAvg, SelfKnowledge, FixedKnowledge),
-        *(CommonKnowledge, LocalClassifier, FedProx, Ditto),
+        *(CommonKnowledge, LocalClassifier, FedProx, Scaffold, Ditto),
     )
 }
 """Algorithms by the word that selects them."""
@@ -66,6 +67,7 @@ __all__ = [
     "PrivacyCost",
     "PrototypeMethod",
     "Rejection",
+    "Scaffold",
     "SelfKnowledge",
     "SharedStem",
     "Upload",

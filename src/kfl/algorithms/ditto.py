@@ -11,11 +11,11 @@ Where we decide: both take the same number of steps; v_k begins at the common st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import require, training_flops
-from kfl.algorithms.weights import WeightAveraging, weights_upload
+from kfl.algorithms.weights import FEEDBACK, WeightAveraging, without_feedback
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
@@ -56,13 +56,15 @@ class Ditto(WeightAveraging):
         """τ steps of the averaged model, which is sent up, and τ of the personal one."""
         from kfl.engine import Proximal
 
-        shared = self.train(devices, [dict(message) for _ in devices], engine, key)
-        own = engine.train(devices, states, Proximal(self.pull, message), self.sgd(), key)
-        return own, [weights_upload(device, model, engine) for device, model in zip(devices, shared, strict=True)]
+        feedback = [{name: value for name, value in state.items() if name == FEEDBACK} for state in states]
+        kept, uploads = super().local_update(message, devices, feedback, engine, key)
+        personal = [without_feedback(state) for state in states]
+        own = engine.train(devices, personal, Proximal(self.pull, message), self.sgd(), replace(key, phase=1))
+        return [{**mine, **rest} for mine, rest in zip(own, kept, strict=True)], uploads
 
     def predictor(self, server: State, device: State) -> State:
         """The personal model."""
-        return device
+        return without_feedback(device)
 
     def real_flops(self, profile: DeviceProfile) -> float:
         """The local steps of two models."""
