@@ -65,6 +65,13 @@ def read_problem(source: str | Path, **changes: object) -> CellProblem:
     `changes` are fields that go on top of what the file says at its top, for example `bandwidth_hz=1e6`.
     A file is JSON or CSV by its name, anything else by its first character.
 
+    Args:
+        source: A path, or the text itself.
+        **changes: Fields of the problem.
+
+    Raises:
+        ProblemError: The file is no problem; the sentence names the line and the field.
+
     >>> read_problem("id,gain,payload_bits\\na,1e-9,5e4\\nb,2e-9,5e4\\n", rounds=10).rounds
     10
     """
@@ -386,6 +393,10 @@ def _batteries(fields: _Fields) -> tuple[FloatArray | None, FloatArray | None]:
 
 def write_problem(problem: CellProblem, path: str | Path) -> None:
     """Write a problem so that `read_problem` gives it back to the last bit: CSV by its name, else JSON.
+
+    Args:
+        problem: What to write.
+        path: The file.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "cell.csv"
