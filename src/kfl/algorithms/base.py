@@ -344,7 +344,15 @@ class Algorithm(Fields, ABC):
 
 
 def training_flops(steps: int, profile: DeviceProfile) -> float:
-    """Real work of training steps: a forward pass, and a backward pass of twice its work."""
+    """Real work of training steps: a forward pass, and a backward pass of twice its work.
+
+    Args:
+        steps: Passes over the local data.
+        profile: The device's model and number of samples.
+
+    Returns:
+        Operations of one round.
+    """
     return float(3 * steps * profile.samples * profile.model.flops)
 
 

@@ -42,7 +42,7 @@ from kfl.report.page import Page, data_of, render_html, section, templates
 from kfl.report.run_data import JudgedRound, RunData
 from kfl.scheduling import SCHEDULERS, DriftScheduler, Dual, by_part, describe, dominant, drift_objective
 from kfl.scheduling.objective import data_weight
-from kfl.scheduling.problem_file import json_text, problem_table
+from kfl.scheduling.problem_writer import json_text, problem_table
 from kfl.scheduling.simulate import RoundResult, simulate
 from kfl.wireless import Cell
 

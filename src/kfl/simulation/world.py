@@ -96,7 +96,20 @@ def build_world(
     precision: str = "float32",
     plan: Plan | None = None,
 ) -> World:
-    """Everything a run needs, checked: the data is read, split, and every architecture tried once."""
+    """Everything a run needs, checked: the data is read, split, and every architecture tried once.
+
+    Args:
+        experiment: The configuration.
+        dataset: In place of the one it names.
+        models: In place of those it names.
+        data_dir: Where the files of named sets are.
+        device: cpu, cuda or auto.
+        precision: Of products: float32, tf32, bf16 or float64.
+        plan: How the engine executes; None to make one.
+
+    Raises:
+        KflError: Data, models and configuration do not fit together.
+    """
     if not experiment.asks_data:
         experiment.validate()  # before the data is read, where it can be
     data = load_dataset(experiment.dataset, data_dir) if dataset is None else Dataset.of(dataset)
