@@ -73,8 +73,9 @@ class Play:
         self._ahead = simulate(self.problem, scheduler)
         judge = Dual(relative_v=settings.relative_v, gamma=settings.gamma)
         self._v = judge.printed_v(judge.init(self.problem.budget_j, settings.rounds), self.problem.samples)
+        self._drifts = isinstance(scheduler, DriftScheduler)
         # A scheduler that sends in the deepest fade is compared with decisions that may, too.
-        self._judge = judge if isinstance(scheduler, DriftScheduler) else Dual(v=self._v, gamma=settings.gamma)
+        self._judge = judge if self._drifts else Dual(v=self._v, gamma=settings.gamma)
 
     @property
     def done(self) -> bool:
@@ -98,7 +99,7 @@ class Play:
     def _judged(self, one: RoundResult) -> JudgedRound:
         """A round with its objective, and the lower bound that `dual` certifies for the same queues."""
         observation, decision = one.observation, one.decision
-        bound = decision.lower_bound
+        bound = decision.lower_bound if self._drifts else math.nan  # others minimize something else, if anything
         if math.isnan(bound):
             with np.errstate(invalid="ignore"):
                 bound = self._judge.decide(replace(one.before.scheduler, memory={}), observation).lower_bound
