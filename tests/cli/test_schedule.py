@@ -552,7 +552,7 @@ def check_refused(result, words):
     [
         ([], ["Name a problem file"]),
         (["missing.json"], ["Cannot read 'missing.json'", "No such file"]),
-        (["."], ["Cannot read '.'", "directory"]),
+        (["."], ["Cannot read '.'", "not a regular file"]),
         (["p.json", "--next", "n.txt"], ["--next is 'n.txt'", ".json or .csv"]),
         (["p.json", "--save", "nowhere/r.json"], ["--save", "'nowhere' does not"]),
         (["p.json", "--bandwidth-hz", "0"], ["bandwidth_hz is 0.0"]),

@@ -94,6 +94,8 @@ def sentences(experiment: Experiment, history: History) -> list[str]:
             f"{name} declares {quantity(summary['declared_bits_up'] / 8, 'B')} of uploads, which times and energies "
             f"were planned with, but devices sent {quantity(summary['bits_up'] / 8, 'B')}: mend its upload_format."
         )
+    if "remark" in summary:
+        notes.append(summary["remark"])
     if 0 < summary["bits_up"] < summary["fedavg_bits_up"]:
         part = summary["bits_up"] / summary["fedavg_bits_up"]
         notes.append(

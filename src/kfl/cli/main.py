@@ -16,7 +16,7 @@ from kfl.core.suggest import nearest
 from kfl.core.terminal import tell, tell_exactly
 
 COMMANDS = {
-    "demo": ("kfl.cli.demo:main", "A first run: five ways to learn in a cell short of energy and band, side by side."),
+    "demo": ("kfl.cli.demo:main", "A first run: seven ways to learn in a cell short of energy and band, side by side."),
     "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
     "compare": (
         "kfl.cli.compare:main",

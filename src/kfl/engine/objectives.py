@@ -7,7 +7,7 @@ train more than one model at once by giving each a prefix: `personal/body.1.weig
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -234,6 +234,35 @@ class Mixture(Objective):
     def project(self, name: str, value: Tensor) -> Tensor:
         """α stays between 0 and 1."""
         return value.clamp(0.0, 1.0) if name == MIXING else value
+
+
+@dataclass(frozen=True, eq=False)
+class Proximal(Objective):
+    """Cross-entropy, a pull of the weights themselves to given ones, and a slope: F(w) + μ/2 ‖w − w*‖² + ⟨s_k, w⟩."""
+
+    weight: float
+    """μ."""
+    center: Mapping[str, Tensor]
+    """w*, the same for all devices."""
+    slopes: Sequence[Mapping[str, Tensor]] = ()
+    """s of each device of the cohort, by the same names; nothing for none."""
+
+    def loss(
+        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """F(w) + μ/2 ‖w − w*‖² + ⟨s, w⟩ over the weights that move."""
+        _, logits = forward(state, inputs)
+        loss = class_loss(logits, targets, weights)
+        moving = [name for name in self.center if state[name].requires_grad]
+        if self.weight:
+            loss = loss + 0.5 * self.weight * sum((state[name] - self.center[name]).square().sum() for name in moving)
+        if self.slopes:
+            loss = loss + sum((state[name] * self.slopes[0][name]).sum() for name in moving)
+        return loss
+
+    def for_device(self, index: int) -> Objective:
+        """Pick this device's own slope."""
+        return replace(self, slopes=self.slopes[index : index + 1]) if self.slopes else self
 
 
 @dataclass(frozen=True, eq=False)

@@ -166,6 +166,14 @@ def drift_objective(
     `weight` is γ_t and `energy_j` each device's whole energy, E_L + E_U. A device with an empty queue adds
     nothing, whatever its energy (0 · ∞ = 0).
 
+    Args:
+        v: V.
+        weight: γ_t.
+        samples: D_k, (K,).
+        queue_j: q_k, (K,).
+        chosen: Who takes part, (K,).
+        energy_j: E_L + E_U of each device, (K,).
+
     >>> d, q, e = np.array([10.0, 20.0]), np.array([0.0, 2.0]), np.array([np.inf, 0.5])
     >>> drift_objective(1.0, 0.5, d, q, np.array([True, True]), e)
     -14.0

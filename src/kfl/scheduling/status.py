@@ -98,7 +98,12 @@ class Status:
 
 
 def describe(status: Status, names: Sequence[str] | None = None) -> str:
-    """The sentence for a person, "ok" where there is none; devices by index, or by `names`."""
+    """The sentence for a person, "ok" where there is none; devices by index, or by `names`.
+
+    Args:
+        status: The code with its facts.
+        names: Of the devices.
+    """
     if status.code == "note":
         return str(status.facts.get("text", ""))
     sentence = _SENTENCES.get(status.code)
