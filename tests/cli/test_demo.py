@@ -35,7 +35,7 @@ def test_a_first_run_from_start_to_the_commands_it_recommends(capsys, monkeypatc
     assert all(name in told and name in shown.partition("[1/7]")[0] for name in METHODS)
     assert "not feasible" in told
     assert "fedavg could not run: " in " ".join(told.split())
-    assert all(f"\n{word}" in told for word in ("Learnt: ", "Not learnt: ", "One seed (0)", "Next:"))
+    assert all(f"\n{word}" in told for word in ("Findings: ", "Not shown: ", "One seed (0)", "Next:"))
     assert "J spent by all devices" in told
     results = told.partition("Next:")[0]
     assert max(map(len, shown.partition("[1/7]")[0].splitlines())) <= 80

@@ -249,7 +249,7 @@ def lines_of(records: Sequence[Record]) -> tuple[list[PlotLine], str, str]:
 def account(records: Sequence[Record]) -> list[str]:
     """What was learnt, what was not, and of how many seeds."""
     rows = summarise_rows(records, ALONE)
-    return [f"Learnt: {learnt(rows, records)}", f"Not learnt: {not_learnt(rows, records)}", seeds_of(records)]
+    return [f"Findings: {learnt(rows, records)}", f"Not shown: {not_learnt(rows, records)}", seeds_of(records)]
 
 
 def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:

@@ -56,7 +56,7 @@ class DriftScheduler(Scheduler):
     A budget is a permission: V says when it is spent, never that less of it would do. Where budgets pay for everybody
     in every round, everybody takes part, whatever V is, and a fixed number of random devices spends less; where all
     rounds cost a device nearly the same, as with a modem's tail, random devices within the same budgets learn as much
-    (`reproduction/energy/random_devices.py`).
+    (`reproduction/energy/random_devices.py`). `least-energy` spends no more than a share of the rounds takes.
     """
 
     v: Annotated[float | None, _WEIGHT] = None
