@@ -24,12 +24,12 @@ from kfl.progress import watching
 from kfl.runfolder import (
     JOB,
     RunFolder,
+    RunReader,
     cannot_write,
     describe_environment,
     is_run_folder,
     load_experiment,
     load_run,
-    read_note,
     require_safetensors,
     snapshot,
     write_note,
@@ -96,11 +96,10 @@ class RunOptions(Fields):
 
     @staticmethod
     def load(folder: Path) -> RunOptions:
-        """Read the note; the defaults for a run that was not started by `kfl run`, or whose note is damaged."""
-        note = read_note(folder, JOB)
-        models, deterministic, track = note.get("models", True), note.get("deterministic", False), note.get("track", ())
-        names = tuple(str(name) for name in track) if isinstance(track, list) else ()
-        return RunOptions(keep_models=bool(models), deterministic=bool(deterministic), track=names)
+        """Read the note; the defaults for a run that was not started by `kfl run`."""
+        note = RunReader(folder).job()
+        models, deterministic = note.get("models", True), note.get("deterministic", False)
+        return RunOptions(keep_models=models, deterministic=deterministic, track=tuple(note.get("track", ())))
 
 
 def run(
