@@ -9,6 +9,7 @@ A line of its own in a page becomes
     <!-- codes: module.MAPPING -->     a table of codes and what each means
     <!-- presets: names -->            a table of the ready-made cells, for a page beside `reference/`
     <!-- presets: sources -->          every ready-made cell, with the source of each figure
+    <!-- idle -->                      options of `kfl run` that act only beside certain others
     <!-- gaps -->                      what the paper's proofs leave open
     <!-- fleet: metrics -->            every metric of a fleet's server, as it exports it
     <!-- fleet: alerts -->             every alert of a new project
@@ -30,7 +31,7 @@ from typing import Any
 
 import yaml
 
-KINDS = "every|rest|exports|problem|codes|presets|gaps|fleet"
+KINDS = "every|rest|exports|problem|codes|presets|idle|gaps|fleet"
 LINE = re.compile(rf"^<!-- ({KINDS})(?:: ([\w. ]+))? -->$", re.MULTILINE)
 ENTRY = re.compile(r"^::: ([\w.]+)$(?!\n    options: {members: false)", re.MULTILINE)
 """Of a module without its members only the docstring is shown."""
@@ -65,6 +66,8 @@ def _part(kind: str, what: str) -> str:
         return _problem_fields(what)
     if kind == "gaps":
         return _gaps()
+    if kind == "idle":
+        return _idle()
     if kind == "fleet":
         return _fleet(*what.split())
     return _preset_sources() if what == "sources" else _preset_names()
@@ -73,6 +76,18 @@ def _part(kind: str, what: str) -> str:
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = (head, ("---",) * len(head), *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _idle() -> str:
+    """A row for each option that a choice can make idle: beside which words of that choice it is, and what it needs."""
+    from kfl.experiment.idle import COUNTED, NEEDS, words_of
+
+    rows = []
+    for name, needs in NEEDS.items():
+        idle = [f"{need.choice} {word}" for need in needs for word in words_of(need.choice) if not need.acts(word)]
+        rows.append((f"`--{name.replace('_', '-')}`", ", ".join(idle), "; ".join(need.right for need in needs)))
+    rows += [(f"`--{name.replace('_', '-')}`", "more than --devices", "at most --devices") for name in COUNTED]
+    return _table(("option", "does nothing with", "acts with"), rows)
 
 
 def _gaps() -> str:

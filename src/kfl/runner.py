@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from kfl.core.config import Fields
 from kfl.core.errors import ConfigError, DivergedError, InfeasibleRunError, StoppedError
+from kfl.core.text import several
 from kfl.core.threads import torch_threads
-from kfl.experiment import Experiment, require_experiment
+from kfl.experiment import Experiment, check_idle, require_experiment
 from kfl.progress import watching
 from kfl.runfolder import (
     JOB,
@@ -37,6 +38,7 @@ from kfl.runfolder import (
 from kfl.simulation.feasibility import check_feasibility
 from kfl.simulation.fleet import Fleet
 from kfl.simulation.logs import History, RoundLog
+from kfl.simulation.rehearsal import budget_warnings
 from kfl.simulation.round import begin, initial_state, play_round
 from kfl.simulation.sanity_checks import sanity_warnings
 from kfl.simulation.simulated_fleet import SimulatedFleet
@@ -147,6 +149,11 @@ def run(
     """
     if "track" in options:
         raise ConfigError("track", options["track"], "left out: on_start and on_round are those of kfl.report.Tracking")
+    require_experiment(experiment)
+    check_idle([experiment])
+    for name, default in (("model", "auto"), ("widths", None)) if models is not None else ():
+        if (value := getattr(experiment, name)) != default:
+            raise ConfigError(name, value, "left out where networks are given as models=…")
     how = RunOptions(on_start=on_start, on_round=on_round, should_stop=should_stop, **options)
     return run_with(experiment, folder, how, dataset=dataset, models=models, progress=progress)
 
@@ -182,7 +189,7 @@ def run_world(world: World, folder: str | Path | None = None, options: RunOption
     fleet, options = SimulatedFleet(world), options or RunOptions()
     if folder is None or not is_run_folder(Path(folder)):
         _need_somebody(fleet, options)
-        for sentence in sanity_warnings(world):
+        for sentence in (*sanity_warnings(world), *budget_warnings(fleet)):
             log.warning("%s", sentence)
     if folder is None:
         return _play(world, Runner(fleet, options))
@@ -215,7 +222,8 @@ def resume(folder: str | Path, **options: Any) -> History:
     >>> len(kfl.resume(folder).rounds)
     2
     """
-    return run(load_experiment(Path(folder)), folder, **options)
+    watchers = {name: options.pop(name) for name in ("dataset", "models", "progress") if name in options}
+    return run_with(load_experiment(Path(folder)), folder, RunOptions(**options), **watchers)
 
 
 def _need_somebody(fleet: Fleet, options: RunOptions) -> None:
@@ -255,7 +263,7 @@ class Runner:
     """What run the checkpoints belong to."""
     state: RunState = field(init=False)
     logs: list[RoundLog] = field(init=False, default_factory=list)
-    """The rounds so far; only the last few where `options.keep_rounds` is off."""
+    """The rounds so far; only the last few with any device where `options.keep_rounds` is off."""
 
     def __post_init__(self) -> None:
         self._began = time.perf_counter()
@@ -294,7 +302,7 @@ class Runner:
         self._watch_bits(entry)
         self.logs.append(entry)
         if self._forgets:
-            del self.logs[:-WATCHED]
+            self.logs = [one for one in self.logs if one.devices][-WATCHED:]
         self._watch_divergence()
         if self.folder is not None:
             self._record(self.folder, entry)
@@ -340,7 +348,7 @@ class Runner:
             log.warning("%s", other_bits(self.fleet.experiment.algorithm.name, entry))
 
     def _watch_divergence(self) -> None:
-        problem = divergence(self.logs)
+        problem = divergence(self.logs, ended=self.finished)
         if problem is not None and self.fleet.stops_on_divergence:
             raise DivergedError(problem)
         if problem is not None:
@@ -357,14 +365,18 @@ def other_bits(name: str, entry: RoundLog) -> str:
     )
 
 
-def divergence(logs: Sequence[RoundLog]) -> str | None:
-    """What to say of a run in which most devices diverge: in five rounds running, more than half of those chosen."""
-    last = logs[-WATCHED:]
-    if len(last) < WATCHED or any(len(entry.diverged) * 2 <= len(entry.devices) for entry in last):
+def divergence(logs: Sequence[RoundLog], *, ended: bool = False) -> str | None:
+    """What to say of a run in which training diverges on more than half of the devices, round after round.
+
+    That is so after five rounds in which any device took part, or at the end of a run with fewer.
+    """
+    last = [entry for entry in logs if entry.devices][-WATCHED:]
+    if len(last) < (1 if ended else WATCHED) or any(len(one.diverged) * 2 <= len(one.devices) for one in last):
         return None
+    before = f", and of more than half in the {several(len(last) - 1, 'round')} before" if len(last) > 1 else ""
     return (
-        f"The training of {len(last[-1].diverged)} of {len(last[-1].devices)} devices ran off to infinity in round "
-        f"{last[-1].round + 1}, and of more than half in the four rounds before: lower --algorithm.learning-rate."
+        f"The training of {len(last[-1].diverged)} of {len(last[-1].devices)} devices diverged in round "
+        f"{last[-1].round + 1}{before}: lower --algorithm.learning-rate."
     )
 
 

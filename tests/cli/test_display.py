@@ -10,7 +10,7 @@ from kfl.scheduling import Dual
 from kfl.wireless import CellConfig, ConstantHarvest, SolarHarvest
 
 FEW = kfl.Experiment(devices=4, rounds=2, widths=(8,), scheduler=Dual())
-CELL = CellConfig(battery_capacity_j=50.0, round_period_s=600.0)
+CELL = CellConfig(battery_capacity_j=50.0)
 
 
 def told(experiment: kfl.Experiment) -> str:
@@ -32,7 +32,7 @@ def test_models_that_never_trained_are_counted() -> None:
 
 def test_batteries_are_told_by_what_filled_them() -> None:
     assert "which now hold" in told(replace(FEW, radio=CELL))
-    night = told(replace(FEW, radio=replace(CELL, harvest=SolarHarvest())))
+    night = told(replace(FEW, radio=replace(CELL, round_period_s=600.0, harvest=SolarHarvest())))
     assert "In the 20 min of these rounds devices harvested nothing, and spent" in night
-    steady = told(replace(FEW, radio=replace(CELL, harvest=ConstantHarvest(0.1))))
+    steady = told(replace(FEW, radio=replace(CELL, round_period_s=600.0, harvest=ConstantHarvest(0.1))))
     assert "Devices harvested 480 J, spent" in steady

@@ -185,11 +185,12 @@ def test_a_method_with_fewer_seeds_is_compared_over_those_and_named():
     whole = study()
     found = replace(whole, records=tuple(line for line in whole.records if line["digest"] != "fedtgp-2"))
     assert found["fedtgp"].difference.count == 4 and found["kfl"].difference.count == 5
-    assert "With fewer seeds, because a run diverged or is not finished: fedtgp (4)." in text_of(found)
+    seeds = "Seeds: 0–4 (local, fixed-knowledge, kfl, shared-stem), 0, 1, 3, 4 (fedtgp)."
+    assert seeds in found.unequal and str(found).index(seeds) < str(found).index("shares?")
 
 
 BASE = kfl.Experiment(devices=6, rounds=2)
-TWO = [Entry(name, replace(BASE, algorithm=name)) for name in ("kfl", "local")]
+TWO = [Entry(name, replace(BASE, algorithm=name, radio="paper-mnist")) for name in ("kfl", "local")]
 
 
 def trials_in(folder, search, entries=TWO):

@@ -117,7 +117,7 @@ def test_a_device_that_runs_dry_has_spent_all_it_had_and_its_upload_is_lost():
 
 
 def test_devices_without_charge_are_empty_and_said_to_be():
-    nothing = replace(CELL, harvest="none", initial_charge=0.0)
+    nothing = replace(CELL, harvest="none", round_period_s=None, initial_charge=0.0)
     for scheduler in (Lyapunov(), Dual()):
         history = kfl.run(replace(SMALL, rounds=2, radio=nothing, scheduler=scheduler), dataset=data())
         log = history.rounds[0]

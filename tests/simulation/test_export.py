@@ -137,14 +137,15 @@ def test_models_given_as_objects_export_their_weights_and_nothing_else(data, tmp
         torch.manual_seed(device)
         return kfl.SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(25, 7)), nn.Linear(7, 4))
 
-    history = kfl.run(SMALL, tmp_path / "run", dataset=data, models=build)
+    own = replace(SMALL, widths=None)
+    history = kfl.run(own, tmp_path / "run", dataset=data, models=build)
     trained = next(record["device"] for record in history.devices if record["rounds"])
     with pytest.raises(RunFolderError, match="Python objects"):
         load_model(tmp_path / "run", trained)
     (path,) = export_models(tmp_path / "run", [trained], tmp_path / "out")
     module = build(0)
     module.load_state_dict(load_file(path))
-    found = accuracy(module, build_world(SMALL, dataset=data, models=build), trained)
+    found = accuracy(module, build_world(own, dataset=data, models=build), trained)
     assert found == pytest.approx(history.devices[trained]["accuracy"], abs=1e-12)
     assert not (tmp_path / "out" / "load.py").exists()
 

@@ -21,6 +21,7 @@ from kfl.scheduling import SCHEDULERS
 DRAW = np.random.default_rng(0)
 X, Y = DRAW.normal(size=(120, 6)).astype(np.float32), np.arange(120) % 4
 TINY = kfl.Experiment(devices=3, rounds=2, widths=8, radio=None)
+OWN = kfl.Experiment(devices=3, rounds=2, radio=None)
 
 
 class Net(nn.Module):
@@ -85,9 +86,9 @@ def test_values_are_taken_as_people_have_them(tmp_path):
         (lambda: kfl.run(TINY, dataset=(X, Y, X)), "3 things"),
         (lambda: kfl.run(TINY, dataset=(X, np.eye(4)[Y])), "one label per sample"),
         (lambda: kfl.run(TINY, dataset=(X, Y[:50])), "120 samples, but train_y has 50"),
-        (lambda: kfl.run(TINY, dataset=(X, Y), models=3), "must be a torch.nn.Module for all devices"),
-        (lambda: kfl.run(TINY, dataset=(X, Y), models=Wide), "lambda: Wide(…)"),
-        (lambda: kfl.run(TINY, dataset=(X, Y), models=nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))), "model[:-1]"),
+        (lambda: kfl.run(OWN, dataset=(X, Y), models=3), "must be a torch.nn.Module for all devices"),
+        (lambda: kfl.run(OWN, dataset=(X, Y), models=Wide), "lambda: Wide(…)"),
+        (lambda: kfl.run(OWN, dataset=(X, Y), models=nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))), "model[:-1]"),
     ],
 )
 def test_mistakes_name_their_fix_in_one_line(wrong, right):
@@ -128,7 +129,7 @@ def test_one_module_is_everybodys_start_and_one_class_gives_each_its_own():
     for models in (many, lambda device: many[device], lambda k: many[k], lambda device=0: many[device]):
         assert [torch.equal(a, b.head.weight) for a, b in zip(weights_of(models), many, strict=True)] == [True] * 3
     for models in (own, Net):
-        history = kfl.run(replace(TINY, algorithm="fedavg"), dataset=(X, Y), models=models)
+        history = kfl.run(replace(OWN, algorithm="fedavg"), dataset=(X, Y), models=models)
         assert {device["model"] for device in history.devices} == {"Net"}
 
 

@@ -53,7 +53,9 @@ RUNS = {
     "whole devices, hard budgets": replace(
         SMALL, scheduler=Uniform(count=5), hard_budget=True, radio=replace(WHOLE, budget_j_per_round=0.05)
     ),
-    "whole devices, lost uploads": replace(SMALL, radio=replace(WHOLE, channel_error=0.3, downlink_power_dbm=None)),
+    "whole devices, lost uploads": replace(
+        SMALL, radio=replace(WHOLE, channel_error=0.3, downlink_power_dbm=None, receive_power_w=0.0)
+    ),
     "whole devices, no uploads": replace(SMALL, algorithm=kfl.Local(), radio=WHOLE),
     "batteries": replace(SMALL, radio=replace(WHOLE, battery_capacity_j=1.0, initial_charge=0.5, harvest="sun")),
     "weights": replace(SMALL, widths=(8,), algorithm=kfl.FedAvg(), radio=replace(CELL, bandwidth_hz=1e6)),

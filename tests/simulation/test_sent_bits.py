@@ -80,7 +80,7 @@ def test_running_statistics_are_sent_and_charged():
         body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU())
         return kfl.SplitModel(body, nn.Linear(5, 4))
 
-    one = replace(SMALL, rounds=1, algorithm=kfl.FedAvg())
+    one = replace(SMALL, rounds=1, widths=None, algorithm=kfl.FedAvg())
     log = kfl.run(one, dataset=DATA, models=network).rounds[0]
     values = 6 * 5 + 5 + 2 * 5 + 5 * 4 + 4  # parameters
     assert log.bits_up == 4 * (values + 2 * 5 + 1) * 32 and log.declared_bits_up is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -30,13 +30,17 @@ from kfl.cli.options import (
     RadioName,
     RayAddress,
     SchedulerName,
+    flags_of,
     names_of,
     numbers,
     parse,
     peek,
+    refuse_idle,
     starting_point,
+    typed,
     whole_numbers,
     with_devices_of_data,
+    with_radio_asked,
     with_radio_fields,
     worker_count,
 )
@@ -48,7 +52,7 @@ from kfl.core.errors import ConfigError, DivergedError, KflError, MissingExtraEr
 from kfl.core.files import write_atomic
 from kfl.core.terminal import tell
 from kfl.data import short_name
-from kfl.experiment import Experiment, common_settings
+from kfl.experiment import Experiment, check_idle, common_settings
 from kfl.plots import Axis
 
 if TYPE_CHECKING:
@@ -70,6 +74,10 @@ DESCRIPTION = f"""Compare anything on the same seeds: one table with paired inte
 Every other option of kfl run applies to all alike; a field that only some algorithms or schedulers have applies to
 those. Asked again, a comparison runs only what is missing: more seeds, another algorithm. Without any of the options
 above, KFL is compared with the three that share nothing; with --twins alone, {len(UPLOADING)} methods with twins."""
+
+
+SHOWN_AGAIN = {"from", "algorithms", "schedulers", "seeds", "reference", "x", "out", "quiet"}
+"""Options that act with --from."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,8 @@ class CompareArgs:
     """First give every entry the same search: learning rates × its main parameter, on other seeds."""
     search_only: bool = False
     """Stop after the search, which writes tuned.toml for --settings."""
+    search_schedulers: bool = False
+    """Before that, give every entry the scheduler that serves it best on those seeds, out of one set for all."""
     search_seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = ",".join(map(str, DEVELOPMENT_SEEDS))
     """Seeds of the search; never those that are reported."""
     rates: Annotated[str, tyro.conf.arg(metavar="RATES")] = ",".join(map(str, LEARNING_RATES))
@@ -145,7 +155,12 @@ def main(arguments: Sequence[str]) -> int:
     """Parse, run what is not finished yet, show."""
     options, base, fields = parse_compare(arguments)
     if options.source is not None:
-        return show_again(options, arguments)
+        every = {field.replace("-", "_") for flag in flags_of(CompareArgs) if (field := flag.name.lstrip("-"))}
+        return show_again(options, arguments, every - SHOWN_AGAIN)
+    if not options.searches:
+        refuse_idle(arguments, ("rates", "allow_report_seeds"), "with --search or --search-only")
+    if not options.searches and not options.search_schedulers:
+        refuse_idle(arguments, ("search_seeds",), "with --search or --search-only")
     entries = asked_entries(
         base,
         fields,
@@ -157,6 +172,7 @@ def main(arguments: Sequence[str]) -> int:
         settings=options.settings,
         twins=options.twins,
     )
+    check_idle([entry.experiment for entry in entries], typed(arguments))
     folder = options.out or kept_folder(base, options, fields)
     if folder.exists() and options.out is None and not options.quiet:
         tell(f"Continuing in {folder}: what is finished there is not repeated (--out FOLDER starts afresh).")
@@ -192,9 +208,7 @@ def parse_compare(arguments: Sequence[str]) -> tuple[CompareArgs, Experiment, di
     # Local training has exactly the fields that all algorithms have.
     shown = replace(with_radio_fields(start, words), algorithm=common_settings(start.algorithm, Local))
     options = parse(CompareArgs, words, PROG, DESCRIPTION, CompareArgs(shown, **names_of(start, shown)))
-    base = replace(options.experiment, algorithm=start.algorithm)
-    if start.cell_config is None:
-        base = replace(base, radio=None)
+    base = replace(with_radio_asked(options.experiment, start, words), algorithm=start.algorithm)
     if options.equal_models is not None:
         base = replace(base, widths=(options.equal_models,))
     base = with_devices_of_data(base, options.data_dir)
@@ -214,13 +228,27 @@ def _algorithms(options: CompareArgs) -> str | None:
 
 def execute(entries: Sequence[Entry], folder: Path, options: CompareArgs) -> Comparison:
     """Run everything that is missing, showing progress."""
-    from kfl.comparison import Shard, compare
+    from kfl.comparison import SCHEDULER_SET, Shard, choose_schedulers, compare
     from kfl.progress import ManyDisplay
 
-    search = None
+    search, seeds = None, whole_numbers(options.search_seeds, "search_seeds")
     if options.searches:
-        seeds = whole_numbers(options.search_seeds, "search_seeds")
         search = Search(seeds, numbers(options.rates, "learning_rates"), options.allow_report_seeds)
+    how: dict[str, Any] = {
+        "workers": worker_count(options.workers, options.device),
+        "keep_models": options.keep_models,
+        "data_dir": options.data_dir,
+        "device": options.device,
+        "precision": options.precision,
+        "ray": options.ray,
+    }
+    if options.search_schedulers:
+        with ManyDisplay("searching", quiet=options.quiet) as display:
+            entries, names = choose_schedulers(
+                entries, seeds, folder / "schedulers", on_progress=display.on_progress, keep_runs=False, **how
+            )
+        told = ", ".join(f"{entry.label} {name}" for entry, name in zip(entries, names, strict=True))
+        tell(f"The best of {len(SCHEDULER_SET)} schedulers for each, on seeds {options.search_seeds}: {told}.")
     with ManyDisplay("searching" if options.search_only else "comparing", quiet=options.quiet) as display:
         return compare(
             entries,
@@ -230,14 +258,9 @@ def execute(entries: Sequence[Entry], folder: Path, options: CompareArgs) -> Com
             twins=options.twins,
             search=search,
             on_progress=display.on_progress,
-            workers=worker_count(options.workers, options.device),
             shard=Shard.parse(options.shard),
             keep_runs=options.keep_runs,
-            keep_models=options.keep_models,
-            data_dir=options.data_dir,
-            device=options.device,
-            precision=options.precision,
-            ray=options.ray,
+            **how,
         )
 
 
@@ -263,12 +286,13 @@ def _nothing(found: Comparison, entries: Sequence[Entry], folder: Path) -> KflEr
     return DivergedError(f"{len(diverged)} runs have no result. {diverged[-1]['problem']}") if diverged else None
 
 
-def show_again(options: CompareArgs, arguments: Sequence[str]) -> int:
+def show_again(options: CompareArgs, arguments: Sequence[str], idle: Collection[str]) -> int:
     """The table and the plot of finished results, of all rows and seeds or of those asked for."""
     from kfl.comparison import Comparison
 
     source = options.source or Path()
     found = Comparison.load(source)
+    refuse_idle(arguments, idle, "where something runs, and --from only shows")
     labels = found.labels
     for field, asked in (("algorithm", options.algorithms), ("scheduler", options.schedulers)):
         if asked is not None:
@@ -331,9 +355,10 @@ def show(found: Comparison, x: Axis, folder: Path, command: str) -> None:
         tell("Nothing is finished yet that could be compared with a twin.")
         return
     for table in tables:
-        print_table(table.cells, table.title, table.notes)
+        print_table(table.cells, table.title, table.notes, table.head)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "table.md", found.markdown(command).encode())
+    found.to_csv(folder / "table.csv")
     files = [folder / f"accuracy-by-{x}.{kind}" for kind in ("png", "svg")]
     try:
         for file in files:
@@ -367,6 +392,7 @@ def kept_folder(base: Experiment, options: CompareArgs, fields: Mapping[str, Any
     how += [name for name in ("algorithms", "schedulers", "twins") if getattr(options, name)]
     how += sorted(f"vary {text.partition('=')[0]}" for text in options.vary)
     how += ["entry"] * bool(options.entry or options.entries) + ["search"] * options.searches
+    how += ["search schedulers"] * options.search_schedulers
     question = "\n".join([replace(base, seed=0).identity(), *how])
     digest = blake2b(question.encode(), digest_size=4).hexdigest()
     return Path("runs") / f"compare-{short_name(base.dataset)}-{digest}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,14 @@ def asked_entries(
         if places.count(one) > 1:
             raise ConfigError("entry", one[1], "a label of its own; another entry has it")
     tuned = {} if settings is None else read_settings(settings, labels)
-    every = [table for _, _, table in tables]
-    return [
-        Entry(label, _experiment(base, label, {**_fitting(fields, table, every, base), **table}, tuned), condition)
-        for condition, label, table in tables
-    ]
+    every, source = [table for _, _, table in tables], "" if settings is None else settings.name
+    found: list[Entry] = []
+    for condition, label, table in tables:
+        made = _entry(base, label, {**_fitting(fields, table, every, base), **table}, tuned, source)
+        found.append(replace(made, condition=condition))
+    if settings is not None and not any(made.tuned for made in found):
+        raise ConfigError("settings", settings, f"a file with a table for one of {', '.join(labels)}", choices=labels)
+    return found
 
 
 def _fitting(fields: Mapping[str, Any], table: Table, every: Sequence[Table], base: Experiment) -> Table:
@@ -101,11 +105,12 @@ def _fitting(fields: Mapping[str, Any], table: Table, every: Sequence[Table], ba
     }
 
 
-def _experiment(base: Experiment, label: str, table: Table, tuned: Mapping[str, Mapping[str, Any]]) -> Experiment:
-    """The experiment of an entry: a file of settings goes below what is given as options."""
+def _entry(base: Experiment, label: str, table: Table, tuned: Mapping[str, Mapping[str, Any]], source: str) -> Entry:
+    """An entry: a file of settings goes below what is given as options."""
     own = {name: value for name, value in table.items() if name.startswith("algorithm.") and name != "algorithm.name"}
     found = Entry(label, with_fields(base, {name: value for name, value in table.items() if name not in own}))
-    return with_fields(with_settings(found, tuned).experiment, own)
+    found = with_settings(found, tuned, source)
+    return replace(found, experiment=with_fields(found.experiment, own))
 
 
 def own_fields(arguments: Sequence[str]) -> tuple[Table, list[str]]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from kfl.cli.main import dispatch
-from kfl.cli.options import DataDir, parse, usual_devices
+from kfl.cli.options import DataDir, parse, typed, usual_devices
 from kfl.core.terminal import tell
 from kfl.data import downloadable
-from kfl.experiment import DataSettings
+from kfl.experiment import DataSettings, check_idle
 
 if TYPE_CHECKING:
     Downloadable = str
@@ -67,6 +67,7 @@ def show(arguments: Sequence[str]) -> int:
 
     data = load_dataset(options.settings.dataset, options.data_dir)
     settings = options.settings.for_data(data)
+    check_idle([settings], typed(arguments))
     split = settings.partition(data)
     tell(data_line(data))
     if data.note:

@@ -313,14 +313,14 @@ def verdict_of(name: str, other: str, records: Sequence[Record]) -> Verdict:
 
 def next_commands(folder: Path) -> list[str]:
     """What to type next."""
-    runs, cell, methods = (shlex.quote(str(path)) for path in (folder, folder / SETTING_FILE, folder / METHODS_FILE))
+    runs, cell = (shlex.quote(str(path)) for path in (folder, folder / SETTING_FILE))
     return [
         "Next:",
         f"  kfl report {runs} --open",
         "      these runs as a page: who took part, where the joules went",
-        f"  kfl compare --config {cell} --settings {methods} \\",
-        "      --algorithms fedproto,shared-stem,local --seeds 0..2",
-        "      another method in this cell; my_module:MyAlgorithm is one of your own",
+        f"  kfl compare --config {cell} --search --seeds 0..2 \\",
+        "      --algorithms fedproto,shared-stem,local",
+        "      another method in this cell, all after the same search (minutes); my_module:MyAlgorithm is one of yours",
         "  kfl schedule --example | kfl schedule -",
         "      who sends, with which share and power: devices of your own in a file",
     ]

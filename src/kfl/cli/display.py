@@ -16,7 +16,9 @@ from kfl.core.names import for_terminal
 from kfl.core.terminal import plain_console, tell_exactly
 from kfl.core.text import bit_count, duration, fine_percent, percent, quantity, several
 from kfl.scheduling import by_part, describe, dominant
+from kfl.scheduling.energy_report import beside_random, certified
 from kfl.simulation import History
+from kfl.simulation.logs import diverged_sentence
 from kfl.wireless import ENERGY_PARTS
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ def print_summary(experiment: Experiment, history: History, folder: Path) -> Non
         told.append(f"Does uploading help? kfl compare --twins --config {config} --algorithms {_word_of(experiment)}")
     with page() as shown:
         shown.print()
+        if warning := diverged_sentence(summary.get("diverged", 0), summary.get("uploads", 0)):
+            shown.print(warning, style="bold", soft_wrap=True)
         shown.print(table)
         for sentence in told:
             shown.print(for_terminal(sentence), soft_wrap=True)
@@ -102,6 +106,7 @@ def sentences(experiment: Experiment, history: History) -> list[str]:
         notes.append(f"{decides} {budgets(summary, experiment.devices)}")
     elif whole:
         notes.append(by_part(whole))
+    notes += beside_others(experiment, history)
     if "batteries" in summary:
         notes.append(charges(experiment, summary["batteries"], summary["energy_j"]))
     if summary["rejected_uploads"]:
@@ -111,6 +116,19 @@ def sentences(experiment: Experiment, history: History) -> list[str]:
     if summary["lost_uploads"]:
         notes.append(f"{summary['lost_uploads']} uploads did not arrive.")
     return notes
+
+
+def beside_others(experiment: Experiment, history: History) -> list[str]:
+    """What random devices would have spent, where that is less, and what any schedule must have spent."""
+    summary, sentences = history.summary, []
+    taken, spent_j = [device["rounds"] for device in history.devices], summary["energy_j"]
+    random, least_j = summary.get("random_devices"), summary.get("least_energy_j")
+    if random is not None and spent_j > 1.01 * random["energy_j"]:
+        others = (random["count"], random["energy_j"], random["participations"])
+        sentences.append(beside_random(experiment.scheduler.name, spent_j, sum(taken), *others))
+    if least_j is not None:
+        sentences.append(certified(taken, len(history.rounds), spent_j, least_j))
+    return sentences
 
 
 def budgets(summary: dict[str, Any], devices: int) -> str:
@@ -166,10 +184,16 @@ LONGEST_CELL = 96
 """Characters of a cell."""
 
 
-def print_table(cells: dict[str, list[str]], title: str, notes: Sequence[str]) -> None:
-    """The table and the sentences on the terminal."""
+def print_table(cells: dict[str, list[str]], title: str, notes: Sequence[str], head: Sequence[str] = ()) -> None:
+    """The table and the sentences on the terminal, those of `head` above it."""
     wanted = {} if plain_console().is_terminal else {"width": max(plain_console().width, WIDE)}
     with page(**wanted) as shown:
+        if head:
+            shown.print()
+            shown.print(for_terminal(title), style="italic", soft_wrap=True)
+            title = ""
+        for sentence in head:
+            shown.print(for_terminal(sentence), soft_wrap=True)
         whole = _table(cells, title)
         parts = [whole]
         # A narrow terminal: first how good, then at which price.

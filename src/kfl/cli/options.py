@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import datetime
@@ -28,6 +28,7 @@ from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
 from kfl.core.suggest import MEANT, nearest
 from kfl.data import short_name
+from kfl.encoders import AUTO
 from kfl.experiment import DataSettings, Experiment
 from kfl.scheduling import SCHEDULERS
 from kfl.wireless import (
@@ -69,7 +70,8 @@ RadioName = Annotated[
     tyro.conf.arg(
         name="radio",
         metavar="NAME",
-        help=f"The cell: auto is the paper's cell for the dataset, none is no radio, or {', '.join(PRESETS)}.",
+        help="The cell: auto is one sized to data and networks, with hard budgets (where a --radio.FIELD is given, the "
+        f"paper's for MNIST). none is no radio. Or {', '.join(PRESETS)}.",
     ),
 ]
 FadingName = Annotated[
@@ -291,8 +293,7 @@ def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Exper
     """The experiment with its radio spelled out, so that each field of it can be an option."""
     cell = experiment.cell_config
     if cell is None:
-        about_radio = ("--radio.", *(f"--{option}" for option in TRACES))
-        flag = next((word for word in arguments if word.startswith(about_radio)), None)
+        flag = _about_radio(arguments)
         if flag is not None:
             raise ConfigError("radio", "none", f"the name of a cell ({', '.join(PRESETS)}) to use {flag}")
     cell = cell or CellConfig()
@@ -312,6 +313,20 @@ def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Exper
     return replace(experiment, radio=replace(cell, **models))
 
 
+def with_radio_asked(experiment: Experiment, start: Experiment, arguments: Sequence[str]) -> Experiment:
+    """The parsed experiment with the radio that was asked for: none, or auto where no field of a cell is given."""
+    if start.cell_config is None:
+        return replace(experiment, radio=None)
+    left_to_data = start.radio == AUTO and _about_radio(arguments) is None
+    return replace(experiment, radio=AUTO) if left_to_data else experiment
+
+
+def _about_radio(arguments: Sequence[str]) -> str | None:
+    """The first argument that says something of a cell, other than its name."""
+    about = ("--radio.", *(f"--{option}" for option in TRACES))
+    return next((word for word in arguments if word.startswith(about)), None)
+
+
 def names_of(start: Experiment, shown: Experiment) -> dict[str, Any]:
     """What --scheduler, --radio and the models of the radio show: of the experiment, and with its radio spelled out."""
     radio, cell = start.radio, shown.cell_config or CellConfig()
@@ -320,6 +335,25 @@ def names_of(start: Experiment, shown: Experiment) -> dict[str, Any]:
         "radio_name": radio if isinstance(radio, str) else ("none" if radio is None else "from file"),
         **{f"{field}_name": getattr(cell, field).name for field in MODELS},
     }
+
+
+def typed(arguments: Sequence[str]) -> set[str]:
+    """The fields whose options are among the words; none beside a config file, whose values they may put back.
+
+    >>> sorted(typed(["--scheduler.count=5", "--no-hard-budget", "--split", "iid"]))
+    ['hard_budget', 'scheduler.count', 'split']
+    """
+    words = [word[2:].partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")]
+    found = {re.sub(r"(^|\.)no_", r"\1", word) for word in words}
+    return set() if "config" in found else found
+
+
+def refuse_idle(arguments: Sequence[str], options: Collection[str], needed: str) -> None:
+    """Raise ConfigError for the first of some options that is among the words, as it acts only with another one."""
+    for word in arguments:
+        name = word.partition("=")[0].lstrip("-")
+        if word.startswith("--") and name.replace("-", "_") in options:
+            raise ConfigError(f"--{name}", "given", f"left out: it acts {needed}")
 
 
 def peek(arguments: Sequence[str], name: str) -> str | None:
@@ -338,7 +372,7 @@ def peek(arguments: Sequence[str], name: str) -> str | None:
 
 ALGORITHM_NAMES = tuple(ALGORITHMS)
 SCHEDULER_NAMES = tuple(SCHEDULERS)
-RADIO_NAMES = ("auto", "none", *PRESETS)
+RADIO_NAMES = (AUTO, "none", *PRESETS)
 MODELS: dict[str, type[Any]] = {"fading": Channel, "mobility": Mobility, "harvest": Harvest}
 """Fields of a cell whose value is a model with fields of its own."""
 TRACES: dict[str, tuple[str, type[GainTrace] | type[HarvestTrace]]] = {

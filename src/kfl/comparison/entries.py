@@ -41,6 +41,8 @@ class Entry:
     """The condition whose search it uses; its own where this is empty."""
     reported: bool = True
     """False for one that is only searched, for others that use its search."""
+    tuned: str = ""
+    """Where its settings come from, such as the file or the command that chose them; empty for defaults."""
 
 
 @dataclass(frozen=True)
@@ -220,13 +222,15 @@ def algorithm_named(word: Any, start: Algorithm) -> Algorithm:
     return start if type(start) is cls else common_settings(start, cls)
 
 
-def with_settings(entry: Entry, settings: Mapping[str, Mapping[str, Any]]) -> Entry:
-    """An entry with the hyper-parameters that a file has for its label, or else for its algorithm."""
+def with_settings(entry: Entry, settings: Mapping[str, Mapping[str, Any]], source: str = "settings") -> Entry:
+    """An entry with the hyper-parameters that a file has for its label, or else for its algorithm, if it has any."""
     algorithm = entry.experiment.algorithm
-    table = settings.get(entry.label, settings.get(_word_of(algorithm), {}))
+    table = settings.get(entry.label, settings.get(_word_of(algorithm)))
+    if table is None:
+        return entry
     tuned = from_table(type(algorithm), table, f"{entry.label}.", algorithm)
     tuned.validate()
-    return replace(entry, experiment=replace(entry.experiment, algorithm=tuned))
+    return replace(entry, experiment=replace(entry.experiment, algorithm=tuned), tuned=source)
 
 
 def _word_of(algorithm: Algorithm) -> str:

@@ -30,6 +30,7 @@ from kfl.comparison.store import Plan, PlannedRow, ResultStore
 from kfl.comparison.twins import TWINS
 from kfl.core.errors import ConfigError, ModelError
 from kfl.core.names import for_label
+from kfl.experiment import check_idle
 from kfl.progress import Progress
 from kfl.runfolder import RunReader
 
@@ -140,10 +141,12 @@ class Question:
         unfit: Mapping[str, str] = {}
         if (not wanted and search is None) or any(type(seed) is not int or seed < 0 for seed in wanted):
             raise ConfigError("seeds", wanted, "one or more whole numbers of 0 or more")
-        if how is not None:
-            asked = [replace(entry, experiment=settled(entry.experiment, how)) for entry in asked]
+        found = settled([entry.experiment for entry in asked], how or Execution())
+        asked = [replace(entry, experiment=one) for entry, one in zip(asked, found, strict=True)]
         for entry in asked:
             entry.experiment.validate()
+        if how is not None:
+            check_idle([entry.experiment for entry in asked])
         if twins:
             asked += zero_upload_twins(asked, TWINS)
             if how is not None:
@@ -178,7 +181,9 @@ class Question:
     def plan(self, store: ResultStore) -> Plan:
         """The digests of every run, with the settings that finished trials have found so far."""
         chosen = self.chosen(store)
-        rows = tuple(PlannedRow(entry.label, _digests(entry, self.seeds), entry.condition) for entry in chosen)
+        rows = tuple(
+            PlannedRow(entry.label, _digests(entry, self.seeds), entry.condition, tuned=entry.tuned) for entry in chosen
+        )
         return Plan(rows, tuple(self.planned_trials()), self.reference, self.twins, self.unfit)
 
     def chosen(self, store: ResultStore) -> list[Entry]:
@@ -186,9 +191,13 @@ class Question:
         best, found = best_outcomes(self.planned_trials(), store), []
         for entry in self.entries:
             outcome = best.get((entry.search_in or entry.condition, entry.label))
+            tuned = entry.tuned
             changed: dict[str, Any] = {} if outcome is None else dict(outcome.trial.changed)
             algorithm = replace(entry.experiment.algorithm, **changed)
-            found.append(replace(entry, experiment=replace(entry.experiment, algorithm=algorithm)))
+            if outcome is not None:
+                other = entry.search_in not in ("", entry.condition)
+                tuned = f"the search in another condition, {entry.search_in}" if other else "the search"
+            found.append(replace(entry, experiment=replace(entry.experiment, algorithm=algorithm), tuned=tuned))
         return [entry for entry in found if entry.reported]
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from kfl._version import __version__
+from kfl.core.config import flatten
 from kfl.core.errors import RunFolderError
 from kfl.core.files import write_atomic
 from kfl.core.parse import parse_json
-from kfl.experiment import Experiment
+from kfl.experiment import Experiment, identity_fields
 from kfl.runfolder import RunReader
 from kfl.scheduling import Status
 from kfl.simulation.logs import AXES, History, RoundLog, spent_by_round
@@ -48,12 +50,18 @@ def record(experiment: Experiment, history: History, note: str = "", label: str 
         "scheduler_settings": _fields(table["scheduler"]),
         "radio": experiment.cell_config is not None,
         "hard_budget": experiment.hard_budget,
+        "budget_j": _budget(experiment),
+        "inputs": _inputs(experiment),
+        "experiment": _given(table),
         "note": note,
         "accuracy": history.accuracy,
         "worst_tenth": history.worst_tenth,
         **{name: summary[name] for name in ("energy_j", "upload_energy_j", "time_s", "bits_up", "bits_down")},
         "devices_per_round": sum(len(log.devices) for log in logs) / len(logs),
         "rounds_with_nobody": sum(not log.devices for log in logs),
+        **({"diverged": summary["diverged"]} if summary.get("diverged") else {}),
+        **_kept_out("kept_out", logs),
+        **_kept_out("nobody_kept_out", [log for log in logs if not log.devices]),
         "why_nobody": _commonest(log.status for log in logs if not log.devices),
         "devices_never_chosen": sum(device["rounds"] == 0 for device in history.devices),
         "devices_over_budget": summary.get("devices_over_budget", 0),
@@ -83,6 +91,32 @@ def label_of(line: Record) -> str:
 
 def _fields(table: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in table.items() if name != "name"}
+
+
+def _given(table: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the experiment that are not the defaults, but for algorithm, scheduler and seed."""
+    usual, own = (flatten(identity_fields(one)) for one in (Experiment().to_table(), table))
+    differs = {name: value for name, value in own.items() if usual.get(name) != value}
+    return {name: value for name, value in differs.items() if not name.startswith(("algorithm.", "scheduler.", "seed"))}
+
+
+def _budget(experiment: Experiment) -> float | None:
+    """Joules of a device in a round; None where there is no budget."""
+    cell = experiment.cell_config
+    return None if cell is None or not math.isfinite(cell.budget_j_per_round) else cell.budget_j_per_round
+
+
+def _inputs(experiment: Experiment) -> str:
+    """What devices learn from: samples as they are, or what an encoder makes of them."""
+    if experiment.encoder != "auto":
+        return "samples as they are" if experiment.encoder == "none" else f"encoder {experiment.encoder}"
+    return "the encoder that suits the data" if experiment.algorithm.needs_encoder else "samples as they are"
+
+
+def _kept_out(name: str, logs: Sequence[RoundLog]) -> Record:
+    """Devices that took no part in a round, by what kept them out, on average over some rounds."""
+    total = sum((Counter(log.kept_out) for log in logs), Counter[str]())
+    return {name: {reason: _short(count / len(logs)) for reason, count in total.items()}} if total else {}
 
 
 def curve(logs: Iterable[RoundLog]) -> dict[str, list[float]]:

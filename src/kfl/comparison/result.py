@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kfl.comparison.entries import pick_reference
+from kfl.comparison.fairness import equal, unequal
 from kfl.comparison.records import Record, label_of, read_records
 from kfl.comparison.rows import Row, best_twin, summarise_rows, with_levels
 from kfl.comparison.search import Outcome, Trial, best, judge
@@ -20,6 +21,7 @@ from kfl.comparison.tables import (
     columns,
     count_questions,
     goal_of,
+    heading,
     overview,
     search_table,
     sentences,
@@ -28,6 +30,7 @@ from kfl.comparison.tables import (
     twin_sentences,
 )
 from kfl.core.errors import ConfigError, KflError, RunFolderError
+from kfl.core.files import write_atomic
 from kfl.core.lazy import import_object
 from kfl.core.names import fenced
 from kfl.simulation.logs import Axis
@@ -65,12 +68,24 @@ class Comparison:
     outcomes: Mapping[Place, Sequence[Outcome]] = field(default_factory=dict)
     """Of a search: the trials of each entry that have a result."""
     search_seeds: tuple[int, ...] = ()
+    tuned: Mapping[Place, str] = field(default_factory=dict)
+    """Where the settings of an entry come from, of those that were tuned."""
+    missing: Mapping[Place, Mapping[int, str]] = field(default_factory=dict)
+    """Seeds that were asked for and have no result, with the reason."""
 
     @staticmethod
     def of(plan: Plan, store: ResultStore) -> Comparison:
         """What a store has of a plan."""
         records = [line for row in plan.rows for line in store.planned(row).values()]
         seeds = sorted({seed for row in plan.trials for seed in row.runs})
+        missing = {
+            (row.condition, row.label): {
+                seed: "diverged" if digest in store.diverged else "is not finished"
+                for seed, digest in row.runs.items()
+                if digest not in store.rows
+            }
+            for row in plan.rows
+        }
         return Comparison(
             tuple(records),
             plan.reference,
@@ -79,6 +94,8 @@ class Comparison:
             plan.unfit,
             outcomes_of(plan.trials, store),
             tuple(seeds),
+            {(row.condition, row.label): row.tuned for row in plan.rows if row.tuned},
+            {place: seeds for place, seeds in missing.items() if seeds} if records else {},
         )
 
     @staticmethod
@@ -174,7 +191,13 @@ class Comparison:
             reference = self.reference
         elif not self.twins and len(self.conditions) == 1:
             reference = pick_reference(names, None, parts_of(lines))
-        return replace(self, records=tuple(lines), reference=reference)
+        kept = {
+            place: asked
+            for place, every in self.missing.items()
+            if place[1] in names
+            and (asked := {seed: why for seed, why in every.items() if seeds is None or seed in wanted})
+        }
+        return replace(self, records=tuple(lines), reference=reference, missing=kept)
 
     def matching(self, word: str, field_name: str) -> list[str]:
         """Labels that are this word, or whose algorithm or scheduler it is; ConfigError where there is none."""
@@ -204,7 +227,8 @@ class Comparison:
             rows = [row for row in self.rows if row.condition == condition]
             reference = rows[0].reference
             title = f"{condition}. {title_of(records)}" if condition else title_of(records)
-            found.append(Table(title, columns(rows, records, reference), sentences(rows, records, reference)))
+            notes = sentences(rows, records, reference)
+            found.append(Table(title, columns(rows, records, reference), notes, self._head(condition)))
         return found
 
     def _twin_tables(self) -> list[Table]:
@@ -218,8 +242,50 @@ class Comparison:
         for condition, rows in by_condition.items():
             notes = twin_sentences(rows, seeds[condition], questions, self.unfit, searched=searched)
             title = condition or title_of(self._of(condition))
-            found.append(Table(title, twin_columns(rows), notes))
+            found.append(Table(title, twin_columns(rows), notes, self._head(condition)))
         return found
+
+    def _head(self, condition: str) -> list[str]:
+        return [self._equal(condition), *self._unequal(condition)]
+
+    def _equal(self, condition: str) -> str:
+        return equal(self._of(condition), _there(self.tuned, condition), self._trials(condition))
+
+    def _unequal(self, condition: str) -> list[str]:
+        records = self._of(condition)
+        return unequal(
+            [row for row in self.rows if row.condition == condition],
+            records,
+            missing=_there(self.missing, condition),
+            tuned=_there(self.tuned, condition),
+            trials=self._trials(condition),
+            kind=heading(records),
+        )
+
+    def _trials(self, condition: str) -> dict[str, int]:
+        return {label: len(some) for (place, label), some in self.outcomes.items() if place == condition}
+
+    @property
+    def equal(self) -> list[str]:
+        """What all rows have in common: data, seeds, networks, budget, rounds, search; a sentence for each condition.
+
+        >>> import kfl
+        >>> base = kfl.Experiment(devices=8, rounds=1, widths=(8,), samples_per_device=20)
+        >>> few, many = (replace(base, scheduler=kfl.Uniform(count=count)) for count in (2, 8))
+        >>> found = kfl.compare({"two": few, "all": many}, [0], reference="two")
+        >>> found.unequal[0]
+        'Scheduler: uniform 2 (two), uniform 8 (all).'
+        """
+        return [f"{name}: {self._equal(name)}" if name else self._equal(name) for name in self.conditions]
+
+    @property
+    def unequal(self) -> list[str]:
+        """What was not equal, in a line each: untuned methods, joules, participants, networks, seeds, bits, …"""
+        return [f"{name}: {one}" if name else one for name in self.conditions for one in self._unequal(name)]
+
+    def to_csv(self, file: str | Path) -> None:
+        """Write all tables as CSV, with what was equal and what was not above each as lines that begin with #."""
+        write_atomic(Path(file), "\n".join(table.csv() for table in self.tables()).encode())
 
     def search_table(self) -> Table:
         """The best trial of every entry."""
@@ -282,6 +348,14 @@ class Comparison:
             records, x, [] if file is None else [Path(file)], self.title
         )
         return figure
+
+
+T = TypeVar("T")
+
+
+def _there(found: Mapping[Place, T], condition: str) -> dict[str, T]:
+    """What belongs to one condition, by label."""
+    return {label: value for (place, label), value in found.items() if place == condition}
 
 
 def condition_of(line: Record) -> str:

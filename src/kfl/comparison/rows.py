@@ -64,11 +64,20 @@ class Row:
     never has. The goal is the reference, or another label that `Comparison.rows_to` is given."""
     goal_joules: float | None = None
     """Joules up to then, as a part of those that the goal spends in all; None also where no energy is counted."""
+    diverged: int = 0
+    """Participations in which training diverged, over all seeds; a row with any has no verdict."""
+    collapsed: tuple[int, ...] = ()
+    """Seeds that end at less than half of the median seed."""
 
     @property
     def feasible(self) -> bool:
         """Whether any device took part in any round."""
         return self.devices_per_round > 0
+
+    def accuracy_text(self, digits: int = 2) -> str:
+        """Accuracy in per cent, marked where training diverged or a seed collapsed."""
+        marks = ["diverged"] * (self.diverged > 0) + [f"{len(self.collapsed)} collapsed"] * bool(self.collapsed)
+        return " ".join([self.accuracy.text(digits), *(f"({mark})" for mark in marks)])
 
     @property
     def adds(self) -> bool:
@@ -81,7 +90,7 @@ class Row:
         return self._above(LEVEL) and not self.adds
 
     def _above(self, level: float) -> bool:
-        if self.twin or self.difference is None:
+        if self.twin or self.diverged or self.difference is None:
             return False
         low = self.difference.at(1 - level).low
         return low is not None and low > 0
@@ -121,6 +130,8 @@ def summarise_rows(records: Sequence[Record], reference: str, goal: str | None =
                 held_bits_up_each=_held_bits(lines, each),
                 goal_rounds=rounds,
                 goal_joules=joules,
+                diverged=sum(line.get("diverged", 0) for line in lines),
+                collapsed=collapsed(accuracies(own)),
                 **{cost: spread([line[cost] for line in lines]).mean for cost in _COSTS},
             )
         )
@@ -135,7 +146,10 @@ def with_levels(rows: Sequence[Row], *, twins: bool) -> list[Row]:
     p_values = {
         index: row.difference.p_value()
         for index, row in enumerate(rows)
-        if row.difference is not None and row.difference.low is not None and not (twins and row.twin)
+        if row.difference is not None
+        and row.difference.low is not None
+        and not (twins and row.twin)
+        and not row.diverged
     }
     levels = holm(p_values, LEVEL)
     return [replace(row, level=levels.get(index, LEVEL)) for index, row in enumerate(rows)]
@@ -169,10 +183,27 @@ def uploads_nothing(lines: Sequence[Record]) -> bool:
     return all(line["bits_up"] == 0 and line["devices_per_round"] > 0 for line in lines)
 
 
+def charged_for_every_class(line: Record) -> bool:
+    """Whether uploads are charged for the means of every class, though devices have those they hold."""
+    return line["algorithm"] in EVERY_CLASS and line.get("settings", {}).get("charge", "printed") == "printed"
+
+
+def collapsed(accuracy: Mapping[int, float]) -> tuple[int, ...]:
+    """Return the seeds whose accuracy is less than half of the median; of fewer than three seeds none.
+
+    >>> collapsed({0: 0.96, 1: 0.95, 2: 0.21})
+    (2,)
+    """
+    if len(accuracy) < 3:
+        return ()
+    half = float(np.median(list(accuracy.values()))) / 2
+    return tuple(seed for seed, value in accuracy.items() if value < half)
+
+
 def _held_bits(lines: Sequence[Record], bits_up: float) -> float | None:
     """An upload without the classes that a device does not hold, and with a bit for each class that says which."""
     first = lines[0]
-    if first["algorithm"] not in EVERY_CLASS or first.get("settings", {}).get("charge", "printed") != "printed":
+    if not charged_for_every_class(first):
         return None
     held = [line["held_classes"] for line in lines if "held_classes" in line]
     classes = first.get("classes")

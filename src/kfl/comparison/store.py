@@ -79,6 +79,8 @@ class PlannedRow:
     """In a search, the fields that this trial changes."""
     is_start: bool = False
     """In a search, whether this is the setting it started from."""
+    tuned: str = ""
+    """Where its settings come from; empty for defaults."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Plan:
 
 def _row_table(row: PlannedRow) -> dict[str, Any]:
     table: dict[str, Any] = {"label": row.label, "runs": {str(seed): digest for seed, digest in row.runs.items()}}
-    table |= {} if not row.condition else {"condition": row.condition}
+    table |= {name: value for name in ("condition", "tuned") if (value := getattr(row, name))}
     return table if row.searched is None else {**table, "searched": dict(row.searched), "start": row.is_start}
 
 
@@ -244,7 +246,8 @@ def read_plan(path: Path) -> Plan:
 def _read_row(table: Mapping[str, Any]) -> PlannedRow:
     runs = {int(seed): str(digest) for seed, digest in table["runs"].items()}
     searched = table.get("searched")
-    return PlannedRow(str(table["label"]), runs, str(table.get("condition", "")), searched, bool(table.get("start")))
+    words = [str(table.get(name, "")) for name in ("condition", "tuned")]
+    return PlannedRow(str(table["label"]), runs, words[0], searched, bool(table.get("start")), words[1])
 
 
 def _read_old_plan(path: Path) -> Plan | None:
@@ -267,7 +270,7 @@ def rows_without_plan(records: Sequence[Record]) -> list[PlannedRow]:
     >>> [row.label for row in rows_without_plan([{"digest": "a", "algorithm": "kfl", "seed": 0}])]
     ['kfl']
     >>> rows_without_plan([{"digest": "b", "run": "mnist-m2, kfl, searched, seed 3", "algorithm": "kfl", "seed": 3}])
-    [PlannedRow(label='kfl', runs={3: 'b'}, condition='mnist-m2, searched', searched=None, is_start=False)]
+    [PlannedRow(label='kfl', runs={3: 'b'}, condition='mnist-m2, searched', searched=None, is_start=False, tuned='')]
     """
     found: dict[tuple[str, str], dict[int, str]] = {}
     for line in records:

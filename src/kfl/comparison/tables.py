@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kfl.comparison.entries import and_list
+from kfl.comparison.fairness import kept_out
 from kfl.comparison.records import Record, label_of
 from kfl.comparison.rows import Row
 from kfl.comparison.search import Outcome, at_the_edge
@@ -24,6 +27,8 @@ class Table:
     title: str
     cells: Cells
     notes: list[str] = field(default_factory=list)
+    head: list[str] = field(default_factory=list)
+    """What stands above the cells: what was equal in all rows, and what was not."""
 
     def __str__(self) -> str:
         """As text, for a terminal of any width."""
@@ -34,13 +39,26 @@ class Table:
             "  ".join(cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(pairs))
             for pairs in (list(zip(line, widths, strict=True)) for line in lines)
         ]
-        return "\n".join([for_terminal(self.title), "", *map(str.rstrip, shown), "", *map(for_terminal, self.notes)])
+        head = ["", *map(for_terminal, self.head)] if self.head else []
+        notes = map(for_terminal, self.notes)
+        return "\n".join([for_terminal(self.title), *head, "", *map(str.rstrip, shown), "", *notes])
 
     def markdown(self, command: str | None = None, heading: str = "#") -> str:
         """As a page or a part of one, with the command that makes it below."""
-        lines = [f"{heading} {for_markdown(self.title)}", "", *markdown_table(self.cells), ""]
+        lines = [f"{heading} {for_markdown(self.title)}", ""]
+        lines += [f"- {for_markdown(sentence)}" for sentence in self.head] + [""] * bool(self.head)
+        lines += [*markdown_table(self.cells), ""]
         lines += [f"{for_markdown(sentence)}\n" for sentence in self.notes]
         return "\n".join([*lines, *([] if command is None else [*fenced(command), ""])])
+
+    def csv(self) -> str:
+        """As CSV; what stands above and below the cells are lines that begin with #."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.cells)
+        writer.writerows(zip(*self.cells.values(), strict=True))
+        above, below = ([f"# {for_terminal(one)}\n" for one in some] for some in ([self.title, *self.head], self.notes))
+        return "".join([*above, text.getvalue(), *below])
 
 
 # A comparison of anything with a reference.
@@ -51,7 +69,7 @@ def columns(rows: Sequence[Row], records: Sequence[Record], reference: str) -> C
     rounds = max(line["rounds"] for line in records)
     found = {
         heading(records): [row.label for row in rows],
-        "accuracy, %": [row.accuracy.text() for row in rows],
+        "accuracy, %": [row.accuracy_text() for row in rows],
         f"minus {reference}, points [95 %]": [
             difference(row.difference) if row.feasible else "not feasible" for row in rows
         ],
@@ -109,7 +127,9 @@ def sentences(rows: Sequence[Row], records: Sequence[Record], reference: str) ->
     """What the numbers are and what they say."""
     seeds = len({line["seed"] for line in records})
     notes = [_how_to_read(seeds)]
-    compared = {row.label: row.difference for row in rows if row.difference is not None and row.feasible}
+    compared = {
+        row.label: row.difference for row in rows if row.difference is not None and row.feasible and not row.diverged
+    }
     groups = {
         f"above {reference}": [name for name, found in compared.items() if found.clear and found.mean > 0],
         f"below {reference}": [name for name, found in compared.items() if found.clear and found.mean < 0],
@@ -122,7 +142,6 @@ def sentences(rows: Sequence[Row], records: Sequence[Record], reference: str) ->
         joined = "; ".join(f"{words}: {', '.join(names)}" for words, names in groups.items() if names)
         notes.append(f"{joined[0].upper()}{joined[1:]}.")
     notes += [sentence for row in rows if (sentence := feasibility(row, records))]
-    notes += _fewer_seeds(rows, seeds)
     notes += sorted({f"Note: {line['note']}" for line in records if line["note"]})
     return notes
 
@@ -141,12 +160,6 @@ def _how_to_read(seeds: int) -> str:
     )
 
 
-def _fewer_seeds(rows: Sequence[Row], seeds: int) -> list[str]:
-    fewer = [f"{row.label} ({row.accuracy.count})" for row in rows if row.accuracy.count < seeds]
-    said = "With fewer seeds, because a run diverged or is not finished"
-    return [f"{said}: {and_list(fewer)}."] if fewer else []
-
-
 def feasibility(row: Row, records: Sequence[Record]) -> str:
     """Whether an entry could run at all under the radio and the budgets; empty where it could."""
     rounds = max(line["rounds"] for line in records)
@@ -158,7 +171,8 @@ def feasibility(row: Row, records: Sequence[Record]) -> str:
         found = f"{row.label}: nobody took part in {row.rounds_with_nobody:.3g} of {rounds} rounds on average."
         if row.devices_never_chosen:
             found += f" {row.devices_never_chosen:.3g} of {devices} devices never took part."
-        return found + why
+        out = kept_out([line for line in records if label_of(line) == row.label], "nobody_kept_out")
+        return f"{found} In those rounds devices were kept out: {out}." if out else found + why
     return ""
 
 
@@ -184,7 +198,7 @@ def twin_columns(rows: Sequence[Row]) -> Cells:
     shown, goal = ordered(rows), goal_of(rows)
     found = {
         "method": [row.label for row in shown],
-        "accuracy, %": [row.accuracy.text() for row in shown],
+        "accuracy, %": [row.accuracy_text() for row in shown],
         "minus best twin, points [95 %]": [
             "best twin" if row.label == row.reference else difference(row.difference) for row in shown
         ],
@@ -206,7 +220,7 @@ def twin_sentences(
 ) -> list[str]:
     """What the table says, and how to read it."""
     shown = ordered(rows)
-    methods = [row for row in shown if not row.twin]
+    methods = [row for row in shown if not row.twin and not row.diverged]
     adding = [row.label for row in methods if row.adds]
     below = [row.label for row in methods if row.difference is not None and (row.difference.high or 0.0) < 0]
     perhaps = [row.label for row in methods if row.may_add]
@@ -228,7 +242,6 @@ def twin_sentences(
             f"interval of a paired t-test; yes means above zero after Holm's correction for {questions} questions, "
             "perhaps that only its own interval is."
         )
-    notes += _fewer_seeds(shown, seeds)
     notes.append("Bits are those of one device in one round it takes part in.")
     if any(row.held_bits_up_each is not None for row in methods):
         notes.append("Class means are charged for every class, as in the paper; in brackets for held ones and a mask.")
@@ -243,7 +256,7 @@ def twin_sentences(
 
 def count_questions(rows: Sequence[Row]) -> int:
     """How many intervals are read together."""
-    return sum(not row.twin and row.difference is not None for row in rows)
+    return sum(not row.twin and not row.diverged and row.difference is not None for row in rows)
 
 
 def overview(conditions: Mapping[str, Sequence[Row]], seeds: Mapping[str, int]) -> Cells:
@@ -278,7 +291,7 @@ def _mark(row: Row | None, seeds: int) -> str:
 def _verdict(row: Row) -> str:
     if row.twin:
         return "twin"
-    if row.difference is None or row.difference.low is None:
+    if row.diverged or row.difference is None or row.difference.low is None:
         return DASH
     return "yes" if row.adds else "perhaps" if row.may_add else "no"
 

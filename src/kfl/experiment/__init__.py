@@ -9,11 +9,13 @@ from kfl.experiment.experiment import (
 )
 from kfl.experiment.faults import Faults
 from kfl.experiment.identity import identity_fields, in_todays_words
+from kfl.experiment.idle import check_idle
 
 __all__ = [
     "DataSettings",
     "Experiment",
     "Faults",
+    "check_idle",
     "class_of",
     "common_settings",
     "identity_fields",

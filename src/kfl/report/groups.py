@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from kfl.comparison.result import Comparison
 from kfl.comparison.statistics import Difference, paired_difference
 from kfl.comparison.store import STUDY, planned_runs
 from kfl.core.config import Table, flatten
@@ -144,6 +146,8 @@ class PageGroups:
     groups: tuple[Group, ...]
     reference: Group
     detailed: RunData | None = None
+    fairness: tuple[str, ...] = ()
+    """What was equal in all of several groups, and in a line each what was not."""
 
     @property
     def runs(self) -> list[RunData]:
@@ -229,7 +233,60 @@ def read_groups(paths: Sequence[Path]) -> PageGroups:
     if single is not None and is_run_folder(single.path / LOCAL_ONLY):
         plain += _readable(single.path / LOCAL_ONLY)
     groups = [Group(label, tuple(runs)) for label, runs in labeled.items()]
-    return replace(_arranged([*groups, *_by_setting(plain)], reference), detailed=single)
+    page = replace(_arranged([*groups, *_by_setting(plain)], reference), detailed=single)
+    return replace(page, fairness=fairness_of(page.groups, list(maps)))
+
+
+def fairness_of(groups: Sequence[Group], folders: Sequence[Path]) -> tuple[str, ...]:
+    """Return what was equal in all groups, and what was not: of a comparison's folder as it recorded it."""
+    if len(groups) < 2:
+        return ()
+    compared = None
+    if len(folders) == 1:
+        with suppress(KflError):
+            compared = Comparison.load(folders[0])
+    if compared is None or not compared.records:
+        compared = Comparison(tuple(_record(run, group.name) for group in groups for run in group.runs if run.played))
+    return (*compared.equal, *compared.unequal)
+
+
+def _record(run: RunData, label: str) -> dict[str, Any]:
+    """A run, finished or not, as a comparison keeps it."""
+    algorithm, scheduler = ({**_table(run.config.get(part))} for part in ("algorithm", "scheduler"))
+    widths = run.config.get("widths")
+    diverged = sum(one.kind == "diverged" for one in run.rounds.incidents)
+    return {
+        "label": label,
+        "algorithm": algorithm.pop("name", "?"),
+        "settings": algorithm,
+        "seed": run.seed,
+        "dataset": run.dataset,
+        "devices": run.devices,
+        "rounds": run.played,
+        "model": run.config.get("model"),
+        "widths": widths if isinstance(widths, list) else (),
+        "scheduler": scheduler.pop("name", "?"),
+        "scheduler_settings": scheduler,
+        "radio": run.cell is not None,
+        "hard_budget": bool(run.config.get("hard_budget")),
+        "note": "",
+        "accuracy": run.last_accuracy or 0.0,
+        "worst_tenth": 0.0,
+        "energy_j": run.energy_j,
+        "time_s": run.time_s,
+        "bits_up": run.bits_up,
+        "devices_per_round": run.uploads / run.played,
+        "rounds_with_nobody": 0,
+        "devices_over_budget": run.over_budget,
+        "devices_never_chosen": 0,
+        "why_nobody": None,
+        "curve": {"rounds": [], "accuracy": [], "joules": []},
+        **({"diverged": diverged} if diverged else {}),
+    }
+
+
+def _table(part: object) -> Mapping[str, Any]:
+    return part if isinstance(part, Mapping) else {"name": part or "?"}
 
 
 def _readable(path: Path) -> list[RunData]:

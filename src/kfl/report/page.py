@@ -127,6 +127,7 @@ def compose(found: PageGroups) -> Page:
             sentence=text.sentence_of_all(found),
             kicker="Comparison",
             overview=overview,
+            notes=found.fairness,
             groups=groups,
             sections=[*sections, changed],
         )

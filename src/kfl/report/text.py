@@ -19,6 +19,7 @@ from kfl.report.groups import Bundle, Group, PageGroups, difference, told_apart
 from kfl.report.run_data import Fairness, RunData, fairness
 from kfl.runfolder import given_as_objects
 from kfl.scheduling import by_part, describe, dominant
+from kfl.simulation.logs import diverged_sentence
 
 SPACE = "\N{NO-BREAK SPACE}"
 """Between a number and its unit, so that they stay on one line."""
@@ -128,7 +129,8 @@ def sentence(run: RunData) -> str:
 
 def warnings(run: RunData) -> list[str]:
     """Return what a reader must know before any number: most of it would otherwise pass for a result."""
-    found = []
+    diverged = diverged_sentence(sum(one.kind == "diverged" for one in run.rounds.incidents), run.uploads)
+    found = [diverged] if diverged else []
     never = int((run.participation == 0).sum())
     if run.finished and run.uploads and never > run.devices / 2:
         of = several(run.devices, "device")

@@ -7,6 +7,7 @@ the question who cannot take part in a round, and why.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
 from kfl.scheduling.allocation import SHARE_TOLERANCE, Allocation, solve_shares
-from kfl.scheduling.base import Decision, Observation
+from kfl.scheduling.base import Decision, Observation, Scheduler, SchedulerState
 from kfl.scheduling.curve import BoolArray, FloatArray
 from kfl.scheduling.status import OUTCOMES, Status
 from kfl.scheduling.uplink import Operation, Uplink
@@ -164,6 +165,44 @@ def by_reason(outcome: NDArray[np.int8], among: BoolArray) -> dict[str, tuple[in
         if len(who):
             found[_CODES[position]] = tuple(who.tolist())
     return found
+
+
+KEPT_OUT = {
+    "unavailable": "away",
+    "empty": "energy",
+    "past_deadline": "deadline",
+    "out_of_reach": "band",
+    "no_energy": "energy",
+    "crowded": "band",
+}
+"""What keeps a device out of a round, in a word, by its outcome."""
+
+
+def kept_out(
+    scheduler: Scheduler, state: SchedulerState, observation: Observation, decision: Decision
+) -> dict[str, int]:
+    """Return how many devices take no part in a round, by what keeps them out: energy, band, deadline, away, count.
+
+    A device that its scheduler weighs is kept out by energy where it is not worth its joules with the whole band, and
+    by the band where it would be. "count" is for those that a scheduler with a fixed number does not ask.
+    """
+    seen = scheduler.limited(state, observation)
+    outcome = outcomes(seen, decision)
+    found: Counter[str] = Counter()
+    for reason, who in by_reason(outcome, ~decision.chosen).items():
+        found[KEPT_OUT[reason]] += len(who)
+    others = np.flatnonzero(outcome == _NOT_CHOSEN)
+    worth = scheduler.worth(state, observation)[others]
+    weighed = np.isfinite(worth)
+    if len(others) and weighed.all():
+        alone = seen.take(others)
+        least_j = alone.curve.energy_j(np.ones(len(others)))
+        dear = int((worth <= state.queue_j[others] * least_j).sum())
+        found["energy"] += dear
+        found["band"] += len(others) - dear
+    elif len(others):
+        found["energy" if getattr(scheduler, "count", None) is None else "count"] += len(others)
+    return {reason: count for reason, count in found.items() if count}
 
 
 def nobody_there(observation: Observation) -> Status:

@@ -26,7 +26,7 @@ BATTERY = ("charge_j", "empty", "harvest_j")
 """Written only where there is something to write."""
 WHOLE_DEVICE = ("clock_hz", "static_j", "circuits_j", "tail_j", "receiving_j")
 """Per device too; empty, and not written, where the energy model is the printed one."""
-CLIPPED = ("clipped",)
+IF_ANY = ("clipped", "kept_out")
 """Written only where there is something to write, too."""
 
 
@@ -105,6 +105,8 @@ class RoundLog:
     """Opening the connection, and keeping it after the last packet."""
     receiving_j: tuple[float, ...] = ()
     """Listening to the broadcast; the rest of `upload_energy_j` is radiating."""
+    kept_out: dict[str, int] = field(default_factory=dict)
+    """How many devices took no part, by what kept them out: energy, band, deadline, away, or the scheduler's count."""
     clipped: tuple[dict[str, Any], ...] = ()
     """Devices of a real fleet that count for less than they say: device, code and facts, in words by
     `kfl.core.refusals.describe`. Their uploads were used."""
@@ -158,7 +160,7 @@ class RoundLog:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         if self.declared_bits_up is None:
             del values["declared_bits_up"]
-        written_if_any = (*BATTERY, *WHOLE_DEVICE, *CLIPPED)
+        written_if_any = (*BATTERY, *WHOLE_DEVICE, *IF_ANY)
         kept = {name: value for name, value in values.items() if value or name not in written_if_any}
         return {**kept, "status": self.status.to_dict()}
 
@@ -186,6 +188,10 @@ class RoundLog:
         read |= {name: _number_or_none(values.get(name)) for name in perhaps}
         read |= {name: _devices(values, name, devices) for name in ("missed", "lost", "diverged", "empty")}
         read |= {name: _entries(values, name, devices) for name in ("rejected", "faults", "clipped")}
+        out = values.get("kept_out") or {}
+        if not isinstance(out, dict) or not all(type(count) is int and count >= 0 for count in out.values()):
+            raise ValueError("kept_out holds no numbers of devices")
+        read["kept_out"] = {str(reason): count for reason, count in out.items()}
         status = values.get("status", "ok")
         if not isinstance(status, dict | str):
             raise ValueError(f"{status!r} is not a status")
@@ -353,6 +359,21 @@ def spent_by_round(rounds: Sequence[RoundLog], x: Axis) -> list[float]:
         "bits": lambda log: log.bits_up,
     }[x]
     return list(accumulate(map(each, rounds)))
+
+
+def diverged_sentence(diverged: float, participations: float) -> str:
+    """What to say first of a run in which the training of some devices diverged; empty of any other.
+
+    >>> diverged_sentence(3, 40)
+    'Training diverged in 3 of 40 participations: those devices kept the model they had, and sent nothing. Lower \
+--algorithm.learning-rate.'
+    """
+    if not diverged:
+        return ""
+    return (
+        f"Training diverged in {diverged:,.0f} of {participations:,.0f} participations: those devices kept the model "
+        "they had, and sent nothing. Lower --algorithm.learning-rate."
+    )
 
 
 def totals(rounds: Sequence[RoundLog]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from kfl.algorithms.sums import summation_of
 from kfl.engine import RoundKey
 from kfl.scheduling import Accounts, Decision, Status, decide, settle
+from kfl.scheduling.share_band import kept_out
 from kfl.simulation.fleet import Conditions, Fleet, FloatArray, IntArray, Replies
 from kfl.simulation.logs import RoundLog
 from kfl.simulation.state import RunState
@@ -73,7 +74,12 @@ def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
     everybody = range(fleet.table.size)
     following = evaluate(fleet, following, replies.states if algorithm.predicts_alone else everybody)
     entry = round_log(fleet, following, replace(decision, status=status), replies, rejected)
-    facts = radio_facts(state, conditions, decision, replies)
+    facts: dict[str, Any] = {}
+    if not decision.chosen.all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = kept_out(scheduler, state.accounts.scheduler, conditions.observation, decision)
+        facts = {"kept_out": out}
+    facts |= radio_facts(state, conditions, decision, replies)
     facts |= battery_facts(state, conditions, decision)
     return following, replace(entry, **facts)
 
