@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfl.core.config import Fields
-from kfl.core.errors import ConfigError, DivergedError, InfeasibleRunError, StoppedError
+from kfl.core.errors import ConfigError, DivergedError, InfeasibleRunError, ShortOfMemoryError, StoppedError
 from kfl.core.text import several
 from kfl.core.threads import torch_threads
 from kfl.experiment import Experiment, check_idle, require_experiment
@@ -171,17 +171,22 @@ def run_with(
     require_experiment(experiment)
     plan = None if folder is None else RunFolder(Path(folder)).plan()
     shown = watching(progress, experiment, options.on_start, options.on_round)
-    with deterministic_algorithms(options.deterministic), shown as (on_start, on_round):
-        world = build_world(
-            experiment,
-            dataset=dataset,
-            models=models,
-            data_dir=options.data_dir,
-            device=options.device,
-            precision=options.precision,
-            plan=plan,
-        )
-        return run_world(world, folder, replace(options, on_start=on_start, on_round=on_round))
+    try:
+        with deterministic_algorithms(options.deterministic), shown as (on_start, on_round):
+            world = build_world(
+                experiment,
+                dataset=dataset,
+                models=models,
+                data_dir=options.data_dir,
+                device=options.device,
+                precision=options.precision,
+                plan=plan,
+            )
+            return run_world(world, folder, replace(options, on_start=on_start, on_round=on_round))
+    except (MemoryError, RuntimeError) as problem:
+        if ShortOfMemoryError.means(problem):
+            raise ShortOfMemoryError from problem
+        raise
 
 
 def run_world(world: World, folder: str | Path | None = None, options: RunOptions | None = None) -> History:
