@@ -1,4 +1,4 @@
-"""`kfl demo`: five ways to learn in one cell that is short of energy and of band, side by side.
+"""`kfl demo`: seven ways to learn in one cell that is short of energy and of band, side by side.
 
 The cell and the settings of each method are a preset of `kfl.comparison`; here is what the demo says of them. Every
 sentence follows from the numbers, whatever they are. Whether an upload was worth its joules is asked of the best method
@@ -21,7 +21,7 @@ from kfl.cli.compare import interrupted
 from kfl.cli.options import parse, peek, whole_numbers, worker_count
 from kfl.cli.terminal_plot import PlotLine, plot
 from kfl.comparison.presets import DEMO, DEMO_SETTING, SENSORS_NAME, demo, demo_setting
-from kfl.comparison.records import Record
+from kfl.comparison.records import Record, label_of
 from kfl.comparison.rows import Row, summarise_rows
 from kfl.comparison.statistics import paired_difference
 from kfl.core.config import dump_toml, to_table
@@ -44,23 +44,26 @@ ONE_SEED_TIE = 4.0
 """Accuracies of one seed that are nearer than these points are called level: two seeds of one method differ by as
 much."""
 TEXTS = {
+    "common-knowledge": "one fixed encoder; uploads class means once, trains nothing",
+    "own-kernel": "its twin: same encoder, own samples alone; uploads nothing",
     "shared-stem": "uploads updates of the first layers, 4 bits a value",
     KNOWLEDGE: "uploads the mean features of its classes, its knowledge",
-    TWIN: "twin of both: their pull, to fixed points; uploads nothing",
+    TWIN: "twin of these two: their pull, to fixed points; no upload",
     ALONE: "trains alone; uploads nothing",
     "fedavg": "uploads the whole network",
 }
 """What each method does, in a few words."""
 
-DESCRIPTION = f"""A first run: five ways to learn in one cell that is short of energy and of band, in half a minute.
+DESCRIPTION = f"""A first run: seven ways to learn in one cell that is short of energy and of band, in a minute.
 
   kfl demo                     one seed: table, plot, what it shows and what it does not
   kfl demo --seeds 0..4        five seeds, with intervals
   kfl demo --radio nb-iot      the same devices behind a radio that must connect first: another verdict
   kfl demo --battery-j 2       a larger battery for every device
 
-Training alone, FedAvg, KFL, a shared stem, and KFL's twin that uploads nothing have the same devices, data, batteries,
-band, deadline and scheduler. Finished runs are not repeated. Radios: {SENSORS_NAME}, {", ".join(PRESETS)}."""
+Common knowledge, FedAvg, KFL, a shared stem, training alone, and twins that upload nothing have the same devices, data,
+batteries, band, deadline and scheduler. Finished runs are not repeated.
+Radios: {SENSORS_NAME}, {", ".join(PRESETS)}."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,7 @@ def introduction(setting: Experiment, radio: str) -> list[str]:
 def columns(records: Sequence[Record]) -> dict[str, list[str]]:
     """The table: cells by column, one per row."""
     rows = summarise_rows(records, ALONE)
-    steps = {line["algorithm"]: line["settings"]["local_steps"] for line in records}
+    steps = {label_of(line): line["settings"]["local_steps"] for line in records}
     gains = [DASH if row.difference is None else row.difference.text(1) for row in rows]
     return {
         "method": [row.label for row in rows],
@@ -216,8 +219,15 @@ def columns(records: Sequence[Record]) -> dict[str, list[str]]:
         "energy": [quantity(row.energy_j, "J") for row in rows],
         "time": [quantity(row.time_s, "s") for row in rows],
         "uploaded": [bit_count(row.bits_up) for row in rows],
-        "rounds × steps": [f"{rounds_each(row, records):.1f} × {steps[row.label]}" for row in rows],
+        "rounds × steps": [
+            f"{rounds_each(row, records):.1f}" + ("" if fixed(row.label) else f" × {steps[row.label]}") for row in rows
+        ],
     }
+
+
+def fixed(label: str) -> bool:
+    """Whether a method takes no training steps."""
+    return label in DEMO and not DEMO[label].trains
 
 
 def rounds_each(row: Row, records: Sequence[Record]) -> float:
@@ -239,7 +249,7 @@ def lines_of(records: Sequence[Record]) -> tuple[list[PlotLine], str, str]:
 def account(records: Sequence[Record]) -> list[str]:
     """What was learnt, what was not, and of how many seeds."""
     rows = summarise_rows(records, ALONE)
-    return [f"Learnt: {learnt(rows, records)}", f"Not learnt: {not_learnt(rows, records)}", seeds_of(records)]
+    return [f"Findings: {learnt(rows, records)}", f"Not shown: {not_learnt(rows, records)}", seeds_of(records)]
 
 
 def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
@@ -298,7 +308,7 @@ def seeds_of(records: Sequence[Record]) -> str:
 def verdict_of(name: str, other: str, records: Sequence[Record]) -> Verdict:
     """One method against another: by the interval of the paired difference, or of one seed by its size."""
     first, second = (
-        {line["seed"]: 100 * line["accuracy"] for line in records if line["algorithm"] == one} for one in (name, other)
+        {line["seed"]: 100 * line["accuracy"] for line in records if label_of(line) == one} for one in (name, other)
     )
     found = paired_difference(first, second)
     if found is None:
