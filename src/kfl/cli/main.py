@@ -120,15 +120,9 @@ def serve_safely(address: str, arguments: Sequence[str]) -> int:
         return 0
     except OSError as problem:  # such as a full disk where the output goes
         where = f"{problem.filename}: " if problem.filename else ""
-<<<<<<< HEAD
         return _fail(f"OS error: {where}{problem.strerror or problem}.")
-    except (MemoryError, RuntimeError) as problem:
-        if not _out_of_memory(problem):
-=======
-        return _fail(f"The system refused: {where}{problem.strerror or problem}.")
     except (MemoryError, RuntimeError, ImportError) as problem:
         if not ShortOfMemoryError.means(problem):
->>>>>>> h-c
             raise
         return _fail(str(ShortOfMemoryError()))
 
