@@ -17,6 +17,7 @@ from kfl.comparison.store import Plan, PlannedRow, ResultStore, rows_without_pla
 from kfl.comparison.tables import (
     MARKS,
     OVERVIEW,
+    OWN_OVERVIEW,
     Table,
     columns,
     count_questions,
@@ -238,7 +239,10 @@ class Comparison:
         everyone = [row for rows in by_condition.values() for row in rows]
         questions, searched = count_questions(everyone), bool(self.outcomes)
         seeds = {name: len({line["seed"] for line in self._of(name)}) for name in by_condition}
-        found = [Table(OVERVIEW, overview(by_condition, seeds), [MARKS])] if len(by_condition) > 1 else []
+        found = []
+        if len(by_condition) > 1:
+            found.append(Table(OVERVIEW, overview(by_condition, seeds), [MARKS]))
+            found.append(Table(OWN_OVERVIEW, overview(by_condition, seeds, own=True), [MARKS]))
         for condition, rows in by_condition.items():
             notes = twin_sentences(rows, seeds[condition], questions, self.unfit, searched=searched)
             title = condition or title_of(self._of(condition))
