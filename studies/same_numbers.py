@@ -2,13 +2,15 @@
 
     python -m studies.same_numbers before.json                                    # with the version that is installed
     PYTHONPATH=/path/to/other/src python studies/same_numbers.py after.json       # with another one
-    python -m studies.same_numbers --compare before.json after.json
+    python -m studies.same_numbers --compare before.json after.json               # bit for bit
+    python -m studies.same_numbers --compare before.json after.json --within 1e-5 # where arithmetic was changed
 
 Plays short runs on made-up images, one per algorithm, scheduler, split, fault, precision and network, and writes down
 what each run folder says: who took part, with which shares, powers and joules, every upload lost or rejected, every
-device's accuracy, and a checksum of every array of the server and of every model. It uses only what both versions
-have: `kfl.run`, configurations as tables, and the files of a run folder. `--device cuda` plays the runs that a GPU can,
-`--only WORD` those with this word in their name. Exit code 1 where anything differs.
+device's accuracy, and a checksum and 64 numbers of every array of the server and of every model. It uses only what
+both versions have: `kfl.run`, configurations as tables, and the files of a run folder. `--device cuda` plays the runs
+that a GPU can, `--only WORD` those with this word in their name, `--float64` all of them in float64, where another
+order of the same sums does not show. Exit code 1 where anything differs.
 """
 
 from __future__ import annotations
@@ -100,11 +102,12 @@ def made_up(shape: tuple[int, ...]) -> kfl.Dataset:
     return kfl.Dataset.from_arrays(images, labels, images[:800], labels[:800], scale=1 / 255)
 
 
-def play(device: str, only: str) -> Table:
+def play(device: str, only: str, float64: bool) -> Table:
     """What every run gives."""
     data = {network: made_up(shape) for network, shape in IMAGES.items()}
     found: Table = {}
-    for name, (table, precision) in cases(device).items():
+    for name, (table, usual) in cases(device).items():
+        precision = "float64" if float64 else usual
         if only not in name:
             continue
         began = time.perf_counter()
@@ -138,37 +141,56 @@ def read(folder: Path) -> Table:
     return {"rounds": rounds, "arrays": sums, "devices": devices}
 
 
-def checksum(array: np.ndarray[Any, Any]) -> str:
-    """Of an array's bits, shape and type."""
+def checksum(array: np.ndarray[Any, Any]) -> Table:
+    """Of an array's bits, shape and type; and numbers from all over it, for versions that round differently."""
     digest = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=8).hexdigest()
-    return f"{digest} {array.dtype} {array.shape}"
+    some = array.ravel()[np.linspace(0, max(array.size - 1, 0), 64).astype(int)] if array.size else array.ravel()
+    return {"bits": f"{digest} {array.dtype} {array.shape}", "some": [float(value) for value in some]}
 
 
-def compare(before: Table, after: Table) -> int:
-    """Print every run that differs, with the first difference; how many do."""
-    different = 0
+def compare(before: Table, after: Table, within: float) -> int:
+    """Print every run that differs by more than allowed, with the first difference; how many do."""
+    different = same = 0
     for name in sorted({*before, *after}):
         if name not in before or name not in after:
             print(f"{name}: only in one file")
-        elif found := first_difference(before[name], after[name]):
+        elif found := first_difference(before[name], after[name], within):
             print(f"{name}: {found}")
         else:
+            same += not first_difference(before[name], after[name], 0.0)
             continue
         different += 1
-    print(f"{len({*before, *after})} runs, {different} differ")
+    runs = len({*before, *after})
+    close = f", {runs - same - different} within {within:g}" if within else ""
+    print(f"{runs} runs: {same} bit for bit{close}, {different} differ")
     return different
 
 
-def first_difference(before: Any, after: Any, where: str = "") -> str:
-    """The first place in which two nested values differ, or nothing. What only one version records is no difference."""
+def first_difference(before: Any, after: Any, within: float, where: str = "") -> str:
+    """The first place in which two nested values differ, or nothing. What only one version records is no difference.
+
+    Numbers may differ by the part `within` of the larger one, those of an array by that part of its largest.
+    """
     if isinstance(before, dict) and isinstance(after, dict):
-        pairs = [(name, before[name], after[name]) for name in before if name in after]
+        pairs = [
+            (name, before[name], after[name]) for name in before if name in after and not (name == "bits" and within)
+        ]
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        if within and where.endswith(" some"):
+            return _far(np.array(before), np.array(after), within, where)
         pairs = [(str(index), *pair) for index, pair in enumerate(zip(before, after, strict=True))]
+    elif within and isinstance(before, float) and isinstance(after, float):
+        return _far(np.array(before), np.array(after), within, where)
     else:
         return "" if before == after else f"{where.strip()} is {before!r} and {after!r}"
-    found = (first_difference(one, other, f"{where} {name}") for name, one, other in pairs)
+    found = (first_difference(one, other, within, f"{where} {name}") for name, one, other in pairs)
     return next((place for place in found if place), "")
+
+
+def _far(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], within: float, where: str) -> str:
+    """What to say of numbers that differ by more than allowed."""
+    off, largest = abs(before - after).max(initial=0.0), max(abs(before).max(initial=0.0), abs(after).max(initial=0.0))
+    return "" if off <= within * largest else f"{where.strip()} differs by {off:.3g} where the largest is {largest:.3g}"
 
 
 def main() -> int:
@@ -176,16 +198,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="file to write, or two to compare")
     parser.add_argument("--compare", action="store_true", help="compare two files")
+    parser.add_argument("--within", type=float, default=0.0, help="largest relative difference that is none")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--only", default="", metavar="WORD", help="only runs with this word in their name")
+    parser.add_argument("--float64", action="store_true", help="play all runs in float64")
     options = parser.parse_args()
     if len(options.files) != (2 if options.compare else 1):
         parser.error("give one file to write, or --compare and two files")
     if options.compare:
         before, after = (json.loads(path.read_text(encoding="utf-8")) for path in options.files)
-        return int(compare(before, after) > 0)
+        return int(compare(before, after, options.within) > 0)
     print(f"kfl {kfl.__version__} from {Path(kfl.__file__).parent}")
-    options.files[0].write_text(json.dumps(play(options.device, options.only)), encoding="utf-8")
+    options.files[0].write_text(json.dumps(play(options.device, options.only, options.float64)), encoding="utf-8")
     return 0
 
 

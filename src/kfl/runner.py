@@ -38,6 +38,7 @@ from kfl.runfolder import (
 from kfl.simulation.feasibility import check_feasibility
 from kfl.simulation.fleet import Fleet
 from kfl.simulation.logs import History, RoundLog
+from kfl.simulation.rehearsal import budget_warnings
 from kfl.simulation.round import begin, initial_state, play_round
 from kfl.simulation.sanity_checks import sanity_warnings
 from kfl.simulation.simulated_fleet import SimulatedFleet
@@ -189,7 +190,7 @@ def run_world(world: World, folder: str | Path | None = None, options: RunOption
     fleet, options = SimulatedFleet(world), options or RunOptions()
     if folder is None or not is_run_folder(Path(folder)):
         _need_somebody(fleet, options)
-        for sentence in sanity_warnings(world):
+        for sentence in (*sanity_warnings(world), *budget_warnings(fleet)):
             log.warning("%s", sentence)
     if folder is None:
         return _play(world, Runner(fleet, options))

@@ -55,6 +55,7 @@ EVENTS = {
     "device_joined": "A device said what it has: `device`, `node`, `samples`",
     "device_incident": "Something went wrong with a device in a round: `round`, `device`, `code`",
     "node_refused": "A node with a valid key cannot join: `node`, `code`",
+    "not_started": "A program of a fleet on this machine could not be started again; it is tried once more",
     "superlink_unreachable": "The server app or `kfl deploy run` cannot reach the SuperLink, and retries",
     "metrics_unavailable": "The port for Prometheus cannot be opened: `port`",
     "privacy_unknown": "Uploads have noise, but the package that accounts for it is missing",

@@ -23,7 +23,7 @@ Nothing here imports PyTorch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from math import inf
 from pathlib import Path
@@ -32,6 +32,7 @@ from typing import Any, Literal
 from kfl.algorithms.sums import why_not_summed
 from kfl.core.config import Table, dump_toml, from_table, load_toml, read_config, to_table
 from kfl.core.errors import ConfigError
+from kfl.encoders import AUTO
 from kfl.experiment import Experiment
 from kfl_fleet.logs import LogFormat
 from kfl_fleet.secure import LEAST_DEVICES, RANGES
@@ -162,6 +163,10 @@ class ServerConfig:
 
     experiment: Experiment
     fleet: FleetSettings = field(default_factory=FleetSettings)
+
+    def __post_init__(self) -> None:
+        if self.experiment.radio == AUTO:  # a server has no data to size a cell to: the paper's for MNIST
+            object.__setattr__(self, "experiment", replace(self.experiment, radio=self.experiment.cell_config))
 
     def validate(self) -> None:
         """Raise ConfigError for the first field that cannot work in a fleet."""

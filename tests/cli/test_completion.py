@@ -65,7 +65,7 @@ def test_options_of_a_command(place):
 
 def test_names(place):
     assert bash("run", "--algorithm", "") == list(ALGORITHMS)
-    assert bash("run", "--scheduler", "l") == ["lyapunov"]
+    assert bash("run", "--scheduler", "l") == ["lyapunov", "least-energy"]
     assert bash("run", "--rounds", "3", "--dataset", "") == list(DATASETS)
     (place / "readings.npz").write_text("")
     assert bash("data", "show", "--dataset", "read") == ["readings.npz"]

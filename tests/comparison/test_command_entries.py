@@ -10,6 +10,7 @@ import pytest
 from kfl.cli.main import main
 
 SMALL = ["--dataset", "digitlike:data", "--devices", "6", "--rounds", "2", "--widths", "8", "--workers", "1"]
+SMALL += ["--radio", "paper-mnist"]
 OWN = """
 from dataclasses import dataclass
 from typing import ClassVar

@@ -31,7 +31,7 @@ from kfl.runner import RunOptions
 
 ray = pytest.importorskip("ray")
 
-SMALL = kfl.Experiment(devices=6, rounds=3, widths=(8, 12), scheduler=kfl.Uniform(count=2))
+SMALL = kfl.Experiment(devices=6, rounds=3, widths=(8, 12), scheduler=kfl.Uniform(count=2), radio="paper-mnist")
 FOUR = [replace(SMALL, algorithm=algorithm, seed=seed) for algorithm in (Kfl(), Local()) for seed in (0, 1)]
 SAME = ("config.toml", "rounds.jsonl", "devices.json")
 

@@ -192,7 +192,7 @@ def test_a_method_with_fewer_seeds_is_compared_over_those_and_named():
 
 
 BASE = kfl.Experiment(devices=6, rounds=2)
-TWO = [Entry(name, replace(BASE, algorithm=name)) for name in ("kfl", "local")]
+TWO = [Entry(name, replace(BASE, algorithm=name, radio="paper-mnist")) for name in ("kfl", "local")]
 
 
 def trials_in(folder, search, entries=TWO):

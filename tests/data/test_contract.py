@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import kfl
 from kfl.cli.doctor import datasets
 from kfl.core.errors import KflError
 from kfl.data import DATASETS, load_dataset, resolve_data_dir
 from kfl.models import fleet_from_name
-from kfl.wireless import PRESETS
 
 every = pytest.mark.parametrize("source", DATASETS.values(), ids=DATASETS.keys())
 
@@ -24,7 +22,6 @@ def load(source):
 @every
 def test_it_says_what_it_is_and_how_to_get_it(source, tmp_path):
     assert DATASETS[source.name] is source and source.description
-    assert source.radio in PRESETS
     assert source.get or source.by_hand(tmp_path), "somebody without the files must be told what to do"
     assert all(path.is_file() for path in source.files(tmp_path))
 
@@ -64,8 +61,3 @@ def test_the_doctor_shows_its_own_files_and_how_to_get_them(source, tmp_path, mo
         else:
             assert finding.state == "absent"
             assert finding.advice == source.get or finding.advice == source.how_to_get(folder)
-
-
-@every
-def test_automatic_radio_is_its_own_cell(source):
-    assert kfl.Experiment(dataset=source.name).cell_config == PRESETS[source.radio]

@@ -23,10 +23,13 @@ import pytest
 
 from kfl.cli.main import main
 from kfl.core.errors import ConfigError, KflError
+from kfl.runfolder import RunReader
 from kfl_fleet._flower.app_folder import program
-from kfl_fleet.local.supervisor import keep_running
+from kfl_fleet._flower.control import UnreachableError
+from kfl_fleet.local.supervisor import LOST_S, Supervisor, keep_running
 from kfl_fleet.project import Project, write_project
 from kfl_fleet.project.project import make_missing, renew_server, replace_device_key
+from kfl_fleet.retry import Clock
 
 NGINX = shutil.which("nginx", path=f"/usr/sbin:/sbin:{os.environ['PATH']}")
 
@@ -377,6 +380,27 @@ def test_a_superlink_that_is_away_is_waited_for(deserted):
     finally:
         log.removeFilter(enough)
     assert not project.run_folder.exists()
+
+
+def test_supervisor_submits_until_a_superlink_that_answers_500_takes_the_run(deserted, loop, serve_fleet):
+    project, _ = deserted
+    grid, config = loop()
+    finished, attempts, now_s = serve_fleet(grid, config), [], [0.0]
+
+    def submit():
+        attempts.append(now_s[0])
+        if len(attempts) < 4:
+            raise UnreachableError("The request to the SuperLink failed: status 500.")
+        shutil.copytree(finished, project.run_folder)
+
+    def sleep(seconds):
+        now_s[0] += seconds
+        assert now_s[0] < 3600.0
+
+    clock = Clock(lambda: now_s[0], sleep)
+    keeper = Supervisor(RunReader(project.run_folder), project.control(), submit, list, LOST_S + 1, clock=clock)
+    assert [entry.round for entry in keeper.rounds()] == [0, 1, 2]
+    assert len(attempts) == 4
 
 
 def test_a_finished_run_is_shown_and_not_started_again(deserted, loop, serve_fleet, capsys):

@@ -60,7 +60,8 @@ def data(arrays):
 
 
 def experiment(**more):
-    settings = {"devices": 8, "rounds": ROUNDS, "widths": (8,), "scheduler": kfl.scheduling.Lyapunov(v=1e-4)}
+    scheduler = kfl.scheduling.Lyapunov(v=1e-4)
+    settings = {"devices": 8, "rounds": ROUNDS, "widths": (8,), "scheduler": scheduler, "radio": "paper-mnist"}
     return kfl.Experiment(**(settings | more))
 
 

@@ -177,7 +177,7 @@ def test_every_row_of_the_table_has_an_example():
 @pytest.mark.parametrize("name", IDLE)
 def test_an_idle_option_is_refused_and_really_changes_nothing(name):
     choices, value = IDLE[name]
-    before = kfl.Experiment(**{**SMALL, **choices})
+    before = kfl.Experiment(**{**SMALL, "radio": "paper-mnist", **choices})
     after = with_value(before, name, value)
     with pytest.raises(kfl.KflError, match=f"{name} is .*, but must be (left out: it acts with|at most 6)"):
         kfl.run(after)

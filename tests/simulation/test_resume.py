@@ -12,7 +12,7 @@ import torch
 
 import kfl
 from kfl.core.errors import KflError, RunFolderError, StoppedError
-from kfl.core.files import only_one
+from kfl.core.files import Folder, only_one
 from kfl.data.untrusted import read_npz
 from kfl.engine.plan import Plan
 from kfl.experiment.faults import Faults
@@ -318,7 +318,8 @@ def test_rows_are_written_as_safetensors_of_any_type_and_shape(tmp_path):
             "é": torch.ones(1),
         },
     }
-    total, size = write_rows(tmp_path / "rows", rows)
+    with Folder(tmp_path) as folder:
+        total, size = write_rows(folder, "rows", rows)
     content = (tmp_path / "rows").read_bytes()
     assert rows_sum(content) == total and len(content) == size
     back = read_rows(content)

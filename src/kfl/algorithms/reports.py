@@ -49,6 +49,29 @@ def own_statistics(means: Tensor, counts: Tensor, away: Tensor) -> tuple[Tensor,
     return center, spread.clamp(min=SMALLEST_SPREAD * largest) if largest > 0 else torch.ones_like(spread)
 
 
+def moments(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return counts and means of each class, and what samples (n, d) differ from these."""
+    one_hot = torch.nn.functional.one_hot(y, classes).double()
+    counts = one_hot.sum(0)
+    means = one_hot.T @ x / counts.clamp(min=1)[:, None]
+    return counts, means, x - means[y]
+
+
+def triangle(matrix: Tensor) -> Tensor:
+    """Return the upper triangle of a symmetric matrix, in a row."""
+    rows, columns = torch.triu_indices(*matrix.shape)
+    return matrix[rows, columns]
+
+
+def square(triangle: Tensor, d: int) -> Tensor:
+    """Return the symmetric matrix of an upper triangle."""
+    rows, columns = torch.triu_indices(d, d)
+    found = torch.zeros(d, d, dtype=triangle.dtype)
+    found[rows, columns] = triangle
+    found[columns, rows] = triangle
+    return found
+
+
 def pack_means(relative: Tensor, held: Tensor, bits: int, seed: int, device: int) -> tuple[Tensor, Tensor]:
     """Quantize class means.
 

@@ -40,6 +40,7 @@ from kfl.cli.options import (
     typed,
     whole_numbers,
     with_devices_of_data,
+    with_radio_asked,
     with_radio_fields,
     worker_count,
 )
@@ -203,9 +204,7 @@ def parse_compare(arguments: Sequence[str]) -> tuple[CompareArgs, Experiment, di
     # Local training has exactly the fields that all algorithms have.
     shown = replace(with_radio_fields(start, words), algorithm=common_settings(start.algorithm, Local))
     options = parse(CompareArgs, words, PROG, DESCRIPTION, CompareArgs(shown, **names_of(start, shown)))
-    base = replace(options.experiment, algorithm=start.algorithm)
-    if start.cell_config is None:
-        base = replace(base, radio=None)
+    base = replace(with_radio_asked(options.experiment, start, words), algorithm=start.algorithm)
     if options.equal_models is not None:
         base = replace(base, widths=(options.equal_models,))
     base = with_devices_of_data(base, options.data_dir)

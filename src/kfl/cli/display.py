@@ -16,6 +16,7 @@ from kfl.core.names import for_terminal
 from kfl.core.terminal import plain_console, tell_exactly
 from kfl.core.text import bit_count, duration, fine_percent, percent, quantity, several
 from kfl.scheduling import by_part, describe, dominant
+from kfl.scheduling.energy_report import beside_random, certified
 from kfl.simulation import History
 from kfl.simulation.logs import diverged_sentence
 from kfl.wireless import ENERGY_PARTS
@@ -105,6 +106,7 @@ def sentences(experiment: Experiment, history: History) -> list[str]:
         notes.append(f"{decides} {budgets(summary, experiment.devices)}")
     elif whole:
         notes.append(by_part(whole))
+    notes += beside_others(experiment, history)
     if "batteries" in summary:
         notes.append(charges(experiment, summary["batteries"], summary["energy_j"]))
     if summary["rejected_uploads"]:
@@ -114,6 +116,19 @@ def sentences(experiment: Experiment, history: History) -> list[str]:
     if summary["lost_uploads"]:
         notes.append(f"{summary['lost_uploads']} uploads did not arrive.")
     return notes
+
+
+def beside_others(experiment: Experiment, history: History) -> list[str]:
+    """What random devices would have spent, where that is less, and what any schedule must have spent."""
+    summary, sentences = history.summary, []
+    taken, spent_j = [device["rounds"] for device in history.devices], summary["energy_j"]
+    random, least_j = summary.get("random_devices"), summary.get("least_energy_j")
+    if random is not None and spent_j > 1.01 * random["energy_j"]:
+        others = (random["count"], random["energy_j"], random["participations"])
+        sentences.append(beside_random(experiment.scheduler.name, spent_j, sum(taken), *others))
+    if least_j is not None:
+        sentences.append(certified(taken, len(history.rounds), spent_j, least_j))
+    return sentences
 
 
 def budgets(summary: dict[str, Any], devices: int) -> str:

@@ -28,6 +28,7 @@ from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
 from kfl.core.suggest import MEANT, nearest
 from kfl.data import short_name
+from kfl.encoders import AUTO
 from kfl.experiment import DataSettings, Experiment
 from kfl.scheduling import SCHEDULERS
 from kfl.wireless import (
@@ -69,7 +70,8 @@ RadioName = Annotated[
     tyro.conf.arg(
         name="radio",
         metavar="NAME",
-        help=f"The cell: auto is the paper's cell for the dataset, none is no radio, or {', '.join(PRESETS)}.",
+        help="The cell: auto is one sized to data and networks, with hard budgets (where a --radio.FIELD is given, the "
+        f"paper's for MNIST). none is no radio. Or {', '.join(PRESETS)}.",
     ),
 ]
 FadingName = Annotated[
@@ -291,8 +293,7 @@ def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Exper
     """The experiment with its radio spelled out, so that each field of it can be an option."""
     cell = experiment.cell_config
     if cell is None:
-        about_radio = ("--radio.", *(f"--{option}" for option in TRACES))
-        flag = next((word for word in arguments if word.startswith(about_radio)), None)
+        flag = _about_radio(arguments)
         if flag is not None:
             raise ConfigError("radio", "none", f"the name of a cell ({', '.join(PRESETS)}) to use {flag}")
     cell = cell or CellConfig()
@@ -310,6 +311,20 @@ def with_radio_fields(experiment: Experiment, arguments: Sequence[str]) -> Exper
             raise ConfigError(f"radio.{field}", named.name, f"left out, or {trace.name}, with --{option}")
         models[field] = replace(before if isinstance(before, trace) else trace(), path=path)
     return replace(experiment, radio=replace(cell, **models))
+
+
+def with_radio_asked(experiment: Experiment, start: Experiment, arguments: Sequence[str]) -> Experiment:
+    """The parsed experiment with the radio that was asked for: none, or auto where no field of a cell is given."""
+    if start.cell_config is None:
+        return replace(experiment, radio=None)
+    left_to_data = start.radio == AUTO and _about_radio(arguments) is None
+    return replace(experiment, radio=AUTO) if left_to_data else experiment
+
+
+def _about_radio(arguments: Sequence[str]) -> str | None:
+    """The first argument that says something of a cell, other than its name."""
+    about = ("--radio.", *(f"--{option}" for option in TRACES))
+    return next((word for word in arguments if word.startswith(about)), None)
 
 
 def names_of(start: Experiment, shown: Experiment) -> dict[str, Any]:
@@ -357,7 +372,7 @@ def peek(arguments: Sequence[str], name: str) -> str | None:
 
 ALGORITHM_NAMES = tuple(ALGORITHMS)
 SCHEDULER_NAMES = tuple(SCHEDULERS)
-RADIO_NAMES = ("auto", "none", *PRESETS)
+RADIO_NAMES = (AUTO, "none", *PRESETS)
 MODELS: dict[str, type[Any]] = {"fading": Channel, "mobility": Mobility, "harvest": Harvest}
 """Fields of a cell whose value is a model with fields of its own."""
 TRACES: dict[str, tuple[str, type[GainTrace] | type[HarvestTrace]]] = {

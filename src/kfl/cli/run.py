@@ -33,6 +33,7 @@ from kfl.cli.options import (
     starting_point,
     typed,
     with_devices_of_data,
+    with_radio_asked,
     with_radio_fields,
 )
 from kfl.core.terminal import tell
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     shown = with_radio_fields(start, arguments)
     default = RunArgs(shown, algorithm_name=start.algorithm.name, **names_of(start, shown))
     options = parse(RunArgs, arguments, "kfl run", DESCRIPTION, default)
-    experiment = options.experiment if start.cell_config is not None else replace(options.experiment, radio=None)
+    experiment = with_radio_asked(options.experiment, start, arguments)
     experiment = with_devices_of_data(experiment, options.data_dir)
     check_idle([experiment], typed(arguments))
     folder = options.out or new_folder(experiment.algorithm.name, experiment.dataset)
@@ -111,6 +112,7 @@ def execute(experiment: Experiment, folder: Path, how: RunOptions, *, quiet: boo
     """Run the experiment, then print the summary."""
     from kfl.cli.display import print_summary
     from kfl.progress import RunDisplay
+    from kfl.runfolder import load_experiment
     from kfl.runner import run_with
 
     begun = False
@@ -134,6 +136,7 @@ def execute(experiment: Experiment, folder: Path, how: RunOptions, *, quiet: boo
 
         watched = replace(how, on_start=on_start, on_round=on_round, should_stop=stop)
         history = run_with(experiment, folder, watched)
+        experiment = load_experiment(folder)  # with what the data said
         if tracked is not None:
             tracked.finish(experiment, history)
     if not begun:

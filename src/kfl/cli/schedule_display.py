@@ -21,8 +21,10 @@ from kfl.cli.display import page, say
 from kfl.core.names import for_terminal
 from kfl.core.text import DASH, fine_percent, quantity, several
 from kfl.scheduling import OUTCOMES, FloatArray, by_part, describe, dominant
+from kfl.scheduling.energy_report import beside_random, certified
 from kfl.scheduling.problem_schema import CELL_FIELDS, DEVICE_FIELDS, FieldWords
 from kfl.scheduling.result_table import never_schedulable
+from kfl.scheduling.simulate import least_energy, random_devices
 from kfl.scheduling.uplink import CLOCK_BY, UPLOAD_BY
 
 if TYPE_CHECKING:
@@ -228,7 +230,20 @@ def _print_rounds(console: Console, horizon: ScheduleResult) -> None:
         sentences.append(
             f"Largest certified gap: {worst.gap:.3g}, in round {worst.round} (objective {worst.objective:.6g})."
         )
-    say(console, sentences)
+    say(console, [*sentences, *_beside_others(horizon)])
+
+
+def _beside_others(horizon: ScheduleResult) -> list[str]:
+    """What random devices would spend, where that is less, and what any schedule must spend."""
+    found, least_j = random_devices(horizon), least_energy(horizon)
+    taken, sentences = horizon.participation_count, []
+    if found is not None:
+        count, random = found
+        others = (count, random.energy_j, int(random.participation_count.sum()))
+        sentences.append(beside_random(horizon.scheduler.name, horizon.energy_j, int(taken.sum()), *others))
+    if least_j is not None:
+        sentences.append(certified(taken.tolist(), len(horizon.rounds), horizon.energy_j, least_j))
+    return sentences
 
 
 def _print_totals(console: Console, horizon: ScheduleResult) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfl.algorithms import Kfl
 from kfl.comparison.pool import Failure, Job, Tell, play_here, play_in_processes
 from kfl.comparison.store import Shard
 from kfl.core.config import flatten
 from kfl.core.errors import ConfigError, KflError
 from kfl.core.names import for_file_name
 from kfl.data import Dataset, load_dataset
-from kfl.experiment import Experiment, check_idle, require_experiment
+from kfl.encoders import AUTO
+from kfl.experiment import Experiment, Faults, check_idle, require_experiment
 from kfl.progress import Progress, watching_many
 from kfl.runfolder import is_finished, load_run
 from kfl.runner import RunOptions
+from kfl.scheduling import Uniform
 from kfl.simulation.logs import History
 
 if TYPE_CHECKING:
@@ -150,9 +153,10 @@ def run_many(
     for experiment in experiments:
         require_experiment(experiment)
     how = Execution.of({"workers": workers, **execution}, without=("shard", "keep_runs"))
-    experiments = [settled(experiment, how) for experiment in experiments]
     for experiment in experiments:
-        experiment.validate()
+        if not experiment.asks_data:
+            experiment.validate()
+    experiments = settled(experiments, how)
     check_idle(experiments)
     paths = run_paths(experiments, Path(folder))
     open_runs = {path: one for path, one in zip(paths, experiments, strict=True) if not _holds(path, one)}
@@ -190,12 +194,32 @@ def play_all(
     return [history for history in histories if history is not None]
 
 
-def settled(experiment: Experiment, how: Execution) -> Experiment:
-    """The experiment with its number of devices, by which its folder is found."""
-    if not experiment.asks_data:
-        return experiment
-    data = load_dataset(experiment.dataset, how.data_folder) if how.dataset is None else how.dataset
-    return experiment.for_data(data)
+def settled(experiments: Sequence[Experiment], how: Execution) -> list[Experiment]:
+    """The experiments with what only the data can say, by which their folders are found: devices, and cells.
+
+    Those with the same data, networks and rounds have the same cell, whatever their algorithms.
+    """
+    from kfl.simulation.world import with_cell
+
+    data: dict[str, Dataset] = {}
+    cells: dict[Experiment, Experiment] = {}
+
+    def settle(asked: Experiment) -> Experiment:
+        if not (asked.asks_data or asked.radio == AUTO):
+            return asked
+        if asked.dataset not in data:
+            data[asked.dataset] = load_dataset(asked.dataset, how.data_folder) if how.dataset is None else how.dataset
+        found = asked.for_data(data[asked.dataset])
+        found.validate()
+        setting = replace(found, algorithm=Kfl(), scheduler=Uniform(), faults=Faults(), evaluate_every=1, seed=0)
+        if setting not in cells:
+            try:
+                cells[setting] = with_cell(setting, data[asked.dataset])
+            except KflError:  # which its runs meet again, and the others do not
+                return found
+        return replace(found, radio=cells[setting].radio, hard_budget=cells[setting].hard_budget)
+
+    return [settle(experiment) for experiment in experiments]
 
 
 def run_paths(experiments: Sequence[Experiment], folder: Path) -> list[Path]:

@@ -141,8 +141,8 @@ class Question:
         unfit: Mapping[str, str] = {}
         if (not wanted and search is None) or any(type(seed) is not int or seed < 0 for seed in wanted):
             raise ConfigError("seeds", wanted, "one or more whole numbers of 0 or more")
-        if how is not None:
-            asked = [replace(entry, experiment=settled(entry.experiment, how)) for entry in asked]
+        found = settled([entry.experiment for entry in asked], how or Execution())
+        asked = [replace(entry, experiment=one) for entry, one in zip(asked, found, strict=True)]
         for entry in asked:
             entry.experiment.validate()
         if how is not None:

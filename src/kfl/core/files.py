@@ -11,14 +11,13 @@ import errno
 import json
 import math
 import os
+import shutil
 import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import numpy as np
 
 from kfl.core.names import for_json
 
@@ -42,36 +41,13 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     >>> [p.name for p in folder.iterdir()]
     ['a.bin']
     """
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
-    try:
-        with open(part, "xb", opener=_private if private else None) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
+    with Folder(path.parent) as folder, folder.atomic(path.name, private=private) as file:
+        yield file
 
 
 def is_part(path: Path) -> bool:
     """Whether a file is one that `atomic_file` was writing; left behind, its process was killed."""
     return path.name.startswith(".") and path.name.endswith(".part")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flush the new name itself, where the system lets us (Windows does not)."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
@@ -93,6 +69,7 @@ def write_json(path: Path, value: object) -> None:
     NumPy numbers and arrays, tuples and paths are accepted and come out as plain JSON.
 
     >>> import tempfile
+    >>> import numpy as np
     >>> path = Path(tempfile.mkdtemp()) / "result.json"
     >>> write_json(path, {"accuracy": float("nan"), "rounds": np.arange(3)})
     >>> json.loads(path.read_text())
@@ -107,11 +84,12 @@ def jsonable(value: object) -> Any:
 
     What is not known stays as it is, and json says so.
 
+    >>> import numpy as np
     >>> jsonable({"power_w": (np.float64(0.5), math.inf)})
     {'power_w': [0.5, None]}
     """
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
+    if callable(plain := getattr(value, "tolist", None)):  # NumPy's, which a device's node does not import
+        value = plain()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -146,7 +124,7 @@ def only_one(path: Path) -> Iterator[None]:
     ...
     kfl.core.files.LockedError
     """
-    with _held(os.open(path, os.O_RDWR | os.O_CREAT, 0o644)):
+    with Folder(path.parent) as folder, folder.locked(path.name):
         yield
 
 
@@ -167,7 +145,7 @@ def _held(descriptor: int) -> Iterator[None]:
 # ── A folder whose files may come from anybody ───────────────────────────────
 
 
-_NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 1 << 30), getattr(os, "O_NONBLOCK", 0)
+_NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 
 
 class UnsafeFileError(OSError):
@@ -200,7 +178,15 @@ class Folder:
             if parent is None:
                 self._descriptor = os.open(path, flags)
             else:
-                self._descriptor = os.open(_single(path), flags | _NO_LINK, dir_fd=parent._descriptor)
+                self._descriptor = self._inside(parent, flags)
+
+    def _inside(self, parent: Folder, flags: int) -> int:
+        try:
+            return os.open(self.path.name, flags | _NO_LINK, dir_fd=parent._descriptor)
+        except NotADirectoryError:
+            if self.path.is_symlink():
+                raise UnsafeFileError(errno.ELOOP, "it is a link", str(self.path)) from None
+            raise
 
     def __enter__(self) -> Folder:
         return self
@@ -219,6 +205,13 @@ class Folder:
         # pathlib lists paths, and this is an open folder.
         return sorted(os.listdir(self.path if self._descriptor is None else self._descriptor))  # noqa: PTH208
 
+    def refuse_links(self) -> None:
+        """Raise UnsafeFileError for the first link in the folder, whatever it leads to."""
+        with os.scandir(self.path if self._descriptor is None else self._descriptor) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    raise UnsafeFileError(errno.ELOOP, "it is a link", str(self.path / entry.name))
+
     def folder(self, name: str) -> Folder:
         """Open a folder in this one."""
         return Folder(Path(name), parent=self)
@@ -234,44 +227,26 @@ class Folder:
             UnsafeFileError: it is a link, not a regular file, or too large.
             OSError: it is not there, or cannot be opened.
         """
-        try:
-            # A pipe without a writer would block here, so opening must not wait.
-            descriptor = self._open(name, os.O_RDONLY | _NO_LINK | _NO_WAIT)
-        except OSError as problem:
-            if problem.errno == errno.ELOOP:
-                raise UnsafeFileError(problem.errno, "it is a link", str(self.path / name)) from None
-            raise
-        try:
-            facts = os.fstat(descriptor)
-            if not stat.S_ISREG(facts.st_mode):
-                raise UnsafeFileError(errno.EINVAL, "it is not a regular file", str(self.path / name))
-            if facts.st_size > most_bytes:
-                reason = f"it has {facts.st_size} bytes, and {most_bytes} are allowed"
-                raise UnsafeFileError(errno.EFBIG, reason, str(self.path / name))
-            return os.fdopen(descriptor, "rb")
-        except BaseException:
-            os.close(descriptor)
-            raise
+        # A pipe without a writer would block here, so opening must not wait.
+        return _regular(self._open(name, os.O_RDONLY | _NO_WAIT), most_bytes, self.path / name)
 
     def read(self, name: str, most_bytes: int) -> bytes:
-        """Return the content of a file of at most `most_bytes`; raises as `open_regular` does.
-
-        A file that grows while it is read is refused as well.
-        """
-        with self.open_regular(name, most_bytes) as file:
-            content = file.read(most_bytes + 1)
-        if len(content) > most_bytes:
-            reason = f"it has more than the {most_bytes} bytes that are allowed"
-            raise UnsafeFileError(errno.EFBIG, reason, str(self.path / name))
-        return content
+        """Return the content of a file of at most `most_bytes`; raises as `open_regular` does."""
+        return _whole(self.open_regular(name, most_bytes), most_bytes, self.path / name)
 
     def write(self, name: str, data: bytes, *, private: bool = False) -> None:
         """Write a file in one step, as `write_atomic` does; a link of that name is replaced, not followed."""
+        with self.atomic(name, private=private) as file:
+            file.write(data)
+
+    @contextmanager
+    def atomic(self, name: str, *, private: bool = False) -> Iterator[BinaryIO]:
+        """A file, open for writing, that takes its name when the block ends; see `atomic_file`."""
         part = f".{_single(name)}.{uuid.uuid4().hex[:12]}.part"
         descriptor = self._open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             if self._descriptor is None:
@@ -281,9 +256,49 @@ class Folder:
         except BaseException:
             self.remove(part)
             raise
-        if self._descriptor is not None:
+        if self._descriptor is not None:  # the new name itself, where the system lets us
             with contextlib.suppress(OSError):
                 os.fsync(self._descriptor)
+
+    def append(self, name: str, line: bytes = b"") -> None:
+        """Add a line to a file in one write, or if it is empty, have the disk keep what is there.
+
+        Raises:
+            OSError: it is a link or no regular file, or the disk is full; then nothing is added.
+        """
+        descriptor = self._open(name, os.O_RDWR | os.O_APPEND | os.O_CREAT | _NO_WAIT, 0o644)
+        with os.fdopen(descriptor, "rb+", buffering=0) as file:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISREG(facts.st_mode):
+                raise UnsafeFileError(errno.EINVAL, "it is not a regular file", str(self.path / name))
+            if not line:
+                os.fsync(descriptor)
+                return
+            if (
+                facts.st_size and os.pread(descriptor, 1, facts.st_size - 1) != b"\n"
+            ):  # a power cut left a part of a line
+                line = b"\n" + line
+            if (file.write(line) or 0) < len(line):  # a full disk takes a part
+                os.ftruncate(descriptor, facts.st_size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def size(self, name: str) -> int:
+        """Return the bytes of a file."""
+        return os.stat(_single(name), dir_fd=self._descriptor, follow_symlinks=False).st_size
+
+    def make(self, name: str) -> Folder:
+        """Open a folder in this one, which is made if it is not there."""
+        with contextlib.suppress(FileExistsError):
+            if self._descriptor is None:
+                (self.path / _single(name)).mkdir()
+            else:
+                os.mkdir(_single(name), dir_fd=self._descriptor)
+        return self.folder(name)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder with all in it, if it is there; of a link nothing is removed."""
+        place: Any = self.path / _single(name) if self._descriptor is None else _single(name)
+        shutil.rmtree(place, ignore_errors=True, dir_fd=self._descriptor)
 
     def remove(self, name: str) -> None:
         """Remove a file or a link, if it is there."""
@@ -296,17 +311,61 @@ class Folder:
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
         """Hold a lock file of the folder while the block runs, as `only_one` does; a link is refused."""
-        descriptor = self._open(name, os.O_RDWR | os.O_CREAT | _NO_LINK | _NO_WAIT, 0o644)
-        with _held(descriptor):
+        with _held(self._open(name, os.O_RDWR | os.O_CREAT | _NO_WAIT, 0o644)):
             yield
 
     def _open(self, name: str, flags: int, mode: int = 0o600) -> int:
-        if self._descriptor is None:
-            path = self.path / _single(name)
-            if path.is_symlink() and flags & _NO_LINK:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-            return os.open(path, flags & ~(1 << 30), mode)
-        return os.open(_single(name), flags | os.O_CLOEXEC, mode, dir_fd=self._descriptor)
+        """Open a file in the folder that is no link."""
+        path = self.path / _single(name)
+        try:
+            if self._descriptor is not None:
+                return os.open(name, flags | os.O_CLOEXEC | _NO_LINK, mode, dir_fd=self._descriptor)
+            if path.is_symlink():
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            return os.open(path, flags, mode)
+        except OSError as problem:
+            if problem.errno == errno.ELOOP:
+                raise UnsafeFileError(problem.errno, "it is a link", str(path)) from None
+            if problem.errno == errno.ENXIO:  # a pipe or a socket that nobody reads
+                raise UnsafeFileError(errno.EINVAL, "it is not a regular file", str(path)) from None
+            raise
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a file that a person named, which may be a link, but no pipe, no device and no larger.
+
+    Raises:
+        UnsafeFileError: it is not a regular file, or too large.
+        OSError: it is not there, or cannot be opened.
+    """
+    return _whole(_regular(os.open(path, os.O_RDONLY | _NO_WAIT), most_bytes, path), most_bytes, path)
+
+
+def _regular(descriptor: int, most_bytes: int, path: Path) -> BinaryIO:
+    """An open file, if it is a regular one of at most so many bytes."""
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise UnsafeFileError(errno.EINVAL, "it is not a regular file", str(path))
+        if facts.st_size > most_bytes:
+            raise _too_large(f"it has {facts.st_size} bytes, and {most_bytes} are allowed", path)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _whole(opened: BinaryIO, most_bytes: int, path: Path) -> bytes:
+    """What an open file holds; one that grows while it is read is refused as well."""
+    with opened as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise _too_large(f"it has more than the {most_bytes} bytes that are allowed", path)
+    return content
+
+
+def _too_large(reason: str, path: Path) -> UnsafeFileError:
+    return UnsafeFileError(errno.EFBIG, reason, str(path))
 
 
 def _single(name: str | Path) -> str:

@@ -1,6 +1,7 @@
 """TOML and JSON from untrusted sources: whatever is wrong with a text is a ValueError, endless nesting included.
 
-Reading a file may also raise OSError; a text that is not UTF-8 is a ValueError, too.
+Reading a file may also raise OSError, for one that is no regular file or too large, too; a text that is not UTF-8 is a
+ValueError.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-LARGEST_TOML = 1_000_000
+from kfl.core.files import read_regular
+
+LARGEST_TOML, LARGEST_JSON = 1_000_000, 1 << 28
 DEEP_KEY = re.compile(r"(?:[\w\-\"']{1,64}\s{0,4}\.\s{0,4}){33}")
 
 
@@ -47,9 +50,9 @@ def parse_json(text: str | bytes, *, whole: Callable[[str], int] | None = None) 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a TOML file."""
-    return parse_toml(path.read_text(encoding="utf-8"))
+    return parse_toml(read_regular(path, 4 * LARGEST_TOML).decode())
 
 
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
-    return parse_json(path.read_text(encoding="utf-8"))
+    return parse_json(read_regular(path, LARGEST_JSON).decode())

@@ -128,5 +128,4 @@ SOURCE = Cifar10(
             ),
         ),
     ),
-    radio="paper-cifar10",
 )

@@ -129,7 +129,6 @@ CIFAR100 = TableSet(
     download=on_hub(
         "uoft-cs/cifar100/cifar100", "cifar100", "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
     ),
-    radio="paper-cifar10",
 )
 SVHN = TableSet(
     "svhn",
@@ -141,7 +140,6 @@ SVHN = TableSet(
     download=on_hub(
         "ufldl-stanford/svhn/cropped_digits", "svhn", "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
     ),
-    radio="paper-cifar10",
 )
 TINY_IMAGENET = TableSet(
     "tiny-imagenet",
@@ -156,7 +154,6 @@ TINY_IMAGENET = TableSet(
         "train-00000-of-00001-1359597a978bc4fa.parquet",
         "valid-00000-of-00001-70d52db3c749a935.parquet",
     ),
-    radio="paper-cifar10",
 )
 FEMNIST = TableSet(
     "femnist",

@@ -118,6 +118,8 @@ def _find(path: Path) -> _Found:
         if not path.exists():
             raise DataError(f"{path} does not exist{_hint(path)}: give a file or folder, {FORMATS}.")
         found = _file(path) if path.is_file() else _folder(path)
+        if strange := [file for file in found.files if not file.is_file()]:
+            raise DataError(f"{strange[0]} is not a regular file.")
     except OSError as problem:
         raise DataError(f"{path} cannot be read: {problem.strerror or problem}.") from problem
     return found

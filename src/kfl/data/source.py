@@ -69,8 +69,6 @@ class Source(ABC):
     """Where `kfl data download` gets it; None where it cannot."""
     command: str = ""
     """The command that installs it, where that is not `kfl data download`."""
-    radio: str = "paper-mnist"
-    """Preset cell that `radio = auto` means with this dataset."""
 
     @abstractmethod
     def files(self, data_dir: Path) -> list[Path]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfl.core.errors import ConfigError
+from kfl.encoders.names import AUTO
 from kfl.wireless import GainTrace, HarvestTrace
 from kfl.wireless.trace import Quantity, Trace, open_trace, true_or_false
 
@@ -29,7 +30,7 @@ def open_traces(experiment: Experiment) -> dict[str, Trace]:
     present = _availability(experiment)
     if present is not None:
         found["availability"] = present
-    for trace in found.values():
+    for trace in found.values() if experiment.radio != AUTO else ():  # whose rounds are as long as the data say
         trace.check_end((experiment.rounds - 1) * experiment.period_s)
     return found
 

@@ -34,7 +34,7 @@ from kfl.data import (
     limit_tested,
     partition,
 )
-from kfl.encoders.names import check_encoder
+from kfl.encoders.names import AUTO, check_encoder
 from kfl.experiment.availability import check_availability, open_traces
 from kfl.experiment.faults import Faults
 from kfl.experiment.identity import identity_fields
@@ -186,11 +186,12 @@ class Experiment(DataSettings):
     scheduler: Scheduler = Uniform()
     """Who takes part in each round, with which share of the band and which power."""
     radio: CellConfig | str | None = "auto"
-    """The cell: a CellConfig, the name of a preset, auto (the paper's cell for the dataset), or none."""
+    """The cell: a CellConfig, the name of a preset, none, or auto: one sized to the data and the networks, with hard
+    budgets."""
     faults: Faults = Faults()
     """What goes wrong with devices."""
     hard_budget: bool = False
-    """Never let a device exceed its energy budget. Otherwise the budget is a long-term target."""
+    """Never let a device exceed its energy budget. Otherwise it is a long-term target, but in the cell of auto."""
     real_work: bool = False
     """Charge every pass an algorithm computes, backward ones too; else τ forward passes for each, as printed."""
     evaluate_every: int = 1
@@ -228,22 +229,26 @@ class Experiment(DataSettings):
 
     @property
     def cell_config(self) -> CellConfig | None:
-        """The cell that `radio` stands for."""
+        """The cell that `radio` stands for; with auto, until data and networks are known, the one that is sized then.
+
+        >>> Experiment(radio="nb-iot").cell_config.bandwidth_hz, Experiment(radio="none").cell_config
+        (180000.0, None)
+        """
         if self.radio is None or self.radio == "none":
             return None
         if isinstance(self.radio, CellConfig):
             return self.radio
-        name = self.radio
-        if name == "auto":
-            name = DATASETS[self.dataset].radio if self.dataset in DATASETS else "paper-mnist"
-        if name not in PRESETS:
-            known = ("auto", "none", *PRESETS)
-            raise ConfigError("radio", name, f"one of {', '.join(known)}", choices=known)
-        return PRESETS[name]
+        if self.radio == AUTO:
+            return CellConfig()
+        if self.radio not in PRESETS:
+            known = (AUTO, "none", *PRESETS)
+            raise ConfigError("radio", self.radio, f"one of {', '.join(known)}", choices=known)
+        return PRESETS[self.radio]
 
     def resolved(self) -> Experiment:
-        """The same experiment with the radio and the widths spelled out, where the data need not say the widths."""
-        return replace(self, radio=self.cell_config, widths=self._known_widths())
+        """The same experiment with radio and widths spelled out, where the data need not say them."""
+        radio = self.radio if self.radio == AUTO else self.cell_config
+        return replace(self, radio=radio, widths=self._known_widths())
 
     def _known_widths(self) -> tuple[int, ...] | None:
         """The widths that devices draw from; None where the data says them."""
@@ -280,10 +285,10 @@ class Experiment(DataSettings):
         return 1.0 if self.cell_config is None else self.cell_config.period_s
 
     def to_table(self) -> Table:
-        """The configuration as plain values: radio and widths spelled out, algorithm and scheduler with their names."""
+        """The configuration as plain values: `resolved`, with the names of algorithm and scheduler."""
         cell, widths = self.cell_config, self._known_widths()
         table = to_table(self)
-        table["radio"] = "none" if cell is None else to_table(cell)
+        table["radio"] = AUTO if self.radio == AUTO else "none" if cell is None else to_table(cell)
         table["widths"] = "none" if widths is None else list(widths)
         table["algorithm"] = {"name": word_of(self.algorithm, ALGORITHMS), **table["algorithm"]}
         table["scheduler"] = {"name": word_of(self.scheduler, SCHEDULERS), **table["scheduler"]}

@@ -165,6 +165,7 @@ ALWAYS = frozenset(
     {
         *("dataset", "devices", "seed", "split", "samples_per_device", "new_class_samples", "rounds", "model"),
         *("encoder", "algorithm", "scheduler", "radio", "faults", "evaluate_every", "availability_trace"),
+        "scheduler.participation",
         *("algorithm.aggregation", "algorithm.mixing", "algorithm.mixing_rate", "algorithm.mean_bits"),
         *("algorithm.covariance", "algorithm.personal", "algorithm.worth_of", "algorithm.clip_norm"),
         *("algorithm.noise_multiplier", "algorithm.distill_weight", "algorithm.head", "algorithm.distill_steps"),

@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfl.core.errors import RunFolderError
-from kfl.core.files import write_atomic
-from kfl.core.parse import parse_json, read_json
+from kfl.core.files import Folder
+from kfl.core.parse import parse_json
 from kfl.data.untrusted import read_npz
+from kfl.runfolder._files import MOST_ARRAYS, MOST_BYTES, damaged
 from kfl.runfolder._tensors import read_rows, rows_sum, write_rows
 from kfl.scheduling import Accounts, Batteries, SchedulerState
 from kfl.simulation.state import RunState
@@ -97,16 +98,27 @@ class Checkpoints:
         will be added to it.
         """
         started = self.clock()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with Folder(self.folder.parent) as run, run.make(self.folder.name) as folder:
+            written = self._write(folder, state, history, last)
+        self._written = dict(state.devices)
+        self._last = self.clock()
+        self._took = self._last - started
+        self._rows_written = max(1, written)
+
+    def _write(self, folder: Folder, state: RunState, history: str, last: Mapping[str, str] | None) -> int:
+        """Write the files of a checkpoint and remove those that are not needed; how many rows were written."""
         changed = {d: row for d, row in state.devices.items() if self._written.get(d) is not row}
         if self._wasteful(changed):
             changed = dict(state.devices)
         number = f"{state.round:06d}"
         if changed:
             name = f"rows-{number}.safetensors"
-            self._sums[name], self._sizes[name] = write_rows(self.folder / name, changed)
+            self._sums[name], self._sizes[name] = write_rows(folder, name, changed)
             self._rows.update(dict.fromkeys(changed, name))
-        self._put(f"rest-{number}.npz", _pack_rest(state))
+        name, rest = f"rest-{number}.npz", _pack_rest(state)
+        folder.write(name, rest)
+        self._sums[name], self._sizes[name] = _sum(rest), len(rest)
         point = {
             "format_version": FORMAT_VERSION,
             "round": state.round,
@@ -118,14 +130,9 @@ class Checkpoints:
             **({"last": dict(last)} if last else {}),
         }
         body = json.dumps(point, sort_keys=True)
-        write_atomic(
-            self.folder / f"point-{number}.json", json.dumps({"sum": _sum(body.encode()), "point": body}).encode()
-        )
-        self._written = dict(state.devices)
-        self._clean()
-        self._last = self.clock()
-        self._took = self._last - started
-        self._rows_written = max(1, len(changed))
+        folder.write(f"point-{number}.json", json.dumps({"sum": _sum(body.encode()), "point": body}).encode())
+        self._clean(folder)
+        return len(changed)
 
     def read(self, lines: int, history: Callable[[int, Mapping[str, str]], str] | None = None) -> RunState | None:
         """The newest checkpoint that is whole and whose rounds are in the history, or there and in it; None without.
@@ -134,22 +141,34 @@ class Checkpoints:
         where the checkpoint holds it. A damaged checkpoint, or one with another history, is reported and the one before
         it used instead.
         """
-        for path in reversed(self._points()):
+        try:
+            with Folder(self.folder.parent) as run, run.folder(self.folder.name) as folder:
+                return self._read(folder, lines, history)
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise damaged(self.folder, problem.strerror or problem) from problem
+
+    def _read(
+        self, folder: Folder, lines: int, history: Callable[[int, Mapping[str, str]], str] | None
+    ) -> RunState | None:
+        for name in reversed(_points(folder)):
+            path = self.folder / name
             try:
-                point = _read_point(path)
+                point = _read_point(folder, name)
                 last = _lines(point.get("last", {}))
                 if point["round"] - bool(last) > lines:
                     raise _DamagedError(f"the history holds {lines} rounds, the checkpoint {point['round']}")
                 if history is not None and point["history"] != history(point["round"], last):
                     raise _DamagedError("the history is not the one it was written with")
-                state = self._load(point)
+                state = _load(folder, point)
             except _DamagedError as problem:
                 log.warning("The checkpoint %s is damaged (%s); the one before it is used.", path.name, problem)
                 continue
             self.last = last
             self._rows = {int(device): name for device, name in point["rows"].items()}
             self._sums = dict(point["sums"])
-            self._sizes = {name: (self.folder / name).stat().st_size for name in self._sums}
+            self._sizes = {name: folder.size(name) for name in self._sums}
             self._written = dict(state.devices)
             if point["identity"] != self.identity:
                 raise RunFolderError(
@@ -159,48 +178,31 @@ class Checkpoints:
             return state
         return None
 
-    def _load(self, point: dict[str, Any]) -> RunState:
-        content = {name: _read_checked(self.folder, name, expected) for name, expected in point["sums"].items()}
-        try:
-            rows = {name: read_rows(content[name]) for name in set(point["rows"].values())}
-            # A file without rows is complete by its checksum: its devices hold nothing, as in FedAvg.
-            devices = {
-                int(device): rows[name][int(device)] if rows[name] else {} for device, name in point["rows"].items()
-            }
-            return _unpack_rest(content[point["rest"]], point["round"], devices)
-        except (KeyError, ValueError, TypeError) as problem:
-            raise _DamagedError(f"{problem}") from problem
-
-    def _put(self, name: str, data: bytes) -> None:
-        write_atomic(self.folder / name, data)
-        self._sums[name] = _sum(data)
-        self._sizes[name] = len(data)
-
     def _wasteful(self, changed: dict[int, State]) -> bool:
         """Whether more than half of the rows on disk would be superseded after these changes."""
         rows = sum(size for name, size in self._sizes.items() if name.startswith("rows-"))
         one = sum(value.nbytes for value in next(iter(self._written.values()), {}).values())
         return rows + one * len(changed) > 3 * one * len({*self._rows, *changed})
 
-    def _points(self) -> list[Path]:
-        return sorted(self.folder.glob("point-*.json")) if self.folder.exists() else []
-
-    def _clean(self) -> None:
+    def _clean(self, folder: Folder) -> None:
         """Remove the files that no kept checkpoint needs."""
-        points = self._points()
-        for path in points[:-KEPT]:
-            path.unlink(missing_ok=True)
-        needed = set()
-        for path in points[-KEPT:]:
+        points, needed = _points(folder), set[str]()
+        for name in points[:-KEPT]:
+            folder.remove(name)
+        for name in points[-KEPT:]:
             try:
-                needed |= set(_read_point(path)["sums"])
+                needed |= set(_read_point(folder, name)["sums"])
             except _DamagedError:
                 continue
-        for path in [*self.folder.glob("rows-*"), *self.folder.glob("rest-*")]:
-            if path.name not in needed:
-                path.unlink(missing_ok=True)
-                self._sizes.pop(path.name, None)
-                self._sums.pop(path.name, None)
+        for name in folder.names():
+            if name.startswith(("rows-", "rest-")) and name not in needed:
+                folder.remove(name)
+                self._sizes.pop(name, None)
+                self._sums.pop(name, None)
+
+
+def _points(folder: Folder) -> list[str]:
+    return [name for name in folder.names() if name.startswith("point-") and name.endswith(".json")]
 
 
 class _DamagedError(Exception):
@@ -211,9 +213,20 @@ def _sum(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _read_point(path: Path) -> dict[str, Any]:
+def _load(folder: Folder, point: dict[str, Any]) -> RunState:
+    content = {name: _read_checked(folder, name, expected) for name, expected in point["sums"].items()}
     try:
-        outer = read_json(path)
+        rows = {name: read_rows(content[name]) for name in set(point["rows"].values())}
+        # A file without rows is complete by its checksum: its devices hold nothing, as in FedAvg.
+        devices = {int(device): rows[name][int(device)] if rows[name] else {} for device, name in point["rows"].items()}
+        return _unpack_rest(content[point["rest"]], point["round"], devices)
+    except (KeyError, ValueError, TypeError) as problem:
+        raise _DamagedError(f"{problem}") from problem
+
+
+def _read_point(folder: Folder, name: str) -> dict[str, Any]:
+    try:
+        outer = parse_json(folder.read(name, MOST_BYTES))
         body = outer["point"]
         if _sum(body.encode()) != outer["sum"]:
             raise _DamagedError("its checksum is wrong")
@@ -223,8 +236,8 @@ def _read_point(path: Path) -> dict[str, Any]:
         raise _DamagedError(f"it cannot be read, {problem}") from problem
     if version != FORMAT_VERSION:
         raise RunFolderError(
-            f"The checkpoint {path} has format version {version}, but this kfl reads version {FORMAT_VERSION}; use the "
-            "kfl that wrote it."
+            f"The checkpoint {folder.path / name} has format version {version}, but this kfl reads version "
+            f"{FORMAT_VERSION}; use the kfl that wrote it."
         )
     if not all(isinstance(point.get(name), kind) for name, kind in FIELDS.items()):
         raise _DamagedError("a field of it is missing, or not what it should be")
@@ -238,12 +251,12 @@ def _lines(found: object) -> dict[str, str]:
     return dict(found)
 
 
-def _read_checked(folder: Path, name: str, expected: str) -> bytes:
+def _read_checked(folder: Folder, name: str, expected: str) -> bytes:
     """A file of a checkpoint, if its checksum is right. Names cannot lead out of the folder."""
-    if Path(name).name != name:
-        raise _DamagedError(f"the name {name!r} leads out of the folder")
     try:
-        data = (folder / name).read_bytes()
+        data = folder.read(name, MOST_ARRAYS)
+    except ValueError:
+        raise _DamagedError(f"the name {name!r} leads out of the folder") from None
     except OSError as problem:
         raise _DamagedError(f"{name} cannot be read, {problem.strerror}") from problem
     if (rows_sum(data) if name.startswith("rows-") else _sum(data)) != expected:

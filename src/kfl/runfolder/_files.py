@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kfl.core.errors import RunFolderError
-from kfl.core.files import atomic_file, jsonable, write_json
+from kfl.core.files import Folder, atomic_file, jsonable, write_json
 from kfl.core.names import for_json
-from kfl.core.parse import parse_json, read_json
+from kfl.core.parse import parse_json
 
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
@@ -37,14 +37,42 @@ LOCAL_ONLY = "local-only"
 """Run folder inside a run folder: the same run with nothing shared, as `kfl run` of earlier versions added it."""
 
 
+MOST_BYTES, MOST_LINES, MOST_ARRAYS = 1 << 28, 1 << 32, 1 << 34
+"""Of a file with a table, of one with a line a round, and of one with arrays: far more than kfl writes."""
+
+
 def is_run_folder(path: Path) -> bool:
-    """Whether a folder holds a run, finished or not."""
-    return (path / CONFIG).is_file()
+    """Whether a folder holds a run, finished or not. A configuration that is no file makes it a damaged one."""
+    return os.path.lexists(path / CONFIG)
 
 
 def is_finished(path: Path) -> bool:
     """Whether a folder holds a finished run: the summary is written last."""
-    return (path / SUMMARY).exists()
+    return os.path.lexists(path / SUMMARY)
+
+
+def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the content of a file right inside a run folder, which is regular, no link and not too large.
+
+    Raises:
+        FileNotFoundError: it is not there, nor is its folder.
+        RunFolderError: it is something else.
+    """
+    try:
+        with Folder(path.parent) as folder:
+            return folder.read(path.name, most_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(str(path)) from None
+    except OSError as problem:
+        raise damaged(path, problem.strerror or problem) from problem
+
+
+def read_value(path: Path) -> Any:
+    """Return the value in a file with JSON; raises as `read_file`, and RunFolderError where it is none."""
+    try:
+        return parse_json(read_file(path))
+    except ValueError as problem:
+        raise damaged(path, problem) from problem
 
 
 def is_held(path: Path) -> bool:
@@ -52,7 +80,7 @@ def is_held(path: Path) -> bool:
     try:
         import fcntl
 
-        descriptor = os.open(path / LOCK, os.O_RDONLY)
+        descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (ImportError, OSError):
         return False
     try:
@@ -88,12 +116,8 @@ def require_run_folder(path: Path) -> None:
 
 
 def read_note(path: Path, name: str) -> dict[str, Any]:
-    """A note beside the run, such as `JOB`; empty where it is missing or damaged, because nothing depends on it."""
-    try:
-        found = read_json(path / name)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    """A note beside the run, such as `JOB`; empty where it is missing."""
+    return read_object(path / name)
 
 
 def write_note(path: Path, name: str, note: object) -> None:
@@ -107,11 +131,9 @@ def write_note(path: Path, name: str, note: object) -> None:
 def read_object(path: Path) -> dict[str, Any]:
     """A file with one JSON object; empty where there is no such file."""
     try:
-        found = read_json(path)
-    except (FileNotFoundError, NotADirectoryError):
+        found = read_value(path)
+    except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as problem:
-        raise damaged(path, problem) from problem
     if not isinstance(found, dict):
         raise damaged(path, "it does not hold a JSON object")
     return found
@@ -120,11 +142,9 @@ def read_object(path: Path) -> dict[str, Any]:
 def whole_lines(path: Path) -> list[str]:
     """Complete lines of a file that grows. A last line without a line break was torn by a crash and does not count."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    except (FileNotFoundError, NotADirectoryError):
+        return read_file(path, MOST_LINES).decode(errors="replace").split("\n")[:-1]
+    except FileNotFoundError:
         return []
-    except OSError as problem:
-        raise damaged(path, problem.strerror or problem) from problem
 
 
 def damaged(path: Path, problem: object) -> RunFolderError:

@@ -8,16 +8,17 @@ one.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from kfl.core.config import Table, read_config
+from kfl.core.config import Table
 from kfl.core.errors import RunFolderError
-from kfl.core.files import is_part
-from kfl.core.parse import parse_json, parse_toml, read_json
+from kfl.core.files import Folder, is_part
+from kfl.core.parse import parse_json, parse_toml
 from kfl.data.untrusted import read_npz
 from kfl.experiment import Experiment, in_todays_words
 from kfl.runfolder import _files as files
@@ -53,8 +54,8 @@ class RunReader:
         """The configuration as it was written."""
         files.require_run_folder(self.path)
         try:
-            return (self.path / files.CONFIG).read_text(encoding="utf-8")
-        except (OSError, ValueError) as problem:
+            return files.read_file(self.path / files.CONFIG).decode()
+        except ValueError as problem:
             raise files.damaged(self.path / files.CONFIG, problem) from problem
 
     def config(self) -> Table:
@@ -114,11 +115,9 @@ class RunReader:
         """One record per device; empty while the run is not finished."""
         path = self.path / files.DEVICES
         try:
-            found = read_json(path)
-        except (FileNotFoundError, NotADirectoryError):
+            found = files.read_value(path)
+        except FileNotFoundError:
             return ()
-        except (OSError, ValueError) as problem:
-            raise files.damaged(path, problem) from problem
         if not isinstance(found, list) or not all(isinstance(record, dict) for record in found):
             raise files.damaged(path, "it does not hold a list of devices")
         return tuple(found)
@@ -133,7 +132,7 @@ class RunReader:
         if not path.exists() and (self.path / files.OLD_SERVER).exists():
             path = self.path / files.OLD_SERVER
         try:
-            return read_npz(path.read_bytes())
+            return read_npz(files.read_file(path, files.MOST_ARRAYS))
         except (OSError, ValueError, TypeError) as problem:
             raise RunFolderError(f"The file {path} is missing or damaged ({problem}).") from problem
 
@@ -173,12 +172,8 @@ class RunReader:
 
     def contents(self) -> dict[str, bytes]:
         """Every file by its path inside the folder, for `RunFolder.receive` on another machine."""
-        paths = [path for path in sorted(self.path.rglob("*")) if path.is_file()]
-        return {
-            path.relative_to(self.path).as_posix(): path.read_bytes()
-            for path in paths
-            if path.name != files.LOCK and not is_part(path)
-        }
+        with Folder(self.path) as folder:
+            return dict(_contents(folder, ""))
 
     def stamp(self) -> str:
         """A text that changes whenever a file does that a page about this run is made of."""
@@ -199,6 +194,18 @@ class RunReader:
             return 0.0
 
 
+def _contents(folder: Folder, place: str) -> Iterator[tuple[str, bytes]]:
+    """The files of a folder and of those in it, without what is a link or no file."""
+    for name in folder.names():
+        if name == files.LOCK or is_part(Path(name)):
+            continue
+        try:
+            with folder.folder(name) as below:
+                yield from _contents(below, f"{place}{name}/")
+        except NotADirectoryError:
+            yield f"{place}{name}", folder.read(name, files.MOST_ARRAYS)
+
+
 def read_log(path: Path, number: int, line: str, devices: int | None = None) -> RoundLog:
     """One line of a history, which must be about round `number`."""
     try:
@@ -212,8 +219,7 @@ def read_log(path: Path, number: int, line: str, devices: int | None = None) -> 
 
 def load_experiment(path: Path) -> Experiment:
     """The experiment of a run folder."""
-    files.require_run_folder(path)
-    return Experiment.from_table(in_todays_words(read_config(path / files.CONFIG)))
+    return Experiment.from_table(RunReader(path).config())
 
 
 def load_run(path: str | Path) -> tuple[Experiment, History]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfl.core.errors import KflError, RunFolderError
-from kfl.core.files import atomic_file, write_atomic
-from kfl.runfolder._files import MODELS
+from kfl.core.files import Folder
+from kfl.runfolder._files import MODELS, MOST_ARRAYS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,10 +59,10 @@ def device_name(device: int) -> str:
 
 def write_states(run: Path, states: Mapping[int, State]) -> None:
     """Write every state that holds anything; each file is whole or not there."""
-    (run / MODELS).mkdir(exist_ok=True)
-    for device, state in states.items():
-        if state:
-            write_atomic(state_path(run, device), as_safetensors(state))
+    with Folder(run) as whole, whole.make(MODELS) as folder:
+        for device, state in states.items():
+            if state:
+                folder.write(state_path(run, device).name, as_safetensors(state))
 
 
 def as_safetensors(state: State, metadata: Mapping[str, str] | None = None) -> bytes:
@@ -81,12 +81,15 @@ def read_state(run: Path, device: int) -> State | None:
     from safetensors.torch import load
 
     path = state_path(run, device)
-    if not path.exists():
-        return None
     try:
-        return load(path.read_bytes())
+        with Folder(run) as whole, whole.folder(MODELS) as folder:
+            return load(folder.read(path.name, MOST_ARRAYS))
+    except FileNotFoundError:
+        return None
     except (SafetensorError, OSError) as problem:
-        raise RunFolderError(f"The model file {path} is damaged ({problem}).") from problem
+        raise RunFolderError(
+            f"The model file {path} is damaged ({getattr(problem, 'strerror', None) or problem})."
+        ) from problem
 
 
 def require_safetensors() -> None:
@@ -100,12 +103,12 @@ def require_safetensors() -> None:
         ) from problem
 
 
-def write_rows(path: Path, rows: Mapping[int, State]) -> tuple[str, int]:
+def write_rows(folder: Folder, name: str, rows: Mapping[int, State]) -> tuple[str, int]:
     """Write the states, all of them or none; returns the checksum and the size of the file."""
     arrays = {f"{device}/{name}": value for device, row in rows.items() for name, value in row.items()}
     header, offset = {}, 0
-    for name, value in arrays.items():
-        header[name] = {
+    for key, value in arrays.items():
+        header[key] = {
             "dtype": TYPES[str(value.dtype).removeprefix("torch.")],
             "shape": list(value.shape),
             "data_offsets": [offset, offset + value.nbytes],
@@ -115,7 +118,7 @@ def write_rows(path: Path, rows: Mapping[int, State]) -> tuple[str, int]:
     text += b" " * (-len(text) % 8)
     start = struct.pack("<Q", len(text)) + text
     total = zlib.crc32(start)
-    with atomic_file(path) as file:
+    with folder.atomic(name) as file:
         file.write(start)
         for value in _on_cpu(list(arrays.values())):
             view = _bytes(value)

@@ -7,12 +7,10 @@ checkpoint counts on them, the last one in the checkpoint itself.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import hashlib
 import io
 import json
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,8 +20,8 @@ import numpy as np
 
 from kfl.core.config import differences, dump_toml
 from kfl.core.errors import RunFolderError
-from kfl.core.files import LockedError, is_part, jsonable, only_one, write_atomic, write_json
-from kfl.core.parse import parse_toml, read_toml
+from kfl.core.files import Folder, LockedError, UnsafeFileError, is_part, jsonable, only_one, write_atomic, write_json
+from kfl.core.parse import parse_toml
 from kfl.engine.plan import Plan
 from kfl.experiment import Experiment, identity_fields, in_todays_words
 from kfl.runfolder import _files as files
@@ -65,16 +63,22 @@ class RunFolder:
                 raise RunFolderError(
                     f"The run folder {self.path} is in use by another process; wait, or choose another with --out."
                 ) from None
+            except UnsafeFileError as problem:
+                raise files.damaged(Path(problem.filename), problem.strerror) from problem
             except OSError as problem:
                 raise cannot_write(self.path, problem) from problem
             yield
 
     def _sweep(self) -> None:
-        """Remove unfinished files of a process that was killed; nobody else writes here while we hold the lock."""
-        for folder in (self.path, self.path / files.CHECKPOINTS, self.path / files.MODELS):
-            for path in folder.iterdir() if folder.is_dir() else ():
-                if is_part(path):
-                    path.unlink(missing_ok=True)
+        """Remove unfinished files of a process that was killed; nobody else writes here while we hold the lock.
+
+        A link may lead out of the folder, so a folder with one is refused.
+        """
+        with Folder(self.path) as folder:
+            _sweep(folder)
+            for name in (files.CHECKPOINTS, files.MODELS):
+                with contextlib.suppress(FileNotFoundError), folder.folder(name) as below:
+                    _sweep(below)
 
     def prepare(self, experiment: Experiment) -> Literal["new", "unfinished", "finished"]:
         """Make the folder ready for this experiment, and say what it already holds of it.
@@ -84,7 +88,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             existing = self.path / files.CONFIG
-            if existing.exists():
+            if files.is_run_folder(self.path):
                 self._refuse_other(experiment, existing)
                 if not files.is_finished(self.path):
                     return "unfinished"
@@ -103,7 +107,7 @@ class RunFolder:
         For a new run it is `Experiment.identity`. An earlier version may have said the same in other words, and its
         checkpoints go by those.
         """
-        return dump_toml(identity_fields(read_toml(self.path / files.CONFIG)))
+        return dump_toml(identity_fields(parse_toml(RunReader(self.path).config_text())))
 
     def plan(self) -> Plan | None:
         """The execution plan of an unfinished run, so that it resumes the same way; None for a new run."""
@@ -117,7 +121,8 @@ class RunFolder:
         return Checkpoints(self.path / files.CHECKPOINTS, identity=identity, interval_s=interval_s)
 
     def _remove_checkpoints(self) -> None:
-        shutil.rmtree(self.path / files.CHECKPOINTS, ignore_errors=True)
+        with Folder(self.path) as folder:
+            folder.remove_folder(files.CHECKPOINTS)
 
     def rewind(self, rounds: int, last: Mapping[str, str] | None = None) -> tuple[RoundLog, ...]:
         """Truncate the history to its first `rounds` rounds and return them.
@@ -166,9 +171,9 @@ class RunFolder:
         after it, as `history_sum` would from the file.
         """
         try:
-            for name in (files.ROUNDS, files.TRAIL):
-                with (self.path / name).open("ab") as file:
-                    os.fsync(file.fileno())
+            with Folder(self.path) as folder:
+                for name in (files.ROUNDS, files.TRAIL):
+                    folder.append(name)
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
         history, trail = self._history.copy(), self._trail.copy()
@@ -188,7 +193,7 @@ class RunFolder:
 
     def _refuse_other(self, experiment: Experiment, existing: Path) -> None:
         try:
-            before = in_todays_words(read_toml(existing))
+            before = in_todays_words(parse_toml(RunReader(self.path).config_text()))
         except ValueError as problem:
             raise RunFolderError(
                 f"The configuration {existing} is damaged ({problem}); choose another folder."
@@ -245,16 +250,8 @@ class RunFolder:
 
     def _append(self, name: str, line: bytes) -> None:
         try:
-            descriptor = os.open(self.path / name, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                size = os.fstat(descriptor).st_size
-                if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a power cut left a part of a line
-                    line = b"\n" + line
-                if os.write(descriptor, line) < len(line):  # a full disk takes a part
-                    os.ftruncate(descriptor, size)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            finally:
-                os.close(descriptor)
+            with Folder(self.path) as folder:
+                folder.append(name, line)
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
 
@@ -279,23 +276,39 @@ class RunFolder:
     def receive(self, contents: Mapping[str, bytes]) -> None:
         """Write a finished run that was played on another machine, as `RunReader.contents` read it there."""
         order = {files.CONFIG: 0, files.SUMMARY: 2}
-        for name in contents:
-            if not (self.path / name).resolve().is_relative_to(self.path.resolve()):
-                raise RunFolderError(f"The file {name!r} of a run from another machine leads out of its folder.")
         with self.locked():
             try:
                 for name in sorted(contents, key=lambda name: order.get(name, 1)):
-                    (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-                    write_atomic(self.path / name, contents[name])
+                    self._put(name, contents[name])
+            except ValueError:
+                raise RunFolderError(
+                    f"The file {name!r} of a run from another machine leads out of its folder."
+                ) from None
             except OSError as problem:
                 raise cannot_write(self.path, problem) from problem
             self._remove_checkpoints()  # of an attempt that was begun here
+
+    def _put(self, name: str, data: bytes) -> None:
+        """Write a file by its path in the folder; ValueError where that leads out of it."""
+        *places, last = name.split("/")
+        with ExitStack() as stack:
+            folder = stack.enter_context(Folder(self.path))
+            for place in places:
+                folder = stack.enter_context(folder.make(place))
+            folder.write(last, data)
 
     def _json(self, name: str, value: object) -> None:
         try:
             write_json(self.path / name, value)
         except OSError as problem:
             raise cannot_write(self.path, problem) from problem
+
+
+def _sweep(folder: Folder) -> None:
+    folder.refuse_links()
+    for name in folder.names():
+        if is_part(Path(name)):
+            folder.remove(name)
 
 
 def _hash(lines: Iterable[str] = ()) -> hashlib.blake2b:

@@ -16,6 +16,7 @@ from kfl.scheduling.blocks import BlockSplit, quantize_to_blocks, round_to_block
 from kfl.scheduling.curve import CostCurve, FloatArray, UploadCurve
 from kfl.scheduling.dual import Dual
 from kfl.scheduling.energy_report import by_part, dominant
+from kfl.scheduling.least_energy import LeastEnergy, least_energy_j
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.objective import DriftScheduler, drift_objective
 from kfl.scheduling.problem import CellProblem
@@ -28,7 +29,19 @@ from kfl.scheduling.uplink import ENERGY_PARTS, DeviceEnergyModel, Uplink
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
     scheduler.name: scheduler
-    for scheduler in (Lyapunov, Dual, RoundRobin, Myopic, Uniform, Ascend, Descend, AllDevices, GreedyEnergy, FixedSet)
+    for scheduler in (
+        Lyapunov,
+        Dual,
+        LeastEnergy,
+        RoundRobin,
+        Myopic,
+        Uniform,
+        Ascend,
+        Descend,
+        AllDevices,
+        GreedyEnergy,
+        FixedSet,
+    )
 }
 """Every scheduler by the word that selects it. Random-k is "uniform" with its `count`."""
 
@@ -53,6 +66,7 @@ __all__ = [
     "FixedSet",
     "FloatArray",
     "GreedyEnergy",
+    "LeastEnergy",
     "Lyapunov",
     "Myopic",
     "Observation",
@@ -73,6 +87,7 @@ __all__ = [
     "describe",
     "dominant",
     "drift_objective",
+    "least_energy_j",
     "observe",
     "quantize_to_blocks",
     "read_problem",

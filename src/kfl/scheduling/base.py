@@ -186,6 +186,8 @@ class Scheduler(Fields, ABC):
     """True: devices that are alike may be treated differently, because it draws or takes turns."""
     needs_radio: ClassVar[bool] = False
     """True: it cannot decide where uploads are free."""
+    certifies_energy: ClassVar[bool] = False
+    """True: a run ends with the least energy of all schedules in which each device takes part as often."""
 
     @classmethod
     def about(cls) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kfl.core.text import percent
+from kfl.core.text import percent, quantity, several
 
 
 def dominant(compute_j: ArrayLike, upload_j: ArrayLike) -> str:
@@ -45,3 +45,30 @@ def by_part(parts_j: Mapping[str, ArrayLike]) -> str:
     tiny = [name for name in kept if sums[name] < 0.001 * whole]
     rest = f"; less than 0.1 %{' each' if len(tiny) > 1 else ''}: {', '.join(tiny)}" if tiny else ""
     return f"Where the energy went: {', '.join(told)}{rest}."
+
+
+def beside_random(scheduler: str, spent_j: float, taken: int, count: int, random_j: float, random_taken: int) -> str:
+    """Return what a scheduler spent on so many participations, beside so many random devices a round.
+
+    >>> beside_random("dual", 78.0, 1184, 10, 70.0, 1000)
+    'dual spent 78 J on 1,184 participations; 10 random devices a round would have spent 70 J on 1,000.'
+    """
+    return (
+        f"{scheduler} spent {quantity(spent_j, 'J')} on {several(taken, 'participation')}; "
+        f"{several(count, 'random device')} a round would have spent {quantity(random_j, 'J')} on {random_taken:,}."
+    )
+
+
+def certified(participation_count: Sequence[int], rounds: int, spent_j: float, least_j: float) -> str:
+    """Return how often everybody took part, and the certificate of the energy that this took.
+
+    >>> certified([4, 5, 4], 20, 7.5, 7.4)
+    'Every device took part in 4 to 5 of 20 rounds, for 7.5 J; certified: no schedule in which each does so as often \
+spends less than 7.4 J.'
+    """
+    least, most = min(participation_count), max(participation_count)
+    often = str(least) if least == most else f"{least} to {most}"
+    return (
+        f"Every device took part in {often} of {rounds} rounds, for {quantity(spent_j, 'J')}; certified: no schedule "
+        f"in which each does so as often spends less than {quantity(least_j, 'J')}."
+    )

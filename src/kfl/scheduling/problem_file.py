@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from kfl.core.errors import ConfigError
-from kfl.core.files import write_atomic
+from kfl.core.files import read_regular, write_atomic
 from kfl.core.names import for_csv, for_json
 from kfl.scheduling._problem_text import Table, table_from_csv, table_from_json
 from kfl.scheduling.curve import BoolArray, FloatArray
@@ -55,6 +55,10 @@ _DRAWN = {
 """Fields of a file for which the paper's energy model has no use, with their names in `DeviceEnergyModel`."""
 
 
+MOST_BYTES = 1 << 31
+"""Of a problem file: some million devices."""
+
+
 def read_problem(source: str | Path, **changes: object) -> CellProblem:
     """Read a problem from a file, or from text in JSON or CSV.
 
@@ -76,7 +80,7 @@ def _text(source: str | Path) -> tuple[str, str]:
         return _not_empty(source, "The problem"), _kind(source)
     path = Path(source)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise ProblemError(f"{path} is not text in UTF-8: byte {problem.start} cannot be read.") from problem
     except (OSError, ValueError) as problem:

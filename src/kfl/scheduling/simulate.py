@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,12 +25,17 @@ from numpy.typing import NDArray
 
 from kfl.scheduling.accounts import Accounts, decide, observe, settle
 from kfl.scheduling.base import Decision, Observation, Scheduler
+from kfl.scheduling.baselines import RandomDevices, Uniform
 from kfl.scheduling.curve import FloatArray
 from kfl.scheduling.dual import Dual
+from kfl.scheduling.least_energy import alone_j, least_energy_j
 from kfl.scheduling.problem import CellProblem
 from kfl.scheduling.share_band import outcomes
 from kfl.scheduling.status import OUTCOMES, Status
 from kfl.scheduling.uplink import ENERGY_PARTS
+
+MOST_LOOKS = 2_000_000
+"""Devices × rounds that are decided once more, for a comparison; more take too long."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +146,11 @@ class ScheduleResult:
     parts_j: Mapping[str, FloatArray] | None = None
     """Where the joules of each device went in these rounds; None in the paper's model."""
 
+    @property
+    def energy_j(self) -> float:
+        """All devices' energy in these rounds."""
+        return float(self.compute_energy_j.sum() + self.upload_energy_j.sum())
+
     def reason(self, device: int) -> str:
         """Return what became of a device in the last round, in words."""
         return tuple(OUTCOMES.values())[int(self.outcome[device])]
@@ -176,6 +187,32 @@ def schedule(problem: CellProblem, scheduler: Scheduler | None = None) -> Schedu
         problem.after(one.after),
         parts_j,
     )
+
+
+def random_devices(found: ScheduleResult) -> tuple[int, ScheduleResult] | None:
+    """Return as many random devices a round, at most as many as `uniform` takes, and what they do, if they spend less.
+
+    None for random devices, for a single round, and where it takes too long.
+    """
+    rounds = found.rounds
+    if isinstance(found.scheduler, RandomDevices) or not 1 < len(rounds) <= MOST_LOOKS / found.problem.size:
+        return None
+    mean = math.ceil(sum(len(one.devices) for one in rounds) / len(rounds))
+    count = max(1, min(Uniform().count, mean))
+    other = schedule(found.problem, Uniform(count))
+    return (count, other) if found.energy_j > 1.01 * other.energy_j else None
+
+
+def least_energy(found: ScheduleResult) -> float | None:
+    """Return a bound on the joules of every schedule of these rounds in which each device takes part as often.
+
+    None for schedulers that do not ask for it.
+    """
+    problem = found.problem
+    if not found.scheduler.certifies_energy or problem.described * problem.size > MOST_LOOKS:
+        return None
+    every = [alone_j(one.uplink, one.compute_energy_j) for one in problem.rounds_described() if one.uplink is not None]
+    return least_energy_j(np.array(every), found.participation_count)
 
 
 def _record(one: RoundResult) -> ScheduledRound:

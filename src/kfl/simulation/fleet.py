@@ -130,6 +130,8 @@ class Fleet(ABC):
     """Rounds between two evaluations."""
     quorum: float = 0.0
     """Share of the chosen devices that must be usable; with fewer, the round leaves the server as it was."""
+    foreseeable: bool = False
+    """Whether its rounds follow from seed and round alone, so that they can be decided before they are played."""
     stops_on_divergence: bool = False
     """Whether a run in which most devices diverge ends with an error, or goes on with a warning."""
 

@@ -29,6 +29,7 @@ EVALUATED_AT_ONCE = 100
 class SimulatedFleet(Fleet):
     """The devices of a world."""
 
+    foreseeable = True
     stops_on_divergence = True
 
     def __init__(self, world: World) -> None:

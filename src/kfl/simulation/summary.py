@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kfl.experiment.faults import RAN_DRY
 from kfl.simulation.logs import RoundLog, totals
+from kfl.simulation.rehearsal import least_energy, random_devices
 
 if TYPE_CHECKING:
     from kfl.scheduling import Batteries
@@ -22,6 +23,7 @@ FloatArray = NDArray[np.float64]
 def summarise(fleet: Fleet, state: RunState, logs: Sequence[RoundLog], wall_s: float) -> dict[str, Any]:
     """Totals of a run, and what FedAvg would have uploaded with the same devices in the same rounds."""
     accuracies = [log.accuracy for log in logs if log.accuracy is not None]
+    found = {"random_devices": random_devices(fleet, logs), "least_energy_j": least_energy(fleet, state, logs)}
     return {
         "algorithm": fleet.experiment.algorithm.name,
         "accuracy": accuracies[-1] if accuracies else None,
@@ -36,6 +38,7 @@ def summarise(fleet: Fleet, state: RunState, logs: Sequence[RoundLog], wall_s: f
         "diverged": sum(len(log.diverged) for log in logs),
         **energy_facts(fleet, logs),
         **battery_facts(state, logs),
+        **{name: value for name, value in found.items() if value is not None},
         "wall_s": round(wall_s, 3),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -13,17 +14,21 @@ import numpy as np
 
 from kfl.core.errors import DataError
 from kfl.data import Dataset, Partition, dataset_path, load_dataset
+from kfl.encoders.names import AUTO, NONE, encoder_for
 from kfl.engine import Engine, LocalData
 from kfl.engine.plan import Plan, make_engine
 from kfl.experiment import Experiment
 from kfl.experiment.availability import open_traces
 from kfl.models import FleetModels, architectures, fleet_from_modules, fleet_from_name, names_widths, read_model
 from kfl.simulation.fleet import DeviceTable
-from kfl.wireless import Cell
+from kfl.wireless import Cell, sized_cell
+from kfl.wireless.sizing import describe_sized_cell
 
 if TYPE_CHECKING:
     from kfl.data.dataset import Data
     from kfl.models import Models
+
+log = logging.getLogger("kfl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +100,12 @@ def build_world(
     if not experiment.asks_data:
         experiment.validate()  # before the data is read, where it can be
     data = load_dataset(experiment.dataset, data_dir) if dataset is None else Dataset.of(dataset)
-    data = _encoded(experiment, data)
     if experiment.asks_data:
         experiment = experiment.for_data(data)
         experiment.validate()
+    if models is None:  # else they are looked at first
+        experiment = with_cell(experiment, data)
+    data = _encoded(experiment, data)
     if models is None:
         experiment = _with_widths(experiment, data)
     proxy = experiment.proxy(data, experiment.algorithm.proxy_per_class)
@@ -107,7 +114,9 @@ def build_world(
         raise DataError(f"A split over {experiment.devices} devices leaves a device without a sample; use fewer.")
     if not split.test_sizes.any():
         raise DataError("No device has a test sample: the test set has none of the classes that devices hold.")
-    fleet_models = experiment.algorithm.device_models(_models(experiment, data, models))
+    fleet_models = _models(experiment, data, models)
+    experiment = with_cell(experiment, data, fleet_models)
+    fleet_models = experiment.algorithm.device_models(fleet_models)
     experiment.algorithm.check_models(fleet_models)
     local = LocalData(data, split, proxy)
     engine = make_engine(local, fleet_models, device, precision, plan)
@@ -143,9 +152,40 @@ def build_world(
     )
 
 
+def with_cell(experiment: Experiment, data: Dataset, models: FleetModels | None = None) -> Experiment:
+    """The experiment with its cell: where none is named, one that is sized to its data and networks, and hard budgets.
+
+    Neither the algorithm nor the seed decides anything: what is compared has the same cell.
+
+    Args:
+        experiment: What is going to run.
+        data: Its data, before any encoder.
+        models: The networks of its devices, where they are no names.
+    """
+    if experiment.radio != AUTO:
+        return experiment
+    from kfl.encoders import make_encoder
+
+    shape, name, once = data.input_shape, experiment.encoder, 0.0
+    if name != NONE and data.view is None:
+        encoder = make_encoder(encoder_for(shape) if name == AUTO else name)
+        shape, once = shape if name == AUTO else (encoder.size(shape),), encoder.flops(shape)
+    if models is None:
+        networks = (experiment.model, experiment.widths, experiment.devices)
+        models = fleet_from_name(*networks, shape, data.classes, seed=0)
+    samples = replace(experiment, seed=0).partition(data).train_sizes.astype(np.float64)
+    flops = np.array([profile.flops for profile in models.profiles])[models.architecture]
+    bits = 32.0 * np.array([profile.state_values for profile in models.profiles])[models.architecture]
+    cell = sized_cell(flops * samples, bits, experiment.rounds, once * samples)
+    log.info("%s", describe_sized_cell(cell, experiment.rounds))
+    found = replace(experiment, radio=cell, hard_budget=True)
+    open_traces(found)  # a trace must last for rounds that are so long
+    return found
+
+
 def _encoded(experiment: Experiment, data: Dataset) -> Dataset:
     """The data through the experiment's encoder; with `auto` the one that suits it, where the algorithm needs one."""
-    from kfl.encoders import AUTO, NONE, encoded, encoder_for
+    from kfl.encoders import encoded
 
     name = experiment.encoder
     if data.view is not None:  # the caller has encoded it

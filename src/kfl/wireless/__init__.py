@@ -26,6 +26,7 @@ from kfl.wireless.harvest import HARVESTS, ConstantHarvest, Harvest, HarvestTrac
 from kfl.wireless.mobility import Mobility
 from kfl.wireless.presets import PRESET_SOURCES, PRESETS
 from kfl.wireless.rician import Rician
+from kfl.wireless.sizing import sized_cell
 from kfl.wireless.waypoint import Waypoint
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "circular_normal",
     "compute_energy",
     "compute_time",
+    "sized_cell",
     "transmit_power",
     "uplink_rate",
     "upload_energy",

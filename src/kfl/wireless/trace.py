@@ -118,6 +118,8 @@ class Trace:
         self.max_gap_s = max_gap_s
         self._round_s = round_s
         try:
+            if path.exists() and not path.is_file():
+                raise TraceError(f"The trace {path} cannot be read: it is not a regular file.")
             if path.stat().st_size > MAX_BYTES:
                 raise TraceError(
                     f"The trace {path} is larger than {MAX_BYTES // 10**9} GB, but a trace is held in memory: thin it "

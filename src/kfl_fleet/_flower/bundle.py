@@ -7,6 +7,7 @@ import io
 import shutil
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -34,7 +35,7 @@ def install(folder: Path, name: str, content: bytes) -> Path:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             _check(archive)
             archive.extractall(target)
-    except (zipfile.BadZipFile, RuntimeError, ValueError) as problem:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, EOFError, OSError) as problem:
         shutil.rmtree(target, ignore_errors=True)
         raise KflError(f"The app that the server sent cannot be unpacked ({problem}).") from problem
     for other in folder.iterdir():

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import json
 import socket
 import ssl
 import time
 from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -25,16 +27,20 @@ from kfl_fleet._flower import protobuf as pb
 from kfl_fleet._flower.objects import Incoming, Outgoing, read_message
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 HEARTBEAT_S = 30.0
 """The server calls a device gone after twice this time without a heartbeat."""
-TIMEOUT_S = 30.0
-MOST_RESPONSE = 1 << 30
+TIMEOUT_S, SLOWEST_BYTES_PER_S = 30.0, 2000.0
+"""An exchange may take so long, and as much longer as a slow radio needs for its bytes."""
+MOST_BYTES, MOST_BYTES_OF = 1 << 20, {"pull-object": 1 << 28, "get-fab": 1 << 26}
+"""Of an answer, by its path."""
 CLOCK_S = 2.0
 """A clock that differs more than this from the server's is set right in signatures."""
-LATER = 500
-"""From this status on it is the server that has a problem, or the proxy while the server is away."""
+REFUSED = (400, 401, 403, 404, 409, 412, 413, 422)
+"""With these the SuperLink refuses a request, if it is the SuperLink that answers: it says why in JSON. All else is a
+server or a proxy that has a problem, and passes."""
 
 OTHER_NAME = (62, 64)
 """OpenSSL's codes for a certificate that is not for the host name, or not for the address."""
@@ -79,6 +85,8 @@ class FleetApi:
     def activate(self) -> int:
         """Come online; the number of this node."""
         answer = self._call("activate-node", pb.message(1, self.public_key) + pb.double(2, HEARTBEAT_S))
+        if not pb.whole(answer, 1):
+            raise self._strange("it names no node")
         self._node = pb.whole(answer, 1)
         return self._node
 
@@ -90,13 +98,14 @@ class FleetApi:
         """Say that this device is there."""
         answer = self._call("send-node-heartbeat", self._own() + pb.double(2, HEARTBEAT_S))
         if not pb.whole(answer, 1):
-            raise StatusError(404, "it does not know this device any more")
+            raise StatusError(401, "it does not know this device any more")
 
     def pull(self) -> Incoming | None:
         """The next question, if there is one."""
         answer = self._call("pull-messages", self._own())
         messages, trees = pb.blobs(answer, 2), pb.blobs(answer, 3)
-        return read_message(messages[0], trees[0]) if messages and trees else None
+        with self._reading():
+            return read_message(messages[0], trees[0]) if messages and trees else None
 
     def pull_object(self, run: int, name: str) -> bytes | None:
         """The bytes of an object; None while they are on their way."""
@@ -109,8 +118,10 @@ class FleetApi:
         """Send a reply and its records. Other objects of it are in its envelope, and kfl's server asks for none."""
         body = self._own() + pb.message(2, reply.envelope) + pb.message(3, reply.tree)
         answer = self._call("push-messages", body + pb.message(4, pb.DOUBLE.pack(worked_s)))
-        session = pb.words(answer, 4)
-        wanted = {name.decode() for name in pb.blobs(answer, 3)}
+        with self._reading():
+            session, wanted = pb.words(answer, 4), {name.decode() for name in pb.blobs(answer, 3)}
+        if not session:
+            raise self._strange("it takes no objects")
         for name, content in reply.records.items():
             if name in wanted:
                 part = self._own() + pb.uint(2, run) + pb.text(3, name) + pb.message(4, content)
@@ -118,19 +129,21 @@ class FleetApi:
 
     def app(self, run: int) -> App:
         """What a run plays."""
-        found = pb.read(pb.blob(self._call("get-run", self._own() + pb.uint(2, run)), 1))
-        overrides = {}
-        for entry in pb.blobs(found, 4):
-            fields = pb.read(entry)
-            value = pb.read(pb.blob(fields, 2))
-            if 14 in value:
-                overrides[pb.words(fields, 1)] = pb.words(value, 14)
-        return App(pb.words(found, 5), overrides)
+        answer, overrides = self._call("get-run", self._own() + pb.uint(2, run)), {}
+        with self._reading():
+            found = pb.read(pb.blob(answer, 1))
+            for entry in pb.blobs(found, 4):
+                fields = pb.read(entry)
+                value = pb.read(pb.blob(fields, 2))
+                if 14 in value:
+                    overrides[pb.words(fields, 1)] = pb.words(value, 14)
+            return App(pb.words(found, 5), overrides)
 
     def bundle(self, run: int, name: str) -> bytes:
         """The app itself, as Flower packed it."""
         answer = self._call("get-fab", self._own() + pb.text(2, name) + pb.uint(3, run))
-        return pb.blob(pb.read(pb.blob(answer, 1)), 2)
+        with self._reading():
+            return pb.blob(pb.read(pb.blob(answer, 1)), 2)
 
     def close(self) -> None:
         """End the connection; the next request opens another."""
@@ -148,34 +161,45 @@ class FleetApi:
         try:
             return self._exchange(name, body, timeout_s)
         except AwayError:
-            if fresh:
+            if fresh or self._socket is not None:
                 raise
         return self._exchange(name, body, timeout_s)
 
     def _exchange(self, name: str, body: bytes, timeout_s: float) -> pb.Fields:
         try:
             connection = self._connected(timeout_s)
-            connection.sendall(self._head(name, len(body)) + body)
-            with http.client.HTTPResponse(connection, method="POST") as response:
+            stream = _Stream(connection, timeout_s)
+            stream.send(self._head(name, len(body)) + body)
+            with http.client.HTTPResponse(stream, method="POST") as response:  # type: ignore[arg-type]  # it needs makefile alone
                 response.begin()
-                content = response.read(MOST_RESPONSE)
+                content = _content(response, MOST_BYTES_OF.get(name, MOST_BYTES))
                 self._note_clock(response.headers.get("date"))
                 if response.will_close:
                     self.close()
         except ssl.SSLCertVerificationError as problem:
             self.close()
             raise KflError(f"{self.host}:{self.port} shows a certificate {self._mistrust(problem)}") from problem
-        except (OSError, http.client.HTTPException) as problem:
+        except (OSError, ValueError, http.client.HTTPException) as problem:  # ValueError: a head that is none
             self.close()
             raise AwayError(f"{self.host}:{self.port} does not answer ({scrub(problem)}).") from problem
-        if response.status >= LATER:
-            raise AwayError(f"{self.host}:{self.port} is not ready (status {response.status}).")
-        if response.status != 200:
-            raise StatusError(response.status, _complaint(content))
+        if response.status == 200:
+            with self._reading():
+                return pb.read(content)
+        complaint = _complaint(content)
+        if response.status in REFUSED and complaint is not None:
+            raise StatusError(response.status, complaint)
+        raise AwayError(f"{self.host}:{self.port} is not ready (status {response.status}).")
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What cannot be read is not Flower's: a proxy's page, or a server of another version."""
         try:
-            return pb.read(content)
+            yield
         except ValueError as problem:
-            raise AwayError(f"{self.host}:{self.port} sent something that is not Flower's ({problem}).") from problem
+            raise self._strange(problem) from problem
+
+    def _strange(self, problem: object) -> AwayError:
+        return AwayError(f"{self.host}:{self.port} sent something that is not Flower's ({scrub(problem)}).")
 
     def _mistrust(self, problem: ssl.SSLCertVerificationError) -> str:
         """What is wrong with the server's certificate, and what mends it."""
@@ -228,15 +252,57 @@ class FleetApi:
         return self._ahead_s != 0.0
 
 
-def _complaint(content: bytes) -> str:
-    """What the server says about a request that it refused."""
-    text = content[:4096].decode(errors="replace")
+def _complaint(content: bytes) -> str | None:
+    """What the SuperLink says about a request that it refused; None where it is not the SuperLink that answered."""
     try:
-        found = json.loads(text)
+        found = json.loads(content[:4096])
     except ValueError:
-        return text
+        return None
     said = found.get("message") or found.get("detail") if isinstance(found, dict) else None
-    return str(said or text)
+    return str(said) if said else None
+
+
+class _Stream(io.RawIOBase):
+    """A connection that must go on: bytes that come one by one end it, however regularly they come."""
+
+    def __init__(self, connection: ssl.SSLSocket, timeout_s: float) -> None:
+        self._connection, self._until_s = connection, time.monotonic() + timeout_s
+
+    def send(self, data: bytes) -> None:
+        """Send all of it."""
+        view = memoryview(data)
+        while view:
+            view = view[self._moved(self._in_time().send(view[: 1 << 16])) :]
+
+    def readable(self) -> bool:
+        """As `io` asks."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Read what is there."""
+        return self._moved(self._in_time().recv_into(buffer))
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """For HTTPResponse, which asks a socket."""
+        return io.BufferedReader(self)
+
+    def _in_time(self) -> ssl.SSLSocket:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("it took too long")
+        self._connection.settimeout(left_s)
+        return self._connection
+
+    def _moved(self, count: int) -> int:
+        self._until_s += count / SLOWEST_BYTES_PER_S
+        return count
+
+
+def _content(response: http.client.HTTPResponse, most: int) -> bytes:
+    """The content of an answer; OSError where there is more of it than its path may have."""
+    if (response.length or 0) <= most and len(content := response.read(most + 1)) <= most:
+        return content
+    raise OSError(f"it has more than {most} bytes to say")
 
 
 def _address(superlink: str) -> tuple[str, int]:

@@ -8,11 +8,11 @@ the deadline. Here records travel alone, and an answer that is not complete is l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kfl_fleet._flower.objects import read_entries
+from kfl_fleet._flower.objects import MOST_RECORDS, read_entries
 
 if TYPE_CHECKING:
     from kfl_fleet._flower.names import Grid, Message
@@ -76,18 +76,21 @@ class Mailbox:
             _, request = self._unsent.popitem()
             self._client().PushObject(request)
 
-    def take(self, messages: Iterable[str]) -> list[Letter]:
-        """The answers to these messages that are here by now, each once."""
+    def take(self, messages: Iterable[str], in_time: Callable[[], bool] = lambda: True) -> list[Letter]:
+        """The answers to these messages that are here by now, each once; no more of them are opened once time is up."""
         if self._client() is None:
             return [_letter(message) for message in self.grid.pull_messages(messages)]
         from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
-        found = self._client().PullMessages(PullAppMessagesRequest(message_ids=list(messages)))
-        self._announced += zip(found.messages_list, found.message_object_trees, strict=True)
+        # The SuperLink forgets a message whose answer it has announced, and would say of it that it has expired.
+        coming = {envelope.metadata.reply_to_message_id for envelope, _ in self._announced}
+        if ids := [name for name in messages if name not in coming]:
+            found = self._client().PullMessages(PullAppMessagesRequest(message_ids=ids))
+            self._announced += zip(found.messages_list, found.message_object_trees, strict=True)
         letters, waiting = [], []
         for envelope, tree in self._announced:
             try:
-                letter = self._open(envelope, tree)
+                letter = self._open(envelope, tree) if in_time() else None
             except ValueError:  # not what its name says; whose answer it is, is known all the same
                 letter = Letter(envelope.metadata.reply_to_message_id)
             except Exception:  # httpx, and what Flower makes of its errors: one answer must not keep the others
@@ -106,7 +109,10 @@ class Mailbox:
         metadata = envelope.metadata
         entries: dict[str, Any] = {}
         if not envelope.HasField("error"):
-            for record in tree.children[0].children if tree.children else ():
+            records = tree.children[0].children if tree.children else ()
+            if len(records) > MOST_RECORDS:  # before anything is pulled; the SuperLink refuses it as well (`limits`)
+                raise ValueError("it has more records than a reply may have")
+            for record in records:
                 found = self._client().PullObject(PullObjectRequest(object_id=record.object_id, **self._own()))
                 if not found.object_available:
                     return None
@@ -126,6 +132,7 @@ class Mailbox:
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
         self._done += messages
+        self._done += [envelope.metadata.message_id for envelope, _ in self._announced]  # they never came whole
         while self._done:
             name = self._done.pop()
             self._client().ConfirmMessageReceived(ConfirmMessageReceivedRequest(message_object_id=name, **self._own()))

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from kfl_fleet._flower import protobuf as pb
 from kfl_fleet.messages.protocol import ARRAYS, FRAME, MORE, PROTOCOL_VERSION, RECORD, VERSION, Parts
 
+MOST_RECORDS, MOST_S = 2, 1e12
+"""Of a message; and the latest time that a clock may show, in seconds since 1970."""
 BYTES_VALUE, SINT_VALUE, UINT_VALUE, TEXT_VALUE = 6, 2, 3, 5
 """Field numbers of the choices in Flower's ConfigRecordValue."""
 
@@ -51,6 +53,11 @@ def read_message(message: bytes, tree: bytes) -> Incoming:
     metadata = pb.read(pb.blob(pb.read(message), 1))
     content = pb.blobs(pb.read(tree), 2)
     records = pb.blobs(pb.read(content[0]), 2) if content else []
+    if len(records) > MOST_RECORDS:
+        raise ValueError(f"a message of {len(records)} records")
+    times_s = pb.real(metadata, 9), pb.real(metadata, 7)
+    if not all(0 <= time_s <= MOST_S for time_s in times_s):
+        raise ValueError("a message from no time")
     return Incoming(
         run=pb.whole(metadata, 1),
         id=pb.words(metadata, 2),
@@ -58,8 +65,8 @@ def read_message(message: bytes, tree: bytes) -> Incoming:
         node=pb.whole(metadata, 4),
         group=pb.words(metadata, 6),
         kind=pb.words(metadata, 8),
-        created_at=pb.real(metadata, 9),
-        ttl_s=pb.real(metadata, 7),
+        created_at=times_s[0],
+        ttl_s=times_s[1],
         source_task=pb.whole(metadata, 10) if 10 in metadata else None,
         records=tuple(pb.words(pb.read(record), 1) for record in records),
     )

@@ -16,12 +16,19 @@ from kfl_fleet.messages.protocol import (
     from_entries,
 )
 
+SALT = "salt"
 
-def to_record(parts: Parts) -> RecordDict:
-    """A message's content for Flower."""
-    record = RecordDict({RECORD: ConfigRecord({VERSION: PROTOCOL_VERSION, FRAME: parts[0]})})
+
+def to_record(parts: Parts, salt: bytes = b"") -> RecordDict:
+    """A message's content for Flower.
+
+    The SuperLink knows a record by the hash of its content, and takes from any member whatever it says of the objects
+    below that name. With a salt no member can name a record of the server's before it is there.
+    """
+    salted = {SALT: salt} if salt else {}
+    record = RecordDict({RECORD: ConfigRecord({VERSION: PROTOCOL_VERSION, FRAME: parts[0], **salted})})
     if len(parts) > 1:
-        record[MORE] = ConfigRecord({ARRAYS: parts[1]})
+        record[MORE] = ConfigRecord({ARRAYS: parts[1], **salted})
     return record
 
 

@@ -21,12 +21,15 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 from kfl.core.errors import ConfigError, KflError
+from kfl.core.files import read_regular
 from kfl.core.telemetry import hush
 from kfl.core.terminal import tell
+from kfl.core.text import scrub
 from kfl_fleet._flower import bundle
 from kfl_fleet._flower.fleet_api import HEARTBEAT_S, App, AwayError, FleetApi, StatusError
 from kfl_fleet._flower.objects import Incoming, Outgoing, error_reply, read_entries, reply
@@ -53,6 +56,7 @@ OBJECT = Retry(0.2)
 """A message is announced before it is there; to ask for it sooner would delay it."""
 BEAT_S = 0.7 * HEARTBEAT_S
 ONLINE = "KFL_ONLINE_FILE"
+MOST_CONFIG = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ class Node:
 
     def _turn(self) -> None:
         """Look for a message once, and answer it or rest."""
-        question = self._patiently(self.api.pull)
+        question = self._patiently(self.api.pull, refusals=True)
         now = time.monotonic()
         if question is None:
             self._empty_s = now
@@ -161,9 +165,14 @@ class Node:
             return
         try:
             self._take(question, now)
-        except (StatusError, ValueError) as problem:  # its run has ended, nobody waits any more, or it is not Flower's
-            text = f"Message {question.id:.8} of run {question.run} is dropped. {problem}"
+        except (
+            StatusError,
+            AwayError,
+            ValueError,
+        ) as problem:  # its run has ended, nobody waits any more, or it is none
+            text = f"Message {scrub(question.id):.8} of run {question.run} is dropped. {problem}"
             warn("message_dropped", text, **self._who)
+            time.sleep(self.options.poll_s)  # the server may have as many as it likes
         self._asked_s = time.monotonic()
         self._beat()
 
@@ -181,7 +190,7 @@ class Node:
         worked_s = time.monotonic() - began_s
         what: dict[str, Any] = {"group": question.group, "kind": question.kind, "seconds": worked_s}
         note("answered", f"Round {question.group}: {question.kind} in {worked_s:.2f} s.", **self._who, **what)
-        self._patiently(partial(self.api.push, question.run, answer, worked_s))
+        self._patiently(partial(self.api.push, question.run, answer, worked_s), until + margin_s)
 
     def _content(self, question: Incoming, until: float) -> Parts | RefusedError:
         """What a message holds, or why it cannot be used."""
@@ -189,7 +198,7 @@ class Node:
         for name in question.records:
             pull = partial(self.api.pull_object, question.run, name)
             for _ in OBJECT.pauses(until):
-                if (content := self._patiently(pull)) is not None:
+                if (content := self._patiently(pull, until)) is not None:
                     entries |= read_entries(name, content)
                     break
             else:
@@ -206,7 +215,7 @@ class Node:
         if isinstance(parts, RefusedError):
             return refuse(question, parts, after())
         try:
-            setup = self._setup(question.run)
+            setup = self._setup(question.run, until)
             if self.refresh:
                 self.refresh = False
                 self.worker.stop()
@@ -217,21 +226,21 @@ class Node:
                 return error_reply(question, FAILED, str(problem).removeprefix("failed: "), after())
             return error_reply(question, CRASHED, str(problem), after())
         except (KflError, OSError) as problem:
-            if isinstance(problem, StatusError):
+            if isinstance(problem, StatusError | AwayError):
                 raise
             warn("app_failed", str(problem), **self._who)
             return error_reply(question, INVALID_APP, str(problem), after())
 
-    def _setup(self, run: int) -> dict[str, Any]:
+    def _setup(self, run: int, until: float) -> dict[str, Any]:
         """What the worker must be for a run: another run, app or configuration is another worker."""
         if run not in self._apps:
-            self._apps = {run: self._patiently(partial(self.api.app, run))}
+            self._apps = {run: self._patiently(partial(self.api.app, run), until)}
         app, folder = self._apps[run], Path(self.options.state) / "apps"
         place = bundle.installed(folder, app.hash)
         if place is None:
-            content = self._patiently(partial(self.api.bundle, run, app.hash))
+            content = self._patiently(partial(self.api.bundle, run, app.hash), until)
             place = bundle.install(folder, app.hash, content)
-        own = Path(self.options.config).read_bytes() if self.options.config else b""
+        own = read_regular(Path(self.options.config), MOST_CONFIG) if self.options.config else b""
         return {
             "run": run,
             "app": str(place),
@@ -243,7 +252,7 @@ class Node:
     def _beat(self) -> None:
         if time.monotonic() - self._beat_s >= BEAT_S:
             self._beat_s = time.monotonic()
-            self._patiently(self.api.heartbeat)
+            self._patiently(self.api.heartbeat, refusals=True)
             mark_online()
 
     def _beat_if_possible(self) -> None:
@@ -254,15 +263,27 @@ class Node:
                 self._beat_s = time.monotonic()
                 mark_online()
 
-    def _patiently(self, call: Callable[[], T]) -> T:
-        """The result of a request; while the server is away, try again and again, at most every ten seconds."""
-        for attempt in AWAY.pauses():
+    def _patiently(self, call: Callable[[], T], until: float = inf, refusals: bool = False) -> T:
+        """The result of a request; while the server is away, try again and again, at most every ten seconds.
+
+        Args:
+            call: the request.
+            until: when to give up, with AwayError.
+            refusals: whether it is the device's very presence that is refused, which passes; but not where the device
+                is not known (401).
+        """
+        told = False
+        for _ in AWAY.pauses(until):
             try:
                 return call()
-            except AwayError as problem:
-                if attempt == 0:
+            except (AwayError, StatusError) as problem:
+                if isinstance(problem, StatusError) and (not refusals or problem.status == 401):
+                    raise
+                last = problem
+                if not told:
+                    told = True
                     warn("server_away", f"{problem} Trying on.", **self._who)
-        raise AssertionError("these pauses have no end")
+        raise AwayError(str(last))
 
 
 def mark_online() -> None:

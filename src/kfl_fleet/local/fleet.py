@@ -31,20 +31,23 @@ from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
 from kfl.runfolder import RoundLog, RunReader, is_finished, is_held
 from kfl_fleet._flower.app_folder import flower_environment, program, write_app
-from kfl_fleet._flower.control import Control
+from kfl_fleet._flower.control import Control, UnreachableError
 from kfl_fleet._flower.database import DATABASE, Janitor
 from kfl_fleet.device.node import NodeOptions, command
 from kfl_fleet.local.processes import ProcessGroup, free_ports, listening
 from kfl_fleet.local.supervisor import Supervisor
+from kfl_fleet.logs import warn
 from kfl_fleet.private import narrow, private_folder
 from kfl_fleet.project.certificates import Pair
 from kfl_fleet.project.project import Project, make_missing
+from kfl_fleet.retry import Retry
 from kfl_fleet.settings import ServerConfig
 
 PRIVATE = ("keys", "flower", "logs", "devices", "run")
 """Folders in which only their owner has any business."""
 START_S = 60.0
 """How long the SuperLink may take to answer."""
+SUBMIT = Retry(1.0, factor=2.0, most_s=10.0)
 RESTART_S = 5.0
 """Between two attempts to start a program again."""
 LOOK_S = 0.2
@@ -96,7 +99,7 @@ class LocalFleet:
             self.register(range(self.config.experiment.devices))
             for device in range(self.config.experiment.devices):
                 self.start_device(device)
-            self.submit()
+            self._submit_patiently()
         except BaseException:
             self.processes.end()
             raise
@@ -202,6 +205,16 @@ class LocalFleet:
         self.runs += 1
         self.control.submit(self.folder / "app")
 
+    def _submit_patiently(self) -> None:
+        """The same, for as long as a SuperLink may take to answer."""
+        for _ in SUBMIT.pauses(time.monotonic() + START_S):
+            try:
+                return self.submit()
+            except UnreachableError as problem:
+                last = problem
+                warn("superlink_unreachable", f"{problem} Trying again.")
+        raise last
+
     @property
     def finished(self) -> bool:
         """Whether the server has finished the run."""
@@ -227,12 +240,18 @@ class LocalFleet:
 
         A device that comes back is refused as long as the server still thinks it is there, for up to a minute.
         """
-        starts: dict[str, Callable[[], None]] = {"superlink": self.start_superlink, "superexec": self.start_superexec}
+        starts: dict[str, Callable[[], None]] = {
+            "superlink": partial(self.start_superlink, wait=False),
+            "superexec": self.start_superexec,
+        }
         starts |= {f"device-{d}": partial(self.start_device, d) for d in range(self.config.experiment.devices)}
         for name, start in starts.items():
             if not self.processes.alive(name) and time.monotonic() - self._restarted.get(name, -RESTART_S) >= RESTART_S:
                 self._restarted[name] = time.monotonic()
-                start()
+                try:
+                    start()
+                except OSError as problem:  # a full disk, no process left: another time
+                    warn("not_started", f"{name} could not be started ({problem.strerror or problem}).")
         self._janitor.tend()
 
     def history(self) -> list[RoundLog]:

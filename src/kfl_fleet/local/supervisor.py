@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
@@ -15,6 +14,7 @@ from kfl_fleet._flower.control import Control, UnreachableError
 from kfl_fleet._flower.database import DATABASE, Janitor
 from kfl_fleet.logs import note, warn
 from kfl_fleet.project import Project
+from kfl_fleet.retry import Clock
 
 LOOK_S = 1.0
 """Between two looks at the run folder."""
@@ -43,6 +43,7 @@ class Supervisor:
     look_s: float = LOOK_S
     patience_s: float = inf
     """KflError when no round ends for so long."""
+    clock: Clock = Clock()  # frozen
 
     def rounds(self, *, submitted: bool = False, restart: bool = True) -> Iterator[RoundLog]:
         """Yield the rounds as they finish, earlier ones included, until the last.
@@ -54,27 +55,27 @@ class Supervisor:
         Raises:
             KflError: servers end again and again without a round, or patience ends.
         """
-        seen, fruitless, begun_s = 0, 0, time.monotonic()
+        seen, fruitless, begun_s = 0, 0, self.clock.now()
         last_s, submitted_s = begun_s, begun_s if submitted else -inf
         free_since_s = begun_s if submitted else begun_s - self.silent_s
         while True:
             finished = self.run.finished  # before the history, so that no round is missed
             for entry in self.run.whole_rounds()[seen:]:
-                seen, fruitless, last_s = seen + 1, 0, time.monotonic()
+                seen, fruitless, last_s = seen + 1, 0, self.clock.now()
                 yield entry
             if finished:
                 return
-            now_s = time.monotonic()
+            now_s = self.clock.now()
             silent_s = now_s - max(free_since_s, submitted_s)
             if self.run.held:
                 free_since_s = now_s
             elif restart and silent_s > self.silent_s and self._start(fruitless, silent_s > LOST_S):
-                fruitless, submitted_s = fruitless + 1, time.monotonic()
+                fruitless, submitted_s = fruitless + 1, self.clock.now()
             if restart:
                 self.tend()
             if now_s - last_s > self.patience_s:
                 raise KflError(f"The fleet has done nothing for {self.patience_s:g} s; see its logs.")
-            time.sleep(self.look_s)
+            self.clock.sleep(self.look_s)
 
     def _start(self, fruitless: int, lost: bool) -> bool:
         """Start a server, if none is about to begin; whether one was started."""
@@ -86,7 +87,7 @@ class Supervisor:
             self.submit()
         except UnreachableError as problem:
             warn("superlink_unreachable", f"{problem} Trying again.")
-            time.sleep(PAUSE_S)
+            self.clock.sleep(PAUSE_S)
             return False
         note("run_submitted", "The run was handed to the SuperLink.", attempt=fruitless + 1)
         return True

@@ -7,6 +7,7 @@ node 1. If the SuperLink goes away, the courier waits for it to come back.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +34,7 @@ COMPLETE_S = 5.0
 """Who has not answered by then may be a SuperNode of Flower's, which needs more of its message."""
 MOST_DIGESTED = 1 << 16
 """Bytes of an array that go into an upload's checksum."""
+SALT_BYTES = 8
 WORKER_CODES = ("worker_died", "worker_hung", "worker_memory")
 
 
@@ -101,7 +103,8 @@ class Courier:
         answers |= dict.fromkeys(waiting.values(), late)
         while waiting:
             pending = list(waiting)
-            for letter in self._try(partial(mailbox.take, pending)) or ():
+            in_time = partial(self._in_time, started + deadline_s)
+            for letter in self._try(partial(mailbox.take, pending, in_time)) or ():
                 device = waiting.pop(letter.to, None)
                 if device is not None:
                     answers[device] = _open(letter, self.clock.now() - started, most_bytes)
@@ -132,9 +135,10 @@ class Courier:
         from kfl_fleet._flower.names import Message
         from kfl_fleet._flower.records import to_record
 
-        records, doubtful = [(node, to_record(parts)) for node, parts in contents.values()], False
+        doubtful = False
         while contents and self.clock.now() - started < deadline_s:
-            left_s = deadline_s - (self.clock.now() - started)
+            left_s, salt = deadline_s - (self.clock.now() - started), os.urandom(SALT_BYTES)
+            records = [(node, to_record(parts, salt)) for node, parts in contents.values()]
             # A new message for each attempt: an id that was sent before would be refused.
             messages = [Message(record, node, kind, ttl=left_s, group_id=group) for node, record in records]
             ids = self._try(partial(mailbox.send, messages))
@@ -144,6 +148,9 @@ class Courier:
             doubtful = True
             self.clock.sleep(self.poll_s)
         return {}, doubtful
+
+    def _in_time(self, until_s: float) -> bool:
+        return self.clock.now() < until_s
 
     def _try(self, call: Callable[[], T]) -> T | None:
         """The result of a call to the SuperLink; None if it does not answer, logged at most once a minute."""

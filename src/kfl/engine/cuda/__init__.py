@@ -1,4 +1,5 @@
 """The hand-written network for cohorts on a GPU: forward, backward and momentum, with convolutions as CUDA kernels.
 
-It waits for its gate: where `benchmarks.rounds --device cuda --without fused` takes at most 1.5 times as long, it goes.
+Without it the paper's CNN takes 3 to 5 times as long on an H200 (docs/engine.md): the general path leaves convolutions
+to cuDNN. Once that path has these kernels, this package can go.
 """

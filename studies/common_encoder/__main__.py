@@ -1,0 +1,35 @@
+"""Run the study, or make its tables of what was run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from studies.common_encoder.run import run
+
+OUT = Path("docs/results/common-encoder")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse and do it."""
+    parser = argparse.ArgumentParser(prog="python -m studies.common_encoder", description=__doc__)
+    parser.add_argument("what", choices=("run", "curves", "table"))
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--seeds", default="0,1,2,3,4", help="seeds, with commas between")
+    parser.add_argument("--conditions", default="", help="conditions, with commas between; all if left out")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    options = parser.parse_args(arguments)
+    seeds = [int(word) for word in options.seeds.split(",")]
+    if options.what != "table":
+        run(options.out, seeds, options.conditions, options.workers, curves=options.what == "curves")
+    else:
+        from studies.common_encoder.tables import write
+
+        write(options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,185 @@
+"""A member with a key that sends what no honest device does: what reaches the SuperLink before anything is judged."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from kfl.core.errors import KflError
+from kfl_fleet._flower import protobuf as pb
+from kfl_fleet._flower.fleet_api import AwayError, FleetApi, StatusError
+from kfl_fleet._flower.objects import Incoming, Outgoing, error_reply, reply
+from kfl_fleet.messages.frames import pack
+
+SMALL = pack({"kind": "profile"}, {})
+SUPERLINK = 1
+"""The node that the server is."""
+
+
+class Member(FleetApi):
+    """A device's side of the Fleet API, without manners."""
+
+    def ask(self, name: str, body: bytes) -> str:
+        """Send a request as it is; what became of it."""
+        try:
+            self._call(name, body)
+        except StatusError as problem:
+            return f"refused, {problem.status}"
+        except (AwayError, KflError) as problem:
+            return "refused, " + (str(problem).rpartition("status ")[2].rstrip(").") or "no answer")
+        return "taken"
+
+    def push_raw(self, envelope: bytes, tree: bytes) -> str:
+        """Announce a message."""
+        return self.ask("push-messages", self._own() + pb.message(2, envelope) + pb.message(3, tree))
+
+    def waiting(self, patience_s: float = 20.0) -> Incoming | None:
+        """The next question, or none in this time."""
+        end = time.monotonic() + patience_s
+        while time.monotonic() < end:
+            with contextlib.suppress(AwayError, StatusError):
+                if (question := self.pull()) is not None:
+                    return question
+            time.sleep(0.05)
+        return None
+
+    def slowly(self, seconds: float, connections: int = 20) -> str:
+        """Send requests byte by byte on several connections; how many were ended."""
+        lines: list[ssl.SSLSocket | None] = []
+        for _ in range(connections):
+            plain = socket.create_connection((self.host, self.port), timeout=5.0)
+            line = self._tls.wrap_socket(plain, server_hostname=self.host)
+            line.sendall(self._head("pull-messages", 60_000))
+            lines.append(line)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and any(lines):
+            for number, open_line in enumerate(lines):
+                if open_line is not None and _ended(open_line):
+                    open_line.close()
+                    lines[number] = None
+            time.sleep(0.2)
+        ended = lines.count(None)
+        for left in filter(None, lines):
+            left.close()
+        return f"{ended} of {connections} ended"
+
+    def flood(self, requests: int) -> str:
+        """Ask for messages as fast as it goes; how many were answered."""
+        taken = 0
+        for _ in range(requests):
+            taken += self.ask("pull-messages", self._own()) == "taken"
+        return f"{taken} of {requests} taken"
+
+    def other(self, question: Incoming, node: int) -> Outgoing:
+        """An answer in the name of another node."""
+        return reply(replace(question, node=node), SMALL, 0.1)
+
+
+def _ended(line: ssl.SSLSocket) -> bool:
+    """Send one more byte; whether the server has answered or ended the connection."""
+    try:
+        line.settimeout(1.0)
+        line.sendall(b"x")
+        line.settimeout(0.01)
+        line.recv(1 << 12)
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def leaves(count: int) -> bytes:
+    """So many names of objects that are nowhere."""
+    return b"".join(pb.message(2, pb.text(1, f"{number:064x}")) for number in range(count))
+
+
+def with_records(answer: Outgoing, records: bytes) -> bytes:
+    """The tree of an answer whose dictionary has other records."""
+    tree = pb.read(answer.tree)
+    dictionary = pb.read(pb.blobs(tree, 2)[0])
+    return pb.text(1, pb.words(tree, 1)) + pb.message(2, pb.text(1, pb.words(dictionary, 1)) + records)
+
+
+def deep(answer: Outgoing, levels: int) -> bytes:
+    """A tree in which each object has one below it."""
+    below = b""
+    for number in range(levels):
+        below = pb.message(2, pb.text(1, f"{number:064x}") + below)
+    return pb.text(1, pb.words(pb.read(answer.tree), 1)) + below
+
+
+def twice(envelope: bytes, source: int) -> bytes:
+    """An envelope whose metadata come twice: parsers that merge see a sender that others do not."""
+    return pb.message(1, pb.uint(3, source)) + envelope
+
+
+def question_of_ones_own(question: Incoming, to: int) -> tuple[bytes, bytes]:
+    """A message that is no reply, from the server, as it says."""
+    whole = reply(replace(question, id="", node=SUPERLINK, source=to, source_task=None), SMALL, 0.0)
+    return whole.envelope, whole.tree
+
+
+def attacks(member: Member, question: Incoming, other: int, most: int) -> Mapping[str, Callable[[], str]]:
+    """What a member may try with a question that it was asked; `other` is the node of another device.
+
+    Args:
+        member: who tries.
+        question: what it was asked.
+        other: the node of another device, which no member can know.
+        most: bytes of the largest object.
+    """
+    answer = reply(question, SMALL, 0.1)
+    own = pb.message(1, pb.uint(1, question.node))
+    many = {
+        f"an answer that names {count} records": partial(
+            member.push_raw, answer.envelope, with_records(answer, leaves(count))
+        )
+        for count in (20_000, 800, 3)
+    }
+    return {
+        **many,
+        "an answer that names one record three times": lambda: member.push_raw(
+            answer.envelope, with_records(answer, 3 * leaves(1))
+        ),
+        "objects 200 levels deep": lambda: member.push_raw(answer.envelope, deep(answer, 200)),
+        "a question to itself, in the server's name": lambda: member.push_raw(
+            *question_of_ones_own(question, question.node)
+        ),
+        "a question to another device, in the server's name": lambda: member.push_raw(
+            *question_of_ones_own(question, other)
+        ),
+        "an answer in another device's name": lambda: member.push_raw(
+            (forged := member.other(question, other)).envelope, forged.tree
+        ),
+        "metadata twice, the first in another's name": lambda: member.push_raw(
+            twice(answer.envelope, other), answer.tree
+        ),
+        "no message": lambda: member.ask("push-messages", own),
+        "two messages": lambda: member.ask(
+            "push-messages", own + 2 * (pb.message(2, answer.envelope) + pb.message(3, answer.tree))
+        ),
+        "objects of another message": lambda: member.push_raw(
+            answer.envelope, with_records(reply(question, SMALL, 0.2), leaves(1))
+        ),
+        "names that are none": lambda: member.push_raw(
+            answer.envelope, with_records(answer, pb.message(2, pb.text(1, "../../etc/passwd")))
+        ),
+        "a reason of 100 kB for having none": lambda: member.push_raw(
+            (long := error_reply(question, 2, "x" * 100_000, 0.1)).envelope, long.tree
+        ),
+        "an object one byte too large": lambda: member.ask("push-object", own + pb.message(4, bytes(most))),
+        "rubbish": lambda: member.ask("push-messages", b"\xff" * 500),
+        "a heartbeat for ever": lambda: member.ask("send-node-heartbeat", own + pb.double(2, inf)),
+        "the end of another device": partial(member.ask, "deactivate-node", pb.uint(1, other)),
+        "messages of another device": partial(member.ask, "pull-messages", pb.message(1, pb.uint(1, other))),
+    }
+
+
+__all__ = ["SMALL", "Member", "attacks", "leaves", "with_records"]
