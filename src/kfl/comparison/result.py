@@ -8,8 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kfl.comparison.demo_account import account
 from kfl.comparison.entries import pick_reference
 from kfl.comparison.fairness import equal, unequal
+from kfl.comparison.presets import DEMO
 from kfl.comparison.records import Record, label_of, read_records
 from kfl.comparison.rows import Row, best_twin, summarise_rows, with_levels
 from kfl.comparison.search import Outcome, Trial, best, judge
@@ -311,6 +313,13 @@ class Comparison:
     def sentences(self) -> list[str]:
         """How to read the first table, and what it says."""
         return self.table().notes
+
+    @property
+    def conclusion(self) -> list[str]:
+        """What the numbers say, in sentences: those below the tables; of `kfl demo`, what it prints at its end."""
+        if set(self.labels) == set(DEMO):
+            return account(self.records)
+        return list(dict.fromkeys(note for table in self.tables() for note in table.notes))
 
     @property
     def title(self) -> str:

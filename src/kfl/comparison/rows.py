@@ -71,7 +71,7 @@ class Row:
     diverged: int = 0
     """Participations in which training diverged, over all seeds; a row with any has no verdict."""
     collapsed: tuple[int, ...] = ()
-    """Seeds that end at less than half of the median seed."""
+    """Seeds that end at less than half of the median, and 20 points below it."""
     own_twin: str = ""
     """The label of its own twin, which does the same without an upload; empty where it is not among the rows."""
     own_difference: Difference | None = None
@@ -231,15 +231,15 @@ def charged_for_every_class(line: Record) -> bool:
 
 
 def collapsed(accuracy: Mapping[int, float]) -> tuple[int, ...]:
-    """Return the seeds whose accuracy is less than half of the median; of fewer than three seeds none.
+    """Return the seeds with less than half of the median accuracy, 20 points below it or more; of two seeds none.
 
     >>> collapsed({0: 0.96, 1: 0.95, 2: 0.21})
     (2,)
     """
     if len(accuracy) < 3:
         return ()
-    half = float(np.median(list(accuracy.values()))) / 2
-    return tuple(seed for seed, value in accuracy.items() if value < half)
+    median = float(np.median(list(accuracy.values())))
+    return tuple(seed for seed, value in accuracy.items() if value < min(median / 2, median - 0.2))
 
 
 def _held_bits(lines: Sequence[Record], bits_up: float) -> float | None:

@@ -120,8 +120,6 @@ class Fairness:
     """How evenly accuracy is spread over the devices that have test samples."""
 
     devices: int
-    mean: float
-    """Over devices, each counting the same."""
     worst_tenth: float
     """Mean of the worst tenth of the devices."""
     worst: float
@@ -144,7 +142,6 @@ def fairness(accuracy: FloatArray) -> Fairness | None:
     squares = float((known**2).sum())
     return Fairness(
         devices=known.size,
-        mean=float(known.mean()),
         worst_tenth=float(known[: max(1, known.size // 10)].mean()),
         worst=float(known[0]),
         best=float(known[-1]),
