@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self, TypeVar
@@ -227,7 +228,7 @@ class Experiment(DataSettings):
                 return f"given to the {part}: {part}=kfl.{kind.__name__}({meant}=…)"
         return super()._instead_of(name, known)
 
-    @property
+    @cached_property
     def cell_config(self) -> CellConfig | None:
         """The cell that `radio` stands for; with auto, until data and networks are known, the one that is sized then.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from kfl.core.config import Fields, Range, check_ranges
@@ -122,17 +123,17 @@ class CellConfig(Fields):
             if isinstance(word, str) and word in kind.registry():
                 object.__setattr__(self, field, kind.registry()[word]())
 
-    @property
+    @cached_property
     def channel(self) -> Channel:
         """The channel model that `fading` selects."""
         return Channel.selected(self.fading, "fading")
 
-    @property
+    @cached_property
     def source(self) -> Harvest:
         """The source of energy that `harvest` selects."""
         return Harvest.selected(self.harvest, "harvest")
 
-    @property
+    @cached_property
     def movement(self) -> Mobility:
         """The model of movement that `mobility` selects."""
         return Mobility.selected(self.mobility, "mobility")
