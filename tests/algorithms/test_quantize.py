@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import fields
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfl.algorithms import Kfl, Upload
+from kfl.algorithms import ALGORITHMS, FedAvg, Kfl, Upload
 from kfl.algorithms.quantize import (
     Quantized,
     encode,
@@ -20,10 +21,11 @@ from kfl.algorithms.quantize import (
     quantize_rows,
     unpack,
 )
-from kfl.algorithms.uploads import message_bits
+from kfl.algorithms.uploads import message_bits, sent_bits
 from kfl.core.errors import ConfigError
 from kfl.engine import RoundKey
 from kfl.engine.base import ClassStatistics
+from tests.algorithms.conftest import build, normalised
 
 numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 
@@ -294,3 +296,82 @@ def test_with_all_bits_values_are_left_alone():
     assert quantize_rows(some, torch.tensor([True, True]), bits=2) is some
     assert quantize_rows(some, torch.tensor([True, False]), bits=2).tolist() == [[1.0, 2.0], [0.0, 0.0]]
     assert [message_bits(10, bits) for bits in (31, 32)] == [310 + 64, 320]
+
+
+SENDING = [name for name, cls in ALGORITHMS.items() if "bits_per_value" in {one.name for one in fields(cls)}]
+
+
+def world_of(algorithm, toy, mixed_toy):
+    return (mixed_toy if algorithm.name == "shared-stem" else toy).of(algorithm)
+
+
+def in_bits(name, bits):
+    more = {"fedkd": {"proxy_per_class": 3}, "shared-stem": {"budget_bits": 10**6}}.get(name, {})
+    return ALGORITHMS[name](bits_per_value=bits, local_steps=2, **more)
+
+
+def test_every_method_that_sends_can_do_so_in_few_bits():
+    others = {name for name, cls in ALGORITHMS.items() if cls.sends()} - set(SENDING)
+    assert others == {"common-knowledge", "local-classifier"} & others  # which have bits of their own
+    assert len(SENDING) == 12 and ALGORITHMS["common-knowledge"]().upload_bits == 4
+
+
+@pytest.mark.parametrize("name", SENDING)
+def test_few_bits_are_sent_declared_and_charged_alike(name, toy, mixed_toy, play):
+    sizes = {}
+    for bits in (1, 4, 16, 32):
+        algorithm = in_bits(name, bits)
+        world = world_of(algorithm, toy, mixed_toy)
+        found = play(algorithm, world, [[0, 1, 2], [2, 3]])
+        assert algorithm.upload_bits == bits and not any(found.rejections)
+        formats = algorithm.upload_format(found.server)
+        profiles = [world.engine.profile(device) for device in range(5)]
+        costs = algorithm.costs(profiles, found.server, real_work=False)
+        for upload in found.uploads[1]:
+            assert sent_bits(upload, formats) == costs[upload.device].bits_up
+        sizes[bits] = costs[0].bits_up
+    assert sizes[1] < sizes[4] < sizes[16] < sizes[32]
+    assert sizes[4] < 0.75 * sizes[32]
+
+
+@pytest.mark.parametrize("name", SENDING)
+def test_many_bits_give_nearly_what_all_bits_give(name, toy, mixed_toy, play):
+    servers = []
+    for bits in (32, 20):
+        algorithm = in_bits(name, bits)
+        servers.append(play(algorithm, world_of(algorithm, toy, mixed_toy), [[0, 1, 2, 3, 4]] * 3).server)
+    for key, exact in servers[0].items():
+        torch.testing.assert_close(servers[1][key].double(), exact.double(), rtol=1e-3, atol=1e-3)
+    assert any(not torch.equal(servers[0][key], servers[1][key]) for key in servers[0])
+
+
+def test_what_signs_take_from_an_update_of_weights_is_in_the_next(toy, play):
+    """With error feedback the sum of what arrived is the sum of the updates, but for what the device still keeps."""
+    algorithm = FedAvg(bits_per_value=1, local_steps=2)
+    found = play(algorithm, toy, [[3]] * 6)
+    start = algorithm.server_init(toy.engine, toy.seed)
+    arrived = torch.cat([(found.server[name] - value).flatten() for name, value in start.items()])
+    server, state, true = start, algorithm.device_init(toy.engine, 3, toy.seed), 0.0
+    for number in range(6):
+        trained = toy.engine.train([3], [server], algorithm.objective(), algorithm.sgd(), RoundKey(toy.seed, number))[0]
+        true = true + torch.cat([(trained[name] - server[name]).flatten() for name in server])
+        (state,), uploads = algorithm.local_update(server, [3], [state], toy.engine, RoundKey(toy.seed, number))
+        server = algorithm.aggregate(server, uploads, engine=toy.engine, key=RoundKey(toy.seed, number))[0]
+    torch.testing.assert_close(arrived + state["feedback/stem"], true, rtol=1e-4, atol=1e-5)
+    assert algorithm.predictor(server, state).keys() == server.keys()
+
+
+def test_running_statistics_travel_as_they_are(play):
+    """A variance that a coarse grid makes negative is none."""
+    toy = build(network=normalised)
+    found = play(FedAvg(bits_per_value=1), toy, [[0, 1, 2, 3, 4]] * 4)
+    formats = FedAvg(bits_per_value=1).upload_format(found.server)
+    assert {"codes", "scales", "body.1.running_var", "body.1.num_batches_tracked"} <= set(formats)
+    assert float(found.server["body.1.running_var"].min()) > 0
+
+
+@pytest.mark.parametrize("bits", [0, 33])
+def test_bits_that_no_value_has_are_refused(bits):
+    for name in SENDING:
+        with pytest.raises(ConfigError, match="bits_per_value"):
+            in_bits(name, bits).validate()

@@ -33,6 +33,8 @@ SUMMED = [
     SharedStem(budget_bits=10_000),
     SharedStem(budget_bits=10_000, pull="knowledge", bits_per_value=32),
     FedKd(proxy_per_class=3),
+    FedAvg(bits_per_value=4),
+    FedKd(proxy_per_class=3, bits_per_value=5),
     *(ALGORITHMS[name]() for name in ("fedavg", "fedrep", "apfl", "fedproto", "fd", "fedmrl", "lg-fedavg")),
 ]
 

@@ -1,12 +1,16 @@
 """The search is the same size for everybody, starts where everybody is, and chooses the best."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
+import kfl
 from kfl.algorithms import ALGORITHMS, FedRep, Kfl, Local
 from kfl.algorithms.base import require
+from kfl.cli.main import main
+from kfl.comparison import SCHEDULER_SET, Comparison, choose_schedulers
 from kfl.comparison.search import (
     LEARNING_RATES,
     Outcome,
@@ -20,6 +24,8 @@ from kfl.comparison.search import (
 )
 from kfl.comparison.statistics import Spread
 from kfl.core.errors import ConfigError
+from kfl.scheduling import serve
+from tests.reference.runs import data
 
 
 def test_every_algorithm_gets_as_many_different_trials():
@@ -108,3 +114,44 @@ def test_the_highest_mean_wins_and_the_edge_is_named():
     assert at_the_edge(outcomes[2], outcomes) == "learning_rate"
     tie = Outcome(Trial(Local(), {}), Spread(0.7, None, 1))
     assert best([outcomes[1], tie]) is outcomes[1]
+
+
+class FirstDevice(kfl.Uniform):
+    """Takes nobody but device 0, so that no other learns."""
+
+    def decide(self, state, observation):
+        return serve(observation, np.arange(observation.size) == 0, np.ones(observation.size))
+
+
+SET = {"one": FirstDevice(count=1), "all": kfl.AllDevices(), "too many": kfl.Uniform(count=50)}
+
+
+def test_every_entry_gets_the_scheduler_that_taught_it_most(tmp_path):
+    base = kfl.Experiment(devices=5, rounds=4, widths=(8,), radio="paper-mnist", hard_budget=True)
+    entries = {"local": replace(base, algorithm="local"), "kfl": base}
+    chosen, names = choose_schedulers(entries, [100, 101], tmp_path, schedulers=SET, dataset=data())
+    assert names == ["all", "all"] and [one.label for one in chosen] == ["local", "kfl"]
+    assert [one.experiment for one in chosen] == [replace(one, scheduler=SET["all"]) for one in entries.values()]
+    trials = Comparison.load(tmp_path)
+    assert {row.label for row in trials.rows} == {f"{label}, {name}" for label in entries for name in ("one", "all")}
+    assert trials.seeds == [100, 101]
+    for row in (trials["local, one"], trials["kfl, one"]):
+        assert row.accuracy.mean < trials[row.label.replace("one", "all")].accuracy.mean
+
+
+def test_schedulers_are_searched_with_hard_budgets_and_on_other_seeds():
+    soft = kfl.Experiment(devices=5, rounds=1, radio="nb-iot")
+    with pytest.raises(ConfigError, match="with soft budgets the best is whoever overdraws most"):
+        choose_schedulers({"kfl": soft})
+    with pytest.raises(ConfigError, match="seeds 0 to 4 are those that are reported"):
+        choose_schedulers({"kfl": replace(soft, hard_budget=True)}, [3])
+    assert len(SCHEDULER_SET) == 7 and {"dual", "least-energy"} <= {one.name for one in SCHEDULER_SET.values()}
+
+
+def test_command_gives_each_row_its_best_scheduler(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--algorithms", "kfl,local", "--devices", "5", "--rounds", "2", "--widths", "8", "--workers", "1"]
+    more = ["--samples-per-device", "10", "--seeds", "0", "--search-seeds", "100", "--out", "c"]
+    assert main(["compare", *words, *more, "--search-schedulers"]) == 0
+    assert "The best of 7 schedulers for each, on seeds 100: kfl " in " ".join(capsys.readouterr().out.split())
+    assert main(["compare", *words, "--search-seeds", "100"]) == 2

@@ -27,7 +27,16 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.aggregation import RULES, Aggregation, combine, stored_like
-from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, as_declared, usable, wire_size
+from kfl.algorithms.uploads import (
+    BITS_PER_VALUE,
+    ArrayFormat,
+    Rejection,
+    Upload,
+    UploadFormat,
+    as_declared,
+    usable,
+    wire_size,
+)
 from kfl.core.config import Fields
 from kfl.core.errors import ConfigError, ModelError
 
@@ -192,6 +201,16 @@ class Algorithm(Fields, ABC):
         """Declare the arrays that `decoded` makes of an upload: those of the upload itself, unless it is packed."""
         return self.upload_format(server)
 
+    @property
+    def packs(self) -> bool:
+        """Whether `decoded` makes something else of uploads."""
+        return type(self).decoded is not Algorithm.decoded
+
+    @property
+    def upload_bits(self) -> int:
+        """Bits of one value of an upload: 32, unless a field says otherwise."""
+        return getattr(self, "bits_per_value", BITS_PER_VALUE)
+
     def decoded(self, upload: Upload, server: State) -> Mapping[str, Tensor]:
         """Return what is averaged of an upload: its own arrays, unless they are packed."""
         return upload.arrays
@@ -229,7 +248,7 @@ class Algorithm(Fields, ABC):
         if not good:
             return server, rejected
         formats, sent = self.averaged_format(server), good
-        if type(self).decoded is not Algorithm.decoded:  # what was sound in its packing need not be so without
+        if self.packs:  # what was sound in its packing need not be so without
             good = sent = [as_declared(upload, self.upload_format(server)) for upload in good]
             unpacked = [Upload(upload.device, self.decoded(upload, server)) for upload in good]
             good, spoiled = usable(unpacked, formats)
@@ -347,6 +366,20 @@ def check_rule(rule: str, trim: float) -> None:
     """Raise ConfigError for a rule that is none, or a share that leaves nothing over."""
     require(0 <= trim < 0.5, "trim", trim, "at least 0 and below 0.5")
     require(rule in RULES, "aggregation", rule, f"one of {', '.join(RULES)}")
+
+
+@dataclass(frozen=True)
+class QuantizedUploads(Algorithm):
+    """An algorithm whose devices may upload in few bits: by the quantizers of `kfl` and `shared-stem`."""
+
+    _: KW_ONLY
+    bits_per_value: int = BITS_PER_VALUE
+    """Bits of one value of an upload, from 1 to 32; below 32 the values really are quantized, and the bits charged."""
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work."""
+        require(1 <= self.bits_per_value <= BITS_PER_VALUE, "bits_per_value", self.bits_per_value, "from 1 to 32")
+        super().check()
 
 
 @dataclass(frozen=True)

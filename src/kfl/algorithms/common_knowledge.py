@@ -190,6 +190,11 @@ class CommonKnowledge(RobustRules):
 
     # ── What a device sends ──
 
+    @property
+    def upload_bits(self) -> int:
+        """Of one number of a class mean."""
+        return self.mean_bits
+
     def upload_format(self, server: State) -> UploadFormat:
         """Counts, codes of class means and their ranges, the spread, and signs or the scatter."""
         classes, d = server["totals"].shape

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from kfl.algorithms.base import RobustRules, require
+from kfl.algorithms.base import QuantizedUploads, RobustRules, require
 from kfl.algorithms.prototypes import PrototypeMethod
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FederatedDistillation(RobustRules, PrototypeMethod):
+class FederatedDistillation(QuantizedUploads, RobustRules, PrototypeMethod):
     """Federated distillation: the mean logits of each label, averaged over devices.
 
     >>> import kfl

@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.aggregation import stored_like
-from kfl.algorithms.base import RobustRules, require, training_flops
+from kfl.algorithms.base import QuantizedUploads, RobustRules, require, training_flops
+from kfl.algorithms.quantize import FULL_PRECISION_BITS, quantize_rows
 from kfl.algorithms.uploads import ArrayFormat, Upload, UploadFormat
 from kfl.core.errors import DataError
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FedKd(RobustRules):
+class FedKd(QuantizedUploads, RobustRules):
     """FedKD: distillation from the mean logits on a proxy set, after FedMD.
 
     >>> import kfl
@@ -96,12 +97,26 @@ class FedKd(RobustRules):
             models = engine.train(devices, models, task, digest, replace(key, phase=1), (inputs, targets))
         models = engine.train(devices, models, Supervised(), self.sgd(), key)
         logits = engine.logits(devices, models, inputs)
-        uploads = [Upload(device, {"logits": mine}) for device, mine in zip(devices, logits, strict=True)]
-        return models, uploads
+        return models, [
+            Upload(device, {"logits": self._quantized(device, mine, key)})
+            for device, mine in zip(devices, logits, strict=True)
+        ]
+
+    def _quantized(self, device: int, logits: Tensor, key: RoundKey) -> Tensor:
+        """What arrives of a device's logits after their few bits, rounded at random."""
+        import torch
+
+        if self.bits_per_value == FULL_PRECISION_BITS:
+            return logits
+        draw = torch.Generator().manual_seed(key.torch_seed("quantisation", device))
+        return quantize_rows(logits, torch.ones(len(logits), dtype=torch.bool), self.bits_per_value, draw)
 
     def upload_format(self, server: State) -> UploadFormat:
         """Logits on the proxy set."""
-        return {"logits": ArrayFormat.like(server["consensus"])}
+        form = ArrayFormat.like(server["consensus"])
+        return {
+            "logits": form if self.bits_per_value == FULL_PRECISION_BITS else replace(form, bits=self.bits_per_value)
+        }
 
     def center(self, server: State) -> Mapping[str, Tensor]:
         """The last consensus, once there is one."""

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import LARGEST, require, training_flops
-from kfl.algorithms.weights import WeightAveraging
+from kfl.algorithms.weights import WeightAveraging, without_feedback
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +102,7 @@ class FedMrl(WeightAveraging):
 
     def predictor(self, server: State, device: State) -> State:
         """What the device trained last: its own network was fused with that small one."""
-        return device
+        return without_feedback(device)
 
     def real_flops(self, profile: DeviceProfile) -> float:
         """The local steps of everything that predicts, and of the small head."""

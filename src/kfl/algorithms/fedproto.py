@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.base import RobustRules, require
+from kfl.algorithms.base import QuantizedUploads, RobustRules, require
 from kfl.algorithms.prototypes import PrototypeMethod
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FedProto(RobustRules, PrototypeMethod):
+class FedProto(QuantizedUploads, RobustRules, PrototypeMethod):
     """FedProto: class prototypes, averaged over devices without regard to their samples.
 
     >>> import kfl

@@ -29,7 +29,7 @@ from kfl.algorithms.aggregation import Aggregation
 from kfl.algorithms.base import check_rule, require
 from kfl.algorithms.privacy import add_noise
 from kfl.algorithms.prototypes import PrototypeMethod, knowledge_format
-from kfl.algorithms.quantize import FULL_PRECISION_BITS, quantize_rows
+from kfl.algorithms.quantize import quantize_rows
 from kfl.algorithms.uploads import BITS_PER_VALUE, MOST_SAMPLES, ArrayFormat, Upload, UploadFormat
 
 if TYPE_CHECKING:
@@ -111,10 +111,7 @@ class Kfl(PrototypeMethod):
             means, counts = add_noise(
                 means, counts, self.clip_norm, self.noise_multiplier, draw, noise_counts=self.noise_counts
             )
-        if self.noise_multiplier > 0 or self.bits_per_value < FULL_PRECISION_BITS:
-            draw = torch.Generator().manual_seed(key.torch_seed("quantisation", device))
-            means = quantize_rows(means, counts > 0, self.bits_per_value, draw)
-        return Upload(device, {"means": means, "counts": counts})
+        return Upload(device, {"means": self.quantized(device, means, counts > 0, key), "counts": counts})
 
     def upload_format(self, server: State) -> UploadFormat:
         """The mean feature of each class, and how many samples stand behind it.
@@ -125,7 +122,7 @@ class Kfl(PrototypeMethod):
         return knowledge_format(
             server,
             2 * self.noise_multiplier if self.noise_counts else 0.0,
-            bits=self._quantized_bits,
+            bits=self.grid_bits,
             held_rows=self.charge == "held" and not self.noise_counts,
         )
 
@@ -133,8 +130,4 @@ class Kfl(PrototypeMethod):
         """A row for every class; where only held classes are charged, also the bits that say which are known."""
         knowledge, classes = server["knowledge"], len(server["known"])
         known = {"known": ArrayFormat((classes,), "bool")} if self.charge == "held" else {}
-        return {"knowledge": ArrayFormat(tuple(knowledge.shape), bits=self._quantized_bits), **known}
-
-    @property
-    def _quantized_bits(self) -> int | None:
-        return None if self.bits_per_value == FULL_PRECISION_BITS else self.bits_per_value
+        return {"knowledge": ArrayFormat(tuple(knowledge.shape), bits=self.grid_bits), **known}

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from kfl.algorithms.aggregation import combine
-from kfl.algorithms.base import LARGEST, Algorithm, feature_flops, require, training_flops
+from kfl.algorithms.base import LARGEST, Algorithm, QuantizedUploads, feature_flops, require, training_flops
+from kfl.algorithms.quantize import FULL_PRECISION_BITS, quantize_rows
 from kfl.algorithms.uploads import MOST_SAMPLES, ArrayFormat, Rejection, Upload, UploadFormat, usable
 
 if TYPE_CHECKING:
@@ -60,7 +61,21 @@ class PrototypeMethod(Algorithm):
     def protect(self, device: int, own: ClassStatistics, key: RoundKey) -> Upload:
         """What leaves a device of its class means: with `most` 1, only whether it holds a class, not how many."""
         counts = own.counts.clamp(max=1) if self.most == 1 else own.counts
-        return Upload(device, {"means": own.means, "counts": counts})
+        return Upload(device, {"means": self.quantized(device, own.means, counts > 0, key), "counts": counts})
+
+    def quantized(self, device: int, vectors: Tensor, held: Tensor, key: RoundKey) -> Tensor:
+        """What arrives of the vectors that a device holds after its few bits, rounded at random."""
+        import torch
+
+        if self.upload_bits == FULL_PRECISION_BITS:
+            return vectors
+        draw = torch.Generator().manual_seed(key.torch_seed("quantisation", device))
+        return quantize_rows(vectors, held, self.upload_bits, draw)
+
+    @property
+    def grid_bits(self) -> int | None:
+        """Bits of a vector's values, where these stand on a grid."""
+        return None if self.upload_bits == FULL_PRECISION_BITS else self.upload_bits
 
     def server_init(self, engine: Engine, seed: int) -> State:
         """Knowledge of no class."""
@@ -85,7 +100,7 @@ class PrototypeMethod(Algorithm):
 
     def upload_format(self, server: State) -> UploadFormat:
         """The vector of each class, and how many samples stand behind it."""
-        return knowledge_format(server, held_rows=self.held_rows, most=self.most)
+        return knowledge_format(server, bits=self.grid_bits, held_rows=self.held_rows, most=self.most)
 
     def center(self, server: State) -> Mapping[str, Tensor]:
         """The last knowledge."""
@@ -157,7 +172,7 @@ def renewed(server: State, mean: Tensor, reported: Tensor, *, memory: bool) -> S
     return {**server, "knowledge": knowledge, "known": reported | keep}
 
 
-class TrainingServer(PrototypeMethod):
+class TrainingServer(QuantizedUploads, PrototypeMethod):
     """A prototype method whose server takes every class mean that a device holds as one sample of that class."""
 
     server_epochs: int
@@ -170,6 +185,7 @@ class TrainingServer(PrototypeMethod):
         require(epochs >= 1, "server_epochs", epochs, "1 or more")
         require(0 < rate <= LARGEST, "server_learning_rate", rate, "a number above 0")
         require(size >= 1, "server_batch_size", size, "1 or more")
+        super().check()
 
     @abstractmethod
     def learned(

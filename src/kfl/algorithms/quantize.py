@@ -88,6 +88,8 @@ SEARCHED_BITS = 8
 """Above this many bits the grid simply reaches the largest value: a search would gain nothing."""
 SCALES_TRIED = 24
 """Sizes of the grid that are compared, each 0.9 of the one before."""
+VALUES_TRIED = 2**16
+"""On so many values of an array, evenly spread, at the most."""
 
 
 def packed_format(sizes: Sequence[int], bits: int) -> UploadFormat:
@@ -154,6 +156,40 @@ def unpack(arrays: Mapping[str, Tensor], sizes: Sequence[int], bits: int) -> Ten
     return values.float().double()
 
 
+def pack_updates(
+    updates: Sequence[Tensor], kept: Sequence[Tensor], sizes: Sequence[int], bits: int
+) -> tuple[list[dict[str, Tensor]], Tensor]:
+    """Pack each device's update with what its earlier ones lost; what this one loses is to be kept (error feedback).
+
+    Args:
+        updates: One row of numbers for each device.
+        kept: What each device has kept so far.
+        sizes: Values of each array in a row.
+        bits: Of one value.
+
+    Returns:
+        The packed updates, and one row per device of what they lost, in float64 on the CPU.
+    """
+    import torch
+
+    corrected = torch.stack(list(updates)).double().cpu() + torch.stack(list(kept)).double().cpu()
+    sent = [pack(update, sizes, bits) for update in corrected]
+    return sent, corrected - torch.stack([unpack(arrays, sizes, bits) for arrays in sent])
+
+
+def to_row(arrays: Mapping[str, Tensor]) -> Tensor:
+    """Return arrays one after another, as a row of numbers."""
+    import torch
+
+    return torch.cat([value.flatten() for value in arrays.values()])
+
+
+def from_row(row: Tensor, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    """Return arrays of these shapes from a row of numbers."""
+    parts = row.split([math.prod(shape) for shape in shapes.values()])
+    return {name: part.reshape(tuple(shape)) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
+
 def _codes(values: Tensor, scale: Tensor, bits: int) -> Tensor:
     """The nearest points of the grid: 0 … 2^bits − 1 for the odd multiples of the scale."""
     import torch
@@ -177,6 +213,7 @@ def _best_scale(values: Tensor, bits: int) -> float:
     largest = float(magnitude.max()) / top
     if bits > SEARCHED_BITS or not 0 < largest < math.inf:
         return largest
+    magnitude = magnitude[:: math.ceil(len(magnitude) / VALUES_TRIED)]  # of a large array a part says as much
     scales = largest * 0.9 ** torch.arange(SCALES_TRIED, dtype=torch.float64)[:, None]
     # Of magnitudes only: the grid is symmetric. The odd multiple nearest to |x|/s.
     odd = (2 * torch.floor(magnitude / scales / 2) + 1).clamp(max=top)

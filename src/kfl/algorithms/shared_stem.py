@@ -45,10 +45,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 from kfl.algorithms.aggregation import Aggregation
 from kfl.algorithms.base import Algorithm, check_rule, feature_flops, require, training_flops
 from kfl.algorithms.prototypes import empty_knowledge, knowledge_format, known_rows, renewed
-from kfl.algorithms.quantize import pack, packed_bits, packed_format, unpack
+from kfl.algorithms.quantize import from_row, pack, pack_updates, packed_bits, packed_format, to_row, unpack
 from kfl.algorithms.targets import fixed_targets, pull_to
 from kfl.algorithms.uploads import BITS_PER_VALUE, ArrayFormat, Upload, UploadFormat
-from kfl.algorithms.weights import SAMPLES, weights_upload
+from kfl.algorithms.weights import FEEDBACK, SAMPLES, weights_upload, without_feedback
 from kfl.core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ Pull = Literal["none", "random", "simplex", "knowledge"]
 TWINS = {"none": "local", "random": "fixed-knowledge", "simplex": "simplex", "knowledge": "self-knowledge"}
 """The algorithm with each pull that uploads nothing, by its label in `kfl.comparison.twins`."""
 
-FEEDBACK = "feedback/stem"
-"""Where a device keeps what quantization took from its last update."""
 DEPTH = "depth"
 """Name under which a message says how many layers the stem has."""
 KNOWLEDGE = ("knowledge", "known")
@@ -183,7 +181,7 @@ class SharedStem(Algorithm):
 
         stem = _stem_of(server)
         depth = len({name.rpartition(".")[0] for name in stem})
-        packed = pack(_row(stem), [value.numel() for value in stem.values()], self.bits_down)
+        packed = pack(to_row(stem), [value.numel() for value in stem.values()], self.bits_down)
         knowledge = {name: server[name] for name in KNOWLEDGE if name in server}
         return {DEPTH: torch.tensor(depth), **packed, **knowledge}
 
@@ -204,7 +202,7 @@ class SharedStem(Algorithm):
                 f"The stem of {sum(sizes):,} values that this network begins with is not the one that was received: "
                 "the server's file names other networks than this device has."
             )
-        stem = _arrays(unpack(message, sizes, self.bits_down), shapes)
+        stem = from_row(unpack(message, sizes, self.bits_down), shapes)
         return {**stem, **{name: message[name] for name in KNOWLEDGE if name in message}}
 
     def local_update(
@@ -220,19 +218,16 @@ class SharedStem(Algorithm):
         received = _stem_of(self.received(message, engine))
         like, sizes = states[0][next(iter(received))], [value.numel() for value in received.values()]
         stem = {name: value.to(like) for name, value in received.items()}
-        models: list[State] = [{**_model(state), **stem} for state in states]
+        models: list[State] = [{**without_feedback(state), **stem} for state in states]
         pull = self._pull(message, models[0], engine, key)
         trained = engine.train(devices, models, Supervised(pull), self.sgd(), key)
         # To the server's CPU, all at once: every copy from a GPU waits for all the work queued before it.
-        rows = torch.stack([_row({name: model[name] for name in stem}) for model in trained]).double().cpu()
-        kept = torch.stack([state.get(FEEDBACK, like.new_zeros(sum(sizes))) for state in states])
-        before = _row(received)
+        rows = torch.stack([to_row({name: model[name] for name in stem}) for model in trained]).double().cpu()
+        kept = [state.get(FEEDBACK, like.new_zeros(sum(sizes))) for state in states]
+        before = to_row(received)
         updates = [self._guarded(row - before, device, key) for device, row in zip(devices, rows, strict=True)]
-        corrected = torch.stack(updates) + kept.double().cpu()
-        sent = [pack(update, sizes, self.bits_per_value) for update in corrected]
-        arrived = torch.stack([unpack(arrays, sizes, self.bits_per_value) for arrays in sent])
-        feedback = (corrected - arrived).to(like)
-        after: list[State] = [{**model, FEEDBACK: own} for model, own in zip(trained, feedback, strict=True)]
+        sent, lost = pack_updates(updates, kept, sizes, self.bits_per_value)
+        after: list[State] = [{**model, FEEDBACK: own} for model, own in zip(trained, lost.to(like), strict=True)]
         knowledge = self._knowledge(devices, trained, engine)
         uploads = [
             weights_upload(device, {**arrays, **more}, engine)
@@ -291,7 +286,7 @@ class SharedStem(Algorithm):
         """The update of the stem as it arrives after its few bits, so that error feedback holds."""
         stem = _stem_of(server)
         row = unpack(upload.arrays, [value.numel() for value in stem.values()], self.bits_per_value)
-        return {**upload.arrays, **_arrays(row, {name: tuple(value.shape) for name, value in stem.items()})}
+        return {**upload.arrays, **from_row(row, {name: tuple(value.shape) for name, value in stem.items()})}
 
     def center(self, server: State) -> Mapping[str, Tensor]:
         """No update at all; of class means, the last knowledge."""
@@ -314,7 +309,7 @@ class SharedStem(Algorithm):
 
     def predictor(self, server: State, device: State) -> State:
         """The network that the device trained last."""
-        return _model(device)
+        return without_feedback(device)
 
     def real_flops(self, profile: DeviceProfile) -> float:
         """The local steps; with KFL's pull also the pass that reads the features."""
@@ -331,23 +326,5 @@ def _sizes(layers: Sequence[Layer]) -> list[int]:
     return [math.prod(shape) for layer in layers for _, shape in layer.arrays]
 
 
-def _row(arrays: Mapping[str, Tensor]) -> Tensor:
-    """Arrays one after another, as a row of numbers."""
-    import torch
-
-    return torch.cat([value.flatten() for value in arrays.values()])
-
-
-def _arrays(row: Tensor, shapes: Mapping[str, Sequence[int]]) -> State:
-    """Arrays of these shapes from a row of numbers."""
-    parts = row.split([math.prod(shape) for shape in shapes.values()])
-    return {name: part.reshape(tuple(shape)) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-
-
 def _stem_of(server: State) -> State:
     return {name: value for name, value in server.items() if name not in KNOWLEDGE}
-
-
-def _model(state: State) -> State:
-    """A device's network without what it remembers beside it."""
-    return {name: value for name, value in state.items() if name != FEEDBACK}

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfl.algorithms.base import RobustRules
-from kfl.algorithms.uploads import ArrayFormat, Upload, UploadFormat
+from kfl.algorithms.base import QuantizedUploads, RobustRules, require
+from kfl.algorithms.quantize import from_row, pack_updates, packed_format, to_row, unpack
+from kfl.algorithms.uploads import BITS_PER_VALUE, ArrayFormat, Upload, UploadFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,14 +20,21 @@ if TYPE_CHECKING:
 SAMPLES = "samples"
 """Name under which a device sends its number of training samples D_k, the weight of its upload."""
 
+FEEDBACK = "feedback/stem"
+"""Where a device keeps what quantization took from its last update."""
+
 
 @dataclass(frozen=True)
-class WeightAveraging(RobustRules):
+class WeightAveraging(QuantizedUploads, RobustRules):
     """An algorithm whose server averages weights: w = Σ_k D_k w_k / Σ_k D_k, or by a robust rule.
 
     McMahan et al. 2017, Algorithm 1. Running statistics are averaged like weights, and counters are rounded. A device
     puts the server's arrays over its own, trains, and sends them up again; every device, chosen or not, predicts with
     the server's newest.
+
+    With fewer than 32 bits per value a device uploads the update of the weights, what it trained less what it received,
+    and adds what quantization took from it to its next one, as in shared-stem. Running statistics and counters are
+    sent as they are.
     """
 
     needs_equal_models: ClassVar[bool] = True
@@ -56,26 +64,90 @@ class WeightAveraging(RobustRules):
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
         """Train with the server's arrays in the place of the own ones, and send them up."""
-        trained = self.train(devices, [{**state, **message} for state in states], engine, key)
-        uploads = [
-            weights_upload(device, {name: model[name] for name in message}, engine)
-            for device, model in zip(devices, trained, strict=True)
+        started = [{**without_feedback(state), **message} for state in states]
+        trained = self.train(devices, started, engine, key)
+        sent, kept = self._sent(message, trained, states)
+        uploads = [weights_upload(device, arrays, engine) for device, arrays in zip(devices, sent, strict=True)]
+        gone = () if self.keeps_shared else message
+        after = [
+            {**{name: value for name, value in model.items() if name not in gone}, **own}
+            for model, own in zip(trained, kept, strict=True)
         ]
-        if self.keeps_shared:
-            return trained, uploads
-        return [{name: value for name, value in model.items() if name not in message} for model in trained], uploads
+        return after, uploads
+
+    def _sent(
+        self, message: Message, trained: Sequence[State], states: Sequence[State]
+    ) -> tuple[list[State], list[State]]:
+        """What each device sends of its model, and what it keeps of the update for the next one."""
+        weights = self._packed(message)
+        exact = [{name: model[name] for name in message if name not in weights} for model in trained]
+        if not weights or not trained:
+            return exact, [{} for _ in trained]
+        before, sizes = to_row(weights).double(), [value.numel() for value in weights.values()]
+        updates = [to_row({name: model[name] for name in weights}).double() - before for model in trained]
+        like = next(iter(weights.values()))
+        kept = [state.get(FEEDBACK, like.new_zeros(sum(sizes))) for state in states]
+        sent, lost = pack_updates(updates, kept, sizes, self.bits_per_value)
+        return [{**packed, **more} for packed, more in zip(sent, exact, strict=True)], [
+            {FEEDBACK: own} for own in lost.to(like)
+        ]
+
+    def _packed(self, server: Mapping[str, Tensor]) -> State:
+        """The arrays that travel in few bits: none with 32, and never running statistics and counters."""
+        if not self.packs:
+            return {}
+        return {
+            name: value
+            for name, value in server.items()
+            if value.is_floating_point() and not name.rpartition(".")[2].startswith("running_")
+        }
+
+    def check(self) -> None:
+        """Raise ConfigError for a value that cannot work."""
+        right = "mean or clip where bits_per_value is 1: signs alone leave a median nothing to choose from"
+        require(self.bits_per_value > 1 or self.aggregation in ("mean", "clip"), "aggregation", self.aggregation, right)
+        super().check()
 
     def predictor(self, server: State, device: State) -> State:
         """What the device holds, with the server's newest arrays."""
-        return {**device, **server} if device else server
+        return {**without_feedback(device), **server} if device else server
+
+    @property
+    def packs(self) -> bool:
+        """Whether updates go up in few bits."""
+        return self.bits_per_value < BITS_PER_VALUE
 
     def upload_format(self, server: State) -> UploadFormat:
-        """Arrays like the server's, and the number of samples behind them."""
-        return weights_format(server)
+        """Arrays like the server's, or the packed update of its weights, and the number of samples behind them."""
+        weights = self._packed(server)
+        packed = packed_format([value.numel() for value in weights.values()], self.bits_per_value) if weights else {}
+        return {**packed, **weights_format({name: value for name, value in server.items() if name not in weights})}
+
+    def averaged_format(self, server: State) -> UploadFormat:
+        """Arrays like the server's."""
+        return weights_format({**server, **{name: value.double() for name, value in self._packed(server).items()}})
+
+    def decoded(self, upload: Upload, server: State) -> Mapping[str, Tensor]:
+        """The update of the weights as it arrives after its few bits."""
+        weights = self._packed(server)
+        if not weights:
+            return upload.arrays
+        row = unpack(upload.arrays, [value.numel() for value in weights.values()], self.bits_per_value)
+        return {**upload.arrays, **from_row(row, {name: tuple(value.shape) for name, value in weights.items()})}
 
     def center(self, server: State) -> Mapping[str, Tensor]:
-        """The server's own arrays: robust rules see what a device's model differs from them."""
-        return server
+        """What robust rules measure from: the server's own arrays, or no update at all."""
+        return {**server, **{name: value.new_zeros(value.shape) for name, value in self._packed(server).items()}}
+
+    def updated(self, server: State, mean: Mapping[str, Tensor], weight: Mapping[str, Tensor]) -> State:
+        """The mean in the place of the server's arrays, or the mean update on top of them."""
+        moved = {name: value.double() + mean[name].to(value.device) for name, value in self._packed(server).items()}
+        return super().updated(server, {**mean, **moved}, weight)
+
+
+def without_feedback(state: Mapping[str, Tensor]) -> State:
+    """Return a device's state without what quantization took from its last update."""
+    return {name: value for name, value in state.items() if name != FEEDBACK}
 
 
 def weights_format(server: Mapping[str, Tensor]) -> UploadFormat:

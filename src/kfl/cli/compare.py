@@ -102,6 +102,8 @@ class CompareArgs:
     """First give every entry the same search: learning rates × its main parameter, on other seeds."""
     search_only: bool = False
     """Stop after the search, which writes tuned.toml for --settings."""
+    search_schedulers: bool = False
+    """Before that, give every entry the scheduler that serves it best on those seeds, out of one set for all."""
     search_seeds: Annotated[str, tyro.conf.arg(metavar="SEEDS")] = ",".join(map(str, DEVELOPMENT_SEEDS))
     """Seeds of the search; never those that are reported."""
     rates: Annotated[str, tyro.conf.arg(metavar="RATES")] = ",".join(map(str, LEARNING_RATES))
@@ -156,7 +158,9 @@ def main(arguments: Sequence[str]) -> int:
         every = {field.replace("-", "_") for flag in flags_of(CompareArgs) if (field := flag.name.lstrip("-"))}
         return show_again(options, arguments, every - SHOWN_AGAIN)
     if not options.searches:
-        refuse_idle(arguments, ("search_seeds", "rates", "allow_report_seeds"), "with --search or --search-only")
+        refuse_idle(arguments, ("rates", "allow_report_seeds"), "with --search or --search-only")
+    if not options.searches and not options.search_schedulers:
+        refuse_idle(arguments, ("search_seeds",), "with --search or --search-only")
     entries = asked_entries(
         base,
         fields,
@@ -224,13 +228,27 @@ def _algorithms(options: CompareArgs) -> str | None:
 
 def execute(entries: Sequence[Entry], folder: Path, options: CompareArgs) -> Comparison:
     """Run everything that is missing, showing progress."""
-    from kfl.comparison import Shard, compare
+    from kfl.comparison import SCHEDULER_SET, Shard, choose_schedulers, compare
     from kfl.progress import ManyDisplay
 
-    search = None
+    search, seeds = None, whole_numbers(options.search_seeds, "search_seeds")
     if options.searches:
-        seeds = whole_numbers(options.search_seeds, "search_seeds")
         search = Search(seeds, numbers(options.rates, "learning_rates"), options.allow_report_seeds)
+    how: dict[str, Any] = {
+        "workers": worker_count(options.workers, options.device),
+        "keep_models": options.keep_models,
+        "data_dir": options.data_dir,
+        "device": options.device,
+        "precision": options.precision,
+        "ray": options.ray,
+    }
+    if options.search_schedulers:
+        with ManyDisplay("searching", quiet=options.quiet) as display:
+            entries, names = choose_schedulers(
+                entries, seeds, folder / "schedulers", on_progress=display.on_progress, keep_runs=False, **how
+            )
+        told = ", ".join(f"{entry.label} {name}" for entry, name in zip(entries, names, strict=True))
+        tell(f"The best of {len(SCHEDULER_SET)} schedulers for each, on seeds {options.search_seeds}: {told}.")
     with ManyDisplay("searching" if options.search_only else "comparing", quiet=options.quiet) as display:
         return compare(
             entries,
@@ -240,14 +258,9 @@ def execute(entries: Sequence[Entry], folder: Path, options: CompareArgs) -> Com
             twins=options.twins,
             search=search,
             on_progress=display.on_progress,
-            workers=worker_count(options.workers, options.device),
             shard=Shard.parse(options.shard),
             keep_runs=options.keep_runs,
-            keep_models=options.keep_models,
-            data_dir=options.data_dir,
-            device=options.device,
-            precision=options.precision,
-            ray=options.ray,
+            **how,
         )
 
 
@@ -379,6 +392,7 @@ def kept_folder(base: Experiment, options: CompareArgs, fields: Mapping[str, Any
     how += [name for name in ("algorithms", "schedulers", "twins") if getattr(options, name)]
     how += sorted(f"vary {text.partition('=')[0]}" for text in options.vary)
     how += ["entry"] * bool(options.entry or options.entries) + ["search"] * options.searches
+    how += ["search schedulers"] * options.search_schedulers
     question = "\n".join([replace(base, seed=0).identity(), *how])
     digest = blake2b(question.encode(), digest_size=4).hexdigest()
     return Path("runs") / f"compare-{short_name(base.dataset)}-{digest}"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kfl.comparison.question import read as read
     from kfl.comparison.result import Comparison as Comparison
     from kfl.comparison.rows import Row as Row
+    from kfl.comparison.schedulers import SCHEDULER_SET as SCHEDULER_SET
+    from kfl.comparison.schedulers import choose_schedulers as choose_schedulers
     from kfl.comparison.search import Search as Search
     from kfl.comparison.statistics import Difference as Difference
     from kfl.comparison.statistics import Spread as Spread
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from kfl.comparison.tables import Table as Table
 
 _LAZY = {
+    "SCHEDULER_SET": "kfl.comparison.schedulers",
     "Comparison": "kfl.comparison.result",
     "Difference": "kfl.comparison.statistics",
     "Entry": "kfl.comparison.entries",
@@ -41,6 +44,7 @@ _LAZY = {
     "Shard": "kfl.comparison.store",
     "Spread": "kfl.comparison.statistics",
     "Table": "kfl.comparison.tables",
+    "choose_schedulers": "kfl.comparison.schedulers",
     "compare": "kfl.comparison.question",
     "holm": "kfl.comparison.statistics",
     "paired_difference": "kfl.comparison.statistics",

@@ -40,6 +40,9 @@ AVERAGES = ("apfl", "fedavg", "fedmrl", "fedrep", "fedproto", "fd", "fedkd", "lg
 RULE = ("aggregation", "trim")
 """Algorithms to which a robust rule was added later, and its settings."""
 
+QUANTIZED_LATER = ("apfl", "fedavg", "fedgh", "fedkd", "fedmrl", "fedproto", "fedrep", "fedtgp", "fd", "lg-fedavg")
+"""Algorithms whose uploads could be quantized later; with 32 bits they are what they were."""
+
 UNITLESS = ("relative_v", "dearest_upload")
 """Settings that a scheduler with the printed V does not look at."""
 
@@ -66,6 +69,9 @@ def identity_fields(table: Table) -> Table:
     algorithm = kept.get("algorithm")
     if isinstance(algorithm, Mapping) and _is_plain_mean(algorithm):
         kept["algorithm"] = {name: value for name, value in algorithm.items() if name not in RULE}
+    algorithm = kept.get("algorithm")
+    if isinstance(algorithm, Mapping) and algorithm.get("name") in QUANTIZED_LATER:
+        kept["algorithm"] = _without(algorithm, {"bits_per_value": 32})
     scheduler = kept.get("scheduler")
     if isinstance(scheduler, Mapping) and scheduler.get("v", "none") != "none":
         kept["scheduler"] = {name: value for name, value in scheduler.items() if name not in UNITLESS}
