@@ -1,5 +1,5 @@
 # Two commands do everything on a machine that has only Python (3.11 or newer) and make:
-#   make run     set up, then compare five ways to learn on real images that come with a package
+#   make run     set up, then compare seven ways to learn on real images that come with a package
 #   make test    set up, then run every check
 PYTHON ?= python3
 VENV   := .venv

@@ -212,6 +212,16 @@ def resume(folder: str | Path, **options: Any) -> History:
     The result is bit for bit the run that was never interrupted (same machine, same kind of processor). A finished
     run is only read. `options` are those of `run` except the experiment, which is the folder's own.
 
+    Args:
+        folder: The run folder.
+        **options: Those of `run`, without the experiment.
+
+    Returns:
+        The history of the whole run.
+
+    Raises:
+        RunFolderError: The folder holds no run, or a damaged one.
+
     >>> import kfl, tempfile
     >>> folder = tempfile.mkdtemp() + "/run"
     >>> experiment = kfl.Experiment(devices=10, rounds=2, widths=(8,))

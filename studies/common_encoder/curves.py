@@ -82,7 +82,7 @@ def _by_worth(sent: Reports, devices: Sequence[Device]) -> list[int]:
     samples, order = counts.sum(1).astype(float), list[int]()
     known = np.zeros(counts.shape[1])
     for _ in devices:
-        server = {**sent.start, "counts": torch.from_numpy(known), "reported": torch.tensor(order)}
+        server = {**sent.start, "counts": torch.from_numpy(known), "reported": torch.tensor(order, dtype=torch.int64)}
         worth = sent.algorithm.worth(server, samples, counts)
         order.append(int(worth.argmax()))
         known = known + counts[order[-1]]
@@ -94,13 +94,18 @@ def _noise(devices: Sequence[Device], seen: Seen, seed: int) -> Iterator[Result]
     for noise in (0.0, *NOISES):
         algorithm = CommonKnowledge(covariance="none", mean_bits=32, clip_norm=clip, noise_multiplier=noise)
         sent = report(algorithm, devices, seen, seed)
-        yield {"curve": "noise", "noise": noise, "bits": sent.bits, "accuracy": _accuracy(sent.common(), devices)}
+        yield {
+            "curve": "noise",
+            "noise": noise,
+            "bits": sent.bits,
+            "accuracy": _accuracy(sent.common(), devices, kernel=True),
+        }
 
 
-def _accuracy(common: Common, devices: Sequence[Device]) -> float:
-    """Of the closed form of devices that have or have not reported."""
+def _accuracy(common: Common, devices: Sequence[Device], *, kernel: bool = False) -> float:
+    """Of the closed form of devices that have or have not reported, or of that and their kernel regression."""
     right = [
-        float((classify(common, one.x, one.y, one.tests, own=True, kernel=False) == one.test_y).double().mean())
+        float((classify(common, one.x, one.y, one.tests, own=True, kernel=kernel) == one.test_y).double().mean())
         for one in devices[:TESTED]
     ]
     return sum(right) / len(right)

@@ -9,7 +9,8 @@ from kfl.comparison.statistics import Difference, holm, paired_difference, sprea
 from kfl.core.files import write_atomic
 from kfl.core.names import markdown_table
 from studies.common_encoder.conditions import CONDITIONS
-from studies.common_encoder.run import LINES, read
+from studies.common_encoder.pictures import draw
+from studies.common_encoder.run import CURVES, LINES, read
 
 OURS = "common-knowledge"
 PAGE = "heads.md"
@@ -19,7 +20,7 @@ Lines = Mapping[str, Mapping[int, Mapping[str, object]]]
 
 
 def write(out: Path) -> None:
-    """Write the page of a folder of results."""
+    """Write the page and the pictures of a folder of results."""
     found: dict[str, dict[str, dict[int, Mapping[str, object]]]] = {}
     for line in read(out / LINES):
         method = found.setdefault(str(line["condition"]), {}).setdefault(str(line["method"]), {})
@@ -34,6 +35,8 @@ def write(out: Path) -> None:
     text += [*markdown_table(_everything(lines)), ""]
     text += ["```", "python -m studies.common_encoder run && python -m studies.common_encoder table", "```", ""]
     write_atomic(out / PAGE, "\n".join(text).encode())
+    if (out / CURVES).exists():
+        draw(out)
 
 
 LEGEND = (

@@ -18,12 +18,14 @@ from kfl.models import fleet_from_name
 D = 8
 
 
-def engine_of(seed=0, *, classes=4, devices=12, split="shards", samples=600):
+def engine_of(seed=0, *, classes=4, devices=12, split="shards", samples=600, shift=0.0):
     rng = np.random.default_rng(seed)
     y = np.arange(samples) % classes
     x = 3 * rng.normal(size=(classes, D))[y] + rng.normal(size=(samples, D))
     data = Dataset.from_arrays(x.astype(np.float32), y)
     held = partition(split, data.train_y, data.test_y, classes, devices, seed, classes_per_device=2)
+    for rows in held.train:
+        data.train_x[rows] += shift * rng.normal(size=D)
     models = fleet_from_name("linear", (1,), devices, (D,), classes, 0)
     return AutogradEngine(LocalData(data, held), models)
 
@@ -114,6 +116,15 @@ def test_devices_classify_well_with_every_setting(covariance, personal):
     for known in (server, algorithm.broadcast(server)):  # in the simulator, and on a device that was told
         right = algorithm.correct(known, range(12), states, engine)
         assert sum(right) > 0.95 * sum(number_tested(engine, k) for k in range(12))
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_the_server_says_whether_devices_differ(shift):
+    algorithm, engine = CommonKnowledge(), engine_of(devices=15, split="iid", samples=1500, shift=shift)
+    start = algorithm.server_init(engine, 0)
+    assert algorithm.remark(start) == ""
+    server = take(algorithm, engine, start, report(algorithm, engine, range(15), start))
+    assert algorithm.remark(server).startswith("Devices differ:" if shift else "Devices do not differ")
 
 
 def test_a_device_that_has_not_encoded_its_samples_takes_the_common_classifier():

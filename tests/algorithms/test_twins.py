@@ -15,18 +15,21 @@ from torch.nn import functional
 
 from kfl.algorithms import (
     Apfl,
+    Ditto,
     Fd,
     FedAvg,
     FedGh,
     FedKd,
     FedMrl,
     FedProto,
+    FedProx,
     FedRep,
     FedTgp,
     FixedKnowledge,
     Kfl,
     LgFedAvg,
     Local,
+    Scaffold,
     SelfKnowledge,
     SharedStem,
 )
@@ -311,6 +314,100 @@ def test_fedavg(toy, play, fleet):
     run = play(algorithm, toy, COHORTS)
     same_weights(run.server, shared)
     same_predictors(algorithm, run, [shared] * DEVICES)
+
+
+def near(model, center, weight):
+    """μ/2 ‖w − w*‖²."""
+    pairs = zip(model.parameters(), center.parameters(), strict=True)
+    return weight / 2 * sum((own - fixed.detach()).square().sum() for own, fixed in pairs)
+
+
+@pytest.mark.parametrize("proximal", [0.0, 0.5])
+def test_fedprox(proximal, toy, play, fleet):
+    """Li et al. 2020, Algorithm 2: federated averaging on F_k(w) + μ/2 ‖w − wᵗ‖²."""
+    shared = fleet(common=True)[0]
+    for cohort in COHORTS:
+        locals_, sizes = [], []
+        for k in cohort:
+            x, y = toy.train(k)
+            model = copy.deepcopy(shared)
+
+            def loss(m=model, x=x, y=y, w=shared):
+                return functional.cross_entropy(m(x), y) + near(m, w, proximal)
+
+            descend(optimiser(model), loss, STEPS)
+            locals_.append(model)
+            sizes.append(len(y))
+        shared = average(locals_, sizes)
+    algorithm = FedProx(proximal=proximal, **COMMON)
+    run = play(algorithm, toy, COHORTS)
+    same_weights(run.server, shared)
+    same_predictors(algorithm, run, [shared] * DEVICES)
+    if not proximal:
+        same_weights(play(FedAvg(**COMMON), toy, COHORTS).server, shared)
+
+
+@pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
+def test_scaffold(momentum, toy, play, fleet):
+    """Karimireddy et al. 2020, Algorithm 1, option II; with momentum, K η is what a constant gradient moves by."""
+    shared = fleet(common=True)[0]
+    zero = [torch.zeros_like(p) for p in shared.parameters()]
+    common, own, seen = [z.clone() for z in zero], [[z.clone() for z in zero] for _ in range(DEVICES)], set()
+    moved, speed = 0.0, 0.0
+    for _ in range(STEPS):
+        speed = momentum * speed + 1
+        moved += speed
+    for cohort in COHORTS:
+        locals_, sizes, changes = [], [], []
+        for k in cohort:
+            x, y = toy.train(k)
+            model = copy.deepcopy(shared)
+            step = torch.optim.SGD(model.parameters(), lr=RATE, momentum=momentum)
+            for _ in range(STEPS):
+                step.zero_grad()
+                functional.cross_entropy(model(x), y).backward()
+                for p, c, mine in zip(model.parameters(), common, own[k], strict=True):
+                    p.grad += c - mine
+                step.step()
+            after = [
+                mine - c + (w.detach() - p.detach()) / (moved * RATE)
+                for mine, c, w, p in zip(own[k], common, shared.parameters(), model.parameters(), strict=True)
+            ]
+            changes.append([new - old for new, old in zip(after, own[k], strict=True)])
+            own[k] = after
+            locals_.append(model)
+            sizes.append(len(y))
+        seen |= set(cohort)
+        common = [torch.stack([own[k][i] for k in seen]).mean(0) for i in range(len(zero))]
+        shared = average(locals_, sizes)
+    algorithm = Scaffold(momentum=momentum)
+    run = play(algorithm, toy, COHORTS)
+    same_predictors(algorithm, run, [shared] * DEVICES)
+    for (name, _), expected in zip(shared.named_parameters(), common, strict=True):
+        torch.testing.assert_close(run.server[f"control/{name}"], expected, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_ditto(toy, play, fleet):
+    """Li et al. 2021, Algorithm 1: federated averaging, and beside it v ← v − η (∇F(v) + λ (v − wᵗ))."""
+    shared, personal = fleet(common=True)[0], fleet(common=True)
+    for cohort in COHORTS:
+        locals_, sizes = [], []
+        for k in cohort:
+            x, y = toy.train(k)
+            model = copy.deepcopy(shared)
+            descend(optimiser(model), lambda m=model, x=x, y=y: functional.cross_entropy(m(x), y), STEPS)
+            locals_.append(model)
+            sizes.append(len(y))
+
+            def loss(m=personal[k], x=x, y=y, w=shared):
+                return functional.cross_entropy(m(x), y) + near(m, w, 0.7)
+
+            descend(optimiser(personal[k]), loss, STEPS)
+        shared = average(locals_, sizes)
+    algorithm = Ditto(pull=0.7, **COMMON)
+    run = play(algorithm, toy, COHORTS)
+    same_weights(run.server, shared)
+    same_predictors(algorithm, run, personal)
 
 
 @pytest.mark.parametrize(("head_steps", "body_steps"), [(None, None), (7, 2)])

@@ -12,7 +12,7 @@ import kfl
 from kfl.comparison import Comparison, Entry, ResultStore, Search, read
 from kfl.comparison.rows import first_reach
 from kfl.comparison.search import REPORTED_SEEDS
-from kfl.comparison.twins import TWINS
+from kfl.comparison.twins import ENCODED_TWINS, TWINS
 from kfl.core.errors import ConfigError
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -23,6 +23,14 @@ FINAL = {
     "shared-stem": [0.72, 0.732, 0.739, 0.751, 0.76],
     "fedtgp": [0.65, 0.66, 0.68, 0.67, 0.69],
 }
+
+
+def test_twins_of_a_method_with_an_encoder_have_the_same_encoder(tmp_path):
+    """Beside those that train on samples as they are, what a device makes of the encoder's numbers alone."""
+    asked = kfl.Experiment(devices=6, rounds=1, model="linear", widths=None, algorithm="common-knowledge")
+    found = kfl.compare({"common-knowledge": asked}, [0], tmp_path, twins=True)
+    twins = {row.label for row in found.rows if row.twin}
+    assert twins == {*TWINS, *ENCODED_TWINS}
 
 
 def row(label, seed, accuracy, **more):

@@ -116,7 +116,8 @@ def test_log_mel_does_not_hear_where_in_the_recording_a_sound_is_or_how_long_the
 
 
 def test_any_algorithm_learns_on_an_encoder_and_pays_for_it_once():
-    common = {"devices": 4, "rounds": 3, "model": "linear", "scheduler": kfl.AllDevices(), "samples_per_device": 20}
+    common = {"devices": 4, "rounds": 3, "model": "linear", "radio": "paper-mnist", "samples_per_device": 20}
+    common["scheduler"] = kfl.AllDevices()
     plain = kfl.run(kfl.Experiment(algorithm="local", encoder="none", **common))
     random = kfl.run(kfl.Experiment(algorithm="local", encoder="random-784", **common))
     flops = make_encoder("random-784").flops((1, 28, 28))

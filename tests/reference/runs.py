@@ -41,7 +41,8 @@ def difference(one: Path, other: Path) -> str | None:
 def made_up_run(folder: Path, devices: int, rounds: int, chosen: int, seed: int = 0) -> Path:
     """A finished run folder with numbers that look like a run's."""
     draw = np.random.default_rng(seed)
-    experiment = kfl.Experiment(devices=devices, rounds=rounds, scheduler=Uniform(count=chosen), seed=seed)
+    scheduler = Uniform(count=chosen)
+    experiment = kfl.Experiment(devices=devices, rounds=rounds, scheduler=scheduler, seed=seed, radio="paper-mnist")
     target = RunFolder(folder)
     with target.locked():
         target.prepare(experiment)

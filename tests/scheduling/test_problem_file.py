@@ -24,8 +24,8 @@ from kfl.scheduling import (
     simulate,
     write_problem,
 )
-from kfl.scheduling.problem_file import json_text
 from kfl.scheduling.problem_schema import CELL_FIELDS, DEVICE_FIELDS
+from kfl.scheduling.problem_writer import json_text
 from kfl.wireless import compute_energy, compute_time, uplink_rate
 
 ARRAYS = (
@@ -137,7 +137,7 @@ def test_a_device_without_budget_has_none():
 
 
 def _written(problem):
-    from kfl.scheduling.problem_file import problem_table
+    from kfl.scheduling.problem_writer import problem_table
 
     top, devices = problem_table(problem)
     return {**top, "devices": devices}

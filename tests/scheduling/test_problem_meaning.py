@@ -7,7 +7,7 @@ import pytest
 
 from kfl.core.errors import ConfigError, KflError
 from kfl.scheduling import read_problem, write_problem
-from kfl.scheduling.problem_file import csv_text, json_text, problem_table
+from kfl.scheduling.problem_writer import csv_text, json_text, problem_table
 from tests.scheduling.problem_texts import device, of, said
 
 INF = math.inf

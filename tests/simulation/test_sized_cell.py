@@ -89,6 +89,8 @@ def test_command_sizes_a_cell_unless_one_of_its_fields_is_given(tmp_path, capsys
     told = capsys.readouterr()
     assert "No cell is named" not in told.out and "5 of 5 devices are over their energy budget" in told.out
     assert "will not keep the energy budgets: 5 of 5 devices are going to exceed theirs" in told.err
+    assert main([*small, "--no-hard-budget", "--out", "soft"]) == 2
+    assert "hard_budget is False, but must be left out where no cell is named" in capsys.readouterr().err
     paper = load_experiment(tmp_path / "paper")
     assert paper.radio == CellConfig(power_coefficient=4e-27) and not paper.hard_budget
 

@@ -9,12 +9,14 @@ True
 from kfl.algorithms.apfl import Apfl
 from kfl.algorithms.base import Algorithm, Cost, feature_flops, training_flops
 from kfl.algorithms.common_knowledge import CommonKnowledge
+from kfl.algorithms.ditto import Ditto
 from kfl.algorithms.fd import Fd, FederatedDistillation
 from kfl.algorithms.fedavg import FedAvg
 from kfl.algorithms.fedgh import FedGh
 from kfl.algorithms.fedkd import FedKd
 from kfl.algorithms.fedmrl import FedMrl
 from kfl.algorithms.fedproto import FedProto
+from kfl.algorithms.fedprox import FedProx
 from kfl.algorithms.fedrep import FedRep
 from kfl.algorithms.fedtgp import FedTgp
 from kfl.algorithms.kfl import Kfl
@@ -23,6 +25,7 @@ from kfl.algorithms.local import FixedKnowledge, Local, SelfKnowledge
 from kfl.algorithms.local_classifier import LocalClassifier
 from kfl.algorithms.privacy import PrivacyCost, privacy_cost
 from kfl.algorithms.prototypes import PrototypeMethod
+from kfl.algorithms.scaffold import Scaffold
 from kfl.algorithms.shared_stem import SharedStem
 from kfl.algorithms.uploads import ArrayFormat, Rejection, Upload, UploadFormat, usable, wire_size
 from kfl.algorithms.weights import WeightAveraging
@@ -32,7 +35,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     for cls in (
         *(Kfl, SharedStem, Local, FedAvg, FedRep, Apfl, FedKd, FedProto, FedTgp, FedGh),
         *(FederatedDistillation, FedMrl, LgFedAvg, SelfKnowledge, FixedKnowledge),
-        *(CommonKnowledge, LocalClassifier),
+        *(CommonKnowledge, LocalClassifier, FedProx, Scaffold, Ditto),
     )
 }
 """Algorithms by the word that selects them."""
@@ -45,12 +48,14 @@ __all__ = [
     "ArrayFormat",
     "CommonKnowledge",
     "Cost",
+    "Ditto",
     "Fd",
     "FedAvg",
     "FedGh",
     "FedKd",
     "FedMrl",
     "FedProto",
+    "FedProx",
     "FedRep",
     "FedTgp",
     "FederatedDistillation",
@@ -62,6 +67,7 @@ __all__ = [
     "PrivacyCost",
     "PrototypeMethod",
     "Rejection",
+    "Scaffold",
     "SelfKnowledge",
     "SharedStem",
     "Upload",

@@ -287,6 +287,10 @@ class Algorithm(Fields, ABC):
         """One vector per class (classes × features) for reports to show, and which classes have one; None for none."""
         return None
 
+    def remark(self, server: State) -> str:
+        """Return what the server found out, as a sentence for the end of a run: nothing, unless an algorithm does."""
+        return ""
+
     def predictor(self, server: State, device: State) -> State:
         """The weights a device predicts with, whether it was chosen lately or not: its own model."""
         return device
@@ -347,7 +351,15 @@ class Algorithm(Fields, ABC):
 
 
 def training_flops(steps: int, profile: DeviceProfile) -> float:
-    """Real work of training steps: a forward pass, and a backward pass of twice its work."""
+    """Real work of training steps: a forward pass, and a backward pass of twice its work.
+
+    Args:
+        steps: Passes over the local data.
+        profile: The device's model and number of samples.
+
+    Returns:
+        Operations of one round.
+    """
     return float(3 * steps * profile.samples * profile.model.flops)
 
 

@@ -378,6 +378,20 @@ class CommonKnowledge(RobustRules):
         result: NDArray[np.float64] = found
         return result
 
+    def remark(self, server: State) -> str:
+        """Say whether devices differ in more than the classes they hold."""
+        from kfl.algorithms.gaussian import DIFFER
+
+        if self.covariance == "none" or len(server[REPORTED]) < 2:
+            return ""
+        found = self.common(server).difference
+        if found <= DIFFER:
+            return "Devices do not differ beyond the classes that they hold."
+        return (
+            f"Devices differ: the means of a class vary between them {found:.2g} times as much as samples of a class "
+            "do, so each trusts its own data more."
+        )
+
     # ── What a device predicts ──
 
     def device_init(self, engine: Engine, device: int, seed: int) -> State:

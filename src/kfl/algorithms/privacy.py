@@ -98,7 +98,14 @@ def add_noise(
 def privacy_cost(
     algorithm: Algorithm, rounds_taken: int, class_counts: Sequence[int], delta: float = 1e-5
 ) -> PrivacyCost:
-    """The privacy cost for a device that uploaded `rounds_taken` times and holds so many samples per class."""
+    """The privacy cost for a device that uploaded `rounds_taken` times and holds so many samples per class.
+
+    Args:
+        algorithm: With its noise and its limit on the norm.
+        rounds_taken: How often the device uploaded.
+        class_counts: Its training samples of each class.
+        delta: The δ of (ε, δ).
+    """
     if not 0 < delta < 1:
         raise ConfigError("delta", delta, "above 0 and below 1")
     if rounds_taken < 0:

@@ -105,6 +105,10 @@ def usable(uploads: Sequence[Upload], formats: UploadFormat) -> tuple[list[Uploa
     each checked alone. Another type is accepted where its values fit; a fleet, which knows what its devices run, is
     stricter. A row without weight, such as that of a class without samples, may hold anything.
 
+    Args:
+        uploads: What arrived.
+        formats: What the algorithm declares, by name.
+
     Returns:
         The uploads that can be used, and a rejection for each of the others.
     """
@@ -235,6 +239,10 @@ def wire_size(formats: UploadFormat, held_classes: int | None = None) -> float:
         held rows       those that the device holds and one bit per row; all rows where it is not known how many
         counts, samples nothing, as in the paper: they are sent once and never change; noisy ones do, and are counted,
                         and so are those that say in how many bits they travel, without a range
+
+    Args:
+        formats: The arrays of an upload by name.
+        held_classes: How many rows a device holds; None where that is not known.
 
     >>> everything = {"means": ArrayFormat((10, 64), weight="counts"), "counts": ArrayFormat((10,), "int64", "counts")}
     >>> held = {**everything, "means": ArrayFormat((10, 64), weight="counts", held_rows=True)}

@@ -1,4 +1,4 @@
-"""`kfl demo`: five ways to learn in one cell that is short of energy and of band, side by side.
+"""`kfl demo`: seven ways to learn in one cell that is short of energy and of band, side by side.
 
 The cell and the settings of each method are a preset of `kfl.comparison`, and what the runs show is told by
 `kfl.comparison.demo_account`; here is what the demo prints of them.
@@ -22,7 +22,7 @@ from kfl.cli.terminal_plot import PlotLine, plot
 from kfl.comparison.demo_account import ALONE, KNOWLEDGE, TWIN, account, not_equal, rounds_each
 from kfl.comparison.entries import Entry
 from kfl.comparison.presets import DEMO, DEMO_SETTING, SENSORS_NAME, demo, demo_setting, demo_tuning
-from kfl.comparison.records import Record
+from kfl.comparison.records import Record, label_of
 from kfl.comparison.rows import summarise_rows
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import KflError
@@ -39,23 +39,26 @@ PAGE, SETTING_FILE, METHODS_FILE = "demo.md", "setting.toml", "methods.toml"
 WIDE, PLOT_WIDTH = 110, 80
 """Characters in a line where the terminal does not say, and of the plot at most."""
 TEXTS = {
+    "common-knowledge": "one fixed encoder; uploads class means once, trains nothing",
+    "own-kernel": "its twin: same encoder, own samples alone; uploads nothing",
     "shared-stem": "uploads updates of the first layers, 4 bits a value",
     KNOWLEDGE: "uploads the mean features of its classes, its knowledge",
-    TWIN: "twin of both: their pull, to fixed points; uploads nothing",
+    TWIN: "twin of these two: their pull, to fixed points; no upload",
     ALONE: "trains alone; uploads nothing",
     "fedavg": "uploads the whole network",
 }
 """What each method does, in a few words."""
 
-DESCRIPTION = f"""A first run: five ways to learn in one cell that is short of energy and of band, in half a minute.
+DESCRIPTION = f"""A first run: seven ways to learn in one cell that is short of energy and of band, in a minute.
 
   kfl demo                     one seed: table, plot, what it shows and what it does not
   kfl demo --seeds 0..4        five seeds, with intervals
   kfl demo --radio nb-iot      the same devices behind a radio that must connect first: another verdict
   kfl demo --battery-j 2       a larger battery for every device
 
-Training alone, FedAvg, KFL, a shared stem, and KFL's twin that uploads nothing have the same devices, data, batteries,
-band, deadline and scheduler. Finished runs are not repeated. Radios: {SENSORS_NAME}, {", ".join(PRESETS)}."""
+Common knowledge, FedAvg, KFL, a shared stem, training alone, and twins that upload nothing have the same devices, data,
+batteries, band, deadline and scheduler. Finished runs are not repeated.
+Radios: {SENSORS_NAME}, {", ".join(PRESETS)}."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def execute(
     with ManyDisplay("demo") as display:
         try:
             found = compare(
-                [Entry(label, one, tuned=demo_tuning()[label]) for label, one in entries.items()],
+                [Entry(label, one, tuned=demo_tuning().get(label, "")) for label, one in entries.items()],
                 seeds,
                 folder,
                 on_progress=display.on_progress,
@@ -199,7 +202,7 @@ def introduction(setting: Experiment, radio: str) -> list[str]:
 def columns(records: Sequence[Record]) -> dict[str, list[str]]:
     """The table: cells by column, one per row."""
     rows = summarise_rows(records, ALONE)
-    steps = {line["algorithm"]: line["settings"]["local_steps"] for line in records}
+    steps = {label_of(line): line["settings"]["local_steps"] for line in records}
     gains = [DASH if row.difference is None else row.difference.text(1) for row in rows]
     return {
         "method": [row.label for row in rows],
@@ -209,8 +212,15 @@ def columns(records: Sequence[Record]) -> dict[str, list[str]]:
         "energy": [quantity(row.energy_j, "J") for row in rows],
         "time": [quantity(row.time_s, "s") for row in rows],
         "uploaded": [bit_count(row.bits_up) for row in rows],
-        "rounds × steps": [f"{rounds_each(row, records):.1f} × {steps[row.label]}" for row in rows],
+        "rounds × steps": [
+            f"{rounds_each(row, records):.1f}" + ("" if fixed(row.label) else f" × {steps[row.label]}") for row in rows
+        ],
     }
+
+
+def fixed(label: str) -> bool:
+    """Whether a method takes no training steps."""
+    return label in DEMO and not DEMO[label].trains
 
 
 def lines_of(records: Sequence[Record]) -> tuple[list[PlotLine], str, str]:

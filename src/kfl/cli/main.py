@@ -16,7 +16,7 @@ from kfl.core.suggest import nearest
 from kfl.core.terminal import tell, tell_exactly
 
 COMMANDS = {
-    "demo": ("kfl.cli.demo:main", "A first run: five ways to learn in a cell short of energy and band, side by side."),
+    "demo": ("kfl.cli.demo:main", "A first run: seven ways to learn in a cell short of energy and band, side by side."),
     "run": ("kfl.cli.run:main", "Run an experiment: federated learning on a fleet of simulated devices."),
     "compare": (
         "kfl.cli.compare:main",
@@ -120,7 +120,7 @@ def serve_safely(address: str, arguments: Sequence[str]) -> int:
         return 0
     except OSError as problem:  # such as a full disk where the output goes
         where = f"{problem.filename}: " if problem.filename else ""
-        return _fail(f"The system refused: {where}{problem.strerror or problem}.")
+        return _fail(f"OS error: {where}{problem.strerror or problem}.")
     except (MemoryError, RuntimeError) as problem:
         if not _out_of_memory(problem):
             raise

@@ -321,8 +321,11 @@ def with_radio_asked(experiment: Experiment, start: Experiment, arguments: Seque
     """The parsed experiment with the radio that was asked for: none, or auto where no field of a cell is given."""
     if start.cell_config is None:
         return replace(experiment, radio=None)
-    left_to_data = start.radio == AUTO and _about_radio(arguments) is None
-    return replace(experiment, radio=AUTO) if left_to_data else experiment
+    if start.radio != AUTO or _about_radio(arguments) is not None:
+        return experiment
+    if not experiment.hard_budget and any("hard-budget" in word.replace("_", "-") for word in arguments):
+        raise ConfigError("hard_budget", False, "left out where no cell is named: its budgets are hard; name a --radio")
+    return replace(experiment, radio=AUTO)
 
 
 def _about_radio(arguments: Sequence[str]) -> str | None:

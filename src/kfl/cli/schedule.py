@@ -155,7 +155,7 @@ def execute(options: ScheduleArgs) -> None:
     if options.save is not None:
         _save(horizon, options.save)
     if options.json:
-        from kfl.scheduling.problem_file import json_text
+        from kfl.scheduling.problem_writer import json_text
         from kfl.scheduling.result_table import result_table
 
         tell_exactly(json_text(result_table(horizon)))
@@ -191,7 +191,7 @@ def _source(problem: str | None) -> str | Path:
 
 def _save(horizon: ScheduleResult, path: Path) -> None:
     from kfl.core.files import write_atomic
-    from kfl.scheduling.problem_file import json_text
+    from kfl.scheduling.problem_writer import json_text
     from kfl.scheduling.result_table import result_csv, result_table
 
     as_csv = path.suffix.lower() == ".csv"

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from kfl.comparison.fairness import unequal
 from kfl.comparison.presets import demo_tuning
-from kfl.comparison.records import Record
+from kfl.comparison.records import Record, label_of
 from kfl.comparison.rows import Row, summarise_rows
 from kfl.comparison.statistics import paired_difference
 from kfl.core.text import bit_count, in_short, quantity
@@ -39,7 +39,7 @@ def rounds_each(row: Row, records: Sequence[Record]) -> float:
 def account(records: Sequence[Record]) -> list[str]:
     """What was learnt, what was not, and of how many seeds."""
     rows = summarise_rows(records, ALONE)
-    return [f"Learnt: {learnt(rows, records)}", f"Not learnt: {not_learnt(rows, records)}", seeds_of(records)]
+    return [f"Findings: {learnt(rows, records)}", f"Not shown: {not_learnt(rows, records)}", seeds_of(records)]
 
 
 def not_equal(records: Sequence[Record]) -> str:
@@ -104,7 +104,7 @@ def seeds_of(records: Sequence[Record]) -> str:
 def verdict_of(name: str, other: str, records: Sequence[Record]) -> Verdict:
     """One method against another: by the interval of the paired difference, or of one seed by its size."""
     first, second = (
-        {line["seed"]: 100 * line["accuracy"] for line in records if line["algorithm"] == one} for one in (name, other)
+        {line["seed"]: 100 * line["accuracy"] for line in records if label_of(line) == one} for one in (name, other)
     )
     found = paired_difference(first, second)
     if found is None:

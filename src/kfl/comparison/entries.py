@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kfl.algorithms import ALGORITHMS, Algorithm
-from kfl.comparison.twins import METHODS, is_twin
+from kfl.comparison.twins import ENCODED_TWINS, METHODS, is_twin
 from kfl.core.config import Table, from_table, read_config, to_table
 from kfl.core.errors import ConfigError, ModelError
 from kfl.experiment import Experiment, class_of, common_settings
@@ -355,9 +355,12 @@ def zero_upload_twins(entries: Sequence[Entry], twins: Mapping[str, Algorithm]) 
         if has_twin(own):
             continue
         common = vars(common_settings(first.experiment.algorithm, ALGORITHMS["local"]))
+        chosen = {label: replace(twin, **common) for label, twin in twins.items()}
+        if any(entry.experiment.algorithm.needs_encoder for entry in own):
+            chosen |= ENCODED_TWINS
         found += [
-            replace(first, label=label, experiment=replace(first.experiment, algorithm=replace(twin, **common)))
-            for label, twin in twins.items()
+            replace(first, label=label, experiment=replace(first.experiment, algorithm=twin))
+            for label, twin in chosen.items()
         ]
     return found
 

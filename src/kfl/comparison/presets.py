@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kfl.algorithms import Algorithm, FedAvg, FixedKnowledge, Kfl, Local, SharedStem
+from kfl.algorithms import (
+    Algorithm,
+    CommonKnowledge,
+    FedAvg,
+    FixedKnowledge,
+    Kfl,
+    Local,
+    LocalClassifier,
+    SharedStem,
+)
 from kfl.core.errors import ConfigError
 from kfl.experiment import Experiment
 from kfl.scheduling import Lyapunov
@@ -30,6 +39,8 @@ SENSORS = CellConfig(
 """Sensors around a hub on one narrow channel: processor and radio of an nRF52840, which stay joined to the network, so
 that sending costs what is sent and nothing else."""
 DEMO: dict[str, Algorithm] = {
+    "common-knowledge": CommonKnowledge(),
+    "own-kernel": LocalClassifier(),
     "shared-stem": SharedStem(local_steps=5, learning_rate=0.2, knowledge_weight=0.1),
     "kfl": Kfl(local_steps=5, learning_rate=0.1, knowledge_weight=0.1),
     "fixed-knowledge": FixedKnowledge(local_steps=10, learning_rate=0.1, knowledge_weight=1 / 32),
@@ -100,9 +111,9 @@ def demo_tuning() -> dict[str, str]:
 
 
 def demo(setting: Experiment = DEMO_SETTING) -> dict[str, Experiment]:
-    """The five experiments of the demo by label, for `compare`.
+    """The seven experiments of the demo by label, for `compare`.
 
     >>> list(demo())
-    ['shared-stem', 'kfl', 'fixed-knowledge', 'local', 'fedavg']
+    ['common-knowledge', 'own-kernel', 'shared-stem', 'kfl', 'fixed-knowledge', 'local', 'fedavg']
     """
     return {label: replace(setting, algorithm=algorithm) for label, algorithm in DEMO.items()}

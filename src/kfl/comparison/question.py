@@ -103,7 +103,16 @@ def read(
     twins: bool = False,
     search: Search | None = None,
 ) -> Comparison:
-    """Return what is finished of a comparison in a folder, without running anything; arguments as of `compare`."""
+    """Return what is finished of a comparison in a folder, without running anything; arguments as of `compare`.
+
+    Args:
+        entries: What was compared.
+        seeds: Which of its seeds to read.
+        folder: The comparison's folder.
+        reference: The label that the others are compared with.
+        twins: Whether twins stand beside each entry.
+        search: The search it was made with; None where there was none.
+    """
     asked = Question.of(entries, seeds, None, reference=reference, twins=twins, search=search)
     store = ResultStore.open(folder)
     return replace(Comparison.of(asked.plan(store), store), folder=Path(folder))

@@ -108,6 +108,11 @@ def paired_difference(
     The interval is that of the paired t-test: d̄ ± t_{n−1} s_d / √n, which takes the differences of the seeds as
     independent and normal. Runs with one seed share data, split and channel, so what a seed does to both cancels.
 
+    Args:
+        ours: A number for each seed.
+        theirs: The same for the other side.
+        confidence: Of the interval.
+
     >>> paired_difference({0: 1.0, 1: 3.0}, {0: 0.0, 1: 1.0, 2: 5.0}).mean
     1.5
     """
@@ -126,6 +131,13 @@ def holm(p_values: Mapping[Name, float], alpha: float = 0.05) -> dict[Name, floa
 
     In the order of their p-values, the first test has the level α/m, the next α/(m − 1), and so on, up to the first
     that is not significant at its level. That one and all behind it keep its level.
+
+    Args:
+        p_values: By the name of the test.
+        alpha: The chance of one false finding among all.
+
+    Returns:
+        The level of each test, by name, smallest p-value first.
 
     >>> holm({"a": 0.001, "b": 0.3, "c": 0.024})
     {'a': 0.016666666666666666, 'c': 0.025, 'b': 0.05}

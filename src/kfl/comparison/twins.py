@@ -17,6 +17,7 @@ from kfl.algorithms import (
     Kfl,
     LgFedAvg,
     Local,
+    LocalClassifier,
     SelfKnowledge,
     SharedStem,
 )
@@ -29,6 +30,12 @@ TWINS: dict[str, Algorithm] = {
 }
 """They upload nothing: training alone, and pulls of the features to one's own class means, to random points, and to the
 corners of a simplex."""
+ENCODED_TWINS: dict[str, Algorithm] = {
+    "own-kernel": LocalClassifier(),
+    "own-ridge": LocalClassifier(kind="ridge"),
+    "own-lda": LocalClassifier(kind="lda"),
+}
+"""Twins of a method that needs an encoder: what a device can make of the same encoder's numbers alone."""
 UPLOADING: dict[str, Algorithm] = {
     "kfl": Kfl(),
     "shared-stem": SharedStem(),
@@ -48,7 +55,7 @@ BITS: dict[str, Algorithm] = {
     f"shared-stem-{bits}": SharedStem(bits_per_value=bits, budget_bits=UNLIMITED) for bits in (1, 2, 8, 32)
 }
 """The shared stem with fewer and more bits per value, whatever an upload then takes."""
-METHODS: dict[str, Algorithm] = {**UPLOADING, **BITS, **TWINS}
+METHODS: dict[str, Algorithm] = {**UPLOADING, **BITS, **TWINS, **ENCODED_TWINS}
 """Everything that has a label of its own."""
 
 

@@ -62,7 +62,7 @@ class RunFolderError(KflError):
 
 
 class DivergedError(KflError):
-    """The training of most devices ran off to infinity. It would again: the same run always ends like this."""
+    """The training of most devices diverged. Runs are deterministic, so retrying does not help."""
 
 
 class InfeasibleRunError(KflError):

@@ -16,6 +16,12 @@ from kfl.data.partition import Partition
 def limit_samples(split: Partition, train_y: IntArray, most: int, seed: int) -> Partition:
     """At most `most` training samples on each device, its classes taken in turn, so that none is lost early.
 
+    Args:
+        split: Who holds what.
+        train_y: Labels of the training set.
+        most: Samples that a device keeps.
+        seed: Of the draw.
+
     >>> from kfl.data import partition
     >>> labels = np.arange(100) % 10
     >>> split = partition("shards", labels, labels, classes=10, devices=10, seed=0, distinct=True)
@@ -38,6 +44,13 @@ def add_new_class(split: Partition, train_y: IntArray, test_y: IntArray, count: 
 
     The class is drawn for each device. Samples are drawn from all of that class, so devices may share them; as many
     test samples are drawn as the device had before.
+
+    Args:
+        split: Who holds what.
+        train_y: Labels of the training set.
+        test_y: Labels of the test set.
+        count: Samples of the new class for each device.
+        seed: Of the draws.
 
     >>> from kfl.data import partition
     >>> labels = np.arange(100) % 10
@@ -68,6 +81,11 @@ def add_new_class(split: Partition, train_y: IntArray, test_y: IntArray, count: 
 
 def limit_tested(split: Partition, most: int, seed: int) -> Partition:
     """Leave test samples to `most` devices, drawn once; the others are not tested.
+
+    Args:
+        split: Who holds what.
+        most: Devices that keep their test samples.
+        seed: Of the draw.
 
     >>> from kfl.data import partition
     >>> labels = np.arange(100) % 10

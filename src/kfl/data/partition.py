@@ -101,6 +101,24 @@ def partition(
       are in the data are drawn by the seed. Without `test_device` the test set is spread as each class of the
       training set is, so that a device is tested on its own classes.
 
+    Args:
+        kind: One of the words above.
+        train_y: Labels of the training set, (n,).
+        test_y: Labels of the test set.
+        classes: How many there are.
+        devices: How many.
+        seed: Of all draws.
+        classes_per_device: m, of `shards` and `overlap`.
+        distinct: Of `shards`: no class twice on one device.
+        alpha: Of `dirichlet`.
+        samples: Of each device, of `overlap`.
+        train_device: Owner of each training sample, of `natural`.
+        test_device: Owner of each test sample, of `natural`.
+        names: Of the owners, of `natural`.
+
+    Raises:
+        ConfigError: There are too few samples or shards for so many devices.
+
     >>> labels = np.arange(100) % 10
     >>> split = partition("shards", labels, labels, classes=10, devices=10, seed=0, distinct=True)
     >>> (split.train_counts > 0).sum(axis=1).tolist()
@@ -141,6 +159,11 @@ def partition(
 
 def can_be_distinct(train_y: ArrayLike, devices: int, classes_per_device: int) -> bool:
     """Whether shards can be dealt so that no device draws a class twice.
+
+    Args:
+        train_y: Labels of the training set.
+        devices: How many.
+        classes_per_device: Shards of each.
 
     >>> can_be_distinct([0, 1, 2] * 10, devices=5, classes_per_device=3), can_be_distinct([0, 1] * 10, 5, 3)
     (True, False)

@@ -42,6 +42,14 @@ def load_dataset(name: str, data_dir: Path | None = None, cache_dir: Path | None
 
     Folders that are not given come from KFL_DATA_DIR and KFL_CACHE_DIR, else from the user's folders.
 
+    Args:
+        name: A word, a path, or `package.module:name`.
+        data_dir: Where the files of named sets are.
+        cache_dir: Where decoded arrays are kept.
+
+    Raises:
+        DataError: The files are missing, or are not what they should be; the sentence says what to do.
+
     >>> load_dataset("mnist-5k").input_shape
     (1, 28, 28)
     """
@@ -109,6 +117,15 @@ def download(
     """Fetch a dataset into the data folder and return the folder it is in. What is already there stays.
 
     `base_url` names a mirror. A failed transfer leaves nothing behind.
+
+    Args:
+        name: One of `downloadable()`.
+        data_dir: Where to; None for the default data folder.
+        progress: Called with the bytes so far and in all.
+        base_url: A mirror.
+
+    Raises:
+        DataError: The transfer failed, or what arrived is not the dataset.
 
     >>> {"mnist", "cifar10"} <= set(downloadable())
     True

@@ -67,7 +67,14 @@ def _first(given: Path | None, variable: str, xdg_variable: str, below_home: Pat
 
 
 def cached(name: str, sources: Sequence[Path], decode: Callable[[], Decoded], cache_dir: Path) -> Decoded:
-    """The arrays of `decode()`, from the cache where it holds them for exactly these source files."""
+    """The arrays of `decode()`, from the cache where it holds them for exactly these source files.
+
+    Args:
+        name: Of the entry in the cache.
+        sources: Files that the arrays come from; changed ones are decoded again.
+        decode: Reads the sources.
+        cache_dir: The cache's folder.
+    """
     return _cached(_entry(name, sources, cache_dir), decode)
 
 

@@ -9,6 +9,7 @@ from kfl.engine.objectives import (
     Matryoshka,
     Mixture,
     Objective,
+    Proximal,
     Supervised,
 )
 from kfl.engine.plan import Plan, check_device, make_engine
@@ -25,6 +26,7 @@ __all__ = [
     "Mixture",
     "Objective",
     "Plan",
+    "Proximal",
     "RoundKey",
     "SecretKey",
     "Sgd",

@@ -237,6 +237,37 @@ class Mixture(Objective):
 
 
 @dataclass(frozen=True, eq=False)
+class Proximal(Objective):
+    """Cross-entropy, a pull of the weights themselves to given ones, and a slope: F(w) + μ/2 ‖w − w*‖² + ⟨s, w⟩."""
+
+    weight: float
+    """μ."""
+    names: tuple[str, ...]
+    """The weights that w has, in this order."""
+    center: Tensor
+    """w* in one row, the same for all devices."""
+    slopes: Tensor | None = None
+    """s of each device of the cohort, (devices, numbers); or of one, (numbers,)."""
+
+    def loss(
+        self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """F(w) + μ/2 ‖w − w*‖² + ⟨s, w⟩."""
+        import torch
+
+        _, logits = forward(state, inputs)
+        row = torch.cat([state[name].reshape(-1) for name in self.names])
+        loss = class_loss(logits, targets, weights)
+        if self.weight:
+            loss = loss + 0.5 * self.weight * (row - self.center).square().sum()
+        return loss if self.slopes is None else loss + (self.slopes * row).sum()
+
+    def for_device(self, index: int) -> Objective:
+        """Pick this device's own slope."""
+        return self if self.slopes is None or self.slopes.dim() == 1 else replace(self, slopes=self.slopes[index])
+
+
+@dataclass(frozen=True, eq=False)
 class Matryoshka(Objective):
     """One feature vector, judged twice: all of it by the head, its first numbers by the small head `head.small`.
 

@@ -397,6 +397,11 @@ def class_of(kind: type[Any], word: object, field: str) -> Any:
 
     `field` is what the word was given for, in the sentence where there is no such class.
 
+    Args:
+        kind: `Algorithm` or `Scheduler`.
+        word: A registered name or an address.
+        field: What the word was given for, in the sentence where there is no such class.
+
     >>> class_of(Algorithm, "fedavg", "algorithms").__name__
     'FedAvg'
     """
@@ -416,6 +421,11 @@ def require_experiment(given: object) -> None:
 
 
 def common_settings(source: Algorithm, target: type[Algorithm]) -> Algorithm:
-    """Another algorithm with the hyper-parameters that both have: the fair way to put two side by side."""
+    """Another algorithm with the hyper-parameters that both have: the fair way to put two side by side.
+
+    Args:
+        source: Whose values are taken over.
+        target: The class to make.
+    """
     shared = {field.name for field in fields(Algorithm)}
     return target(**{name: getattr(source, name) for name in sorted(shared)})

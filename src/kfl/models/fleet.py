@@ -117,6 +117,17 @@ def fleet_from_name(
     (input_shape, classes, width), and each device draws one of `widths`; None for the network's own. Or it is a name
     with its width, "resnet8-16", or several with commas between them, and each device draws one of these.
 
+    Args:
+        model: The name.
+        widths: What devices draw from; None for the network's own.
+        devices: How many.
+        input_shape: Of one sample.
+        classes: Of the data.
+        seed: Of the draws.
+
+    Raises:
+        ModelError: There is no such network, or it does not fit the data.
+
     >>> fleet_from_name("resnet8-8,cnn-32", None, 5, (3, 32, 32), 10, seed=0).names
     ('resnet8-8', 'cnn-32')
     """
@@ -144,6 +155,15 @@ def fleet_from_modules(
       weights of its own by the seed, as with networks that have a name.
     - A function of the device number, or a list with one module per device: each keeps the weights it came with and is
       an architecture of its own here; engines find those built alike.
+
+    Args:
+        models: The modules, or what builds them.
+        devices: How many.
+        input_shape: Of one sample.
+        classes: Of the data.
+
+    Raises:
+        ModelError: A module has no body and head that fit together and the data.
     """
     everybody = np.zeros(devices, dtype=np.int64)
     if isinstance(models, nn.Module):

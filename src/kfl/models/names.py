@@ -86,6 +86,11 @@ def architectures(
     the paper's widths it is one of the paper's networks: so a run of an earlier version, which knew no other, stays
     what it was.
 
+    Args:
+        model: A name, several with commas, or `package.module:function`.
+        widths: What devices draw from; None for each network's own.
+        input_shape: Of one sample.
+
     >>> architectures("auto", None, (9, 128)), architectures("auto", (64,), (3, 32, 32))
     ((('sensor', 32), ('sensor', 64)), (('cnn', 64),))
     """

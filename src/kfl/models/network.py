@@ -21,7 +21,15 @@ from kfl.core.errors import ModelError
 
 
 def parts(model: nn.Module, who: str = "The model") -> tuple[nn.Module, nn.Module]:
-    """The body and the head of a model, which every model must have."""
+    """The body and the head of a model, which every model must have.
+
+    Args:
+        model: A module with the attributes `body` and `head`.
+        who: How the sentence about a fault begins.
+
+    Raises:
+        ModelError: One of them is missing, or no module.
+    """
     found = []
     for name in ("body", "head"):
         part = getattr(model, name, None)

@@ -64,6 +64,15 @@ class ModelProfile:
 def inspect_model(model: nn.Module, input_shape: tuple[int, ...], classes: int, who: str = "The model") -> ModelProfile:
     """Check that a model has a body and a head that fit together and the data, and measure it.
 
+    Args:
+        model: With a `body` and a `head`.
+        input_shape: Of one sample.
+        classes: Of the data.
+        who: How the sentence about a fault begins.
+
+    Raises:
+        ModelError: The model cannot be trained here; the sentence says why.
+
     >>> from kfl.models import cnn, inspect_model
     >>> inspect_model(cnn(), (3, 32, 32), 10).flops
     1245834

@@ -62,6 +62,11 @@ class SplitModel(nn.Module):
 def mlp(input_shape: tuple[int, ...] = (1, 28, 28), classes: int = 10, width: int = 256) -> SplitModel:
     """The paper's multilayer perceptron; `width` is its d_MLP.
 
+    Args:
+        input_shape: Of one sample.
+        classes: Of the head.
+        width: d_MLP.
+
     >>> sum(p.numel() for p in mlp().parameters())
     550346
     """
@@ -82,6 +87,12 @@ def cnn(
     input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, width: int = 128, features: int = FEATURES
 ) -> SplitModel:
     """The paper's convolutional network; `width` is its d_CNN. Images must be at least 16×16.
+
+    Args:
+        input_shape: Of one sample.
+        classes: Of the head.
+        width: d_CNN.
+        features: Numbers that the body gives the head.
 
     >>> sum(p.numel() for p in cnn().parameters())
     63106
@@ -123,6 +134,11 @@ def resnet8(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, width
     layers. It differs in the group normalisation, in shortcuts that change the shape by a 1×1 convolution (their option
     B; on CIFAR they pad with zeros) and in the layer of 64 units before the head.
 
+    Args:
+        input_shape: Of one sample.
+        classes: Of the head.
+        width: Channels of the first stage.
+
     >>> sum(p.numel() for p in resnet8().parameters())
     82202
     """
@@ -136,6 +152,11 @@ def resnet18(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, widt
     The ImageNet layout of He et al. (2016, table 1) as it is used for small images: the first layer is a 3×3
     convolution that keeps the size, and no pooling follows it. It differs further in the group normalisation, as Reddi
     et al. ("Adaptive federated optimization", 2021) train it, and in the layer of 64 units before the head.
+
+    Args:
+        input_shape: Of one sample.
+        classes: Of the head.
+        width: Channels of the first stage.
 
     >>> sum(p.numel() for p in resnet18().parameters())
     11202314
@@ -182,6 +203,11 @@ def mobilenet(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, wid
     channels, is left out. It differs further in a first layer that keeps the size of the image, as images are small, in
     the group normalisation and in the layer of 64 units before the head.
 
+    Args:
+        input_shape: Of one sample.
+        classes: Of the head.
+        width: Channels of the first layer.
+
     >>> sum(p.numel() for p in mobilenet().parameters())
     87658
     """
@@ -206,6 +232,11 @@ def sensor(input_shape: tuple[int, ...] = (9, 128), classes: int = 6, width: int
     networks", 2016): three pairs of convolution and pooling, then a dense layer. The sizes are our choice: width,
     2·width and 2·width maps, windows of 9 time steps that are padded, so that short series fit, pooling over 3, and 64
     units.
+
+    Args:
+        input_shape: Of one sample.
+        classes: Of the head.
+        width: Maps of the first convolution.
 
     >>> sum(p.numel() for p in sensor().parameters())
     74886
@@ -233,6 +264,11 @@ def transformer(input_shape: tuple[int, ...] = (3, 32, 32), classes: int = 10, w
     normalisation before attention and before the two dense layers, the inner one four times as wide, and learned
     positions. It differs in the mean of all patches instead of a class token, and in the layer of 64 units before the
     head. An image or a series that is no whole number of patches is filled up with zeros.
+
+    Args:
+        input_shape: Of one sample.
+        classes: Of the head.
+        width: Numbers of a patch, divisible by four.
 
     >>> sum(p.numel() for p in transformer().parameters())
     112138

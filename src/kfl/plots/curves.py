@@ -77,7 +77,12 @@ class Curve:
 
 
 def curves_of(records: Sequence[Record], x: Axis) -> list[Curve]:
-    """One line per label, in the order of the records."""
+    """One line per label, in the order of the records.
+
+    Args:
+        records: The results of runs.
+        x: Rounds, joules, seconds or bits.
+    """
     curves: dict[str, list[Record]] = {}
     for record in records:
         curves.setdefault(str(record.get("label", record["algorithm"])), []).append(record)
@@ -111,7 +116,14 @@ def _rising(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def plot_curves(records: Sequence[Record], x: Axis, files: Sequence[Path], title: str) -> Figure:
-    """Draw the comparison, and write it into files; their endings decide the formats (png, svg, pdf)."""
+    """Draw the comparison, and write it into files; their endings decide the formats (png, svg, pdf).
+
+    Args:
+        records: The results of runs.
+        x: Rounds, joules, seconds or bits.
+        files: What to write.
+        title: Above the plot.
+    """
     lines = curves_of(records, x)
     styles = styles_of([line.name for line in lines])
     longest = max(len(_name(line)) for line in lines)

@@ -26,6 +26,11 @@ def plot_split(partition: Partition, path: Path, title: str | None = None) -> No
 
     Bubbles for a small fleet, a heat map for a large one; above it the number of samples of each device.
 
+    Args:
+        partition: Who holds what.
+        path: The file to write.
+        title: Above the plot; None for the usual one.
+
     >>> import tempfile
     >>> from kfl.data.partition import partition
     >>> path = Path(tempfile.mkdtemp()) / "split.svg"

@@ -94,7 +94,12 @@ def styles_of(labels: Sequence[str]) -> dict[str, Style]:
 
 
 def new_figure(purpose: str, **options: Any) -> Figure:
-    """An empty figure; a MissingExtraError that names the purpose where Matplotlib is not installed."""
+    """An empty figure; a MissingExtraError that names the purpose where Matplotlib is not installed.
+
+    Args:
+        purpose: What needs Matplotlib, in words.
+        **options: Those of `Figure`.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as problem:
@@ -103,7 +108,16 @@ def new_figure(purpose: str, **options: Any) -> Figure:
 
 
 def save(figure: Figure, path: Path, *, tight: bool = False) -> Path:
-    """Write a figure; the ending of `path` selects the format. The same figure gives the same bytes."""
+    """Write a figure; the ending of `path` selects the format. The same figure gives the same bytes.
+
+    Args:
+        figure: What to write.
+        path: The file.
+        tight: Cut the margins.
+
+    Returns:
+        The path.
+    """
     from matplotlib import rc_context
 
     kind = path.suffix.lstrip(".").lower() or "png"

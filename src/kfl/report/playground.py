@@ -42,7 +42,7 @@ from kfl.report.page import Page, data_of, render_html, section, templates
 from kfl.report.run_data import JudgedRound, RunData
 from kfl.scheduling import SCHEDULERS, DriftScheduler, Dual, by_part, describe, dominant, drift_objective
 from kfl.scheduling.objective import data_weight
-from kfl.scheduling.problem_file import json_text, problem_table
+from kfl.scheduling.problem_writer import json_text, problem_table
 from kfl.scheduling.simulate import RoundResult, simulate
 from kfl.wireless import Cell
 
@@ -74,7 +74,8 @@ class Play:
         judge = Dual(relative_v=settings.relative_v, gamma=settings.gamma)
         self._v = judge.printed_v(judge.init(self.problem.budget_j, settings.rounds), self.problem.samples)
         # A scheduler that sends in the deepest fade is compared with decisions that may, too.
-        self._judge = judge if isinstance(scheduler, DriftScheduler) else Dual(v=self._v, gamma=settings.gamma)
+        self._weighs_drift = isinstance(scheduler, DriftScheduler)
+        self._judge = judge if self._weighs_drift else Dual(v=self._v, gamma=settings.gamma)
 
     @property
     def done(self) -> bool:
@@ -99,7 +100,7 @@ class Play:
         """A round with its objective, and the lower bound that `dual` certifies for the same queues."""
         observation, decision = one.observation, one.decision
         bound = decision.lower_bound
-        if math.isnan(bound):
+        if math.isnan(bound) or not self._weighs_drift:  # none, or that of another objective
             with np.errstate(invalid="ignore"):
                 bound = self._judge.decide(replace(one.before.scheduler, memory={}), observation).lower_bound
         objective = drift_objective(

@@ -118,12 +118,23 @@ def require_run_folder(path: Path) -> None:
 
 
 def read_note(path: Path, name: str) -> dict[str, Any]:
-    """A note beside the run, such as `JOB`; empty where it is missing."""
+    """A note beside the run, such as `JOB`; empty where it is missing.
+
+    Args:
+        path: The run folder.
+        name: Of the note's file.
+    """
     return read_object(path / name)
 
 
 def write_note(path: Path, name: str, note: object) -> None:
-    """Leave a note beside the run."""
+    """Leave a note beside the run.
+
+    Args:
+        path: The run folder.
+        name: Of the note's file.
+        note: What JSON can hold.
+    """
     try:
         write_json(path / name, note)
     except OSError as problem:
@@ -155,7 +166,12 @@ def damaged(path: Path, problem: object) -> RunFolderError:
 
 
 def cannot_write(path: Path, problem: OSError) -> RunFolderError:
-    """The error for a folder that cannot be written."""
+    """The error for a folder that cannot be written.
+
+    Args:
+        path: What was to be written.
+        problem: What the system said.
+    """
     return RunFolderError(f"The run folder {path} cannot be written ({problem.strerror or problem}); {ELSEWHERE}.")
 
 

@@ -89,7 +89,15 @@ class Snapshot:
 def snapshot(
     rounds: int, tests: NDArray[np.int64], state: RunState, log: RoundLog, algorithm: Algorithm
 ) -> Snapshot | None:
-    """The state after one of so many rounds, if it is kept. `tests` are the test samples of each device."""
+    """The state after one of so many rounds, if it is kept. `tests` are the test samples of each device.
+
+    Args:
+        rounds: Of the whole run.
+        tests: Test samples of each device, (K,).
+        state: After the round.
+        log: Of the round.
+        algorithm: Whose server it is.
+    """
     if log.round not in kept_rounds(rounds):
         return None
     accuracy = None

@@ -66,7 +66,12 @@ def write_states(run: Path, states: Mapping[int, State]) -> None:
 
 
 def as_safetensors(state: State, metadata: Mapping[str, str] | None = None) -> bytes:
-    """A state as the bytes of a safetensors file."""
+    """A state as the bytes of a safetensors file.
+
+    Args:
+        state: Tensors by name.
+        metadata: Texts beside them.
+    """
     from safetensors.torch import save
 
     # Cloned, because safetensors refuses two names for one memory, which a view or a tied layer has.

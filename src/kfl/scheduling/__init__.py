@@ -20,8 +20,9 @@ from kfl.scheduling.least_energy import LeastEnergy, least_energy_j
 from kfl.scheduling.lyapunov import Lyapunov
 from kfl.scheduling.objective import DriftScheduler, drift_objective
 from kfl.scheduling.problem import CellProblem
-from kfl.scheduling.problem_file import read_problem, write_problem
+from kfl.scheduling.problem_file import read_problem
 from kfl.scheduling.problem_schema import ProblemError
+from kfl.scheduling.problem_writer import write_problem
 from kfl.scheduling.share_band import serve
 from kfl.scheduling.simulate import ScheduledRound, ScheduleResult, schedule, simulate
 from kfl.scheduling.status import OUTCOMES, Status, describe

@@ -171,7 +171,14 @@ def observe(accounts: Accounts, inputs: RoundInputs, *, budget_j: FloatArray, ha
 def decide(
     scheduler: Scheduler, accounts: Accounts, observation: Observation, resource_blocks: int | None = None
 ) -> Decision:
-    """Return the scheduler's decision, with its shares in resource blocks where the band has any."""
+    """Return the scheduler's decision, with its shares in resource blocks where the band has any.
+
+    Args:
+        scheduler: Who decides.
+        accounts: Queues, charges and joules so far.
+        observation: What is known of the round.
+        resource_blocks: Equal parts of the band; None where any share can be given.
+    """
     # 0/0 of a gain of 0 with no time left, and queues beyond all bounds: of devices that nobody can choose.
     with np.errstate(over="ignore", invalid="ignore"):
         decision = scheduler.decide(accounts.scheduler, observation)

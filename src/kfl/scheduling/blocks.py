@@ -29,7 +29,15 @@ BlockEnergy = Callable[[Index, NDArray[np.int64]], FloatArray]
 def quantize_to_blocks(
     decision: Decision, scheduler: Scheduler, state: SchedulerState, observation: Observation, blocks: int
 ) -> Decision:
-    """Return a scheduler's decision with its shares in whole blocks; devices that no longer fit are left out."""
+    """Return a scheduler's decision with its shares in whole blocks; devices that no longer fit are left out.
+
+    Args:
+        decision: With shares of any size.
+        scheduler: Says what it weighs.
+        state: Its queues.
+        observation: The round.
+        blocks: Equal parts of the band.
+    """
     uplink = observation.uplink
     if uplink is None:
         return decision
@@ -77,6 +85,14 @@ def round_to_blocks(
     Σ weight · energy, weight 1 by default. Where not everybody fits, the devices that are left out are those with which
     Σ (weight · energy − worth) would be larger; without a worth, those that need most blocks. Blocks that save nobody
     any energy stay unused.
+
+    Args:
+        share: Of each device, (n,), 0 for those that stay out.
+        blocks: Equal parts of the band.
+        uplink: What an upload costs.
+        weight: Of a joule; 1 by default.
+        energy_limit_j: A hard budget.
+        worth: Of each device's part.
 
     >>> one = np.ones(2)
     >>> link = Uplink(1e6, 4e-21, np.array([1e-9, 1e-10]), one * 1e5, time_s=one, max_power_w=one)

@@ -13,6 +13,10 @@ from kfl.core.text import percent, quantity, several
 def dominant(compute_j: ArrayLike, upload_j: ArrayLike) -> str:
     """Return in words whether the uplink or the processor decides what a run costs: two thirds of the energy or more.
 
+    Args:
+        compute_j: Joules of computation; arrays are summed.
+        upload_j: Joules of the uplink.
+
     >>> dominant(1.0, 3.0)
     'The uplink dominates: it takes 75.00 % of the energy, computation 25.00 %.'
     """

@@ -56,7 +56,7 @@ class DriftScheduler(Scheduler):
     A budget is a permission: V says when it is spent, never that less of it would do. Where budgets pay for everybody
     in every round, everybody takes part, whatever V is, and a fixed number of random devices spends less; where all
     rounds cost a device nearly the same, as with a modem's tail, random devices within the same budgets learn as much
-    (`reproduction/energy/random_devices.py`).
+    (`reproduction/energy/random_devices.py`). `least-energy` spends no more than a share of the rounds takes.
     """
 
     v: Annotated[float | None, _WEIGHT] = None
@@ -165,6 +165,14 @@ def drift_objective(
 
     `weight` is γ_t and `energy_j` each device's whole energy, E_L + E_U. A device with an empty queue adds
     nothing, whatever its energy (0 · ∞ = 0).
+
+    Args:
+        v: V.
+        weight: γ_t.
+        samples: D_k, (K,).
+        queue_j: q_k, (K,).
+        chosen: Who takes part, (K,).
+        energy_j: E_L + E_U of each device, (K,).
 
     >>> d, q, e = np.array([10.0, 20.0]), np.array([0.0, 2.0]), np.array([np.inf, 0.5])
     >>> drift_objective(1.0, 0.5, d, q, np.array([True, True]), e)

@@ -29,7 +29,7 @@ from kfl.core.files import jsonable
 from kfl.core.names import for_csv
 from kfl.core.text import shown
 from kfl.scheduling.curve import FloatArray
-from kfl.scheduling.problem_file import problem_table
+from kfl.scheduling.problem_writer import problem_table
 from kfl.scheduling.simulate import ScheduledRound, ScheduleResult
 from kfl.scheduling.status import OUTCOMES, describe
 from kfl.scheduling.uplink import CLOCK_BY, ENERGY_PARTS, UPLOAD_BY

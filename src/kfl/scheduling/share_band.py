@@ -57,6 +57,12 @@ def serve(
 
     Devices that can never finish or afford it are left out. If the least shares of the others do not fit the
     band together, those with the largest are left out until they do.
+
+    Args:
+        observation: The round.
+        chosen: Who shall take part, (K,).
+        weight: Of a joule, (K,).
+        allocator: Divides the band.
     """
     chosen, weight = np.asarray(chosen, bool), np.asarray(weight, float)
     possible, floor = reachable(observation)

@@ -66,6 +66,10 @@ class RoundResult:
 def simulate(problem: CellProblem, scheduler: Scheduler) -> Iterator[RoundResult]:
     """Decide the rounds of a problem, each with the accounts that the earlier ones left.
 
+    Args:
+        problem: The cell, and its rounds.
+        scheduler: Who decides.
+
     Yields:
         One result for each round described.
     """

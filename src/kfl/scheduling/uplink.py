@@ -308,6 +308,17 @@ def transmit_power(
 
     Infinite where no power does: no time, no share, no gain, or more than a float can hold.
 
+    Args:
+        share: θ.
+        payload_bits: Q q.
+        upload_time_s: T_U.
+        gain: h.
+        bandwidth_hz: B.
+        noise_w_per_hz: N_0.
+
+    Returns:
+        Watts.
+
     >>> float(transmit_power(0.5, 2.0, 1.0, 3.0, 2.0, 1.0))
     1.0
     """

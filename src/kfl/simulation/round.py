@@ -48,7 +48,12 @@ def initial_state(fleet: Fleet) -> RunState:
 
 
 def play_round(fleet: Fleet, state: RunState) -> tuple[RunState, RoundLog]:
-    """Play one round: the state after it, and what happened."""
+    """Play one round: the state after it, and what happened.
+
+    Args:
+        fleet: The devices, simulated or real.
+        state: After the round before; it is not changed.
+    """
     algorithm, scheduler = fleet.experiment.algorithm, fleet.experiment.scheduler
     state = fleet.gather(state)
     number = state.round

@@ -38,6 +38,7 @@ def summarise(fleet: Fleet, state: RunState, logs: Sequence[RoundLog], wall_s: f
         "diverged": sum(len(log.diverged) for log in logs),
         **energy_facts(fleet, logs),
         **battery_facts(state, logs),
+        **({"remark": remark} if (remark := fleet.experiment.algorithm.remark(state.server)) else {}),
         **{name: value for name, value in found.items() if value is not None},
         "wall_s": round(wall_s, 3),
     }

@@ -97,7 +97,20 @@ def build_world(
     precision: str = "float32",
     plan: Plan | None = None,
 ) -> World:
-    """Everything a run needs, checked: the data is read, split, and every architecture tried once."""
+    """Everything a run needs, checked: the data is read, split, and every architecture tried once.
+
+    Args:
+        experiment: The configuration.
+        dataset: In place of the one it names.
+        models: In place of those it names.
+        data_dir: Where the files of named sets are.
+        device: cpu, cuda or auto.
+        precision: Of products: float32, tf32, bf16 or float64.
+        plan: How the engine executes; None to make one.
+
+    Raises:
+        KflError: Data, models and configuration do not fit together.
+    """
     if not experiment.asks_data:
         experiment.validate()  # before the data is read, where it can be
     data = load_dataset(experiment.dataset, data_dir) if dataset is None else Dataset.of(dataset)
@@ -107,7 +120,7 @@ def build_world(
     if models is None:  # else they are looked at first
         experiment = with_cell(experiment, data)
     data = _encoded(experiment, data)
-    if models is None:
+    if models is None and not experiment.algorithm.needs_encoder:
         experiment = _with_widths(experiment, data)
     proxy = experiment.proxy(data, experiment.algorithm.proxy_per_class)
     split = experiment.partition(data, proxy)
@@ -207,6 +220,8 @@ def _with_widths(experiment: Experiment, data: Dataset) -> Experiment:
 def _models(experiment: Experiment, data: Dataset, models: Models | None) -> FleetModels:
     if models is not None:
         return fleet_from_modules(models, experiment.devices, data.input_shape, data.classes)
+    if experiment.algorithm.needs_encoder:  # it stands on numbers, whatever networks others of a comparison have
+        return fleet_from_name("linear", None, experiment.devices, data.input_shape, data.classes, experiment.seed)
     return fleet_from_name(
         experiment.model, experiment.widths, experiment.devices, data.input_shape, data.classes, experiment.seed
     )

@@ -120,7 +120,17 @@ def path_gain(cell: CellConfig, distance_m: FloatArray) -> FloatArray:
 
 
 def circular_normal(seed: int, purpose: str, round_index: int, devices: int) -> ComplexArray:
-    """Draw CN(0, 1) for each device; device k's draw does not depend on how many devices there are."""
+    """Draw CN(0, 1) for each device; device k's draw does not depend on how many devices there are.
+
+    Args:
+        seed: Of the run.
+        purpose: Names the stream.
+        round_index: The round.
+        devices: K.
+
+    Returns:
+        Complex numbers, (K,).
+    """
     parts = stream(seed, purpose, round_index).standard_normal((devices, 2)) / np.sqrt(2.0)
     return np.asarray(parts[:, 0] + 1j * parts[:, 1])
 

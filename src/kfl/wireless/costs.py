@@ -32,7 +32,16 @@ def _array(value: ArrayLike) -> FloatArray:
 
 
 def compute_time(flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: ArrayLike) -> FloatArray:
-    """T_L = τ D C / (f n), equation (10). `flops` is the whole work of a round, τ D C."""
+    """T_L = τ D C / (f n), equation (10). `flops` is the whole work of a round, τ D C.
+
+    Args:
+        flops: τ D C.
+        cpu_hz: f.
+        flops_per_cycle: n.
+
+    Returns:
+        Seconds.
+    """
     with np.errstate(over="ignore"):  # a clock beyond all bounds is infinitely fast
         return np.divide(_array(flops), _array(cpu_hz) * _array(flops_per_cycle))
 
@@ -40,7 +49,17 @@ def compute_time(flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: ArrayLike
 def compute_energy(
     flops: ArrayLike, cpu_hz: ArrayLike, flops_per_cycle: ArrayLike, power_coefficient: ArrayLike
 ) -> FloatArray:
-    """E_L = κ τ D C f² / n, equation (11). `flops` is the whole work of a round, τ D C."""
+    """E_L = κ τ D C f² / n, equation (11). `flops` is the whole work of a round, τ D C.
+
+    Args:
+        flops: τ D C.
+        cpu_hz: f.
+        flops_per_cycle: n.
+        power_coefficient: κ.
+
+    Returns:
+        Joules.
+    """
     with np.errstate(over="ignore"):  # and costs infinitely much
         return np.asarray(_array(power_coefficient) * _array(flops) * _array(cpu_hz) ** 2 / _array(flops_per_cycle))
 
@@ -49,6 +68,13 @@ def uplink_rate(
     share: ArrayLike, power_w: ArrayLike, gain: ArrayLike, bandwidth_hz: PerDevice, noise_w_per_hz: PerDevice
 ) -> FloatArray:
     """r = θ B log2(1 + p h / (θ B N_0)) in bits per second; 0 where the share or the power is 0.
+
+    Args:
+        share: θ.
+        power_w: p.
+        gain: h.
+        bandwidth_hz: B.
+        noise_w_per_hz: N_0.
 
     >>> float(uplink_rate(0.5, 1.0, 3.0, 2.0, 1.0))
     2.0
@@ -61,7 +87,15 @@ def uplink_rate(
 
 
 def upload_time(payload_bits: ArrayLike, rate_bits_per_s: ArrayLike) -> FloatArray:
-    """T_U = Q q / r, equation (12); infinite at rate 0, and 0 for an empty payload."""
+    """T_U = Q q / r, equation (12); infinite at rate 0, and 0 for an empty payload.
+
+    Args:
+        payload_bits: Q q.
+        rate_bits_per_s: r.
+
+    Returns:
+        Seconds.
+    """
     bits, rate = np.broadcast_arrays(_array(payload_bits), _array(rate_bits_per_s))
     time_s = np.where(bits > 0, np.inf, 0.0)
     np.divide(bits, rate, out=time_s, where=(rate > 0) & (bits > 0))
@@ -69,7 +103,15 @@ def upload_time(payload_bits: ArrayLike, rate_bits_per_s: ArrayLike) -> FloatArr
 
 
 def upload_energy(power_w: ArrayLike, upload_time_s: ArrayLike) -> FloatArray:
-    """E_U = p T_U, the left half of equation (13)."""
+    """E_U = p T_U, the left half of equation (13).
+
+    Args:
+        power_w: p.
+        upload_time_s: T_U.
+
+    Returns:
+        Joules.
+    """
     return np.asarray(_array(power_w) * _array(upload_time_s))
 
 
