@@ -52,7 +52,7 @@ class Progress:
     problem: str | None = None
     """Why the run failed, where it did."""
     diverged: bool = False
-    """Whether it failed because its training ran off to infinity."""
+    """Whether it failed because its training diverged."""
 
 
 def error_console() -> Console:

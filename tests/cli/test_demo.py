@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kfl.cli.demo import DemoArgs, account, columns, learnt, lines_of, not_learnt, page, seeds_of
+from kfl.cli.demo import DemoArgs, columns, lines_of, page
 from kfl.cli.main import main as kfl
 from kfl.cli.options import parse
+from kfl.comparison.demo_account import account, learnt, not_learnt, seeds_of
 from kfl.comparison.presets import DEMO as METHODS
 from kfl.comparison.records import read_records
 from kfl.comparison.rows import summarise_rows
@@ -35,7 +36,7 @@ def test_a_first_run_from_start_to_the_commands_it_recommends(capsys, monkeypatc
     assert all(name in told and name in shown.partition("[1/7]")[0] for name in METHODS)
     assert "not feasible" in told
     assert "fedavg could not run: " in " ".join(told.split())
-    assert all(f"\n{word}" in told for word in ("Learnt: ", "Not learnt: ", "One seed (0)", "Next:"))
+    assert all(f"\n{word}" in told for word in ("Findings: ", "Not shown: ", "One seed (0)", "Next:"))
     assert "J spent by all devices" in told
     results = told.partition("Next:")[0]
     assert max(map(len, shown.partition("[1/7]")[0].splitlines())) <= 80

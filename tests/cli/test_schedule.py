@@ -335,7 +335,7 @@ def test_a_device_slower_than_the_deadline_is_no_error(call):
     cell = small_cell(compute_time_s=1.5)
     status, out, err = call(write("p.json", cell))
     assert (status, err) == (0, "")
-    assert "Nobody is scheduled." in out
+    assert "No devices scheduled." in out
     assert "Device 'd0' can never be scheduled: computing takes 1.5 s, and the deadline is 1 s." in out
     assert "1 more devices can never be scheduled" in out
 

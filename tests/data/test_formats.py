@@ -174,7 +174,7 @@ GOOD = {"x": np.ones((6, 2)), "y": np.arange(6) % 2}
         (GOOD | {"x_test": np.ones((2, 2))}, "no labels of the test set"),
         (GOOD | {"x_test": np.ones((2, 3)), "y_test": [0, 1]}, "One training sample has shape"),
         ({"x": np.ones((1, 2)), "y": np.zeros(1, int)}, "1 sample cannot be split"),
-        (GOOD | {"device": np.arange(6)}, "No device has two samples"),
+        (GOOD | {"device": np.arange(6)}, "Every device has fewer than two samples"),
     ],
 )
 def test_arrays_that_cannot_be_a_dataset(tmp_path, arrays, sentence):
@@ -461,7 +461,7 @@ def test_a_path_that_is_not_there(tmp_path, monkeypatch):
         ("nowhere/readings.npz", "does not exist, nor does nowhere"),
         ("./zzz", r"zzz does not exist in "),
         ("x" * 300 + ".npz", "does not exist|cannot be read"),
-        ("readings.csv", r"one of .*, a file or folder, or"),
+        ("readings.xls", r"one of .*, a file or folder, or"),
     ):
         with pytest.raises(KflError, match=sentence):
             load_dataset(name)

@@ -18,6 +18,7 @@ from kfl.engine import (
     LocalData,
     Mixture,
     Objective,
+    Proximal,
     RoundKey,
     Sgd,
     Supervised,
@@ -147,6 +148,25 @@ def test_a_mixing_weight_may_be_an_array_of_one():
     states = [{**state, MIXING: state[MIXING].reshape(1)} for state in two_models(plain)]
     sgd = Sgd(3, 0.2, 0.1, 0.9)
     assert_same(three_rounds(stacked, states, Mixture(0.1), sgd), three_rounds(plain, states, Mixture(0.1), sgd))
+
+
+@pytest.mark.parametrize("sgd", [FULL, SMALL], ids=["full batch", "mini-batches"])
+@pytest.mark.parametrize("sloped", [False, True])
+def test_weights_that_are_pulled_and_sloped(sloped, sgd):
+    """Each device has a slope of its own, all have one center."""
+    plain, stacked = engines("mlp", (7,))
+    start = plain.initial(0, 3, common=True)
+    states, numbers = [start] * DEVICES, sum(value.numel() for value in start.values())
+    slopes = 0.1 * torch.randn(DEVICES, numbers, generator=torch.Generator().manual_seed(1)) if sloped else None
+    center = torch.cat([value.flatten() for value in start.values()])
+    objective = Proximal(5.0, tuple(start), center, slopes)
+    found, wanted = (
+        engine.train(range(DEVICES), states, objective, sgd, RoundKey(0, 0)) for engine in (stacked, plain)
+    )
+    assert_same(found, wanted, 1e-5 if sgd is FULL else 1e-4)
+    moved = [torch.cat([value.flatten() for value in state.values()]) for state in wanted]
+    free = plain.train(range(DEVICES), states, Supervised(), sgd, RoundKey(0, 0))
+    assert (moved[0] - torch.cat([value.flatten() for value in free[0].values()])).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(("body", "head", "mixing"), [(0.2, 0.1, 0.0), (0.0, 0.1, 0.5), (0.2, 0.0, 0.5)])

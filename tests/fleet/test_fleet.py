@@ -263,7 +263,7 @@ def test_up_streams_rounds_and_ends_cleanly_also_on_an_interrupt(tmp_path):
             first.send_signal(signal.SIGINT)
     first.stdout.close()
     assert first.wait() == 130
-    assert "Ended: no process is left.\n" in lines
+    assert "All processes stopped.\n" in lines
     # Another folder: in the same one devices may be refused for a minute, while the server thinks they are still there.
     again = subprocess.run([*command, "fleet"], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
@@ -271,7 +271,7 @@ def test_up_streams_rounds_and_ends_cleanly_also_on_an_interrupt(tmp_path):
         f"There is no fleet's project in {tmp_path}, so this is a rehearsal: 2 devices on this"
     )
     assert "round 1 of 1: 2 chosen, 2 used" in again.stdout
-    assert "no process is left" in again.stdout
+    assert "All processes stopped" in again.stdout
     _, history = load_run(tmp_path / "fleet" / "run")
     assert [log.round for log in history.rounds] == [0]
 

@@ -124,7 +124,7 @@ def test_a_project_is_rehearsed_on_this_machine_with_its_own_files(behind_proxy,
     assert up.wait(240) == 0
     said = (tmp_path / "up.log").read_text()
     assert "round 1 of 1: 1 chosen, 1 used" in said
-    assert "no process is left" in said
+    assert "All processes stopped" in said
     status = read_status(find_run(project.folder))
     assert status.folder == str(project.folder / "local" / "run")
     (device,) = status.devices

@@ -298,7 +298,7 @@ def test_serve_drops_the_largest_least_shares_until_the_rest_fits() -> None:
     kept = np.cumsum(np.sort(floor)) <= 1
     assert decision.chosen.sum() == kept.sum() < 4
     assert floor[decision.chosen].max() <= floor[~decision.chosen].min()
-    assert "not fitting the band beside the others" in str(decision.status)
+    assert "insufficient remaining bandwidth" in str(decision.status)
 
 
 def test_many_dropped_devices_are_counted_not_listed() -> None:

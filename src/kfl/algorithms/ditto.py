@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import require, training_flops
-from kfl.algorithms.weights import FEEDBACK, WeightAveraging, without_feedback
+from kfl.algorithms.weights import FEEDBACK, WeightAveraging, proximal, without_feedback
 
 if TYPE_CHECKING:
     from kfl.algorithms.base import Message
@@ -54,12 +54,10 @@ class Ditto(WeightAveraging):
         self, message: Message, devices: Sequence[int], states: Sequence[State], engine: Engine, key: RoundKey
     ) -> tuple[list[State], list[Upload]]:
         """τ steps of the averaged model, which is sent up, and τ of the personal one."""
-        from kfl.engine import Proximal
-
         feedback = [{name: value for name, value in state.items() if name == FEEDBACK} for state in states]
         kept, uploads = super().local_update(message, devices, feedback, engine, key)
         personal = [without_feedback(state) for state in states]
-        own = engine.train(devices, personal, Proximal(self.pull, message), self.sgd(), replace(key, phase=1))
+        own = engine.train(devices, personal, proximal(self.pull, message), self.sgd(), replace(key, phase=1))
         return [{**mine, **rest} for mine, rest in zip(own, kept, strict=True)], uploads
 
     def predictor(self, server: State, device: State) -> State:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import require
 from kfl.algorithms.fedavg import FedAvg
+from kfl.algorithms.weights import proximal
 
 if TYPE_CHECKING:
     from kfl.engine import Engine, RoundKey
@@ -45,6 +46,4 @@ class FedProx(FedAvg):
 
     def train(self, devices: Sequence[int], models: Sequence[State], engine: Engine, key: RoundKey) -> list[State]:
         """τ steps on h_k, from the server's model, which all chosen devices hold."""
-        from kfl.engine import Proximal
-
-        return engine.train(devices, models, Proximal(self.proximal, models[0]), self.sgd(), key) if models else []
+        return engine.train(devices, models, proximal(self.proximal, models[0]), self.sgd(), key) if models else []

@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from kfl.algorithms.base import RobustRules
+from kfl.algorithms.quantize import to_row
 from kfl.algorithms.uploads import ArrayFormat, Upload, UploadFormat
-from kfl.algorithms.weights import SAMPLES, weights_format, weights_upload
+from kfl.algorithms.weights import SAMPLES, proximal, trained_weights, weights_format, weights_upload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,12 +74,12 @@ class Scaffold(RobustRules):
         """K corrected steps, and the control variates anew."""
         import torch
 
-        from kfl.engine import Proximal
-
+        if not devices:
+            return [], []
         model, common = _split(message)
         own = [_split(state)[1] for state in states]
-        slopes = [{name: common[name] - value for name, value in one.items()} for one in own]
-        objective, sgd = Proximal(0.0, model, slopes), self.sgd()
+        slopes = torch.stack([to_row(common) - to_row(one) for one in own])
+        objective, sgd = proximal(0.0, model, slopes), self.sgd()
         trained = engine.train(devices, [dict(model) for _ in devices], objective, sgd, key)
         found, uploads = [], []
         for device, before, after in zip(devices, own, trained, strict=True):
@@ -149,5 +150,5 @@ def _prefixed(control: Mapping[str, Tensor]) -> State:
 
 
 def _zeros(model: Mapping[str, Tensor]) -> State:
-    """A variate for everything that gradients move: floating-point weights; of other buffers it stays zero."""
-    return {CONTROL + name: value.new_zeros(value.shape) for name, value in model.items() if value.is_floating_point()}
+    """A variate for everything that gradients move."""
+    return {CONTROL + name: value.new_zeros(value.shape) for name, value in trained_weights(model).items()}

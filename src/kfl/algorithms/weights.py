@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kfl.algorithms.base import Message
-    from kfl.engine import Engine, Objective, RoundKey
+    from kfl.engine import Engine, Objective, Proximal, RoundKey
     from kfl.models import State
 
 SAMPLES = "samples"
@@ -94,13 +94,7 @@ class WeightAveraging(QuantizedUploads, RobustRules):
 
     def _packed(self, server: Mapping[str, Tensor]) -> State:
         """The arrays that travel in few bits: none with 32, and never running statistics and counters."""
-        if not self.packs:
-            return {}
-        return {
-            name: value
-            for name, value in server.items()
-            if value.is_floating_point() and not name.rpartition(".")[2].startswith("running_")
-        }
+        return trained_weights(server) if self.packs else {}
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
@@ -148,6 +142,29 @@ class WeightAveraging(QuantizedUploads, RobustRules):
 def without_feedback(state: Mapping[str, Tensor]) -> State:
     """Return a device's state without what quantization took from its last update."""
     return {name: value for name, value in state.items() if name != FEEDBACK}
+
+
+def trained_weights(state: Mapping[str, Tensor]) -> State:
+    """Return the entries of a model's state that gradients move: no running statistics and no counters."""
+    return {
+        name: value
+        for name, value in state.items()
+        if value.is_floating_point() and not name.rpartition(".")[2].startswith("running_")
+    }
+
+
+def proximal(weight: float, center: Mapping[str, Tensor], slopes: Tensor | None = None) -> Proximal:
+    """Return the loss F(w) + μ/2 ‖w − w*‖² + ⟨s, w⟩ over all weights of a model.
+
+    Args:
+        weight: μ.
+        center: w*, a model's state.
+        slopes: s of each device, (devices, weights); None for none.
+    """
+    from kfl.engine import Proximal
+
+    moved = trained_weights(center)
+    return Proximal(weight, tuple(moved), to_row(moved), slopes)
 
 
 def weights_format(server: Mapping[str, Tensor]) -> UploadFormat:

@@ -81,7 +81,7 @@ def sentences(experiment: Experiment, history: History) -> list[str]:
     notes = []
     if history.rounds and not any(log.devices for log in history.rounds):
         why = Counter(describe(log.status) for log in history.rounds).most_common(1)[0][0]
-        return [f"Nobody took part in any round, so nothing was learnt. {why}"]
+        return [f"No device took part in any round, so nothing was learned. {why}"]
     never = sum(device["rounds"] == 0 for device in history.devices)
     if 2 * never > len(history.devices):
         notes.append(f"{never:,} of {len(history.devices):,} devices never took part; their models are as they began.")

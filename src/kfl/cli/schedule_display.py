@@ -141,7 +141,7 @@ def _round_sentences(horizon: ScheduleResult, one: ScheduledRound) -> list[str]:
         )
         sentences += _decided(horizon, one)
     else:
-        sentences.append(f"Nobody is scheduled. {note}".rstrip())
+        sentences.append(f"No devices scheduled. {note}".rstrip())
     sentences += [sentence for sentence in [_certificate(one)] if sentence]
     sentences += _left_out(horizon, one)
     if note and count:

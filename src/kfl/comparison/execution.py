@@ -109,7 +109,7 @@ class RunsFailedError(KflError):
         self.histories = histories
         """In the order of the experiments; None where a run failed."""
         self.only_diverged = all(failure.diverged for failure in failures.values())
-        """Whether nothing worse happened than training that ran off to infinity."""
+        """Whether nothing worse happened than diverged training."""
 
 
 def run_many(

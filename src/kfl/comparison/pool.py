@@ -49,7 +49,7 @@ class Failure:
 
     sentence: str
     diverged: bool = False
-    """Its training ran off to infinity, as it would again; anything else may go better another time."""
+    """Its training diverged, as it would again; other failures may not repeat."""
 
 
 Tell = Callable[[Job, bool, Failure | None], None]

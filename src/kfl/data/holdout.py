@@ -40,7 +40,7 @@ def set_aside(y: IntArray, fraction: float, seed: int, device: IntArray | None =
             place = (turn_within_class(label) + draw.random(len(sizes))[label]) / sizes[label]
             aside[shuffled[np.argsort(place, kind="stable")[: _part(len(rows), fraction)]]] = True
     if not aside.any():
-        raise DataError("No device has two samples, so that none can be set aside as a test set: give one.")
+        raise DataError("Every device has fewer than two samples; pass a test set.")
     return aside
 
 

@@ -7,7 +7,7 @@ train more than one model at once by giving each a prefix: `personal/body.1.weig
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -238,31 +238,33 @@ class Mixture(Objective):
 
 @dataclass(frozen=True, eq=False)
 class Proximal(Objective):
-    """Cross-entropy, a pull of the weights themselves to given ones, and a slope: F(w) + μ/2 ‖w − w*‖² + ⟨s_k, w⟩."""
+    """Cross-entropy, a pull of the weights themselves to given ones, and a slope: F(w) + μ/2 ‖w − w*‖² + ⟨s, w⟩."""
 
     weight: float
     """μ."""
-    center: Mapping[str, Tensor]
-    """w*, the same for all devices."""
-    slopes: Sequence[Mapping[str, Tensor]] = ()
-    """s of each device of the cohort, by the same names; nothing for none."""
+    names: tuple[str, ...]
+    """The weights that w has, in this order."""
+    center: Tensor
+    """w* in one row, the same for all devices."""
+    slopes: Tensor | None = None
+    """s of each device of the cohort, (devices, numbers); or of one, (numbers,)."""
 
     def loss(
         self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
     ) -> Tensor:
-        """F(w) + μ/2 ‖w − w*‖² + ⟨s, w⟩ over the weights that move."""
+        """F(w) + μ/2 ‖w − w*‖² + ⟨s, w⟩."""
+        import torch
+
         _, logits = forward(state, inputs)
+        row = torch.cat([state[name].reshape(-1) for name in self.names])
         loss = class_loss(logits, targets, weights)
-        moving = [name for name in self.center if state[name].requires_grad]
         if self.weight:
-            loss = loss + 0.5 * self.weight * sum((state[name] - self.center[name]).square().sum() for name in moving)
-        if self.slopes:
-            loss = loss + sum((state[name] * self.slopes[0][name]).sum() for name in moving)
-        return loss
+            loss = loss + 0.5 * self.weight * (row - self.center).square().sum()
+        return loss if self.slopes is None else loss + (self.slopes * row).sum()
 
     def for_device(self, index: int) -> Objective:
         """Pick this device's own slope."""
-        return replace(self, slopes=self.slopes[index : index + 1]) if self.slopes else self
+        return self if self.slopes is None or self.slopes.dim() == 1 else replace(self, slopes=self.slopes[index])
 
 
 @dataclass(frozen=True, eq=False)

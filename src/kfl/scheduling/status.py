@@ -25,7 +25,7 @@ OUTCOMES = {
     "past_deadline": "past the deadline after computing",
     "out_of_reach": "unable to finish with the whole band at full power",
     "no_energy": "without the energy for this round",
-    "crowded": "not fitting the band beside the others",
+    "crowded": "insufficient remaining bandwidth",
 }
 """What can become of a device in a round, in words. From "unavailable" on: why it could not take part."""
 

@@ -114,7 +114,7 @@ class Replies:
     clipped: Sequence[dict[str, Any]] = ()
     """Devices that count for less than they say, as `RoundLog.clipped` has them."""
     diverged: Collection[int] = ()
-    """Devices whose training ran off to infinity; they keep the model they had."""
+    """Devices whose training diverged; they keep the model they had."""
 
 
 class Fleet(ABC):

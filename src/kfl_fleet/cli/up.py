@@ -120,7 +120,7 @@ def up(config: ServerConfig, folder: Path, options: UpOptions, project: Project 
         tell("", "Interrupted.")
         status = 130
     left = fleet.processes.members()
-    tell(f"Ended: {len(left)} processes could not be stopped: {left}" if left else "Ended: no process is left.")
+    tell(f"{len(left)} processes could not be stopped: {left}" if left else "All processes stopped.")
     again = "" if fleet.finished or options.out is None else "; the same command continues with the next round"
     tell(f"The run folder is {fleet.run_folder}{again}. Look at it: kfl report {shlex.quote(str(fleet.run_folder))}")
     return status

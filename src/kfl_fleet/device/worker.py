@@ -184,7 +184,7 @@ class Worker:
     def _train(
         self, values: Mapping[str, Any], arrays: Arrays, advice: Advice, algorithm: Algorithm, kept: StoredState | None
     ) -> StoredState:
-        """Train once, and make the answer. A model that ran off to infinity is not kept, nor is its upload sent."""
+        """Train once, and make the answer. A diverged model is not kept, nor is its upload sent."""
         from kfl.engine import SecretKey
         from kfl.simulation.fleet import finite
 

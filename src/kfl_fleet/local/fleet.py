@@ -12,7 +12,7 @@
 
 All of it is its owner's alone, and so is what listens on 127.0.0.1: another user of the machine is refused.
 
-Nothing outside the folder is touched, ports are free ones, and when it ends no process is left.
+Nothing outside the folder is touched, ports are free ones, and when it ends all its processes have stopped.
 """
 
 from __future__ import annotations
