@@ -3,8 +3,9 @@
     python examples/does_it_share.py [folder]
 
 Every device has twenty images of two digits. `kfl` uploads class means, `shared-stem` small updates of its first
-layers, `lg-fedavg` a head. `local` trains alone, and `fixed-knowledge` pulls features to random points that everybody
-can draw from the seed: neither uploads anything, so only what is better than both can come from what was shared.
+layers, `lg-fedavg` a head. `local` trains alone, `self-knowledge` pulls features to the device's own class means, and
+`fixed-knowledge` to random points that everybody can draw from the seed. None of the three uploads anything: what a
+method is above its own twin came from what others sent, and above the best twin it is worth having.
 `kfl compare --twins` does the same with every method.
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 import kfl
 from kfl.comparison.entries import algorithm_named
 
-METHODS = ("kfl", "shared-stem", "lg-fedavg-head", "local", "fixed-knowledge")
+METHODS = ("kfl", "shared-stem", "lg-fedavg-head", "local", "self-knowledge", "fixed-knowledge")
 DIGITS = kfl.Experiment(
     dataset="mnist-5k",
     devices=30,

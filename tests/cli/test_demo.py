@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kfl.cli.demo import DemoArgs, account, columns, learnt, lines_of, not_learnt, page, seeds_of
+from kfl.cli.demo import DemoArgs, columns, lines_of, page
 from kfl.cli.main import main as kfl
 from kfl.cli.options import parse
+from kfl.comparison.demo_account import account, learnt, not_learnt, seeds_of
 from kfl.comparison.presets import DEMO as METHODS
 from kfl.comparison.records import read_records
 from kfl.comparison.rows import summarise_rows

@@ -44,6 +44,7 @@ MEANT = {
         "--clients (did you mean --devices?)",
     ],
     "run -jr 0.1 -gr 5": ["-jr (did you mean --scheduler.count?)", "-gr (did you mean --rounds?)"],
+    "run --algorithm.mu 0.1": ["did you mean --algorithm.knowledge-weight?"],
     "run --algorithm fedproto --prototype-wieght 1": ["did you mean --algorithm.prototype-weight?"],
     "run --devcies 3 --xyzzy": ["--devcies (did you mean --devices?)", "--xyzzy;"],
     "run --scheduler dual --scheduler.count 3": ["--scheduler.count (an option of --scheduler round-robin, uniform"],

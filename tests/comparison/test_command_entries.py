@@ -186,3 +186,11 @@ def test_what_cannot_be_compared_is_one_sentence(words, expected, capsys):
     assert all(word in said for word in expected), said
     assert len(said.splitlines()) == 1
     assert not Path("runs").exists()
+
+
+def test_one_algorithm_is_varied_as_one_scheduler_is(capsys):
+    words = ["compare", *SMALL, "--seeds", "0", "--out", "v"]
+    assert main([*words, "--algorithm", "fixed-knowledge", "--vary", "algorithm.scale=2,3"]) == 0
+    assert "scale=2" in (shown := capsys.readouterr().out) and "fixed-knowledge" in shown
+    assert main(["compare", *SMALL, "--algorithm", "kfl", "--algorithms", "local"]) == 2
+    assert "left out with --algorithms, or one of those" in capsys.readouterr().err

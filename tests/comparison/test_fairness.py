@@ -11,7 +11,9 @@ from kfl.cli.main import main
 from kfl.comparison import Comparison, Entry
 from kfl.report import build_report
 
-BASE = kfl.Experiment(devices=8, rounds=3, widths=(8,), samples_per_device=20, scheduler=kfl.Uniform(count=3))
+BASE = kfl.Experiment(
+    devices=8, rounds=3, widths=(8,), samples_per_device=20, scheduler=kfl.Uniform(count=3), radio="paper-mnist"
+)
 
 
 def lines(found, *words):

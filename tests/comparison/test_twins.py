@@ -127,9 +127,11 @@ def test_a_gain_that_the_correction_takes_away_is_perhaps_one():
     found = Comparison(tuple(records), twins=True)
     stem = found["One condition", "shared-stem"]
     assert stem.difference.low > 0 and stem.may_add and not stem.adds
-    assert "Shared-stem is above it, but not after the correction" in text_of(found, "One condition")
+    assert "best twin? Perhaps, as only the interval before the correction is above zero: shared-stem" in text_of(
+        found, "One condition"
+    )
     cells = found.table("Another").cells
-    assert cells["shares?"][cells["method"].index("shared-stem")] == "perhaps"
+    assert cells["worth having?"][cells["method"].index("shared-stem")] == "perhaps"
     overview = found.tables()[0].cells
     assert overview["condition"] == ["One condition", "Another"]
     assert overview["shared-stem"][0].endswith("(✓)") and overview["best twin, %"][0] == "72.00 fixed-knowledge"
@@ -168,7 +170,7 @@ def test_words_say_what_the_numbers_say():
     found = study(unfit={"lg": "Heads differ."})
     text = text_of(found)
     assert "best twin, which uploads nothing, is fixed-knowledge" in text
-    assert "What shared-stem uploads adds something; kfl cannot be told from it; fedtgp ends below it." in text
+    assert "against the best twin? Yes: shared-stem; no: kfl; no, it is below: fedtgp." in text
     assert "Left out: lg. Heads differ." in text and "--search" in text
     assert found.table().cells["method"] == ["shared-stem", "kfl", "fedtgp", "fixed-knowledge", "local"]
     page = found.markdown("kfl compare --twins", heading="###")
@@ -178,7 +180,7 @@ def test_words_say_what_the_numbers_say():
 def test_one_seed_judges_nothing():
     found = study().select(seeds=[3])
     assert not any(one.adds for one in found.rows)
-    assert set(found.table().cells["shares?"]) == {"–", "twin"}
+    assert set(found.table().cells["worth having?"]) == {"–", "twin"}
     assert "One seed" in text_of(found)
 
 
@@ -194,7 +196,7 @@ def test_a_method_with_fewer_seeds_is_compared_over_those_and_named():
     found = replace(whole, records=tuple(line for line in whole.records if line["digest"] != "fedtgp-2"))
     assert found["fedtgp"].difference.count == 4 and found["kfl"].difference.count == 5
     seeds = "Seeds: 0–4 (local, fixed-knowledge, kfl, shared-stem), 0, 1, 3, 4 (fedtgp)."
-    assert seeds in found.unequal and str(found).index(seeds) < str(found).index("shares?")
+    assert seeds in found.unequal and str(found).index(seeds) < str(found).index("worth having?")
 
 
 BASE = kfl.Experiment(devices=6, rounds=2)
@@ -245,3 +247,29 @@ def test_the_search_takes_the_best_trial_and_a_condition_may_borrow_it(tmp_path)
     found = {(one.condition, one.label): one.experiment.algorithm for one in asked.chosen(store)}
     assert (found["a", "kfl"].learning_rate, found["a", "kfl"].knowledge_weight) != (0.02, 0.1)
     assert [one.experiment for one in asked.chosen(ResultStore(tmp_path))] == [one.experiment for one in entries]
+
+
+def test_a_method_without_a_pull_is_asked_against_its_own_twin_too():
+    """An averaged stem is far above training alone, and far below a twin with a pull: two answers to two questions."""
+    ends = {
+        "local": [0.50, 0.51, 0.52, 0.50, 0.53],
+        "fixed-knowledge": [0.70, 0.71, 0.72, 0.73, 0.74],
+        "simplex": [0.60, 0.61, 0.62, 0.63, 0.64],
+        "lg-fedavg": [0.551, 0.562, 0.573, 0.549, 0.58],
+        "shared-stem": [0.72, 0.732, 0.739, 0.751, 0.76],
+        "kfl": [0.701, 0.709, 0.722, 0.731, 0.737],
+    }
+    records = study(ends).records
+    as_simplex = {"algorithm": "fixed-knowledge", "settings": {"targets": "simplex"}}
+    records = [{**line, **as_simplex} if line["label"] == "simplex" else line for line in records]
+    pulled = [{**row("none", seed, 0.56), "algorithm": "shared-stem", "settings": {"pull": "none"}} for seed in SEEDS]
+    found = Comparison((*records, *pulled), twins=True)
+    stem, none = found["lg-fedavg"], found["none"]
+    assert (stem.own_twin, found["shared-stem"].own_twin, none.own_twin) == ("local", "fixed-knowledge", "local")
+    assert found["kfl"].own_twin == "" and found["kfl"].own_difference is None  # self-knowledge was not run
+    np.testing.assert_allclose(stem.own_difference.mean, np.mean(np.subtract(ends["lg-fedavg"], ends["local"])))
+    assert (stem.verdict(own=True), stem.verdict()) == ("yes", "no")
+    assert cell(found, "uploads add?", "lg-fedavg") == "yes" and cell(found, "worth having?", "lg-fedavg") == "no"
+    assert cell(found, "minus its own twin, points [95 %]", "lg-fedavg").endswith(", local")
+    assert cell(found, "uploads add?", "kfl") == "–"
+    assert "own twin? Yes: shared-stem, lg-fedavg, none" in text_of(found)

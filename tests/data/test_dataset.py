@@ -70,7 +70,7 @@ def test_whole_numbers_in_any_type_are_labels() -> None:
         ((X, np.where(np.arange(20) == 7, -3, Y)), r"\[\d+\] is -3, but labels must be 0 … 3"),
         ((X, Y + 0.5), r"train_y\[0\] is 0.5, but labels must be integers"),
         ((X, np.where(np.arange(20) == 2, np.nan, Y)), r"train_y\[2\] is nan"),
-        ((X, [f"{y}" for y in Y]), "labels must be integers"),
+        ((X, Y * 1j), "labels must be integers"),
         ((X, np.eye(4)[Y]), "one label per sample"),
         ((np.where(X == 30, np.nan, X), Y, X, Y), r"train_x\[10\] holds NaN"),
         ((X, Y, np.where(X == 30, np.inf, X), Y), r"test_x\[10\] holds NaN or infinity"),

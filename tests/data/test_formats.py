@@ -461,7 +461,7 @@ def test_a_path_that_is_not_there(tmp_path, monkeypatch):
         ("nowhere/readings.npz", "does not exist, nor does nowhere"),
         ("./zzz", r"zzz does not exist in "),
         ("x" * 300 + ".npz", "does not exist|cannot be read"),
-        ("readings.csv", r"one of .*, a file or folder, or"),
+        ("readings.xls", r"one of .*, a file or folder, or"),
     ):
         with pytest.raises(KflError, match=sentence):
             load_dataset(name)

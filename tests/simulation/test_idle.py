@@ -113,6 +113,7 @@ IDLE = {
     "hard_budget": ({"radio": None}, True),
     "real_work": ({"radio": None}, True),
     "algorithm.momentum": ({"algorithm": kfl.Kfl(local_steps=1)}, 0.5),
+    "algorithm.proximal": ({"algorithm": kfl.FedProx(local_steps=1)}, 0.5),
     "algorithm.trim": ({"algorithm": kfl.Kfl(aggregation="clip")}, 0.1),
     "algorithm.sketches": ({"algorithm": kfl.algorithms.CommonKnowledge(covariance="none")}, 8),
     "algorithm.server_epochs": ({"algorithm": kfl.FedGh(head="as-released")}, 3),

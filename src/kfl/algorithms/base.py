@@ -186,6 +186,13 @@ class Algorithm(Fields, ABC):
         """Return whether devices upload anything at all."""
         return cls.upload_format is not Algorithm.upload_format
 
+    def twin(self) -> str:
+        """Return the algorithm that is left of this one where no other device uploads: its twin, which uploads nothing.
+
+        What an algorithm is above its twin came from what others sent.
+        """
+        return "local"
+
     def rule(self) -> tuple[Aggregation, float]:
         """Return how uploads become one, and the share that `trimmed` leaves out: the mean, unless a field says so."""
         return getattr(self, "aggregation", "mean"), getattr(self, "trim", 0.0)

@@ -100,6 +100,10 @@ class CommonKnowledge(RobustRules):
     noise_multiplier: float = 0.0
     """Gaussian noise on class sums, relative to what one sample can change; 0 for none, 1 is strong."""
 
+    def twin(self) -> str:
+        """A classifier of the device's own samples."""
+        return "local-classifier"
+
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
         super().check()

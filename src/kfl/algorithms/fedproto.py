@@ -46,6 +46,10 @@ class FedProto(QuantizedUploads, RobustRules, PrototypeMethod):
     prototype_weight: float = 1.0
     """Weight of the mean squared distance to the prototype; 1 in the authors' experiments."""
 
+    def twin(self) -> str:
+        """Its pull, to means of the device's own features."""
+        return "self-knowledge"
+
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
         super().check()

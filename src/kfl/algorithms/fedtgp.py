@@ -64,6 +64,10 @@ class FedTgp(TrainingServer):
     margin_limit: float = 100.0
     """Largest margin between a prototype and those of other classes."""
 
+    def twin(self) -> str:
+        """Its pull, to means of the device's own features."""
+        return "self-knowledge"
+
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
         inf = float("inf")

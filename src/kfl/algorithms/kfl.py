@@ -75,6 +75,10 @@ class Kfl(PrototypeMethod):
     charge: Charge = "printed"
     """Bits of an upload: a value for every class and feature, as the paper prints, or only for the classes held."""
 
+    def twin(self) -> str:
+        """Its pull, to means of the device's own features."""
+        return "self-knowledge"
+
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
         inf, weight, clip, noise = float("inf"), self.knowledge_weight, self.clip_norm, self.noise_multiplier

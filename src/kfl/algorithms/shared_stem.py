@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 Pull = Literal["none", "random", "simplex", "knowledge"]
 """Where the features of a class are pulled to while a device trains."""
+TWINS = {"none": "local", "random": "fixed-knowledge", "simplex": "simplex", "knowledge": "self-knowledge"}
+"""The algorithm with each pull that uploads nothing, by its label in `kfl.comparison.twins`."""
 
 DEPTH = "depth"
 """Name under which a message says how many layers the stem has."""
@@ -102,6 +104,10 @@ class SharedStem(Algorithm):
     """Largest norm of one device's update in a round; none for no limit. Needed for noise."""
     noise_multiplier: float = 0.0
     """Gaussian noise on updates, relative to what a device's data can change; 0 for none, 1 is strong."""
+
+    def twin(self) -> str:
+        """Its pull alone."""
+        return TWINS[self.pull]
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""

@@ -17,6 +17,7 @@ from kfl._version import __version__
 from kfl.algorithms import Local
 from kfl.cli.compare_entries import asked_entries, listed, own_fields
 from kfl.cli.options import (
+    AlgorithmName,
     ConfigFile,
     DataDir,
     Device,
@@ -125,6 +126,7 @@ class CompareArgs:
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder to write; runs already finished in it are not repeated. Default: one under runs/ for this very setting."""
     data_dir: DataDir = None
+    algorithm_name: AlgorithmName = "kfl"
     scheduler_name: SchedulerName = "uniform"
     radio_name: RadioName = "auto"
     fading_name: FadingName = "rayleigh"
@@ -199,15 +201,20 @@ def parse_compare(arguments: Sequence[str]) -> tuple[CompareArgs, Experiment, di
     """The options, the experiment that all entries share, and the given fields of algorithms and schedulers."""
     if (seed := peek(arguments, "seed")) is not None:
         raise ConfigError("seed", seed, f"given to {PROG} as --seeds, for example --seeds {seed}")
-    if (name := peek(arguments, "algorithm")) is not None:
-        raise ConfigError("algorithm", name, f"given to {PROG} as --algorithms, for example --algorithms {name},local")
-    if peek(arguments, "schedulers") is not None and (one := peek(arguments, "scheduler")) is not None:
-        raise ConfigError("scheduler", one, "left out with --schedulers, or one of those")
+    for part in ("algorithm", "scheduler"):
+        if peek(arguments, f"{part}s") is not None and (one := peek(arguments, part)) is not None:
+            raise ConfigError(part, one, f"left out with --{part}s, or one of those")
     fields, words = own_fields(arguments)
     start = starting_point(words)
     # Local training has exactly the fields that all algorithms have.
     shown = replace(with_radio_fields(start, words), algorithm=common_settings(start.algorithm, Local))
-    options = parse(CompareArgs, words, PROG, DESCRIPTION, CompareArgs(shown, **names_of(start, shown)))
+    options = parse(
+        CompareArgs,
+        words,
+        PROG,
+        DESCRIPTION,
+        CompareArgs(shown, **names_of(start, shown), algorithm_name=str(start.to_table()["algorithm"]["name"])),
+    )
     base = replace(with_radio_asked(options.experiment, start, words), algorithm=start.algorithm)
     if options.equal_models is not None:
         base = replace(base, widths=(options.equal_models,))
@@ -223,7 +230,8 @@ def _algorithms(options: CompareArgs) -> str | None:
     if options.twins:
         return ",".join(UPLOADING)
     named = (options.schedulers, options.vary, options.entry, options.entries)
-    return None if any(named) else ",".join(STANDARD)
+    first, *rest = STANDARD
+    return None if any(named) else ",".join(dict.fromkeys([options.algorithm_name or first, *rest]))
 
 
 def execute(entries: Sequence[Entry], folder: Path, options: CompareArgs) -> Comparison:

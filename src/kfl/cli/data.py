@@ -72,7 +72,7 @@ def show(arguments: Sequence[str]) -> int:
     tell(data_line(data))
     if data.note:
         tell(f"Note: {data.note}")
-    tell(*split_table(split).split("\n"))
+    tell(*split_table(split, class_names=data.class_names).split("\n"))
     if options.plot is not None:
         from kfl.plots import plot_split
 

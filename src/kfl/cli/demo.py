@@ -1,8 +1,7 @@
 """`kfl demo`: seven ways to learn in one cell that is short of energy and of band, side by side.
 
-The cell and the settings of each method are a preset of `kfl.comparison`; here is what the demo says of them. Every
-sentence follows from the numbers, whatever they are. Whether an upload was worth its joules is asked of the best method
-that uploads and the best that does not, both chosen after the fact.
+The cell and the settings of each method are a preset of `kfl.comparison`, and what the runs show is told by
+`kfl.comparison.demo_account`; here is what the demo prints of them.
 """
 
 from __future__ import annotations
@@ -13,36 +12,32 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated
 
 import tyro
 
 from kfl.cli.compare import interrupted
 from kfl.cli.options import parse, peek, whole_numbers, worker_count
 from kfl.cli.terminal_plot import PlotLine, plot
-from kfl.comparison.presets import DEMO, DEMO_SETTING, SENSORS_NAME, demo, demo_setting
+from kfl.comparison.demo_account import ALONE, KNOWLEDGE, TWIN, account, not_equal, rounds_each
+from kfl.comparison.entries import Entry
+from kfl.comparison.presets import DEMO, DEMO_SETTING, SENSORS_NAME, demo, demo_setting, demo_tuning
 from kfl.comparison.records import Record, label_of
-from kfl.comparison.rows import Row, summarise_rows
-from kfl.comparison.statistics import paired_difference
+from kfl.comparison.rows import summarise_rows
 from kfl.core.config import dump_toml, to_table
 from kfl.core.errors import KflError
 from kfl.core.files import write_atomic
 from kfl.core.names import markdown_table
 from kfl.core.terminal import tell
-from kfl.core.text import DASH, bit_count, in_short, quantity
+from kfl.core.text import DASH, bit_count, quantity
 from kfl.experiment import Experiment
 from kfl.plots.curves import LABELS, curves_of
-from kfl.scheduling import describe
 from kfl.wireless import PRESETS
 
 PAGE, SETTING_FILE, METHODS_FILE = "demo.md", "setting.toml", "methods.toml"
 """Files of a demo's folder: what was printed, and the cell and the methods for other commands."""
 WIDE, PLOT_WIDTH = 110, 80
 """Characters in a line where the terminal does not say, and of the plot at most."""
-ALONE, TWIN, KNOWLEDGE = "local", "fixed-knowledge", "kfl"
-ONE_SEED_TIE = 4.0
-"""Accuracies of one seed that are nearer than these points are called level: two seeds of one method differ by as
-much."""
 TEXTS = {
     "common-knowledge": "one fixed encoder; uploads class means once, trains nothing",
     "own-kernel": "its twin: same encoder, own samples alone; uploads nothing",
@@ -145,7 +140,11 @@ def execute(
     with ManyDisplay("demo") as display:
         try:
             found = compare(
-                entries, seeds, folder, on_progress=display.on_progress, workers=worker_count(workers, "cpu")
+                [Entry(label, one, tuned=demo_tuning().get(label, "")) for label, one in entries.items()],
+                seeds,
+                folder,
+                on_progress=display.on_progress,
+                workers=worker_count(workers, "cpu"),
             )
         except RunsFailedError as failed:
             if not any(history is not None for history in failed.histories):
@@ -160,7 +159,9 @@ def show(records: Sequence[Record]) -> None:
 
     width = min(shutil.get_terminal_size((WIDE, 24)).columns, WIDE)
     print_table(columns(records), "", ())
-    told = [part for sentence in account(records) for part in ("", *textwrap.wrap(sentence, width))]
+    told = [
+        part for sentence in (*account(records), not_equal(records)) for part in ("", *textwrap.wrap(sentence, width))
+    ]
     tell(*plot(*lines_of(records), min(width, PLOT_WIDTH)), *told)
 
 
@@ -168,7 +169,7 @@ def page(records: Sequence[Record], options: DemoArgs) -> str:
     """The same as Markdown, with what was compared above it and the command below."""
     text = ["```text", *introduction(options.setting(), options.radio), "```", "", *markdown_table(columns(records))]
     text += ["", "```text", *plot(*lines_of(records), PLOT_WIDTH), "```"]
-    text += [part for sentence in account(records) for part in ("", sentence)]
+    text += [part for sentence in (*account(records), not_equal(records)) for part in ("", sentence)]
     return "\n".join([*text, "", "```", options.command(), "```", ""])
 
 
@@ -180,14 +181,6 @@ def write_settings(setting: Experiment, folder: Path) -> None:
 
 
 # What it says: the setting, the table, the plot, what the numbers show, what they do not, what to type next.
-
-
-class Verdict(NamedTuple):
-    """How one method compares with another."""
-
-    word: Literal["above", "level", "below"]
-    size: str
-    """The difference in points without its sign, and its interval where there are several seeds."""
 
 
 def introduction(setting: Experiment, radio: str) -> list[str]:
@@ -230,11 +223,6 @@ def fixed(label: str) -> bool:
     return label in DEMO and not DEMO[label].trains
 
 
-def rounds_each(row: Row, records: Sequence[Record]) -> float:
-    """Rounds in which a device took part, on average over devices."""
-    return row.devices_per_round * float(records[0]["rounds"] / records[0]["devices"])
-
-
 def lines_of(records: Sequence[Record]) -> tuple[list[PlotLine], str, str]:
     """Accuracy against the joules of all devices, a line for each method that ran; and the labels of the axes."""
     label, unit = LABELS["joules"]
@@ -244,81 +232,6 @@ def lines_of(records: Sequence[Record]) -> tuple[list[PlotLine], str, str]:
         if curve.feasible
     ]
     return lines, f"{unit} {label}".replace("energy ", ""), "accuracy, %"
-
-
-def account(records: Sequence[Record]) -> list[str]:
-    """What was learnt, what was not, and of how many seeds."""
-    rows = summarise_rows(records, ALONE)
-    return [f"Findings: {learnt(rows, records)}", f"Not shown: {not_learnt(rows, records)}", seeds_of(records)]
-
-
-def learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
-    """Whether what was uploaded was worth its joules, and what became of whole networks."""
-    able = [row for row in rows if row.feasible]
-    sending = [row for row in rows if row.bits_up > 0]
-    silent = [row for row in able if row.bits_up == 0]
-    if not able:
-        return f"no method could run in this cell. {_why(rows[0])}".rstrip()
-    if not sending or not silent:
-        return f"{_best(able).label} is the best of those that could run." + _stopped(rows, _best(able), records)
-    ours, theirs = _best(sending), _best(silent)
-    verdict = verdict_of(ours.label, theirs.label, records)
-    spent = f"{quantity(ours.energy_j, 'J')} against {quantity(theirs.energy_j, 'J')}"
-    if verdict.word == "above":
-        said = f"{ours.label} ends {verdict.size} above {theirs.label}, the best that uploads nothing"
-        if theirs.label != ALONE and any(row.label == ALONE for row in silent):
-            said += f", and {verdict_of(ours.label, ALONE, records).size} above training alone"
-        said += f", for {spent}: here its upload is worth the energy."
-    elif verdict.word == "below":
-        said = f"{theirs.label}, which uploads nothing, ends {verdict.size} above {ours.label}, the best that "
-        said += (
-            f"uploads, for {quantity(theirs.energy_j, 'J')} against {quantity(ours.energy_j, 'J')}: here the energy "
-        )
-        said += "is better spent on training."
-    else:
-        said = f"{ours.label}, the best that uploads, and {theirs.label}, which uploads nothing, are level "
-        said += f"({ours.accuracy.text(1)} and {theirs.accuracy.text(1)} %; {spent}): no upload shows its worth here."
-    return said + _stopped(rows, ours, records)
-
-
-def not_learnt(rows: Sequence[Row], records: Sequence[Record]) -> str:
-    """What these numbers do not show: that knowledge helps, where its twin does as well; anything beyond this cell."""
-    beyond = "how it is in another cell, with other data or other networks."
-    named = {row.label: row for row in rows if row.feasible}
-    if KNOWLEDGE not in named or TWIN not in named:
-        return beyond
-    verdict = verdict_of(KNOWLEDGE, TWIN, records)
-    if verdict.word == "above":
-        return beyond
-    where = "is level with it" if verdict.word == "level" else f"ends {verdict.size} above it"
-    return f"that {KNOWLEDGE}'s knowledge helps: {TWIN}, the same pull without an upload, {where}. Nor {beyond}"
-
-
-def seeds_of(records: Sequence[Record]) -> str:
-    """How many seeds there are, and what follows from it."""
-    seeds = sorted({line["seed"] for line in records})
-    if len(seeds) == 1:
-        return f"One seed ({seeds[0]}); seeds differ by several points. Five, with intervals: kfl demo --seeds 0..4"
-    return (
-        f"Seeds {in_short(seeds)}: mean ± standard deviation; differences are paired by seed, with the 95 % interval "
-        "of the t-test."
-    )
-
-
-def verdict_of(name: str, other: str, records: Sequence[Record]) -> Verdict:
-    """One method against another: by the interval of the paired difference, or of one seed by its size."""
-    first, second = (
-        {line["seed"]: 100 * line["accuracy"] for line in records if label_of(line) == one} for one in (name, other)
-    )
-    found = paired_difference(first, second)
-    if found is None:
-        raise ValueError(f"{name} and {other} have no seed in common")
-    size = f"{abs(found.mean):.1f} points"
-    level = abs(found.mean) < ONE_SEED_TIE
-    if found.low is not None and found.high is not None:
-        low, high = sorted((-1 if found.mean < 0 else 1) * end for end in (found.low, found.high))
-        size, level = f"{size} [{low:.1f}, {high:.1f}]".replace("-", "−"), not found.clear
-    return Verdict("level" if level else "above" if found.mean > 0 else "below", size)
 
 
 def next_commands(folder: Path) -> list[str]:
@@ -334,27 +247,3 @@ def next_commands(folder: Path) -> list[str]:
         "  kfl schedule --example | kfl schedule -",
         "      who sends, with which share and power: devices of your own in a file",
     ]
-
-
-def _best(rows: Sequence[Row]) -> Row:
-    return max(rows, key=lambda row: row.accuracy.mean)
-
-
-def _stopped(rows: Sequence[Row], beside: Row, records: Sequence[Record]) -> str:
-    """Which methods could not run, and which, by the size of their uploads, ran far less often than one `beside`."""
-    told, most = [], rounds_each(beside, records)
-    for row in rows:
-        taken = rounds_each(row, records)
-        if not row.feasible:
-            told.append(f" {row.label} could not run: {_why(row)}".rstrip())
-        elif row.bits_up > beside.bits_up and taken < 0.6 * most:
-            size = bit_count(row.bits_up / (taken * records[0]["devices"]))
-            told.append(
-                f" {row.label} uploads {size} at a time and got into {taken:.1f} rounds per device, "
-                f"{beside.label} into {most:.1f}."
-            )
-    return "".join(told)
-
-
-def _why(row: Row) -> str:
-    return "" if row.why_nobody is None else describe(row.why_nobody)

@@ -256,6 +256,10 @@ def _meant(word: str, known: Sequence[str]) -> str:
     others = [name for name, kind in REGISTRIES.get(head, {}).items() if field.replace("-", "_") in field_docs(kind)]
     if others:
         return f" (an option of --{head} {', '.join(others)})"
+    if head in REGISTRIES:  # a field of the chosen algorithm or another such model
+        mine = {name.rpartition(".")[2]: name for name in known if name.startswith(f"--{head}.")}
+        near = nearest(field, mine, MEANT)
+        return "" if near is None else f" (did you mean {mine[near]}?)"
     near = None if head else nearest(wanted, last, MEANT)
     near = nearest(wanted, [name[2:] for name in known]) if near is None else near
     return "" if near is None else f" (did you mean {last.get(near, f'--{near}')}?)"

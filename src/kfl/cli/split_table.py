@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ SHADES = " ░▒▓█"
 MOST_COUNT_ROWS = 30
 """Up to so many devices are listed with their counts; more become a map of shades."""
 MOST_CLASS_ROWS = 30
+LONGEST_CLASS = 16
+"""Characters of the name of a class."""
 
 
 def data_line(data: Dataset) -> str:
@@ -37,8 +40,10 @@ def data_line(data: Dataset) -> str:
     )
 
 
-def split_table(partition: Partition, width: int | None = None) -> str:
+def split_table(partition: Partition, width: int | None = None, class_names: Sequence[str] = ()) -> str:
     """The split as text: counts for a small fleet, else a map of shades, at most `width` characters wide.
+
+    Classes have their names where the data has any.
 
     >>> from kfl.data.partition import partition
     >>> labels = np.arange(12) % 3
@@ -46,9 +51,10 @@ def split_table(partition: Partition, width: int | None = None) -> str:
     2 devices, 12 training and 12 test samples
     """
     width = width or shutil.get_terminal_size((100, 24)).columns
-    table = _count_table(partition)
+    words = [for_terminal(name, LONGEST_CLASS) for name in class_names] or list(map(str, range(partition.classes)))
+    table = _count_table(partition, words)
     if partition.devices > MOST_COUNT_ROWS or max(len(line) for line in table) > width:
-        table = _shade_map(partition, width)
+        table = _shade_map(partition, width, words)
     return "\n".join([*_summary(partition), "", *table])
 
 
@@ -65,12 +71,12 @@ def _summary(partition: Partition) -> list[str]:
     ]
 
 
-def _count_table(partition: Partition) -> list[str]:
+def _count_table(partition: Partition, words: Sequence[str]) -> list[str]:
     """One row per device: samples of each class, their sum, and test samples."""
     if partition.devices > MOST_COUNT_ROWS:
         return [""]
     names = partition.names or tuple(map(str, range(partition.devices)))
-    head = ["device", *(f"{c}" for c in range(partition.classes)), "train", "test"]
+    head = ["device", *words, "train", "test"]
     body = [
         [
             for_terminal(names[k], 24),
@@ -84,10 +90,10 @@ def _count_table(partition: Partition) -> list[str]:
     return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in [head, *body]]
 
 
-def _shade_map(partition: Partition, width: int) -> list[str]:
+def _shade_map(partition: Partition, width: int, words: Sequence[str]) -> list[str]:
     """Classes down, devices across; the darker, the more of the devices' samples are of that class."""
     class_groups = np.array_split(np.arange(partition.classes), min(partition.classes, MOST_CLASS_ROWS))
-    names = [f"{g[0]}" if len(g) == 1 else f"{g[0]}–{g[-1]}" for g in class_groups]
+    names = [words[g[0]] if len(g) == 1 else f"{words[g[0]]}–{words[g[-1]]}" for g in class_groups]
     left = max(len("class"), *(len(name) for name in names))
     per_column = -(-partition.devices // max(1, width - left - 4))
     edges = np.arange(0, partition.devices, per_column)

@@ -7,6 +7,7 @@ are labeled otherwise: a reader should not have to guess which it was.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from kfl.algorithms import ALGORITHMS
@@ -44,9 +45,9 @@ def unequal(
     rows: Sequence[Row],
     records: Sequence[Record],
     *,
-    missing: Seeds,
     tuned: Mapping[str, str],
-    trials: Mapping[str, int],
+    missing: Seeds = MappingProxyType({}),
+    trials: Mapping[str, int] = MappingProxyType({}),
     kind: str = "entry",
 ) -> list[str]:
     """Return what was not equal, in a line each, what spoils a row first.
@@ -54,8 +55,8 @@ def unequal(
     Args:
         rows: Those of one condition.
         records: Their runs.
-        missing: Seeds without a result.
         tuned: Where the settings of a label come from, of those that were tuned.
+        missing: Seeds without a result.
         trials: Trials of the search of each label, where there was one.
         kind: What the labels are: algorithm, scheduler, or entry.
     """

@@ -19,6 +19,7 @@ from kfl.experiment import Experiment, identity_fields
 from kfl.runfolder import RunReader
 from kfl.scheduling import Status
 from kfl.simulation.logs import AXES, History, RoundLog, spent_by_round
+from kfl.wireless import CellConfig
 
 Record = dict[str, Any]
 
@@ -95,7 +96,8 @@ def _fields(table: dict[str, Any]) -> dict[str, Any]:
 
 def _given(table: dict[str, Any]) -> dict[str, Any]:
     """The fields of the experiment that are not the defaults, but for algorithm, scheduler and seed."""
-    usual, own = (flatten(identity_fields(one)) for one in (Experiment().to_table(), table))
+    plain = Experiment(radio=CellConfig()).to_table()
+    usual, own = (flatten(identity_fields(one)) for one in (plain, table))
     differs = {name: value for name, value in own.items() if usual.get(name) != value}
     return {name: value for name, value in differs.items() if not name.startswith(("algorithm.", "scheduler.", "seed"))}
 

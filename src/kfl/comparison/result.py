@@ -8,8 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kfl.comparison.demo_account import account
 from kfl.comparison.entries import pick_reference
 from kfl.comparison.fairness import equal, unequal
+from kfl.comparison.presets import DEMO
 from kfl.comparison.records import Record, label_of, read_records
 from kfl.comparison.rows import Row, best_twin, summarise_rows, with_levels
 from kfl.comparison.search import Outcome, Trial, best, judge
@@ -17,6 +19,7 @@ from kfl.comparison.store import Plan, PlannedRow, ResultStore, rows_without_pla
 from kfl.comparison.tables import (
     MARKS,
     OVERVIEW,
+    OWN_OVERVIEW,
     Table,
     columns,
     count_questions,
@@ -238,7 +241,10 @@ class Comparison:
         everyone = [row for rows in by_condition.values() for row in rows]
         questions, searched = count_questions(everyone), bool(self.outcomes)
         seeds = {name: len({line["seed"] for line in self._of(name)}) for name in by_condition}
-        found = [Table(OVERVIEW, overview(by_condition, seeds), [MARKS])] if len(by_condition) > 1 else []
+        found = []
+        if len(by_condition) > 1:
+            found.append(Table(OVERVIEW, overview(by_condition, seeds), [MARKS]))
+            found.append(Table(OWN_OVERVIEW, overview(by_condition, seeds, own=True), [MARKS]))
         for condition, rows in by_condition.items():
             notes = twin_sentences(rows, seeds[condition], questions, self.unfit, searched=searched)
             title = condition or title_of(self._of(condition))
@@ -307,6 +313,13 @@ class Comparison:
     def sentences(self) -> list[str]:
         """How to read the first table, and what it says."""
         return self.table().notes
+
+    @property
+    def conclusion(self) -> list[str]:
+        """What the numbers say, in sentences: those below the tables; of `kfl demo`, what it prints at its end."""
+        if set(self.labels) == set(DEMO):
+            return account(self.records)
+        return list(dict.fromkeys(note for table in self.tables() for note in table.notes))
 
     @property
     def title(self) -> str:

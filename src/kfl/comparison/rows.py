@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 import numpy as np
 
 from kfl.algorithms import ALGORITHMS
 from kfl.comparison.records import Record, label_of
 from kfl.comparison.statistics import Difference, Spread, holm, paired_difference, spread
+from kfl.comparison.twins import TWINS
+from kfl.core.config import from_table
+from kfl.core.errors import KflError
 from kfl.scheduling import Status
 
 EVERY_CLASS = ("kfl", "fedproto")
@@ -67,7 +71,13 @@ class Row:
     diverged: int = 0
     """Participations in which training diverged, over all seeds; a row with any has no verdict."""
     collapsed: tuple[int, ...] = ()
-    """Seeds that end at less than half of the median seed."""
+    """Seeds that end at less than half of the median, and 20 points below it."""
+    own_twin: str = ""
+    """The label of its own twin, which does the same without an upload; empty where it is not among the rows."""
+    own_difference: Difference | None = None
+    """Accuracy minus that of its own twin, paired by seed: what the uploads of others add."""
+    own_level: float = LEVEL
+    """The level at which Holm's correction reads that interval, over all rows."""
 
     @property
     def feasible(self) -> bool:
@@ -81,19 +91,23 @@ class Row:
 
     @property
     def adds(self) -> bool:
-        """Whether what it uploads adds something: its difference is above zero after Holm's correction."""
-        return self._above(self.level)
+        """Whether it is above the reference, the best twin in a comparison with twins, after Holm's correction."""
+        return self.verdict() == "yes"
 
     @property
     def may_add(self) -> bool:
         """Whether its own interval is above zero, but after the correction for all questions no longer."""
-        return self._above(LEVEL) and not self.adds
+        return self.verdict() == "perhaps"
 
-    def _above(self, level: float) -> bool:
-        if self.twin or self.diverged or self.difference is None:
-            return False
-        low = self.difference.at(1 - level).low
-        return low is not None and low > 0
+    def verdict(self, *, own: bool = False) -> Literal["yes", "perhaps", "no", "twin", ""]:
+        """Whether it is above the reference, or above its own twin; empty where nothing can be said."""
+        found, level = (self.own_difference, self.own_level) if own else (self.difference, self.level)
+        if self.twin:
+            return "twin"
+        if self.diverged or found is None or found.low is None:
+            return ""
+        corrected = found.at(1 - level).low
+        return "yes" if corrected is not None and corrected > 0 else "perhaps" if found.low > 0 else "no"
 
 
 def by_label(records: Sequence[Record]) -> dict[str, dict[int, Record]]:
@@ -114,6 +128,7 @@ def summarise_rows(records: Sequence[Record], reference: str, goal: str | None =
         lines = list(own.values())
         uploads = max(sum(line["rounds"] * line["devices_per_round"] for line in lines), 1.0)
         each = sum(line["bits_up"] for line in lines) / uploads
+        twin = own_twin(lines[0], labelled)
         rounds, joules = (None, None) if target is None else reached(own, target)
         rows.append(
             Row(
@@ -132,6 +147,8 @@ def summarise_rows(records: Sequence[Record], reference: str, goal: str | None =
                 goal_joules=joules,
                 diverged=sum(line.get("diverged", 0) for line in lines),
                 collapsed=collapsed(accuracies(own)),
+                own_twin=twin or "",
+                own_difference=None if twin is None else paired_difference(accuracies(own), accuracies(labelled[twin])),
                 **{cost: spread([line[cost] for line in lines]).mean for cost in _COSTS},
             )
         )
@@ -139,20 +156,45 @@ def summarise_rows(records: Sequence[Record], reference: str, goal: str | None =
 
 
 def with_levels(rows: Sequence[Row], *, twins: bool) -> list[Row]:
-    """The rows with the level of each after Holm's correction, one family over all conditions.
+    """The rows with the levels of each after Holm's correction: a family over all conditions for each question.
 
     Of a comparison with twins only what uploads something is asked about.
     """
-    p_values = {
-        index: row.difference.p_value()
-        for index, row in enumerate(rows)
-        if row.difference is not None
-        and row.difference.low is not None
-        and not (twins and row.twin)
-        and not row.diverged
-    }
-    levels = holm(p_values, LEVEL)
-    return [replace(row, level=levels.get(index, LEVEL)) for index, row in enumerate(rows)]
+
+    def levels(differences: Sequence[Difference | None]) -> dict[int, float]:
+        asked = {
+            index: found.p_value()
+            for index, (row, found) in enumerate(zip(rows, differences, strict=True))
+            if found is not None and found.low is not None and not (twins and row.twin) and not row.diverged
+        }
+        return holm(asked, LEVEL)
+
+    best, own = levels([row.difference for row in rows]), levels([row.own_difference for row in rows])
+    return [
+        replace(row, level=best.get(index, LEVEL), own_level=own.get(index, LEVEL)) for index, row in enumerate(rows)
+    ]
+
+
+def own_twin(line: Record, labelled: Mapping[str, BySeed]) -> str | None:
+    """The label of the row that does the same as a run without an upload; None where there is none.
+
+    An algorithm of the user's own is compared with training alone.
+    """
+    cls = ALGORITHMS.get(line["algorithm"])
+    word = "local"
+    if cls is not None:
+        try:
+            word = from_table(cls, line.get("settings", {})).twin()
+        except KflError:  # of an earlier version, with other fields
+            word = cls().twin()
+    wanted = TWINS.get(word)
+    for label, own in labelled.items():
+        other = next(iter(own.values()))
+        targets = other.get("settings", {}).get("targets", "random")
+        named = other["algorithm"] == (word if wanted is None else wanted.name)
+        if named and other is not line and targets == getattr(wanted, "targets", targets):
+            return label
+    return None
 
 
 def best_twin(records: Sequence[Record]) -> str | None:
@@ -189,15 +231,15 @@ def charged_for_every_class(line: Record) -> bool:
 
 
 def collapsed(accuracy: Mapping[int, float]) -> tuple[int, ...]:
-    """Return the seeds whose accuracy is less than half of the median; of fewer than three seeds none.
+    """Return the seeds with less than half of the median accuracy, 20 points below it or more; of two seeds none.
 
     >>> collapsed({0: 0.96, 1: 0.95, 2: 0.21})
     (2,)
     """
     if len(accuracy) < 3:
         return ()
-    half = float(np.median(list(accuracy.values()))) / 2
-    return tuple(seed for seed, value in accuracy.items() if value < half)
+    median = float(np.median(list(accuracy.values())))
+    return tuple(seed for seed, value in accuracy.items() if value < min(median / 2, median - 0.2))
 
 
 def _held_bits(lines: Sequence[Record], bits_up: float) -> float | None:

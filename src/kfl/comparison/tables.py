@@ -7,7 +7,6 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kfl.comparison.entries import and_list
 from kfl.comparison.fairness import kept_out
 from kfl.comparison.records import Record, label_of
 from kfl.comparison.rows import Row
@@ -179,6 +178,7 @@ def feasibility(row: Row, records: Sequence[Record]) -> str:
 # A comparison with twins that upload nothing.
 
 OVERVIEW = "Points over the best twin"
+OWN_OVERVIEW = "Points over a method's own twin"
 MARKS = "✓: above zero after Holm's correction for all questions; (✓): its own 95 % interval is; n: with n seeds only."
 
 
@@ -199,10 +199,15 @@ def twin_columns(rows: Sequence[Row]) -> Cells:
     found = {
         "method": [row.label for row in shown],
         "accuracy, %": [row.accuracy_text() for row in shown],
+        "minus its own twin, points [95 %]": [
+            DASH if row.twin or not row.own_twin else f"{difference(row.own_difference)}, {row.own_twin}"
+            for row in shown
+        ],
+        "uploads add?": [row.verdict(own=True) or DASH for row in shown],
         "minus best twin, points [95 %]": [
             "best twin" if row.label == row.reference else difference(row.difference) for row in shown
         ],
-        "shares?": [_verdict(row) for row in shown],
+        "worth having?": [row.verdict() or DASH for row in shown],
         "kbit up": [_kilobits(row.bits_up_each, row.held_bits_up_each) for row in shown],
         "kbit down": [_kilobits(row.bits_down_each) for row in shown],
     }
@@ -221,27 +226,17 @@ def twin_sentences(
     """What the table says, and how to read it."""
     shown = ordered(rows)
     methods = [row for row in shown if not row.twin and not row.diverged]
-    adding = [row.label for row in methods if row.adds]
-    below = [row.label for row in methods if row.difference is not None and (row.difference.high or 0.0) < 0]
-    perhaps = [row.label for row in methods if row.may_add]
-    rest = [row.label for row in methods if row.label not in adding + perhaps + below]
     notes = [f"The best twin, which uploads nothing, is {rows[0].reference}."]
     if seeds < 2:
         notes.append("One seed, so no interval and no verdict; --seeds 0..4 gives both.")
     else:
-        told = [f"what {and_list(adding)} upload{'s' * (len(adding) == 1)} adds something"] if adding else []
-        told += (
-            [f"{and_list(perhaps)} {_verb(perhaps, 'is')} above it, but not after the correction"] if perhaps else []
-        )
-        told += [f"{and_list(rest)} cannot be told from it"] if rest else []
-        told += [f"{and_list(below)} {_verb(below, 'ends')} below it"] if below else []
-        text = "; ".join(told)
-        notes.append(f"{text[0].upper()}{text[1:]}." if text else "No method was run.")
-        notes.append(
+        notes += [
+            _verdicts("Do the uploads of others add something, against a method's own twin?", methods, own=True),
+            _verdicts("Is it worth having, against the best twin?", methods, own=False),
             f"Mean ± standard deviation over {seeds} seeds; differences are paired by seed, with the 95 % "
-            f"interval of a paired t-test; yes means above zero after Holm's correction for {questions} questions, "
-            "perhaps that only its own interval is."
-        )
+            f"interval of a paired t-test; yes means above zero after Holm's correction for {questions} questions of "
+            "the column, perhaps that only its own interval is.",
+        ]
     notes.append("Bits are those of one device in one round it takes part in.")
     if any(row.held_bits_up_each is not None for row in methods):
         notes.append("Class means are charged for every class, as in the paper; in brackets for held ones and a mask.")
@@ -255,22 +250,27 @@ def twin_sentences(
 
 
 def count_questions(rows: Sequence[Row]) -> int:
-    """How many intervals are read together."""
-    return sum(not row.twin and not row.diverged and row.difference is not None for row in rows)
+    """How many intervals are read together; one seed has none."""
+    return sum(row.verdict() not in ("", "twin") for row in rows)
 
 
-def overview(conditions: Mapping[str, Sequence[Row]], seeds: Mapping[str, int]) -> Cells:
-    """A row for each condition: its best twin, and the gain of every method, on average best first."""
+def overview(conditions: Mapping[str, Sequence[Row]], seeds: Mapping[str, int], *, own: bool = False) -> Cells:
+    """A row for each condition: its best twin, and the gain of every method, on average best first.
+
+    The gain is over the best twin, or over a method's own.
+    """
     labels = list(dict.fromkeys(row.label for rows in conditions.values() for row in rows if not row.twin))
     gains: dict[str, list[float]] = {label: [] for label in labels}
     for row in (row for rows in conditions.values() for row in rows if not row.twin):
-        if row.difference is not None:
-            gains[row.label].append(row.difference.mean)
+        if (gain := row.own_difference if own else row.difference) is not None:
+            gains[row.label].append(gain.mean)
     labels.sort(key=lambda label: -sum(gains[label]) / max(len(gains[label]), 1))
-    cells: Cells = {"condition": list(conditions), "best twin, %": [_best(rows) for rows in conditions.values()]}
+    cells: Cells = {"condition": list(conditions)}
+    if not own:
+        cells["best twin, %"] = [_best(rows) for rows in conditions.values()]
     for label in labels:
         found = [next((row for row in rows if row.label == label), None) for rows in conditions.values()]
-        cells[label] = [_mark(row, seeds[name]) for row, name in zip(found, conditions, strict=True)]
+        cells[label] = [_mark(row, seeds[name], own=own) for row, name in zip(found, conditions, strict=True)]
     return cells
 
 
@@ -279,21 +279,32 @@ def _best(rows: Sequence[Row]) -> str:
     return f"{100 * best.accuracy.mean:.2f} {best.label}"
 
 
-def _mark(row: Row | None, seeds: int) -> str:
+def _mark(row: Row | None, seeds: int, *, own: bool) -> str:
     """A gain with what is known of it."""
-    if row is None or row.difference is None:
+    gain = None if row is None else row.own_difference if own else row.difference
+    if row is None or gain is None:
         return DASH
-    mark = " ✓" if row.adds else " (✓)" if row.may_add else ""
+    mark = {"yes": " ✓", "perhaps": " (✓)"}.get(row.verdict(own=own), "")
     fewer = f", {row.accuracy.count}" if row.accuracy.count < seeds else ""
-    return f"{100 * row.difference.mean:+.2f}{mark}{fewer}".replace("-", "−")
+    fewer += f", {len(row.collapsed)} collapsed" if row.collapsed else ""
+    return f"{100 * gain.mean:+.2f}{mark}{fewer}".replace("-", "−")
 
 
-def _verdict(row: Row) -> str:
-    if row.twin:
-        return "twin"
-    if row.diverged or row.difference is None or row.difference.low is None:
-        return DASH
-    return "yes" if row.adds else "perhaps" if row.may_add else "no"
+def _verdicts(question: str, methods: Sequence[Row], *, own: bool) -> str:
+    """A question with the methods by its answer."""
+    words = {"yes": "yes", "perhaps": "perhaps, as only the interval before the correction is above zero", "no": "no"}
+    below = [row.label for row in methods if _is_below(row.own_difference if own else row.difference)]
+    told = []
+    for verdict, word in words.items():
+        there = [row.label for row in methods if row.verdict(own=own) == verdict and row.label not in below]
+        told += [f"{word}: {', '.join(there)}"] if there else []
+    told += [f"no, it is below: {', '.join(below)}"] if below else []
+    answer = "; ".join(told) or "nothing can be said"
+    return f"{question} {answer[0].upper()}{answer[1:]}."
+
+
+def _is_below(found: Difference | None) -> bool:
+    return found is not None and found.high is not None and found.high < 0
 
 
 def _kilobits(bits: float, held: float | None = None) -> str:
@@ -303,10 +314,6 @@ def _kilobits(bits: float, held: float | None = None) -> str:
 
 def _part(value: float | None) -> str:
     return DASH if value is None else percent(value, 0)
-
-
-def _verb(labels: Sequence[str], singular: str) -> str:
-    return singular if len(labels) == 1 else {"is": "are", "ends": "end"}[singular]
 
 
 # A search.

@@ -45,6 +45,31 @@ def as_labels(name: str, values: ArrayLike) -> IntArray:
     return array.astype(np.int64, copy=False)
 
 
+def text_classes(*labels: ArrayLike | None) -> tuple[str, ...]:
+    """The words that labels are, in order; none where they are not text.
+
+    >>> text_classes(["walk", "sit", "walk"], None), text_classes([1, 2])
+    (('sit', 'walk'), ())
+    """
+    columns = [np.ravel(np.asarray(one)) for one in labels if one is not None and not _is_ragged(one)]
+    if not columns or not all(one.dtype.kind == "U" for one in columns):
+        return ()
+    return tuple(str(word) for word in np.unique(np.concatenate(columns)))
+
+
+def numbered(names: tuple[str, ...], labels: ArrayLike) -> IntArray:
+    """Text labels as the places of their words among these names."""
+    return np.searchsorted(np.array(names), np.asarray(labels)).astype(np.int64)
+
+
+def _is_ragged(values: ArrayLike) -> bool:
+    try:
+        np.asarray(values)
+    except ValueError:
+        return True
+    return False
+
+
 PLANES = (1, 3, 4)
 """Channels that images have: grey, colour, colour with transparency."""
 

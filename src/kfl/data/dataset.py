@@ -26,6 +26,8 @@ from kfl.data.arrays import (
     check_devices,
     check_split,
     device_numbers,
+    numbered,
+    text_classes,
 )
 from kfl.data.holdout import set_aside
 
@@ -91,6 +93,8 @@ class Dataset:
     """What the data calls its devices."""
     view: View | None = None
     """The encoder that made these samples; None for samples as they are."""
+    class_names: tuple[str, ...] = ()
+    """What the data calls its classes, where labels are text."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.classes <= MOST_CLASSES:
@@ -232,6 +236,8 @@ class Dataset:
     ) -> Dataset:
         """A dataset from arrays. Without a test set, `test_fraction` of each class is set aside as one.
 
+        Labels may be text; `class_names` then has them in order.
+
         uint8 stays uint8 and is divided by 255 when it is read unless `scale` is given; all other numbers become
         float32. Images may have their channels last. Where `classes` is not given, labels that begin above 0 or have
         gaps are numbered anew. What was changed is in the dataset's note.
@@ -244,7 +250,11 @@ class Dataset:
         >>> data.device_names, np.bincount(data.train_device), np.bincount(data.test_device)
         (('ann', 'bob'), array([8, 8]), array([2, 2]))
         """
-        x, y = as_inputs("train_x", train_x), as_labels("train_y", train_y)
+        x, class_names = as_inputs("train_x", train_x), text_classes(train_y, test_y)
+        if class_names:
+            train_y, test_y = numbered(class_names, train_y), None if test_y is None else numbered(class_names, test_y)
+            classes = len(class_names) if classes is None else classes
+        y = as_labels("train_y", train_y)
         if (test_x is None) != (test_y is None):
             missing = "test_x" if test_x is None else "test_y"
             raise DataError(f"{missing} is missing: give both test_x and test_y, or neither.")
@@ -271,7 +281,8 @@ class Dataset:
         if scale is None:
             scale = 1 / 255 if x.dtype == np.uint8 else 1.0
         note = " ".join(part for part in (note, turned, renamed) if part)
-        return Dataset(name, x, y, other_x, other_y, classes, scale, mean, std, note, device, other_device, names)
+        whose = (device, other_device, names)
+        return Dataset(name, x, y, other_x, other_y, classes, scale, mean, std, note, *whose, class_names=class_names)
 
     @staticmethod
     def from_torch(

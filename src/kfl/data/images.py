@@ -193,7 +193,7 @@ def decode_folder(folder: Path, files: dict[str, dict[str, list[Path]]], cache_d
                 yield from ((str(path), path) for path in files[split].get(name, ()))
 
     x, _ = stack(sum(counts.values()), images, cache_dir, size=size)
-    labels = [np.repeat(np.arange(len(classes)), [len(files[split].get(c, ())) for c in classes]) for split in wanted]
+    labels = [np.repeat(np.array(classes), [len(files[split].get(c, ())) for c in classes]) for split in wanted]
     first = counts["train"]
     train = Samples(x[:first], labels[0])
     other = Samples(x[first:], labels[1]) if test is not None else None

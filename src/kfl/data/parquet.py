@@ -42,15 +42,15 @@ class Columns:
 BY_NAME = Columns()
 
 
-def table_files(path: Path) -> dict[str, list[Path]]:
-    """The parquet files of each set: of a folder by their names or the names of its subfolders; empty for none.
+def table_files(path: Path, ending: str = "parquet") -> dict[str, list[Path]]:
+    """The files of each set with an ending: of a folder by their names or the names of its subfolders; empty for none.
 
     A set is called by a word that its files begin with: train, test or valid, the last for a test set where there is
     none. Files without such a word are the training set, where no other is.
     """
     if path.is_file():
         return {"train": [path]}
-    every = sorted(found for pattern in ("*.parquet", "*/*.parquet") for found in path.glob(pattern))
+    every = sorted(found for pattern in (f"*.{ending}", f"*/*.{ending}") for found in path.glob(pattern))
     by_split: dict[str, list[Path]] = {}
     for file in every:
         own = re.split(r"[^a-z0-9]+", file.name.lower())

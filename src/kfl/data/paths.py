@@ -3,6 +3,7 @@
 readings.npz                      arrays x, y and perhaps device
 photos/                           a subfolder per class, perhaps below train/ and test/
 pictures.parquet, hub/            encoded images in tables
+readings.csv, readings/           a header, a column of labels, perhaps one of devices, and numbers
 letters/                          four IDX files
 hub/,y=coarse_label,size=32       options follow the path: x, y, device name columns, size scales images
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from kfl.core.errors import ConfigError, DataError
 from kfl.core.names import for_file_name
 from kfl.core.suggest import nearest
+from kfl.data.csv_table import decode_csv
 from kfl.data.dataset import Dataset
 from kfl.data.idx import PATTERN, decode_idx, idx_files
 from kfl.data.images import decode_folder, has_images, image_files
@@ -26,8 +28,14 @@ from kfl.data.parquet import Columns, decode_tables, table_files
 from kfl.data.samples import as_dataset
 from kfl.data.storage import Decoded, cached
 
-FORMATS = ".npz, .parquet, a folder of IDX files, of parquet tables, or of images with a subfolder per class"
-OPTIONS = {"npz": ("x", "y", "device"), "parquet": ("x", "y", "device", "size"), "images": ("size",), "idx": ()}
+FORMATS = ".npz, .csv, .parquet, a folder of IDX files, of such tables, or of images with a subfolder per class"
+OPTIONS = {
+    "npz": ("x", "y", "device"),
+    "parquet": ("x", "y", "device", "size"),
+    "csv": ("y", "device"),
+    "images": ("size",),
+    "idx": (),
+}
 """What may follow a path, by format."""
 
 
@@ -57,7 +65,7 @@ def looks_like_path(text: str) -> bool:
     if not text:
         return False
     path = parse_place(text).path
-    if "/" in text or "\\" in text or text.startswith((".", "~")) or path.suffix in (".npz", ".parquet"):
+    if "/" in text or "\\" in text or text.startswith((".", "~")) or path.suffix in (".npz", ".parquet", ".csv"):
         return True
     return ":" not in text and _exists(path)
 
@@ -130,6 +138,8 @@ def _file(path: Path) -> _Found:
         return _Found("npz", [path], lambda options, cache: decode_npz(path, options, cache))
     if path.suffix.lower() == ".parquet":
         return _tables(path, table_files(path))
+    if path.suffix.lower() == ".csv":
+        return _csv(path, table_files(path))
     if PATTERN.fullmatch(path.name):
         return _idx(path)
     raise DataError(f"{path} is of no format that is known by its name: give {FORMATS}.")
@@ -139,6 +149,8 @@ def _folder(path: Path) -> _Found:
     tables = table_files(path)
     if tables:
         return _tables(path, tables)
+    if rows := table_files(path, "csv"):
+        return _csv(path, rows)
     if any(PATTERN.fullmatch(inner.name) for inner in path.iterdir()):
         return _idx(path)
     if has_images(path):
@@ -158,6 +170,11 @@ def _tables(path: Path, tables: dict[str, list[Path]]) -> _Found:
         return decode_tables(str(path), tables, cache, columns, size=_size(options))
 
     return _Found("parquet", [file for files in tables.values() for file in files], read)
+
+
+def _csv(path: Path, tables: dict[str, list[Path]]) -> _Found:
+    files = [file for some in tables.values() for file in some]
+    return _Found("csv", files, lambda options, cache: decode_csv(str(path), tables, cache, options))
 
 
 def _idx(path: Path) -> _Found:

@@ -42,7 +42,7 @@ def decode(name: str, train: Samples, test: Samples | None, cache_dir: Path, not
     sets = [("training", train)] + ([] if test is None else [("test", test)])
     for split, found in sets:
         _check_lengths(f"{name}: the {split} set", found)
-    labels, renumbered = _classes(name, [found.y for _, found in sets])
+    labels, renumbered, class_names = _classes(name, [found.y for _, found in sets])
     other_ids = None if train.device is None or test is None else test.device
     try:
         device, other_device, names = device_numbers(train.device, other_ids)
@@ -63,6 +63,8 @@ def decode(name: str, train: Samples, test: Samples | None, cache_dir: Path, not
     kind = np.uint8 if x.dtype == other_x.dtype == np.uint8 else np.float32
     x, other_x = _stored(x, kind, cache_dir), _stored(other_x, kind, cache_dir)
     arrays = {"train_x": x, "train_y": y, "test_x": other_x, "test_y": other_y}
+    if len(class_names):
+        arrays["class_names"] = class_names
     if device is not None:
         arrays |= {"train_device": device, "device_names": np.array(names)}
     if other_device is not None:
@@ -77,7 +79,7 @@ def as_dataset(name: str, decoded: Decoded, *, standardise: bool = False, classe
     usually are.
     """
     arrays = dict(decoded.arrays)
-    names = tuple(str(one) for one in arrays.pop("device_names", ()))
+    names, class_names = (tuple(map(str, arrays.pop(key, ()))) for key in ("device_names", "class_names"))
     mean, std = (arrays.pop(key, None) for key in ("mean", "std"))
     if classes is None:
         classes = 1 + int(max(arrays[key].max(initial=0) for key in ("train_y", "test_y")))
@@ -90,6 +92,7 @@ def as_dataset(name: str, decoded: Decoded, *, standardise: bool = False, classe
         std=None if std is None or not standardise else tuple(std.tolist()),
         note=decoded.note,
         device_names=names,
+        class_names=class_names,
     )
 
 
@@ -118,15 +121,15 @@ def _check_lengths(name: str, found: Samples) -> None:
             raise DataError(f"{name} has {len(found.x)} samples, but {len(values)} {word}.")
 
 
-def _classes(name: str, labels: Sequence[NDArray[Any]]) -> tuple[list[IntArray], str]:
-    """Labels as classes 0 … C − 1, and a sentence where that changed them: other labels are numbered in order."""
+def _classes(name: str, labels: Sequence[NDArray[Any]]) -> tuple[list[IntArray], str, NDArray[Any]]:
+    """Labels as classes 0 … C − 1, numbered in order, a sentence where that changed numbers, and the names of texts."""
     columns = [one[:, 0] if one.ndim == 2 and one.shape[1] == 1 else one for one in labels]
     if all(one.dtype.kind in "US" and one.ndim == 1 for one in columns):
         columns = [np.char.decode(one, "utf-8", "replace") if one.dtype.kind == "S" else one for one in columns]
         known = np.unique(np.concatenate(columns))
-        return [np.searchsorted(known, one).astype(np.int64) for one in columns], ""
+        return [np.searchsorted(known, one).astype(np.int64) for one in columns], "", known
     numbers, told = as_classes(*(as_labels(f"{name}: labels", one) for one in columns))
-    return list(numbers), told
+    return list(numbers), told, np.empty(0, "U1")
 
 
 def _rows(x: NDArray[Any], rows: IntArray, cache_dir: Path) -> NDArray[Any]:

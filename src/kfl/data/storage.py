@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from kfl.core.files import atomic_file, write_json
 from kfl.core.parse import parse_json
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 """Raise this when a decoder changes what it returns."""
 
 IN_MEMORY_BYTES = 1 << 28

@@ -92,6 +92,7 @@ NEEDS: Mapping[str, tuple[Needs, ...]] = {
     "algorithm.head_learning_rate": _STEPS,
     "algorithm.momentum": (_TRAINS, _MEMORY),
     "algorithm.batch_size": _STEPS,
+    "algorithm.proximal": (_MEMORY,),  # before the first step nothing has moved
     "algorithm.trim": (_one_of("algorithm.aggregation", "trimmed"),),
     "algorithm.noise_counts": (_above_0("algorithm.noise_multiplier"),),
     "algorithm.sketches": (_one_of("algorithm.covariance", "signs"),),

@@ -147,7 +147,7 @@ class PageGroups:
     reference: Group
     detailed: RunData | None = None
     fairness: tuple[str, ...] = ()
-    """What was equal in all of several groups, and in a line each what was not."""
+    """What was equal in all of several groups, in a line each what was not, and what the comparison says."""
 
     @property
     def runs(self) -> list[RunData]:
@@ -233,21 +233,31 @@ def read_groups(paths: Sequence[Path]) -> PageGroups:
     if single is not None and is_run_folder(single.path / LOCAL_ONLY):
         plain += _readable(single.path / LOCAL_ONLY)
     groups = [Group(label, tuple(runs)) for label, runs in labeled.items()]
+    compared = None
+    if len(maps) == 1 and not plain:
+        with suppress(KflError):
+            compared = Comparison.load(next(iter(maps)))
+    if compared is not None:
+        groups = _as_in_its_table(groups, compared)
     page = replace(_arranged([*groups, *_by_setting(plain)], reference), detailed=single)
-    return replace(page, fairness=fairness_of(page.groups, list(maps)))
+    return replace(page, fairness=fairness_of(page.groups, compared))
 
 
-def fairness_of(groups: Sequence[Group], folders: Sequence[Path]) -> tuple[str, ...]:
-    """Return what was equal in all groups, and what was not: of a comparison's folder as it recorded it."""
+def fairness_of(groups: Sequence[Group], compared: Comparison | None) -> tuple[str, ...]:
+    """Return what was equal in all groups, what was not, and the conclusion: of a comparison as it recorded it."""
+    if compared is not None and compared.records:
+        return (*compared.equal, *compared.unequal, *compared.conclusion)
     if len(groups) < 2:
         return ()
-    compared = None
-    if len(folders) == 1:
-        with suppress(KflError):
-            compared = Comparison.load(folders[0])
-    if compared is None or not compared.records:
-        compared = Comparison(tuple(_record(run, group.name) for group in groups for run in group.runs if run.played))
+    compared = Comparison(tuple(_record(run, group.name) for group in groups for run in group.runs if run.played))
     return (*compared.equal, *compared.unequal)
+
+
+def _as_in_its_table(groups: Sequence[Group], compared: Comparison) -> list[Group]:
+    """Groups in the order of the rows that the terminal shows."""
+    tables = compared.tables() if len(compared.conditions) == 1 else []
+    order = next((next(iter(table.cells.values())) for table in tables), [])
+    return sorted(groups, key=lambda group: order.index(group.name) if group.name in order else len(order))
 
 
 def _record(run: RunData, label: str) -> dict[str, Any]:

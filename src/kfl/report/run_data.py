@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kfl.core.config import Table, from_table
 from kfl.core.errors import ConfigError, RunFolderError
+from kfl.core.names import shortened
 from kfl.experiment import identity_fields
 from kfl.runfolder import Incident, RoundLog, RunReader, Snapshot
 from kfl.scheduling import Status
@@ -120,8 +121,6 @@ class Fairness:
     """How evenly accuracy is spread over the devices that have test samples."""
 
     devices: int
-    mean: float
-    """Over devices, each counting the same."""
     worst_tenth: float
     """Mean of the worst tenth of the devices."""
     worst: float
@@ -144,7 +143,6 @@ def fairness(accuracy: FloatArray) -> Fairness | None:
     squares = float((known**2).sum())
     return Fairness(
         devices=known.size,
-        mean=float(known.mean()),
         worst_tenth=float(known[: max(1, known.size // 10)].mean()),
         worst=float(known[0]),
         best=float(known[-1]),
@@ -278,6 +276,13 @@ class RunData:
     def _named(self, part: str) -> str:
         table = self.config.get(part)
         return str(table.get("name", "?") if isinstance(table, dict) else table or "?")
+
+    @property
+    def class_names(self) -> list[str]:
+        """What the data calls its classes; empty where it does not."""
+        data = self.environment.get("dataset")
+        names = data.get("class_names") if isinstance(data, dict) else None
+        return [shortened(str(name), 16) for name in names] if isinstance(names, list) else []
 
     @property
     def seed(self) -> int:

@@ -145,7 +145,8 @@ Card = tuple[str, str, str]
 def cards(run: RunData) -> list[Card]:
     """Return the numbers on top of the page of a run."""
     fair = fairness(run.accuracy)
-    found = [("Accuracy", percent(run.last_accuracy, 2), f"best {percent(run.best_accuracy, 2)}, {run.tested}")]
+    of = f"of the test samples of {run.tested}; best {percent(run.best_accuracy, 2)}"
+    found = [("Accuracy", percent(run.last_accuracy, 2), of)]
     if fair is not None:
         found.append(("Worst tenth", percent(fair.worst_tenth), f"of devices; Jain's index {fair.jain:.3f}"))
     found += [] if run.cell is None else energy_cards(run)

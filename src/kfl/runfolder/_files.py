@@ -32,6 +32,8 @@ JOB = "job.json"
 """How `kfl run` was asked to carry out the run, for `kfl resume`."""
 TRACKER_RUNS = "trackers.json"
 """Which runs of experiment trackers belong to this one."""
+ELSEWHERE = "choose another folder (--out FOLDER, or folder=… in Python)"
+"""How errors about a folder end."""
 LOCK = ".lock"
 LOCAL_ONLY = "local-only"
 """Run folder inside a run folder: the same run with nothing shared, as `kfl run` of earlier versions added it."""
@@ -170,9 +172,7 @@ def cannot_write(path: Path, problem: OSError) -> RunFolderError:
         path: What was to be written.
         problem: What the system said.
     """
-    return RunFolderError(
-        f"The run folder {path} cannot be written ({problem.strerror or problem}); choose another with --out."
-    )
+    return RunFolderError(f"The run folder {path} cannot be written ({problem.strerror or problem}); {ELSEWHERE}.")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

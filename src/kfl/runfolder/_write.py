@@ -55,13 +55,13 @@ class RunFolder:
                 strangers = any(path.name != files.LOCK and not is_part(path) for path in self.path.iterdir())
                 if strangers and not files.is_run_folder(self.path):
                     raise RunFolderError(
-                        f"The folder {self.path} is not empty and is not a run folder; choose another with --out."
+                        f"The folder {self.path} is not empty and is not a run folder; {files.ELSEWHERE}."
                     )
                 stack.enter_context(only_one(self.path / files.LOCK))
                 self._sweep()
             except LockedError:
                 raise RunFolderError(
-                    f"The run folder {self.path} is in use by another process; wait, or choose another with --out."
+                    f"The run folder {self.path} is in use by another process; wait, or {files.ELSEWHERE}."
                 ) from None
             except UnsafeFileError as problem:
                 raise files.damaged(Path(problem.filename), problem.strerror) from problem
@@ -202,7 +202,7 @@ class RunFolder:
         if changed:
             raise RunFolderError(
                 f"The run folder {self.path} belongs to another configuration ({'; '.join(changed)}); "
-                "choose another folder with --out."
+                f"{files.ELSEWHERE}."
             )
 
     def refuse_other_files(self, environment: Mapping[str, Any]) -> None:
@@ -221,8 +221,7 @@ class RunFolder:
 
     def _changed(self, what: str) -> RunFolderError:
         return RunFolderError(
-            f"{what} has changed since the run in {self.path} began; restore it, or start a new run in another folder "
-            "with --out."
+            f"{what} has changed since the run in {self.path} began; restore it, or {files.ELSEWHERE} for a new run."
         )
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:

@@ -71,6 +71,7 @@ class World:
                 "test": len(data.test_y),
                 "input_shape": list(data.input_shape),
                 "classes": data.classes,
+                **({"class_names": list(data.class_names)} if data.class_names else {}),
                 "scale": data.scale,
                 "mean": data.mean,
                 "std": data.std,

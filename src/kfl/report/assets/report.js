@@ -158,6 +158,7 @@
   }
   function apply() {
     for (const row of document.querySelectorAll("tr[data-group]")) row.hidden = hidden.has(Number(row.dataset.group));
+    document.body.classList.toggle("some-hidden", hidden.size > 0);
     for (const box of document.querySelectorAll("#shown input")) box.checked = !hidden.has(Number(box.value));
     const select = document.getElementById("smoothing");
     if (select) select.value = String(window_);

@@ -48,7 +48,7 @@ def knowledge_chart(run: RunData) -> Chart | None:
     if flat is None:
         return None
     last, classes = flat.position[-1], flat.position.shape[1]
-    names = [str(index) for index in range(classes)]
+    names = run.class_names if len(run.class_names) == classes else [str(index) for index in range(classes)]
     inks = [COLORS[index % len(COLORS)] for index in range(classes)]
     hidden = {"hoverinfo": "skip", "showlegend": False}
     paths = line("path", [], [], "@muted", line={"width": 1.2}, opacity=0.7, **hidden)

@@ -219,7 +219,7 @@ def distribution_chart(groups: Sequence[Group]) -> Chart | None:
         )
     }
     if is_alone(groups):
-        views["Histogram"] = _histogram(_known(groups[0].run))
+        views["Histogram"] = _histogram(groups[0].run)
     found = [(group, one) for group in groups if (one := group_fairness(group)) is not None]
     lowest = between([(one.worst_tenth, shortened(group.name)) for group, one in found], percent)
     told = about([(g.name, _fairness(one)) for g, one in found], f"The mean accuracy of the worst tenth is {lowest}.")
@@ -227,11 +227,13 @@ def distribution_chart(groups: Sequence[Group]) -> Chart | None:
     return Chart("devices", "Accuracy of each device", told, views, switch, _fairness_table(found))
 
 
-def _histogram(values: FloatArray) -> Figure:
+def _histogram(run: RunData) -> Figure:
+    values = _known(run)
     low = min(float(values.min()), 0.95)
     counts, edges = np.histogram(values, bins=BINS, range=(low, 1.0))
-    found = fairness(values)
-    marks = [] if found is None else [("mean", found.mean, "@ink"), ("worst tenth", found.worst_tenth, "@c2")]
+    found, overall = fairness(values), run.last_accuracy
+    marks = [] if found is None else [("worst tenth", found.worst_tenth, "@c2")]
+    marks = [*([] if overall is None else [("all test samples", overall, "@ink")]), *marks]
     corner = {"yref": "paper", "y": 1, "xanchor": "right", "yanchor": "top", "xshift": -4}
     notes = [
         note(f"{label} {percent(x)}", shade, x=x, yshift=-18 * index, **corner)
@@ -252,18 +254,26 @@ def _histogram(values: FloatArray) -> Figure:
 
 def _fairness(found: Fairness) -> str:
     return (
-        f"the worst tenth of the devices has a mean accuracy of {percent(found.worst_tenth)}, the mean device "
-        f"{percent(found.mean)}; Jain's index is {found.jain:.4f} and the standard deviation "
-        f"{100 * found.deviation:.1f} points."
+        f"the worst tenth of the devices has a mean accuracy of {percent(found.worst_tenth)}; Jain's index is "
+        f"{found.jain:.4f} and the standard deviation over devices {100 * found.deviation:.1f} points."
     )
 
 
 def _fairness_table(found: Sequence[tuple[Group, Fairness]]) -> Table:
     rows = []
     for group, one in found:
-        shares = (one.worst, one.worst_tenth, one.mean, one.best, one.deviation)
+        shares = (one.worst, one.worst_tenth, group.accuracy, one.best, one.deviation)
         rows.append((group.name, f"{one.devices:,}", *(percent(share) for share in shares), f"{one.jain:.4f}"))
-    columns = ("run", "devices tested", "worst", "worst tenth", "mean", "best", "standard deviation", "Jain's index")
+    columns = (
+        "run",
+        "devices tested",
+        "worst",
+        "worst tenth",
+        "all test samples",
+        "best",
+        "standard deviation",
+        "Jain's index",
+    )
     return table(columns, rows)
 
 
