@@ -369,6 +369,24 @@ def test_two_servers_never_share_a_run_folder(loop, small, tmp_path):
         serve(grid, config, tmp_path / "run")
 
 
+def test_a_device_that_goes_and_comes_back_is_announced_once_each(loop, small, serve_fleet, caplog):
+    grid, config = loop(small(rounds=5, scheduler=SCHEDULERS["all"]()))
+    nodes = grid.get_nodes
+    looks = []
+
+    def some():
+        looks.append(1)
+        return [node for node in nodes() if node.node_id != 1002 or len(looks) != 4]
+
+    grid.get_nodes = some
+    with caplog.at_level("INFO", logger="kfl"):
+        serve_fleet(grid, config)
+    said = [r.getMessage() for r in caplog.records if getattr(r, "kfl_event", "") in ("device_gone", "device_back")]
+    assert said == ["Device 2 is not there any more; rounds go on without it until it is back.", "Device 2 is back."]
+    status = read_status(grid.folder / "run")
+    assert (status.devices_seen, status.devices_there) == (4, 4)
+
+
 def test_a_device_that_joins_late_takes_part_and_one_with_another_number_does_not(loop, small, tmp_path):
     plain = small(rounds=3, widths=(16,), algorithm=Kfl(local_steps=1), scheduler=SCHEDULERS["all"]())
     grid, config = loop(plain)
