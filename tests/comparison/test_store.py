@@ -16,7 +16,7 @@ from kfl.comparison.records import read_lines, read_records, read_text
 from kfl.core.errors import RunFolderError
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-WITH_RUNS = [path for path in sorted(RESULTS.rglob("*.jsonl*")) if '"curve"' in read_text(path)[:20_000]]
+WITH_RUNS = [path for path in sorted(RESULTS.rglob("*.jsonl*")) if '"curve": {' in read_text(path)[:20_000]]
 BASE = kfl.Experiment(devices=4, rounds=1, widths=(8,), samples_per_device=20)
 TWO = {"few": replace(BASE, scheduler=kfl.Uniform(count=1)), "all": replace(BASE, scheduler=kfl.AllDevices())}
 
