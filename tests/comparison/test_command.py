@@ -132,7 +132,7 @@ def test_the_config_of_a_run_is_a_setting_to_compare_in(capsys):
         (["compare", "--seeds", "4..0"], ["seeds is '4..0'", "0..4"]),
         (["compare", "--seeds", "few"], ["seeds is 'few'"]),
         (["compare", "--seed", "3"], ["seed is '3'", "--seeds 3"]),
-        (["compare", "--algorithm", "kfl"], ["algorithm is 'kfl'", "--algorithms"]),
+        (["compare", "--algorithm", "kfl", "--algorithms", "local"], ["algorithm is 'kfl'", "left out with"]),
         (["compare", "--algorithms", "kfl,fedavg"], ["fedavg averages weights", "--equal-models 256"]),
         (["compare", "--reference", "apfl"], ["reference is 'apfl'"]),
         (["compare", "--settings", "missing.toml"], ["missing.toml"]),
