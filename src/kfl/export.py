@@ -55,7 +55,11 @@ class FinishedRun:
                 f"The run in {path} did not keep its models; run it again without --no-models, into another folder: "
                 f"kfl run --config {path / 'config.toml'}"
             )
-        return FinishedRun(reader, experiment, history, reader.dataset(), "models" not in reader.given_as_objects())
+        records = reader.devices("model", "rounds", "parameters", "classes", "accuracy", "test_samples")
+        if [record["device"] for record in records] != list(range(experiment.devices)):
+            raise RunFolderError(f"{path} is damaged: its devices.json is not about the {experiment.devices} devices.")
+        data = reader.dataset("name", "input_shape", "classes", "scale", "mean", "std")
+        return FinishedRun(reader, experiment, history, data, "models" not in reader.given_as_objects())
 
     def check_device(self, device: int) -> None:
         """Raise ConfigError for a device that the fleet does not have."""

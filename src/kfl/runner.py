@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfl.core.config import Fields
-from kfl.core.errors import ConfigError, DivergedError, InfeasibleRunError, StoppedError
+from kfl.core.errors import ConfigError, DivergedError, InfeasibleRunError, ShortOfMemoryError, StoppedError
 from kfl.core.text import several
 from kfl.core.threads import torch_threads
 from kfl.experiment import Experiment, check_idle, require_experiment
@@ -25,12 +25,12 @@ from kfl.progress import watching
 from kfl.runfolder import (
     JOB,
     RunFolder,
+    RunReader,
     cannot_write,
     describe_environment,
     is_run_folder,
     load_experiment,
     load_run,
-    read_note,
     require_safetensors,
     snapshot,
     write_note,
@@ -98,11 +98,10 @@ class RunOptions(Fields):
 
     @staticmethod
     def load(folder: Path) -> RunOptions:
-        """Read the note; the defaults for a run that was not started by `kfl run`, or whose note is damaged."""
-        note = read_note(folder, JOB)
-        models, deterministic, track = note.get("models", True), note.get("deterministic", False), note.get("track", ())
-        names = tuple(str(name) for name in track) if isinstance(track, list) else ()
-        return RunOptions(keep_models=bool(models), deterministic=bool(deterministic), track=names)
+        """Read the note; the defaults for a run that was not started by `kfl run`."""
+        note = RunReader(folder).job()
+        models, deterministic = note.get("models", True), note.get("deterministic", False)
+        return RunOptions(keep_models=models, deterministic=deterministic, track=tuple(note.get("track", ())))
 
 
 def run(
@@ -172,17 +171,22 @@ def run_with(
     require_experiment(experiment)
     plan = None if folder is None else RunFolder(Path(folder)).plan()
     shown = watching(progress, experiment, options.on_start, options.on_round)
-    with deterministic_algorithms(options.deterministic), shown as (on_start, on_round):
-        world = build_world(
-            experiment,
-            dataset=dataset,
-            models=models,
-            data_dir=options.data_dir,
-            device=options.device,
-            precision=options.precision,
-            plan=plan,
-        )
-        return run_world(world, folder, replace(options, on_start=on_start, on_round=on_round))
+    try:
+        with deterministic_algorithms(options.deterministic), shown as (on_start, on_round):
+            world = build_world(
+                experiment,
+                dataset=dataset,
+                models=models,
+                data_dir=options.data_dir,
+                device=options.device,
+                precision=options.precision,
+                plan=plan,
+            )
+            return run_world(world, folder, replace(options, on_start=on_start, on_round=on_round))
+    except (MemoryError, RuntimeError) as problem:
+        if ShortOfMemoryError.means(problem):
+            raise ShortOfMemoryError from problem
+        raise
 
 
 def run_world(world: World, folder: str | Path | None = None, options: RunOptions | None = None) -> History:

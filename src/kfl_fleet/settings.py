@@ -178,6 +178,9 @@ class ServerConfig:
                 self.experiment.algorithm.name,
                 "one whose devices need no common samples: in a fleet every device has only its own",
             )
+        if self.experiment.algorithm.needs_encoder and self.experiment.encoder == AUTO:
+            expected = "the encoder that devices name in their DeviceSetup: a server has no data to choose one by"
+            raise ConfigError("encoder", AUTO, expected)
         problem = why_not_summed(self.experiment.algorithm) if self.fleet.secure_sums else None
         if problem is not None:
             raise ConfigError("fleet.secure_sums", True, f"false here, since {problem}")

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from kfl.core.errors import ConfigError
 from kfl.core.lazy import import_object
+from kfl.encoders import AUTO, NONE, check_encoder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -158,6 +159,9 @@ class DeviceSetup(Hardware):
     """Inputs are (x · scale − mean) / std; none for 1/255 of bytes and 1 of all else."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    encoder: str = NONE
+    """What makes numbers of every sample before anything is learned, as `--encoder` names it: the same on all devices
+    and in server.toml. `model` then takes these numbers."""
     apply: Apply | None = None
     """Called with the server's advice before the upload, so that the radio can use its share and power."""
     prepare: Apply | None = None
@@ -179,7 +183,7 @@ class DeviceSetup(Hardware):
         from kfl.data import Dataset
 
         stand_in = self.has_no_test
-        return Dataset.from_arrays(
+        found = Dataset.from_arrays(
             self.train_x,
             self.train_y,
             np.asarray(self.train_x)[:1] if stand_in else self.test_x,
@@ -190,9 +194,17 @@ class DeviceSetup(Hardware):
             mean=self.mean,
             std=self.std,
         )
+        if self.encoder == NONE:
+            return found
+        from kfl.encoders import encoded
+
+        return encoded(found, self.encoder)
 
     def validate(self) -> None:
-        """Raise ConfigError for a number that hardware cannot have."""
+        """Raise ConfigError for a number that hardware cannot have, and for an encoder that does not exist."""
+        check_encoder(self.encoder)
+        if self.encoder == AUTO:
+            raise ConfigError("encoder", AUTO, "named, as in server.toml: all devices must have the same")
         for name, bound in HARDWARE.items():
             value = getattr(self, name)
             if value is not None and not bound.holds(value):

@@ -3,7 +3,8 @@
     python -m studies.fleet.chaos --seed 0 --minutes 20 --devices 4 --out docs/results/fleet-chaos.txt
 
 A fleet of real processes on 127.0.0.1, with TLS and authenticated devices, plays run after run while faults happen to
-it at random, several at a time. Every device has a relay of its own to the server, a disk of its own (a small tmpfs,
+it at random, several at a time; among them one more member with a key, which sends object trees, floods, drips or
+replays (`studies.fleet.member`). Every device has a relay of its own to the server, a disk of its own (a small tmpfs,
 where this process may mount one) and a clock of its own (a preloaded library, where there is a C compiler). After every
 round what is on the disk is checked against what must hold whatever happens (`studies.fleet.checks`). When the time is
 up, faults end and the last run must come to its end.
@@ -59,6 +60,8 @@ class Tally:
     runs: int = 0
     lost: int = 0
     restarts: Counter[str] = field(default_factory=Counter)
+    tried: Counter[str] = field(default_factory=Counter)
+    """What the member with no data tried, and what became of it."""
     checked: Counter[str] = field(default_factory=Counter)
     violations: list[tuple[str, str]] = field(default_factory=list)
     seconds: float = 0.0
@@ -69,6 +72,7 @@ class Tally:
         self.lost += sum(len(e["lost"]) + len(e["rejected"]) for e in checker.rounds)
         self.runs += 1
         self.restarts += fleet.restarts
+        self.tried += fleet.tried
         self.restarts["server app"] += fleet.runs - 1
         self.checked += checker.checked
         self.violations += checker.violations
@@ -80,6 +84,8 @@ class Tally:
             f"refused, {self.checked.total()} checks, violations: {len(self.violations)}",
             "  faults: " + ", ".join(f"{self.faults[kind]} {kind}" for kind in WEIGHTS if self.faults[kind]),
             "  started again: " + ", ".join(f"{count} {name}" for name, count in sorted(self.restarts.items())),
+            f"  the malicious member tried {self.tried.total()} things: "
+            + ", ".join(f"{count} {name}" for name, count in self.tried.most_common(12)),
             "  checks: " + ", ".join(f"{self.checked[name]} {name}" for name in INVARIANTS),
             *(f"  VIOLATION of {name}: {sentence}" for name, sentence in self.violations),
         ]

@@ -11,6 +11,7 @@ from functools import partial
 from random import Random
 
 from studies.fleet.harness import ChaosFleet
+from studies.fleet.member import HARM
 from studies.fleet.network import MODES, Relay
 
 Act = Callable[[], None]
@@ -34,6 +35,10 @@ WEIGHTS = {
     "disk of the server full": 1,
     "clock of a device": 4,
     "clock of the server": 1,
+    "member: object trees": 2,
+    "member: floods": 2,
+    "member: slow bytes": 2,
+    "member: replays": 2,
 }
 LONG = 0.08
 """Share of faults that outlast the minute after which Flower calls a device gone."""
@@ -70,6 +75,8 @@ def draw(random: Random, fleet: ChaosFleet, now_s: float) -> Fault:
     end: Act = _nothing
     if kind.startswith(("kill", "pause", "power")):
         begin, end, target = _of_process(kind, fleet, device)
+    elif kind in HARM:
+        begin, end, target = partial(fleet.begin_mischief, kind), fleet.end_mischief, "another member"
     elif kind == "connections cut":
         begin = fleet.relays[device].cut
     elif kind.startswith("partition"):

@@ -16,8 +16,10 @@ from pathlib import Path
 from kfl.core.errors import KflError
 from kfl_fleet.local.fleet import RESTART_S, LocalFleet
 from kfl_fleet.local.processes import ProcessGroup
+from kfl_fleet.project.certificates import make_device_key
 from kfl_fleet.project.project import Project
 from studies.fleet.machine import Clocks, Disk
+from studies.fleet.member import Mischief
 from studies.fleet.network import Relay
 
 SERVER_MB, DEVICE_MB = 192, 24
@@ -92,6 +94,8 @@ class ChaosFleet(LocalFleet):
         self.relays = [Relay(self.port) for _ in range(count)]
         self.server_relay = Relay(self.port)
         self.restarts: Counter[str] = Counter()
+        self.tried: Counter[str] = Counter()
+        self.mischief: Mischief | None = None
         self._submission: threading.Thread | None = None
         self._served_s = time.monotonic()
         self._submitted = 0.0
@@ -110,7 +114,27 @@ class ChaosFleet(LocalFleet):
     def start_device(self, device: int, key: Path | None = None, superlink: str | None = None) -> None:
         super().start_device(device, key, superlink or f"127.0.0.1:{self.relays[device].port}")
 
+    def __enter__(self) -> ChaosFleet:
+        super().__enter__()
+        number = self.config.experiment.devices  # one more than devices take part: it has a key and no data
+        self.member_key = make_device_key(self.outside, number)
+        self.control.register({number: self.member_key.public})
+        return self
+
+    def begin_mischief(self, kind: str) -> None:
+        """Let the member with no data do one kind of harm."""
+        self.end_mischief()
+        self.mischief = Mischief(self.address, self.authority, self.member_key.private, kind)
+
+    def end_mischief(self) -> None:
+        """End it."""
+        if self.mischief is not None:
+            self.mischief.end()
+            self.tried += self.mischief.tried
+            self.mischief = None
+
     def __exit__(self, *_: object) -> None:
+        self.end_mischief()
         super().__exit__()
         if self._submission is not None:
             self._submission.join(timeout=130)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
+from pathlib import Path
+
+import torch
 
 from kfl.core.errors import KflError
 from kfl_fleet._flower import protobuf as pb
@@ -17,6 +22,7 @@ from kfl_fleet._flower.fleet_api import AwayError, FleetApi, StatusError
 from kfl_fleet._flower.objects import Incoming, Outgoing, error_reply, reply
 from kfl_fleet.messages.frames import pack
 
+EMPTY, INFINITE = torch.zeros(0, 7), torch.full((3,), float("inf"))
 SMALL = pack({"kind": "profile"}, {})
 SUPERLINK = 1
 """The node that the server is."""
@@ -34,6 +40,10 @@ class Member(FleetApi):
         except (AwayError, KflError) as problem:
             return "refused, " + (str(problem).rpartition("status ")[2].rstrip(").") or "no answer")
         return "taken"
+
+    def come(self) -> str:
+        """Come online."""
+        return self.ask("activate-node", pb.message(1, self.public_key) + pb.double(2, 30.0))
 
     def push_raw(self, envelope: bytes, tree: bytes) -> str:
         """Announce a message."""
@@ -79,6 +89,79 @@ class Member(FleetApi):
     def other(self, question: Incoming, node: int) -> Outgoing:
         """An answer in the name of another node."""
         return reply(replace(question, node=node), SMALL, 0.1)
+
+
+class Mischief:
+    """A member that does one kind of harm for a while, in a thread, whatever the server answers."""
+
+    def __init__(self, address: str, authority: Path, key: Path, kind: str) -> None:
+        self.member, self.harm = Member(address, authority, key), HARM[kind]
+        self.over = threading.Event()
+        self.tried: Counter[str] = Counter()
+        """What was tried and became of it."""
+        self.said: list[Outgoing] = []
+        self.last: Incoming | None = None
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop, and go offline."""
+        self.over.set()
+        self._thread.join(timeout=90)
+
+    def _live(self) -> None:
+        active = False
+        while not self.over.is_set():
+            try:
+                if not active:
+                    self.member.activate()
+                    active = True
+                self.harm(self)
+            except (KflError, OSError, ssl.SSLError):
+                active = False
+                self.over.wait(1.0)
+        with contextlib.suppress(KflError, OSError):
+            self.member.deactivate()
+        self.member.close()
+
+    def question(self) -> Incoming | None:
+        """What it is asked, if it is asked within a few seconds."""
+        return self.member.waiting(3.0)
+
+    def trees(self) -> None:
+        """Everything that `attacks` tries, with every question, and with the last one where none comes."""
+        self.last = self.question() or self.last
+        if (question := self.last) is not None:
+            for name, attempt in attacks(self.member, question, question.node ^ 1, 64 << 20).items():
+                self.tried[f"{name}: {attempt()}"] += 1
+
+    def floods(self) -> None:
+        """Requests as fast as they go, and uploads that nobody announced."""
+        self.tried[self.member.flood(50)] += 1
+        self.tried[self.member.ask("push-object", pb.message(4, bytes(1 << 20)))] += 1
+
+    def drips(self) -> None:
+        """Requests byte by byte."""
+        self.tried[self.member.slowly(8.0, 12)] += 1
+
+    def replays(self) -> None:
+        """The same answer again and again, with old ones of other questions, infinite numbers and empty arrays."""
+        if (question := self.question()) is None:
+            return
+        strange = {"kind": "profile", "device": 0, "samples": 2**53, "gain": 1e308}
+        self.said = [*self.said[-20:], reply(question, pack(strange, {"x": EMPTY, "y": INFINITE}), 0.1)]
+        for answer in (*self.said, self.said[-1]):
+            with contextlib.suppress(StatusError):
+                self.member.push(question.run, answer, 0.1)
+                self.tried["pushed"] += 1
+
+
+HARM = {
+    "member: object trees": Mischief.trees,
+    "member: floods": Mischief.floods,
+    "member: slow bytes": Mischief.drips,
+    "member: replays": Mischief.replays,
+}
 
 
 def _ended(line: ssl.SSLSocket) -> bool:
@@ -182,4 +265,4 @@ def attacks(member: Member, question: Incoming, other: int, most: int) -> Mappin
     }
 
 
-__all__ = ["SMALL", "Member", "attacks", "leaves", "with_records"]
+__all__ = ["HARM", "SMALL", "Member", "Mischief", "attacks", "leaves", "with_records"]

@@ -61,10 +61,12 @@ def optimiser(model, body_rate=RATE, head_rate=HEAD_RATE):
     return torch.optim.SGD(groups, momentum=MOMENTUM)
 
 
-def descend(optimiser, loss, steps):
+def descend(optimiser, loss, steps, limit=None):
     for _ in range(steps):
         optimiser.zero_grad()
         loss().backward()
+        if limit is not None:
+            torch.nn.utils.clip_grad_norm_([p for group in optimiser.param_groups for p in group["params"]], limit)
         optimiser.step()
 
 
@@ -531,9 +533,10 @@ def load(module, state):
     return module
 
 
-def test_fedmrl(mixed_toy, play):
+@pytest.mark.parametrize("limit", [None, 0.2])
+def test_fedmrl(limit, mixed_toy, play):
     """Yi et al.: two bodies, one projector, two heads; every device keeps its projector."""
-    algorithm = FedMrl(small_features=2, small_width=7, small_loss_weight=0.6, **COMMON)
+    algorithm = FedMrl(small_features=2, small_width=7, small_loss_weight=0.6, largest_gradient=limit, **COMMON)
     toy = mixed_toy.of(algorithm)
     common = toy.models.initial(0, toy.seed, common=True)
 
@@ -564,7 +567,7 @@ def test_fedmrl(mixed_toy, play):
                 {"params": [p for m in (shared[0], mine[0], projector) for p in m.parameters()], "lr": RATE},
                 {"params": [*shared[1].parameters(), *mine[1].parameters()], "lr": HEAD_RATE},
             ]
-            descend(torch.optim.SGD(groups, momentum=MOMENTUM), loss, STEPS)
+            descend(torch.optim.SGD(groups, momentum=MOMENTUM), loss, STEPS, limit)
             trained[k] = shared
             uploads.append(shared)
             sizes.append(len(y))

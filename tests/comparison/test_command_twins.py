@@ -91,7 +91,7 @@ def test_settings_of_a_method_that_is_not_there_are_refused(tmp_path, capsys):
         main(["compare", "--twins", *SMALL, "--algorithms", "kfl,local", "--settings", str(tmp_path / "mine.toml")])
         == 2
     )
-    assert "a table named after an algorithm: kfl, local" in capsys.readouterr().err
+    assert "but must be a file with a table for one of kfl, local" in capsys.readouterr().err
 
 
 def test_own_data_in_one_line(tmp_path, capsys):

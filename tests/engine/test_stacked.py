@@ -23,6 +23,7 @@ from kfl.engine import (
     Sgd,
     Supervised,
 )
+from kfl.engine.autograd import AutogradEngine
 from kfl.engine.cuda.convolutions import choose_convolutions
 from kfl.engine.cuda.network import CohortNetwork, train_cohort
 from kfl.engine.objectives import MIXING, PERSONAL, Descent, class_loss
@@ -167,6 +168,27 @@ def test_weights_that_are_pulled_and_sloped(sloped, sgd):
     moved = [torch.cat([value.flatten() for value in state.values()]) for state in wanted]
     free = plain.train(range(DEVICES), states, Supervised(), sgd, RoundKey(0, 0))
     assert (moved[0] - torch.cat([value.flatten() for value in free[0].values()])).abs().max() > 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Limited(Supervised):
+    """Steps no longer than a gradient of norm 0.1 makes them."""
+
+    @property
+    def gradient_limit(self):
+        return 0.1
+
+
+def test_gradients_of_a_limited_norm():
+    plain, stacked = engines("mlp", (7,))
+    states, sgd = [plain.initial(device, 3) for device in range(DEVICES)], Sgd(1, 0.1, 0.1, 0.0)
+    one_by_one = AutogradEngine(local_data((1, 4, 5)), fleet_from_name("mlp", (7,), DEVICES, (1, 4, 5), CLASSES, 0))
+    found = [engine.train(range(DEVICES), states, Limited(), sgd, RoundKey(0, 0)) for engine in (stacked, one_by_one)]
+    free = plain.train(range(DEVICES), states, Supervised(), sgd, RoundKey(0, 0))
+    assert_same(*found)
+    for before, after, longer in zip(states, found[0], free, strict=True):
+        step, wanted = (torch.cat([(s[n] - v).flatten() for n, v in before.items()]) for s in (after, longer))
+        torch.testing.assert_close(step, wanted / wanted.norm() * 0.1 * 0.1, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("body", "head", "mixing"), [(0.2, 0.1, 0.0), (0.0, 0.1, 0.5), (0.2, 0.0, 0.5)])

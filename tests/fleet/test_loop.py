@@ -13,6 +13,7 @@ import torch
 from kfl.algorithms import (
     Algorithm,
     ArrayFormat,
+    CommonKnowledge,
     FedAvg,
     FederatedDistillation,
     FedGh,
@@ -26,13 +27,15 @@ from kfl.algorithms import (
     Upload,
     usable,
 )
-from kfl.core.errors import KflError
+from kfl.core.errors import ConfigError, KflError
 from kfl.core.refusals import describe, stored_refusal
 from kfl.engine import Distillation, Supervised
+from kfl.models.zoo import linear
 from kfl.runfolder import RunFolder
 from kfl.scheduling import SCHEDULERS
 from kfl.simulation import load_run, run
 from kfl.wireless import CellConfig, SolarHarvest
+from kfl_fleet import DeviceSetup, ServerConfig
 from kfl_fleet._flower.names import ConfigRecord, Message, RecordDict
 from kfl_fleet.server.app import FleetServer
 from kfl_fleet.server.messaging import Courier
@@ -126,6 +129,7 @@ class Anchored(Algorithm):
         {"algorithm": FedGh(local_steps=2)},
         {"algorithm": FedMrl(local_steps=2, small_width=8), "widths": (32, 48), "real_work": True},
         {"algorithm": Local(local_steps=2), "real_work": True},
+        {"algorithm": CommonKnowledge(worth_of="samples"), "encoder": "raw"},
         {"radio": CellConfig(bandwidth_hz=1e6, resource_blocks=8, channel_error=0.3, fading_correlation=0.5)},
         {"radio": CellConfig(channel_error=0.3, downlink_power_dbm=-20.0)},
         {"radio": WHOLE},
@@ -146,6 +150,7 @@ class Anchored(Algorithm):
         "fedgh",
         "something around each network",
         "local",
+        "common knowledge",
         "blocks and outages",
         "missed broadcasts",
         "whole devices",
@@ -364,6 +369,24 @@ def test_two_servers_never_share_a_run_folder(loop, small, tmp_path):
         serve(grid, config, tmp_path / "run")
 
 
+def test_a_device_that_goes_and_comes_back_is_announced_once_each(loop, small, serve_fleet, caplog):
+    grid, config = loop(small(rounds=5, scheduler=SCHEDULERS["all"]()))
+    nodes = grid.get_nodes
+    looks = []
+
+    def some():
+        looks.append(1)
+        return [node for node in nodes() if node.node_id != 1002 or len(looks) != 4]
+
+    grid.get_nodes = some
+    with caplog.at_level("INFO", logger="kfl"):
+        serve_fleet(grid, config)
+    said = [r.getMessage() for r in caplog.records if getattr(r, "kfl_event", "") in ("device_gone", "device_back")]
+    assert said == ["Device 2 is not there any more; rounds go on without it until it is back.", "Device 2 is back."]
+    status = read_status(grid.folder / "run")
+    assert (status.devices_seen, status.devices_there) == (4, 4)
+
+
 def test_a_device_that_joins_late_takes_part_and_one_with_another_number_does_not(loop, small, tmp_path):
     plain = small(rounds=3, widths=(16,), algorithm=Kfl(local_steps=1), scheduler=SCHEDULERS["all"]())
     grid, config = loop(plain)
@@ -492,3 +515,16 @@ def test_fleet_settings_can_change_between_restarts_but_the_experiment_cannot(lo
     other = replace(config, experiment=replace(config.experiment, seed=5))
     with pytest.raises(KflError, match="seed"):
         serve(grid, other, tmp_path / "run")
+
+
+def test_an_encoder_is_named_in_a_fleet(small):
+    with pytest.raises(ConfigError, match=r"encoder is 'auto', but must be the encoder that devices name"):
+        ServerConfig(small(algorithm=CommonKnowledge())).validate()
+    ServerConfig(small(algorithm=CommonKnowledge(), encoder="scattering")).validate()
+    x, y = np.random.default_rng(0).random((20, 1, 16, 16)).astype(np.float32), np.arange(20) % 2
+    setup = DeviceSetup(lambda: linear((64,), 2), x, y, classes=2, encoder="scattering-64")
+    setup.validate()
+    assert setup.dataset().input_shape == (64,) and setup.dataset().whitened
+    for wrong in ("auto", "scatering"):
+        with pytest.raises(ConfigError, match="encoder is"):
+            replace(setup, encoder=wrong).validate()

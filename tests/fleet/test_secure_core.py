@@ -30,7 +30,7 @@ from kfl_fleet.secure import (
 )
 from kfl_fleet.secure.cipher import KeyPair
 from kfl_fleet.secure.device import add_common_mask
-from kfl_fleet.secure.shamir import PRIME, join, split
+from kfl_fleet.secure.shamir import PRIME, join, liars, split
 
 SEED = st.integers(0, 2**32 - 1)
 
@@ -193,6 +193,111 @@ def test_a_device_reveals_nothing_for_survivors_that_cannot_be() -> None:
         device.mask(boxes, np.zeros(3, dtype="<u4"))
         with pytest.raises(SumError, match=words):
             device.reveal(survivors)
+
+
+def respelled(key: bytes) -> bytes:
+    """The same key with the bit that X25519 ignores."""
+    return key[:-1] + bytes([key[-1] ^ 0x80])
+
+
+def test_a_key_has_one_spelling_and_whoever_sends_another_is_at_fault() -> None:
+    device, peers, _ = started()
+    with pytest.raises(SumError, match="not in the form that a device gives it"):
+        device.share({**peers, 3: Keys(peers[3].seal, respelled(peers[2].mask))}, 3)
+    bad = {
+        "respelled": lambda keys: Keys(keys[4].seal, respelled(keys[4].mask)),
+        "of another": lambda keys: Keys(keys[4].seal, keys[4].seal),
+        "of small order": lambda keys: Keys(bytes(32), keys[4].mask),
+        "above the prime": lambda keys: Keys(keys[4].seal, (2**255 - 18).to_bytes(32, "little")),
+    }
+    for change in bad.values():
+        server = ServerSum(0.5, 32, 3)
+        devices = [DeviceSum(server.session, k) for k in range(5)]
+        keys = {k: device.advertise() for k, device in enumerate(devices)}
+        opened = server.open({**keys, 4: change(keys)})
+        assert set(server.faults) == {4} and set(opened) == {0, 1, 2, 3}
+        routed = server.route({k: devices[k].share(*opened[k]) for k in opened})
+        masked = {k: devices[k].mask(routed[k], np.ones(3, dtype="<u4")) for k in routed}
+        revealed = {k: devices[k].reveal(left) for k, left in server.survivors(masked).items()}
+        assert server.total(revealed).tolist() == [4, 4, 4]
+
+
+def flipped(share: bytes) -> bytes:
+    return share[:-1] + bytes([share[-1] ^ 1])
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_a_wrong_share_is_left_out_and_names_who_gave_it(share: float) -> None:
+    """Device 6 has dropped out, so that shares of its key are asked for; of seeds one more is needed to tell a liar."""
+    for liar in range(6):
+        server = ServerSum(share, 32, 3)
+        devices = [DeviceSum(server.session, k) for k in range(7)]
+        opened = server.open({k: device.advertise() for k, device in enumerate(devices)})
+        routed = server.route({k: devices[k].share(*opened[k]) for k in range(7)})
+        masked = {k: devices[k].mask(routed[k], np.full(3, k, dtype="<u4")) for k in range(6)}
+        revealed = {k: devices[k].reveal(left) for k, left in server.survivors(masked).items()}
+        seeds, keys = dict(revealed[liar].seeds), dict(revealed[liar].keys)
+        if share == 0.5:  # 4 of 7 are needed, and 6 are there
+            seeds[(liar + 1) % 6] = flipped(seeds[(liar + 1) % 6])
+            total = server.total({**revealed, liar: Revealed(seeds, keys)})
+            assert total.tolist() == [15, 15, 15] and set(server.faults) == {liar}
+        else:  # all 6 are needed: nobody can say which is wrong
+            keys[6] = flipped(keys[6])
+            with pytest.raises(SumError, match="do not belong together: one lies"):
+                server.total({**revealed, liar: Revealed(seeds, keys)})
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 6), st.integers(0, 4), st.booleans(), st.data())
+def test_liars_are_named_where_shares_are_to_spare(
+    threshold: int, spare: int, known: bool, data: st.DataObject
+) -> None:
+    secret, count = bytes(range(16)), threshold + spare
+    shares = split(secret, threshold, list(range(count)))
+    fits = (lambda found: found == secret) if known else None
+    assert liars(shares, threshold, fits) == set()
+    liar = data.draw(st.integers(0, count - 1))
+    shares[liar] = data.draw(st.integers(0, PRIME - 1).filter(lambda n: n != int.from_bytes(shares[liar]))).to_bytes(17)
+    if spare > 1 or (known and spare):
+        assert liars(shares, threshold, fits) == {liar}
+    elif spare or known:
+        with pytest.raises(SumError, match="do not belong together"):
+            liars(shares, threshold, fits)
+    else:
+        assert liars(shares, threshold, fits) == set(), "nothing to compare with: the sum's own check must notice"
+
+
+def test_a_wrong_share_that_none_can_be_compared_with_is_noticed_in_the_sum() -> None:
+    """Three devices of three: each share is needed."""
+    layout = Layout({"values": (1,)}, {"values": 1.0}, devices=3, bits=32, checks=2, session=b"s")
+    for number in range(20):
+        server = ServerSum(1.0, 32, layout.length)
+        devices = [DeviceSum(server.session, k) for k in range(3)]
+        opened = server.open({k: device.advertise() for k, device in enumerate(devices)})
+        routed = server.route({k: devices[k].share(*opened[k]) for k in range(3)})
+        masked = {k: devices[k].mask(routed[k], layout.encode({"values": np.array([0.5])})) for k in range(3)}
+        revealed = {k: devices[k].reveal(left) for k, left in server.survivors(masked).items()}
+        assert layout.decode(server.total(revealed))[0]["values"].tolist() == [1.5]
+        seeds = {**revealed[1].seeds, number % 3: flipped(revealed[1].seeds[number % 3])}
+        with pytest.raises(SumError, match=r"is not that of its devices' vectors|cannot be restored"):
+            layout.decode(server.total({**revealed, 1: Revealed(seeds, revealed[1].keys)}))
+
+
+@settings(max_examples=40)
+@given(SEED, st.sampled_from([32, 64]), st.integers(2, 20))
+def test_sums_of_checked_vectors_pass_and_any_other_does_not(seed: int, bits: int, devices: int) -> None:
+    draw = np.random.default_rng(seed)
+    layout = Layout({"values": (4,)}, {"values": 1.0}, devices, bits, checks=2, session=draw.bytes(16))
+    values = draw.uniform(-1, 1, (devices, 4))
+    total = np.zeros(layout.length, dtype=f"<u{bits // 8}")
+    for own in values:
+        total += layout.encode({"values": own})
+    found, _ = layout.decode(total)
+    assert np.abs(found["values"] - values.sum(axis=0)).max() <= layout.grid("values").error
+    place = draw.integers(layout.length)
+    total[place] ^= total.dtype.type(1 << int(draw.integers(bits)))
+    with pytest.raises(SumError, match="is not that of its devices"):
+        layout.decode(total)
 
 
 def test_two_devices_are_no_sum() -> None:

@@ -30,6 +30,7 @@ from kfl_fleet.device.memory import Memory
 from kfl_fleet.device.worker import Worker, make_worker
 from kfl_fleet.messages.frames import RawArray, to_tensors, unpack
 from kfl_fleet.secure import pack_devices
+from tests.fleet.messages import with_array
 
 DEVICES = 6
 Sent = list[tuple[int, dict[str, Any], dict[str, RawArray]]]
@@ -133,6 +134,31 @@ def test_below_the_threshold_a_round_changes_nothing_and_says_so(
     assert str(history.rounds[0].status).startswith("No secure sum: Only 3 of 6 devices ")
     assert str(history.rounds[0].status).endswith(" and 4 are needed: no change.")
     assert not server_of(folder)["known"].any()
+
+
+@pytest.mark.parametrize("step", ["advertise", "reveal"])
+def test_the_one_at_fault_is_named_and_the_others_are_summed(
+    step: str, loop: Callable[..., Any], serve_fleet: Callable[..., Path]
+) -> None:
+    """Device 2 spells its key in another way, which all others would refuse, or flips a bit of a share."""
+    grid, config = loop(experiment(Kfl(local_steps=1), rounds=1), **SECURE)
+    keep_warm(grid)
+
+    def lie(device: int, asked: Message, reply: Message) -> Message:
+        table, name = table_of(asked), "keys" if step == "advertise" else "shares"
+        if device != 2 or table.get("kind") == "profile" or table.get("step", "advertise") != step:
+            return reply
+        found = unpack(from_record(reply.content))[1][name].array()
+        found[-1 if step == "advertise" else 24] ^= 0x80 if step == "advertise" else 1
+        return with_array(reply, name, found)
+
+    grid.twist = lie
+    _, history = load_run(serve_fleet(grid, config))
+    assert history.rounds[0].status.ok
+    (blamed,) = (*history.rounds[0].rejected, *history.rounds[0].faults)
+    said = describe(*stored_refusal(blamed))
+    assert blamed["device"] == 2
+    assert ("not in the form that a device gives it" if step == "advertise" else "Its share of the seed") in said
 
 
 def test_a_device_that_starts_again_in_mid_round_has_dropped_out(

@@ -26,6 +26,7 @@ from kfl.core.errors import ConfigError, KflError
 from kfl.runfolder import RunReader
 from kfl_fleet._flower.app_folder import program
 from kfl_fleet._flower.control import UnreachableError
+from kfl_fleet.cli.up import rehearsal
 from kfl_fleet.local.supervisor import LOST_S, Supervisor, keep_running
 from kfl_fleet.project import Project, write_project
 from kfl_fleet.project.project import make_missing, renew_server, replace_device_key
@@ -411,6 +412,34 @@ def test_a_finished_run_is_shown_and_not_started_again(deserted, loop, serve_fle
     shown = capsys.readouterr().out
     assert [line.split(":")[0] for line in shown.splitlines()[:3]] == [f"round {n} of 20" for n in (1, 2, 3)]
     assert "The run is finished" in shown
+
+
+def test_run_without_keys_names_the_file_and_the_command_that_makes_it(project, capsys):
+    assert main(["deploy", "run", str(project.folder)]) == 2
+    said = capsys.readouterr().err
+    assert f"{project.keys / 'ca.crt'} is missing: kfl deploy keys makes it" in said and said.count("\n") == 1
+
+
+def test_up_keeps_the_run_before_and_status_names_commands_that_work(deserted, loop, serve_fleet, capsys):
+    project, _ = deserted
+    grid, config = loop()
+    local = project.folder / "local"
+    shutil.copytree(serve_fleet(grid, config), local / "run")
+    (local / "run" / "summary.json").unlink()
+    (local / "superlink.db").touch()
+    assert main(["deploy", "status", str(project.folder)]) == 0
+    assert "kfl deploy up begins a new run; kfl deploy up --out local continues this one" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    for number in (1, 2):
+        assert rehearsal(project) == local and not local.exists()
+        assert f"of 3 rounds, is kept in {project.folder}/local-{number}." in capsys.readouterr().out
+        shutil.copytree(project.folder / "local-1", local)
+    (local / "run" / "rounds.jsonl").write_text("")
+    assert rehearsal(project) == local and not (project.folder / "local-3").exists(), "nothing to keep"
+    shutil.copytree(project.folder / "local-1" / "run", project.run_folder)
+    assert main(["deploy", "status", str(project.folder)]) == 0
+    assert "kfl deploy run (or the unit" in capsys.readouterr().out
 
 
 def test_a_bad_configuration_is_a_sentence_before_anything_starts(deserted, capsys):

@@ -114,8 +114,8 @@ def test_the_pages_own_requests_are_answered(server):
 
 @pytest.mark.parametrize("said", [b"", b"GET /", b"GET / HTTP/1.1\r\nHost: local"], ids=["silent", "line", "header"])
 def test_slow_clients_block_nobody(server, monkeypatch, said):
-    """More of them than there are connections: the oldest make room for the next person."""
-    monkeypatch.setattr(loopback, "GRACE_S", 0.0)
+    """More of them than there are connections, and than may wait: they never take the place of one with the key."""
+    monkeypatch.setattr(loopback, "MOST_WAITING", 40)
     with contextlib.ExitStack() as stack:
         for _ in range(3 * loopback.MOST_CONNECTIONS):
             raw = stack.enter_context(socket.create_connection(server.server_address))
@@ -124,10 +124,20 @@ def test_slow_clients_block_nobody(server, monkeypatch, said):
         assert sum(thread.name.startswith("Thread") for thread in threading.enumerate()) <= 100
 
 
+def test_flood_of_connections_does_not_keep_a_page_from_its_reader(server):
+    """All of them new, so that none has had its time."""
+    with contextlib.ExitStack() as stack:
+        for said in (b"", b"GET /wrong", b"GET /wrong/ HTTP/1.1\r\n\r\n") * 2:
+            for _ in range(2 * loopback.MOST_CONNECTIONS):
+                raw = stack.enter_context(socket.create_connection(server.server_address))
+                raw.sendall(said)
+            assert ask(server)[0].status == 200
+
+
 def test_a_connection_ends_after_a_while(server, monkeypatch):
     monkeypatch.setattr(loopback, "LONGEST_S", 0.2)
     with socket.create_connection(server.server_address, timeout=20) as raw:
-        raw.sendall(b"GET / HTTP/1.1\r\n")
+        raw.sendall(b"GET /" + server.key.encode() + b"/ HTTP/1.1\r\n")
         assert raw.recv(10) == b""  # closed by the server, though we say something now and then
 
 

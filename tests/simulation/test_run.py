@@ -32,6 +32,16 @@ def play(experiment, data, **more):
     return kfl.run(one, dataset=data, **more)
 
 
+def test_a_network_that_no_memory_holds_is_one_sentence(data):
+    with pytest.raises(KflError, match=r"not enough memory for this; .*--widths"):
+        play(replace(SMALL, widths=(10**10,)), data)
+
+
+def test_a_budget_next_to_nothing_is_spent_many_times_over_without_a_warning(data):
+    history = play(replace(SMALL, radio=kfl.CellConfig(budget_j_per_round=5e-324)), data)
+    assert history.summary["devices_over_budget"] > 0
+
+
 def test_same_seed_same_run_and_another_seed_another(data):
     first, again = play(SMALL, data), play(SMALL, data)
     assert first.rounds == again.rounds

@@ -18,11 +18,11 @@ d = 500 in five sizes, and their small model is the smallest of these with d₁ 
 Where we decide: the small model is the paper's CNN, narrow, for color images, and an MLP with one hidden layer for all
 else. With the defaults 16,402 values go up and down on CIFAR-10, and 25,818 on MNIST. d₁ is 16 of 64 features. An idle
 device predicts with the small model that it trained last, not with the server's; one that never trained, with the
-common start. Both heads have the head's learning rate, everything else the body's; gradients are not clipped and
-weights do not decay, as in the other algorithms here (the authors clip at 50 and decay by 0.001). Momentum starts fresh
-in every round; in their code the small model's and the projector's goes on from device to device. Averages are weighted
-by training samples, theirs by all samples of a device. We average all uploads: their script collects
-references to one model, so that its mean is the last device's.
+common start. Both heads have the head's learning rate, everything else the body's; gradients are not clipped unless
+asked for and weights do not decay, as in the other algorithms here (the authors clip at 50 and decay by 0.001).
+Momentum starts fresh in every round; in their code the small model's and the projector's goes on from device to device.
+Averages are weighted by training samples, theirs by all samples of a device. We average all uploads: their script
+collects references to one model, so that its mean is the last device's.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class FedMrl(WeightAveraging):
     """Units of the small model's hidden layer, which decides most of its size."""
     small_loss_weight: float = 1.0
     """Weight of the small head's cross-entropy beside that of a device's own head."""
+    largest_gradient: float | None = None
+    """Norm to which a step's gradient is scaled down, 50 in the authors' code; none for no limit."""
 
     def check(self) -> None:
         """Raise ConfigError for a value that cannot work."""
@@ -72,6 +74,8 @@ class FedMrl(WeightAveraging):
         require(self.small_width >= 1, "small_width", self.small_width, "1 or more")
         weight = self.small_loss_weight
         require(0 <= weight <= LARGEST, "small_loss_weight", weight, "0 or more")
+        limit = self.largest_gradient
+        require(limit is None or 0 < limit < float("inf"), "largest_gradient", limit, "a number above 0, or none")
 
     def device_models(self, models: FleetModels) -> FleetModels:
         """Each device's own network with the small one beside it."""
@@ -98,7 +102,7 @@ class FedMrl(WeightAveraging):
         """Both losses, on all weights."""
         from kfl.engine import Matryoshka
 
-        return Matryoshka(self.small_loss_weight)
+        return Matryoshka(self.small_loss_weight, self.largest_gradient)
 
     def predictor(self, server: State, device: State) -> State:
         """What the device trained last: its own network was fused with that small one."""

@@ -46,7 +46,8 @@ class GentleStop:
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True
-        tell("", "Stopping after this round; press Ctrl-C again to stop at once.", file=sys.stderr, flush=True)
+        with contextlib.suppress(RuntimeError):  # it may come in the middle of a write to the same stream
+            tell("", "Stopping after this round; press Ctrl-C again to stop at once.", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

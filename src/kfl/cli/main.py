@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 
 from kfl._version import __version__
-from kfl.core.errors import KflError
+from kfl.core.errors import KflError, ShortOfMemoryError
 from kfl.core.suggest import nearest
 from kfl.core.terminal import tell, tell_exactly
 
@@ -121,13 +121,10 @@ def serve_safely(address: str, arguments: Sequence[str]) -> int:
     except OSError as problem:  # such as a full disk where the output goes
         where = f"{problem.filename}: " if problem.filename else ""
         return _fail(f"OS error: {where}{problem.strerror or problem}.")
-    except (MemoryError, RuntimeError) as problem:
-        if not _out_of_memory(problem):
+    except (MemoryError, RuntimeError, ImportError) as problem:
+        if not ShortOfMemoryError.means(problem):
             raise
-        return _fail(
-            "There is not enough memory for this; schedule fewer devices in a round (--scheduler.count), use smaller "
-            "models (--widths), or a smaller --algorithm.batch-size. kfl resume continues a run that has begun."
-        )
+        return _fail(str(ShortOfMemoryError()))
 
 
 def added_commands() -> dict[str, tuple[str, str]]:
@@ -177,12 +174,6 @@ def dispatch(prog: str, commands: Mapping[str, tuple[str, str]], arguments: Sequ
 def _listed(prog: str, commands: Mapping[str, tuple[str, str]]) -> list[str]:
     width = max(map(len, commands))
     return [f"  {prog} {name:<{width}}  {text}" for name, (_, text) in commands.items()]
-
-
-def _out_of_memory(problem: BaseException) -> bool:
-    """Whether memory ran out: Python's own error, or one of PyTorch's, known by its name and words."""
-    words = ("out of memory", "can't allocate memory", "Cannot allocate memory")
-    return isinstance(problem, MemoryError) or any(word in str(problem) for word in words)
 
 
 def usage() -> str:

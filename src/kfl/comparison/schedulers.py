@@ -24,9 +24,9 @@ SCHEDULER_SET: Mapping[str, Scheduler] = {
     "round-robin 3": RoundRobin(count=3),
     "round-robin 10": RoundRobin(count=10),
     "uniform 10": Uniform(count=10),
+    "least-energy 0.03": LeastEnergy(participation=0.03),
     "least-energy 0.1": LeastEnergy(participation=0.1),
-    "least-energy 0.2": LeastEnergy(participation=0.2),
-    "least-energy 0.5": LeastEnergy(participation=0.5),
+    "least-energy 0.3": LeastEnergy(participation=0.3),
 }
 """The announced set: who is worth most, devices in turn, few and many, at random, and everybody alike for the least
 energy, rarely, sometimes and often."""

@@ -102,3 +102,26 @@ class StoppedError(KflError):
     def __init__(self, folder: object, rounds: int) -> None:
         super().__init__(f"Stopped after round {rounds}. To continue: kfl resume {folder}")
         self.rounds = rounds
+
+
+class ShortOfMemoryError(KflError):
+    """There is less memory than a run needs."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is not enough memory for this; schedule fewer devices in a round (--scheduler.count), use smaller "
+            "models (--widths), or a smaller --algorithm.batch-size. kfl resume continues a run that has begun."
+        )
+
+    @staticmethod
+    def means(problem: BaseException) -> bool:
+        """Whether memory ran out: Python's own error, or one of PyTorch's or of the system's loader, by its words.
+
+        >>> ShortOfMemoryError.means(RuntimeError("DefaultCPUAllocator: can't allocate memory")), \
+        ... ShortOfMemoryError.means(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+        (True, False)
+        """
+        return isinstance(problem, MemoryError) or any(words in str(problem) for words in NO_MEMORY)
+
+
+NO_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory", "failed to map segment")

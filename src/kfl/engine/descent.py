@@ -140,14 +140,27 @@ def descend(bound: Bound, objective: Objective, momentum: float, batches: Iterab
     for inputs, targets, layers in batches:
         with torch.enable_grad(), layers:
             loss = objective.loss(bound.forward, bound.leaves, inputs, targets)
-        gradients = torch.autograd.grad(loss, bound.moving, allow_unused=True)
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, bound.moving, allow_unused=True)
         with torch.no_grad():
+            if objective.gradient_limit is not None:
+                gradients = limited(gradients, objective.gradient_limit)
             add_momentum(speeds, momentum, gradients)
             bound.step(speeds)
             if projects:
                 bound.project(objective)
     with torch.no_grad():
         return bound.state()
+
+
+def limited(gradients: Sequence[Tensor | None], limit: float) -> list[Tensor | None]:
+    """Return gradients scaled so that all together have at most a norm.
+
+    >>> limited([torch.tensor([3.0]), None, torch.tensor([4.0])], 1.0)
+    [tensor([0.6000]), None, tensor([0.8000])]
+    """
+    squares = [gradient.square().sum() for gradient in gradients if gradient is not None]
+    factor = (limit / torch.stack(squares).sum().sqrt()).clamp(max=1.0)
+    return [None if gradient is None else gradient * factor for gradient in gradients]
 
 
 def add_momentum(speeds: list[Tensor | None], momentum: float, gradients: Sequence[Tensor | None]) -> None:

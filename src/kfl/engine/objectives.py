@@ -74,6 +74,11 @@ class Objective(ABC):
         its devices are then only batched with others that have as many samples.
         """
 
+    @property
+    def gradient_limit(self) -> float | None:
+        """Largest norm of a step's gradient over all that moves, to which a larger one is scaled; None for no limit."""
+        return None
+
     def rate(self, name: str, sgd: Sgd) -> float:
         """The learning rate of a parameter: the body's, or the head's. Rate 0 keeps it exactly as it is."""
         return sgd.head_rate if name.rpartition("/")[2].startswith("head.") else sgd.body_rate
@@ -278,6 +283,13 @@ class Matryoshka(Objective):
     single_pass: ClassVar[bool] = True
     small_weight: float
     """Weight of the small head's cross-entropy; the other's is 1."""
+    largest_gradient: float | None = None
+    """Norm to which larger gradients are scaled; None for no limit."""
+
+    @property
+    def gradient_limit(self) -> float | None:
+        """The given one."""
+        return self.largest_gradient
 
     def loss(
         self, forward: Forward, state: State, inputs: Tensor, targets: Tensor, weights: Tensor | None = None

@@ -141,7 +141,7 @@ class SampleSpace(Bound):
         """Whether an objective sees the first layer through its output alone, and its weight and bias have one rate."""
         weight, bias = (rates.get(f"{network.first_name}.{name}", 0.0) for name in ("weight", "bias"))
         projects = type(objective).project is not Objective.project
-        return objective.single_pass and weight == bias != 0 and not projects
+        return objective.single_pass and objective.gradient_limit is None and weight == bias != 0 and not projects
 
     @property
     def moving(self) -> list[Tensor]:

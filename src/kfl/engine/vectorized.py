@@ -174,6 +174,10 @@ class CohortStep:
         return loss, changed
 
     def _move(self, moving: State, velocity: State, gradient: State, active: Tensor | None) -> None:
+        limit = self.objective.sample.gradient_limit
+        if limit is not None:
+            norm = torch.stack([value.flatten(1).square().sum(1) for value in gradient.values()]).sum(0).sqrt()
+            gradient = {name: value * _beside((limit / norm).clamp(max=1.0), value) for name, value in gradient.items()}
         speeds = [velocity[name] for name in moving]
         torch._foreach_mul_(speeds, self.descent.momentum)
         torch._foreach_add_(speeds, [gradient[name] for name in moving])

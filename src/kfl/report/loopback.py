@@ -7,13 +7,15 @@ Who might ask it, and what stops them:
 - a page elsewhere, through this person's browser: under a name that its owner points at 127.0.0.1 (DNS rebinding) the
   Host header is that name; otherwise the browser says in Origin or Sec-Fetch-Site where the request comes from.
 - a client that sends or reads slowly, or many of them: a connection has a minute in all, there are few at a time, and
-  where all are taken the oldest makes room for the newest.
+  where all are taken the oldest makes room for the newest. It is served once it has named the key; until then it waits
+  among many others that cost nothing, and without the key it never takes the place of one that has it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
+import select
 import socket
 import sys
 import threading
@@ -33,8 +35,12 @@ MOST_CONNECTIONS = 16
 """Connections at a time: a browser opens six."""
 LONGEST_S = 60.0
 """Seconds from the start of a connection to its end."""
-GRACE_S = 1.0
-"""A connection this young is not ended to make room for another."""
+MOST_WAITING = 500
+"""Connections that have not said what they want; the oldest makes room."""
+NO_KEY = b"Use the whole address that the command printed: it has a key.\n"
+NEARLY_S = 0.002
+LONGEST_HEAD = 4096
+"""Bytes in which a request must have named the key."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class LoopbackServer(ThreadingHTTPServer):
     """Answers GET on 127.0.0.1 with what a function says."""
 
     daemon_threads = True
+    request_queue_size = 128
     allow_reuse_address = True
 
     def __init__(self, respond: Responder, port: int | None, preferred: int = 0) -> None:
@@ -61,6 +68,7 @@ class LoopbackServer(ThreadingHTTPServer):
         self.respond = respond
         self.key = secrets.token_urlsafe(16)
         """What the address must have in it."""
+        self._waiting: list[tuple[socket.socket, Any]] = []
         self._open: dict[socket.socket, float] = {}
         self._guard = threading.Lock()
         if port is not None and not 0 <= port <= 65535:
@@ -78,17 +86,42 @@ class LoopbackServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/{self.key}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own, if there is room or room can be made."""
-        now = time.monotonic()
+        """Take a connection; a browser's first bytes are there at once, or nearly."""
+        self._waiting.append((request, client_address))
+        if len(self._waiting) > MOST_WAITING:
+            self.shutdown_request(self._waiting.pop(0)[0])
+        select.select([request], (), (), NEARLY_S)
+        self.service_actions()
+
+    def service_actions(self) -> None:
+        """Serve the connections that have said what they want, and end those that were not for us."""
+        ready = select.select([request for request, _ in self._waiting], (), (), 0.0)[0] if self._waiting else ()
+        for request in ready:
+            client = next(each for each in self._waiting if each[0] is request)
+            head = _peek(request)
+            if b"\n" not in head and 0 < len(head) < LONGEST_HEAD:
+                continue
+            self._waiting.remove(client)
+            if self.key.encode() in head:
+                self._begin(*client)
+            else:
+                _refuse(request)
+                self.shutdown_request(request)
+
+    def server_close(self) -> None:
+        """End the connections that wait, too."""
+        for request, _ in self._waiting:
+            self.shutdown_request(request)
+        super().server_close()
+
+    def _begin(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own; the oldest makes room for it."""
         with self._guard:
             if len(self._open) >= MOST_CONNECTIONS:
                 oldest = min(self._open, key=self._open.__getitem__)
-                if now - self._open[oldest] < GRACE_S:
-                    self.shutdown_request(request)
-                    return
                 _end(oldest)  # its thread then finds the connection closed and takes it off the list
                 del self._open[oldest]
-            self._open[request] = now
+            self._open[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -107,6 +140,23 @@ class LoopbackServer(ThreadingHTTPServer):
         """A client that disconnected is not an error."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError | socket.timeout):
             super().handle_error(request, client_address)
+
+
+def _peek(connection: socket.socket) -> bytes:
+    """What a connection has said so far, left for its handler to read."""
+    try:
+        return connection.recv(LONGEST_HEAD, socket.MSG_PEEK)
+    except OSError:
+        return b""
+
+
+def _refuse(connection: socket.socket) -> None:
+    """Answer a request without the key, in one write that does not wait."""
+    with contextlib.suppress(OSError):
+        connection.setblocking(False)
+        connection.recv(LONGEST_HEAD)  # what is left unread would take the answer away
+        head = f"HTTP/1.0 403 Forbidden\r\nContent-Type: text/plain\r\nContent-Length: {len(NO_KEY)}\r\n\r\n"
+        connection.send(head.encode() + NO_KEY)
 
 
 def _end(connection: socket.socket) -> None:
@@ -128,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         key, slash, rest = parts.path.removeprefix("/").partition("/")
         if not slash or not secrets.compare_digest(key.encode(), self.server.key.encode()):
-            self._send(Answer(b"Use the whole address that the command printed: it has a key.\n", "text/plain", 403))
+            self._send(Answer(NO_KEY, "text/plain", 403))
             return
         found = self.server.respond(f"/{rest}", dict(parse_qsl(parts.query)))
         self._send(found or Answer(b"There is nothing here.\n", "text/plain", HTTPStatus.NOT_FOUND))

@@ -13,6 +13,7 @@ Your own tracker is one class and one line: `TRACKERS["mine"] = Mine`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import logging
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kfl.core.errors import ConfigError, KflError, MissingExtraError
+from kfl.core.errors import ConfigError, KflError, MissingExtraError, RunFolderError
 from kfl.core.names import for_label
 from kfl.core.telemetry import hush
 from kfl.core.text import scrub
@@ -59,7 +60,7 @@ class RunFacts:
         `rounds` are those that were logged when it was last closed, `finished` whether the summary was, too.
         """
         found = self._notes().get(tracker)
-        return dict(found) if isinstance(found, dict) else {}
+        return dict(found) if isinstance(found, dict) and type(found.get("rounds", 0)) is int else {}
 
     def remember(self, tracker: str, **note: Any) -> None:
         """Add to a tracker's note."""
@@ -68,7 +69,9 @@ class RunFacts:
             write_note(self.folder, TRACKER_RUNS, {**self._notes(), tracker: merged})
 
     def _notes(self) -> dict[str, Any]:
-        return {} if self.folder is None else read_note(self.folder, TRACKER_RUNS)
+        with contextlib.suppress(RunFolderError):
+            return {} if self.folder is None else read_note(self.folder, TRACKER_RUNS)
+        return {}
 
 
 class Tracker(ABC):

@@ -22,6 +22,7 @@ from kfl.core.parse import parse_json, parse_toml
 from kfl.data.untrusted import read_npz
 from kfl.experiment import Experiment, in_todays_words
 from kfl.runfolder import _files as files
+from kfl.runfolder import _schema as schema
 from kfl.runfolder._environment import given_as_objects
 from kfl.runfolder._snapshot import Snapshot
 from kfl.runfolder._tensors import read_state
@@ -67,19 +68,30 @@ class RunReader:
 
     def environment(self) -> dict[str, Any]:
         """What the run ran on: versions, hardware, data, models, execution plan."""
-        return files.read_object(self.path / files.ENVIRONMENT)
-
-    def dataset(self) -> dict[str, Any]:
-        """What the environment says about the data: its name, shape, scaling and a note for the reader."""
-        found = self.environment().get("dataset")
-        if isinstance(found, dict) and "note" in found:
-            return found
         path = self.path / files.ENVIRONMENT
-        raise RunFolderError(f"{path} is missing or damaged: it does not say which data was used.")
+        return schema.check_environment(path, files.read_object(path))
+
+    def dataset(self, *needed: str) -> dict[str, Any]:
+        """What the environment says about the data: its name, shape, scaling and a note for the reader.
+
+        Args:
+            needed: fields without which it is of no use.
+        """
+        path, found = self.path / files.ENVIRONMENT, self.environment().get("dataset")
+        if found is None or "note" not in found:
+            raise RunFolderError(f"{path} is missing or damaged: it does not say which data was used.")
+        schema.check(path, found, {}, needed, "dataset.")
+        return dict(found)
 
     def given_as_objects(self) -> tuple[str, ...]:
         """Which of "dataset" and "models" the configuration cannot rebuild: they were given as Python objects."""
         return given_as_objects(self.environment())
+
+    def job(self) -> dict[str, Any]:
+        """How `kfl run` was asked to carry out the run; empty for a run that it did not start."""
+        found = files.read_note(self.path, files.JOB)
+        schema.check(self.path / files.JOB, found, schema.JOB)
+        return found
 
     def rounds(self, devices: int | None = None) -> tuple[RoundLog, ...]:
         """Every round so far. `devices`, the size of the fleet, is checked where it is given."""
@@ -109,18 +121,16 @@ class RunReader:
 
     def summary(self) -> dict[str, Any]:
         """Totals; empty while the run is not finished."""
-        return files.read_object(self.path / files.SUMMARY)
+        path = self.path / files.SUMMARY
+        return schema.check_summary(path, files.read_object(path))
 
-    def devices(self) -> tuple[dict[str, Any], ...]:
-        """One record per device; empty while the run is not finished."""
+    def devices(self, *needed: str) -> tuple[dict[str, Any], ...]:
+        """One record per device, with the fields that are needed; empty while the run is not finished."""
         path = self.path / files.DEVICES
         try:
-            found = files.read_value(path)
+            return schema.check_devices(path, files.read_value(path), needed)
         except FileNotFoundError:
             return ()
-        if not isinstance(found, list) or not all(isinstance(record, dict) for record in found):
-            raise files.damaged(path, "it does not hold a list of devices")
-        return tuple(found)
 
     def history(self) -> History:
         """What happened so far."""
@@ -161,10 +171,8 @@ class RunReader:
     def asked(self) -> tuple[int, frozenset[int]]:
         """The last round in which a real fleet's devices were asked, and who was there; −1 and nobody if none was."""
         found = files.read_note(self.path, files.ASKED)
-        devices, number = found.get("devices"), found.get("round")
-        if not isinstance(number, int) or not isinstance(devices, list):
-            return -1, frozenset()
-        return number, frozenset(device for device in devices if isinstance(device, int))
+        schema.check(self.path / files.ASKED, found, schema.ASKED, ("round", "devices") if found else ())
+        return found.get("round", -1), frozenset(found.get("devices", ()))
 
     def fleet_rounds(self) -> list[dict[str, Any]]:
         """Real times and sizes of a fleet's rounds. Lines that cannot be read are left out."""

@@ -63,7 +63,8 @@ def budget_warnings(fleet: Fleet) -> list[str]:
     found = rehearse(fleet, fleet.experiment.scheduler)
     if found is None or not (over := found.spent_j > budget_j * (1 + 1e-9)).any():
         return []
-    most = float((found.spent_j / budget_j).max())
+    with np.errstate(over="ignore"):  # as in `energy_facts`
+        most = float((found.spent_j / budget_j).max())
     return [
         f"These settings will not keep the energy budgets: {int(over.sum()):,} of {len(budget_j):,} devices are going "
         f"to exceed theirs, the most with {percent(most, 0)} of it. --hard-budget keeps every one."

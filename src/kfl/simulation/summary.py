@@ -78,7 +78,8 @@ def energy_facts(fleet: Fleet, logs: Sequence[RoundLog]) -> dict[str, Any]:
     spent_j = np.zeros(len(budget_j))
     for log in logs:
         spent_j[list(log.devices)] += np.add(log.compute_energy_j, log.upload_energy_j)
-    used = spent_j / budget_j
+    with np.errstate(over="ignore"):  # of a budget next to nothing, the use is infinite
+        used = spent_j / budget_j
     return {
         "devices_over_budget": int((used > 1 + 1e-9).sum()),
         "largest_use_of_budget": float(used.max()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -240,9 +241,10 @@ def show_status(status: FleetStatus) -> None:
 
     done = f"round {status.rounds_done} of {status.rounds}"
     speed = "" if status.round_s is None else f", {status.round_s:.1f} s per round"
+    there = "" if status.devices_there is None else f", {status.devices_there} there when the last round began"
     reached = "" if status.accuracy is None else f" Accuracy {percent(status.accuracy)}."
     notes = [
-        f"{status.devices_seen} of {status.devices_expected} devices seen.{reached} "
+        f"{status.devices_seen} of {status.devices_expected} devices seen{there}.{reached} "
         f"Energy {quantity(status.energy_j, 'J')}, up {bit_count(status.bits_up)}, "
         f"down {bit_count(status.bits_down)}{speed}.",
         *privacy_notes(status.devices),
@@ -251,11 +253,21 @@ def show_status(status: FleetStatus) -> None:
         *status.problems,
     ]
     if status.state == "stopped":
-        notes.append("No server is running; kfl deploy run (or the unit of that name) continues with the next round.")
+        notes.append(f"No server is running; {continued_by(Path(status.folder))}")
     if status.metrics_port is not None:
         notes.append(f"Metrics: http://127.0.0.1:{status.metrics_port}/metrics")
     title = f"{status.algorithm}, {status.scheduler}: {done}, {status.state}"
     print_table(device_columns(status.devices), title, notes)
+
+
+def continued_by(run: Path) -> str:
+    """The command that goes on with a stopped run: it is a project's, or one of `kfl deploy up`."""
+    fleet = run.resolve().parent
+    if not (fleet / "superlink.db").exists() or (fleet / "server.env").exists():
+        return "kfl deploy run (or the unit of that name) continues with the next round."
+    if fleet.name == "local":
+        return f"kfl deploy up begins a new run; kfl deploy up --out {fleet.name} continues this one."
+    return f"kfl deploy up --out {shlex.quote(str(fleet))}, with the options it began with, continues it."
 
 
 def device_columns(devices: Sequence[DeviceStatus]) -> dict[str, list[str]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from kfl.cli.interrupt import termination_as_interrupt
 from kfl.cli.options import new_folder, parse
 from kfl.core.errors import KflError
 from kfl.core.terminal import tell
+from kfl.core.text import several
 
 if TYPE_CHECKING:
     from kfl_fleet import ServerConfig
@@ -45,7 +48,7 @@ class UpOptions:
     """Function that returns a device's model and data. Default: devices of the experiment's dataset."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder to keep everything in; given again, the fleet continues. Default: a new one under runs/, or in a project
-    its folder local, where every start is a new one."""
+    its folder local, where every start is a new one; the one before it is kept as local-1, local-2 …"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -65,14 +68,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rehearsal(project: Project) -> Path:
-    """The folder `local` of a project, without what an earlier rehearsal left there."""
-    from kfl.runfolder import is_held
+    """The folder `local` of a project; what an earlier rehearsal left there is kept beside it, if it has a round."""
+    from kfl.runfolder import RunReader, is_held
 
     folder = project.folder / "local"
     if is_held(folder / "run"):
         raise KflError(f"A fleet is up in {folder} already; end it first, or choose another folder with --out.")
     if (folder / "superlink.db").exists():  # it is a fleet's, and nothing else
-        shutil.rmtree(folder)
+        if done := len(RunReader(folder / "run").whole_rounds()):
+            kept = next(path for n in itertools.count(1) if not (path := project.folder / f"local-{n}").exists())
+            folder.rename(kept)
+            tell(f"The run before this one, of {several(done, 'round')}, is kept in {kept}.")
+        else:
+            shutil.rmtree(folder)
     return folder
 
 
@@ -94,6 +102,7 @@ def server_config(options: UpOptions, project: Project | None) -> ServerConfig:
 def up(config: ServerConfig, folder: Path, options: UpOptions, project: Project | None) -> int:
     """Run the fleet and print a line for every round."""
     from kfl_fleet.local.fleet import LocalFleet
+    from kfl_fleet.logs import logging_as
     from kfl_fleet.server.metrics import round_sentence
 
     rounds, devices = config.experiment.rounds, config.experiment.devices
@@ -109,7 +118,7 @@ def up(config: ServerConfig, folder: Path, options: UpOptions, project: Project 
     tell(f"Starting {devices} devices and a server on {fleet.address}; logs in {fleet.folder / 'logs'}", flush=True)
     status = 0
     try:
-        with fleet:
+        with logging_as(config.fleet.log_format, stream=sys.stdout), fleet:
             tell(
                 "All processes are running; the first round takes longer: devices introduce themselves.",
                 flush=True,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from kfl.algorithms.sums import Sums
 
-MOST_DEVICES = 2**20
+MOST_DEVICES, MOST_CHECKS = 2**20, 8
 
 
 class MaskedUpload:
@@ -105,6 +105,8 @@ class MaskedUpload:
             value_range=value_range,
             devices=whole(values, "devices", 1, MOST_DEVICES),
             bits=bits,
+            checks=whole(values, "checks", 0, MOST_CHECKS) if "checks" in values else 0,  # not from earlier servers
+            session=self.session,
         )
         arrays = {VALUES + name: value.numpy() for name, value in terms.values.items()}
         arrays |= {WEIGHTS + name: value.numpy() for name, value in terms.weights.items()}

@@ -17,6 +17,7 @@ def device(partition: int, config: Mapping[str, Any]) -> DeviceSetup:
     """Device number `partition` of the experiment in `config`: its part of the data and its network."""
     from kfl.core.errors import ConfigError
     from kfl.data import load_dataset
+    from kfl.encoders import AUTO, NONE, make_encoder
     from kfl.models import fleet_from_name
     from kfl_fleet.settings import ServerConfig
 
@@ -27,9 +28,10 @@ def device(partition: int, config: Mapping[str, Any]) -> DeviceSetup:
         raise ConfigError("partition-id", partition, f"from 0 to {experiment.devices - 1}")
     data = load_dataset(experiment.dataset)
     split = experiment.partition(data)
-    fleet = fleet_from_name(
-        experiment.model, experiment.widths, experiment.devices, data.input_shape, data.classes, experiment.seed
-    )
+    encoder = NONE if experiment.encoder == AUTO else experiment.encoder
+    shape = data.input_shape if encoder == NONE else (make_encoder(encoder).size(data.input_shape),)
+    named = ("linear", None) if experiment.algorithm.needs_encoder else (experiment.model, experiment.widths)
+    fleet = fleet_from_name(*named, experiment.devices, shape, data.classes, experiment.seed)
     mine, tested = split.train[partition], split.test[partition]
     return DeviceSetup(
         model=fleet.builders[int(fleet.architecture[partition])],
@@ -41,6 +43,7 @@ def device(partition: int, config: Mapping[str, Any]) -> DeviceSetup:
         scale=data.scale,
         mean=data.mean,
         std=data.std,
+        encoder=encoder,
         name=data.name,
         model_name=fleet.names[int(fleet.architecture[partition])],
     )

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kfl.core.errors import ShortOfMemoryError
 from kfl.core.text import scrub
 from kfl_fleet.device.pipe import ClosedError, Pipe
 from kfl_fleet.logs import format_from_environment, note, start_logging
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from kfl_fleet.device.worker import Worker
 
 PR_SET_PDEATHSIG = 1
-NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
-"""How PyTorch and the system say it, besides Python's own MemoryError."""
 
 Frame = tuple[Mapping[str, Any], tuple[bytes, ...]]
 
@@ -58,7 +57,7 @@ def serve(pipe: Pipe, frames: queue.SimpleQueue[Frame]) -> int:
                 pipe.send("answer", worker.open(blocks))
         except Exception as problem:  # a device function may raise anything; the fleet must continue
             note("device_failed", "The device could not answer.", level=logging.ERROR, error=problem)
-            code = "worker_memory" if _is_memory(problem) else "failed"
+            code = "worker_memory" if ShortOfMemoryError.means(problem) else "failed"
             pipe.send("error", code=code, reason=f"{type(problem).__name__}: {scrub(problem)}")
             if code == "worker_memory" or header["kind"] == "setup":
                 return 1
@@ -104,10 +103,6 @@ def _tidy() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not in every libc
         if trim is not None:
             trim(0)
-
-
-def _is_memory(problem: BaseException) -> bool:
-    return isinstance(problem, MemoryError) or any(words in str(problem) for words in NO_MEMORY)
 
 
 def _die_with_parent() -> None:

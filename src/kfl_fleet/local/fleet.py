@@ -36,7 +36,7 @@ from kfl_fleet._flower.database import DATABASE, Janitor
 from kfl_fleet.device.node import NodeOptions, command
 from kfl_fleet.local.processes import ProcessGroup, free_ports, listening
 from kfl_fleet.local.supervisor import Supervisor
-from kfl_fleet.logs import warn
+from kfl_fleet.logs import note, warn
 from kfl_fleet.private import narrow, private_folder
 from kfl_fleet.project.certificates import Pair
 from kfl_fleet.project.project import Project, make_missing
@@ -88,6 +88,8 @@ class LocalFleet:
         self.run_folder = self.folder / "run"
         self.runs = 0
         self._restarted: dict[str, float] = {}
+        self._away: set[int] = set()
+        """Devices whose process has ended, and of which no round has heard since."""
         self._janitor = Janitor(self.folder / DATABASE)
         self._keys = {d: self.folder / "keys" / f"device-{d}" for d in range(self.config.experiment.devices)}
 
@@ -233,7 +235,11 @@ class LocalFleet:
         keeper = Supervisor(
             RunReader(self.run_folder), self.control, self.submit, self.tend, SILENT_S, LOOK_S, patience_s
         )
-        yield from keeper.rounds(submitted=True, restart=restart)
+        for entry in keeper.rounds(submitted=True, restart=restart):
+            for device in sorted(self._away & set(entry.used)):
+                self._away.discard(device)
+                note("device_back", f"Device {device} is back.", device=device)
+            yield entry
 
     def tend(self) -> None:
         """Start again what has died, each program at most every few seconds, and look after Flower's database.
@@ -248,11 +254,20 @@ class LocalFleet:
         for name, start in starts.items():
             if not self.processes.alive(name) and time.monotonic() - self._restarted.get(name, -RESTART_S) >= RESTART_S:
                 self._restarted[name] = time.monotonic()
+                self._tell_end(name)
                 try:
                     start()
                 except OSError as problem:  # a full disk, no process left: another time
                     warn("not_started", f"{name} could not be started ({problem.strerror or problem}).")
         self._janitor.tend()
+
+    def _tell_end(self, name: str) -> None:
+        """Say that a device's process has ended, since the next round may be a minute away."""
+        if name.startswith("device-"):
+            device = int(name.removeprefix("device-"))
+            self._away.add(device)
+            sentence = f"Device {device} has ended and is started again; the server admits it after up to a minute."
+            warn("device_ended", sentence, device=device)
 
     def history(self) -> list[RoundLog]:
         """The rounds that are done."""

@@ -99,9 +99,10 @@ def keep_running(project: Project) -> Iterator[RoundLog]:
     A SuperLink that is unreachable is waited for. Where its database is found, that is kept from growing.
 
     Raises:
-        KflError: the configuration cannot work, or the server ends again and again without a round.
+        KflError: the configuration cannot work, keys are missing, or the server ends again and again without a round.
     """
     project.config.validate()
+    project.need_keys()
     try:
         write_connection(
             project.flower_home, CONNECTION, project.address, project.keys / "ca.crt", project.control_secret

@@ -81,6 +81,12 @@ class Project:
         """Every private key and secret of the fleet's in the folder of keys, replaced ones too."""
         return sorted(p for p in self.keys.iterdir() if PRIVATE.fullmatch(p.name)) if self.keys.is_dir() else []
 
+    def need_keys(self) -> None:
+        """Raise KflError for a file without which nobody can give the SuperLink orders."""
+        for path in (self.keys / "ca.crt", self.control_secret):
+            if not path.is_file():
+                raise KflError(f"{path} is missing: kfl deploy keys makes it, and kfl deploy up needs none.")
+
     @property
     def run_folder(self) -> Path:
         """What the server writes: an ordinary run folder."""

@@ -32,6 +32,10 @@ to 1,000 samples with R = 64 and 32 bits have a step of 2^−11: a mean over 5,0
 5 · 10^−7. Counts are exact. How many values were clipped is part of the sum. Quantised uploads gain nothing, because
 devices' grids differ: a masked value takes all its bits.
 
+**Checks.** Two more entries of a vector are the sums of its others times random numbers that follow from the session.
+They add up as all do, so a mask that is left in a sum (a changed share, key or vector) shows, but for one chance in
+2^64. A key has one spelling: X25519 ignores a bit. Shares that are to spare say whose share is wrong (`shamir.liars`).
+
 **Primitives.** X25519 with HKDF-SHA-256 for keys, AES-256-GCM for boxes, AES-256 in counter mode for masks, all from
 the package cryptography; Shamir's sharing over the field of 2^128 + 51 (`_shamir`). Every key, seed and share belongs
 to one round and lives in the memory of a device's worker. A device that restarts in mid-round has dropped out.
@@ -40,7 +44,8 @@ to one round and lives in the memory of a device's worker. A device that restart
 The paper counters this with signed keys and one more exchange. Here that would not help, because the server also sends
 devices the app that they run. What a device refuses in any case: fewer than three devices, a threshold that is not a
 majority, a second vector under the same masks, shares of both secrets of one device, and another set of survivors after
-it has answered. Nor can sums protect against a device that lies about its vector, since nobody sees a single one.
+it has answered. Nor can sums protect against a device that lies about its vector, checks included, since nobody sees a
+single one.
 
 **Why not Flower's SecAgg+.** In Flower 1.41 it exists only for the legacy interface (`SecAggPlusWorkflow` needs a
 `LegacyContext` and a `Strategy`), and its masks are not secret: `pseudo_rand_gen` folds a key of 32 bytes into 32 bits

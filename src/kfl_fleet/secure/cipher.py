@@ -26,6 +26,7 @@ Vector = NDArray[np.unsignedinteger[Any]]
 
 KEY_BYTES = 32
 TAG_BYTES = 16
+PRIME_25519 = 2**255 - 19
 _NONCE = bytes(12)
 _COUNTER = bytes(16)
 
@@ -60,6 +61,17 @@ class KeyPair:
         except ValueError as problem:  # a point that would make the common key known to everyone
             raise SumError("A public key of this sum is not one that a device can have.") from problem
         return derived(common, *context)
+
+
+def check_public(key: bytes) -> None:
+    """SumError for a public key that no device makes.
+
+    X25519 ignores the top bit and reduces the rest, so that one key has several spellings that differ as bytes; and
+    with a point of small order the common key is known to everyone.
+    """
+    if not int.from_bytes(key, "little") < PRIME_25519:
+        raise SumError("A public key of this sum is not in the form that a device gives it.")
+    KeyPair.new().agree(key)
 
 
 def derived(secret: bytes, *context: bytes) -> bytes:

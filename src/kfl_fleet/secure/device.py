@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from kfl_fleet.secure.cipher import KeyPair, SumError, Vector, derived, mask, seal, unseal
+from kfl_fleet.secure.cipher import KeyPair, SumError, Vector, check_public, derived, mask, seal, unseal
 from kfl_fleet.secure.shamir import SECRET_BYTES, SHARE_BYTES, split
 from kfl_fleet.secure.tables import Keys, Revealed
 
@@ -44,6 +44,8 @@ class DeviceSum:
         self._step("advertised", "shared")
         holders = sorted({*peers, self.device})
         keys = [key for own in peers.values() for key in (own.seal, own.mask)]
+        for key in keys:
+            check_public(key)
         if self.device in peers or len({*keys, self._seal.public, self._mask.public}) < len(keys) + 2:
             raise SumError("Two of the keys of this sum are the same.")
         if not max(LEAST_DEVICES, len(holders) // 2 + 1) <= threshold <= len(holders):
@@ -67,7 +69,10 @@ class DeviceSum:
         if len(boxes) + 1 < self._threshold:
             raise SumError(f"Only {len(boxes) + 1} devices shared their keys, and {self._threshold} are needed.")
         for peer, box in boxes.items():
-            opened = unseal(self._box_key(peer, self.device), box)
+            try:
+                opened = unseal(self._box_key(peer, self.device), box)
+            except SumError as problem:
+                raise SumError(f"{str(problem)[:-1]}: that of device {peer}.") from problem
             self._held[peer] = opened[:SHARE_BYTES], opened[SHARE_BYTES:]
         self._held[self.device] = self._own
         bits = 8 * vector.dtype.itemsize

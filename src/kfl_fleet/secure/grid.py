@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfl_fleet.secure.cipher import SumError, Vector
+from kfl_fleet.secure.cipher import SumError, Vector, derived, mask
 
 FloatArray = NDArray[np.float64]
 Shape = tuple[int, ...]
@@ -93,15 +93,35 @@ class Layout:
     bounds: Mapping[str, float]
     devices: int
     bits: int
+    checks: int = 0
+    """Entries at the end of a vector that show whether a mask is left in the sum: each is the sum of all other entries
+    times random numbers, modulo 2^bits, and so are the sums of these. A sum with a mask in it passes one by chance with
+    a probability of 2^−bits."""
+    session: bytes = b""
+    """The name of the sum, from which the random numbers follow."""
 
     @property
     def length(self) -> int:
         """Integers of a vector."""
+        return self._entries + self.checks
+
+    @property
+    def _entries(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes.values()) + 1
+
+    def _checked(self, entries: Vector) -> Vector:
+        """The entries, with those at the end that check them."""
+        found = [
+            (mask(derived(b"check", self.session, bytes([row])), len(entries), self.bits) * entries).sum(
+                dtype=entries.dtype
+            )
+            for row in range(self.checks)
+        ]
+        return np.concatenate([entries, np.array(found, dtype=entries.dtype)])
 
     def grid(self, name: str) -> Grid:
         """How one array is encoded."""
-        bound = float(max(self.length - 1, 1)) if name == CLIPPED else self.bounds[name]
+        bound = float(max(self._entries - 1, 1)) if name == CLIPPED else self.bounds[name]
         return Grid(bound, self.devices, self.bits)
 
     def encode(self, arrays: Mapping[str, NDArray[Any]]) -> Vector:
@@ -116,7 +136,7 @@ class Layout:
             part, clipped = self.grid(name).encode(values.ravel())
             parts.append(part)
             lost += clipped
-        return np.concatenate([*parts, self.grid(CLIPPED).encode(np.array([lost], dtype=np.float64))[0]])
+        return self._checked(np.concatenate([*parts, self.grid(CLIPPED).encode(np.array([lost], dtype=np.float64))[0]]))
 
     def decode(self, total: Vector) -> tuple[dict[str, FloatArray], int]:
         """The arrays of a sum, and how many values were clipped.
@@ -125,6 +145,8 @@ class Layout:
         """
         if total.shape != (self.length,):
             raise SumError(f"The sum has {total.size} numbers, not {self.length}.")
+        if not np.array_equal(self._checked(total[: self._entries]), total):
+            raise SumError("The sum is not that of its devices' vectors: a share, a mask or a vector was changed.")
         arrays, start = {}, 0
         for name, shape in {**self.shapes, CLIPPED: ()}.items():
             grid, size = self.grid(name), math.prod(shape)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from kfl_fleet.secure.cipher import KeyPair, SumError, Vector, mask
+from kfl_fleet.secure.cipher import KeyPair, SumError, Vector, check_public, mask
 from kfl_fleet.secure.device import LEAST_DEVICES, add_common_mask, own_mask_key
-from kfl_fleet.secure.shamir import join
+from kfl_fleet.secure.shamir import join, liars
 from kfl_fleet.secure.tables import Keys, Revealed
 
 SESSION_BYTES = 16
@@ -60,9 +62,25 @@ class ServerSum:
     """With how many others each device masks; None for all."""
     session: bytes = field(default_factory=lambda: secrets.token_bytes(SESSION_BYTES))
     """The name of this sum, which all keys depend on."""
+    faults: dict[int, SumError] = field(default_factory=dict)
+    """Devices that sent what no honest one sends, and what that was."""
 
     def open(self, keys: Mapping[int, Keys]) -> dict[int, tuple[dict[int, Keys], int]]:
-        """After step 1: for each device the keys of those it masks with, and how many must be left."""
+        """After step 1: for each device the keys of those it masks with, and how many must be left.
+
+        Who sent keys that no device makes, or those of another, is at fault, and is not part of the sum; the others
+        would refuse them one by one, and look at fault themselves.
+        """
+        spelled = Counter(key for own in keys.values() for key in (own.seal, own.mask))
+        for device, own in sorted(keys.items()):
+            try:
+                for key in (own.seal, own.mask):
+                    check_public(key)
+                    if spelled[key] > 1:
+                        raise SumError("A public key of this sum is there twice.")
+            except SumError as problem:
+                self.faults[device] = problem
+        keys = {device: own for device, own in keys.items() if device not in self.faults}
         if len(keys) < LEAST_DEVICES:
             raise SumError(
                 f"Only {len(keys)} devices are there, and a sum of fewer than {LEAST_DEVICES} hides nothing."
@@ -89,7 +107,10 @@ class ServerSum:
         return {device: tuple(sorted((self._graph[device] & left) | {device})) for device in sorted(left)}
 
     def total(self, revealed: Mapping[int, Revealed]) -> Vector:
-        """After step 4: Σ x over the devices whose vector arrived, modulo 2^bits."""
+        """After step 4: Σ x over the devices whose vector arrived, modulo 2^bits.
+
+        Who gave a share that does not fit the others' is at fault, and its shares are left out, where enough are left.
+        """
         left, given = set(self._masked), {d: own for d, own in revealed.items() if d in self._masked}
         self._check(set(given), "revealed their shares")
         total = np.zeros(self.length, dtype=f"<u{self.bits // 8}")
@@ -98,7 +119,8 @@ class ServerSum:
             seed = self._join(device, {d: own.seeds for d, own in given.items()}, "seed")
             total -= mask(own_mask_key(seed, self.session), self.length, self.bits)
         for device in sorted(self._shared - left):
-            pair = KeyPair.of(self._join(device, {d: own.keys for d, own in given.items()}, "key"), self.session)
+            fits = partial(self._is_key, device)
+            pair = KeyPair.of(self._join(device, {d: own.keys for d, own in given.items()}, "key", fits), self.session)
             if pair.public != self._keys[device].mask:
                 raise SumError(f"The shares of the key of device {device} are not those of its key.")
             for peer in sorted(self._graph[device] & left):
@@ -106,10 +128,22 @@ class ServerSum:
                 add_common_mask(total, pair, device, peer, self._keys[peer].mask, self.session)
         return total
 
-    def _join(self, device: int, given: Mapping[int, Mapping[int, bytes]], what: str) -> bytes:
-        holders = {*self._graph[device], device}
+    def _is_key(self, device: int, seed: bytes) -> bool:
+        return KeyPair.of(seed, self.session).public == self._keys[device].mask
+
+    def _join(
+        self,
+        device: int,
+        given: Mapping[int, Mapping[int, bytes]],
+        what: str,
+        fits: Callable[[bytes], bool] | None = None,
+    ) -> bytes:
+        holders = {*self._graph[device], device} - self.faults.keys()
         shares = {d: own[device] for d, own in given.items() if d in holders and device in own}
         try:
+            for liar in liars(shares, self._threshold[device], fits):
+                self.faults[liar] = SumError(f"Its share of the {what} of device {device} is wrong.")
+                del shares[liar]
             return join(shares, self._threshold[device])
         except SumError as problem:
             raise SumError(f"The {what} of device {device} cannot be restored: {problem}") from problem

@@ -10,7 +10,7 @@ The field is that of the smallest prime above 2^128, so that every 16 bytes are 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from kfl_fleet.secure.cipher import SumError
@@ -52,6 +52,57 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
     if secret >= 2 ** (8 * SECRET_BYTES):
         raise SumError("The shares do not belong together.")
     return secret.to_bytes(SECRET_BYTES)
+
+
+def liars(shares: Mapping[int, bytes], threshold: int, fits: Callable[[bytes], bool] | None = None) -> set[int]:
+    """Whose shares are not of the same secret as the others'; empty where all are, or where none are to spare.
+
+    Args:
+        shares: by holder.
+        threshold: how many give the secret back.
+        fits: whether a secret is the right one, where that is known.
+
+    Raises:
+        SumError: some are wrong, and with so few it cannot be told which.
+
+    >>> shares = split(bytes(16), 2, [0, 1, 2, 3])
+    >>> liars(shares, 2), liars({**shares, 2: shares[0]}, 2)
+    (set(), {2})
+    """
+
+    def right(some: Mapping[int, bytes]) -> bool:
+        return _together(some, threshold) and (fits is None or fits(join(some, threshold)))
+
+    if len(shares) < threshold or right(shares):
+        return set()
+    spare = len(shares) - threshold - (fits is None)
+    for holder in sorted(shares) if spare > 0 else ():
+        if right({other: share for other, share in shares.items() if other != holder}):
+            return {holder}
+    raise SumError(f"The shares of devices {', '.join(map(str, sorted(shares)))} do not belong together: one lies.")
+
+
+def _together(shares: Mapping[int, bytes], threshold: int) -> bool:
+    """Whether shares are points of one polynomial of degree t − 1, but for one chance in 2^128."""
+    holders = tuple(sorted(shares))
+    points = [int.from_bytes(shares[holder]) for holder in holders]
+    return sum(c * y for c, y in zip(_dual(holders, threshold), points, strict=True)) % PRIME == 0
+
+
+@lru_cache(maxsize=64)
+def _dual(holders: tuple[int, ...], threshold: int) -> tuple[int, ...]:
+    """c_i = g(x_i) / Π (x_i − x_j) for a random g of degree n − t − 1: Σ c_i f(x_i) = 0 for each f of degree t − 1."""
+    xs = [holder + 1 for holder in holders]
+    random = [secrets.randbelow(PRIME) for _ in range(len(xs) - threshold)]
+    found = []
+    for x in xs:
+        below, value = 1, 0
+        for other in xs:
+            below = below * (x - other) % PRIME if other != x else below
+        for coefficient in random:
+            value = (value * x + coefficient) % PRIME
+        found.append(value * pow(below, -1, PRIME) % PRIME)
+    return tuple(found)
 
 
 @lru_cache(maxsize=64)

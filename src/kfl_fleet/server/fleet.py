@@ -7,7 +7,7 @@ measured or reported.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,8 @@ class FlowerFleet(Fleet):
         self.round_facts: dict[str, Any] = {}
         """Real times and bytes of the last round."""
         self.present: dict[int, Member] = {}
+        self._gone: set[int] = set()
+        """Devices that were there and are not."""
         """Devices that were online at the last look."""
         self._on_look, self._target = on_look, target
         self._asked = RunReader(target.path).asked()
@@ -124,9 +126,21 @@ class FlowerFleet(Fleet):
         refused = dict(self.roster.refused)
         joined = self.roster.muster(self.courier, nodes)
         self._joined |= set(joined)
-        self.present = self.roster.present(nodes)
+        before, self.present = self.present, self.roster.present(nodes)
+        self._tell_presence(before.keys(), joined)
         self._on_look(bool(joined) or self.roster.refused != refused)
         return len(self.present)
+
+    def _tell_presence(self, before: Set[int], joined: Collection[int]) -> None:
+        """Say which devices have gone since the last look, and which have come back."""
+        for device in sorted(before - self.present.keys()):
+            self._gone.add(device)
+            sentence = f"Device {device} is not there any more; rounds go on without it until it is back."
+            warn("device_gone", sentence, device=device)
+        for device in sorted(self._gone & self.present.keys()):
+            self._gone.discard(device)
+            if device not in joined:  # else it has said so itself
+                note("device_back", f"Device {device} is back.", device=device)
 
     def available(self, state: RunState, link: LinkState | None) -> BoolArray:
         """Devices that are online and whose channel is known.

@@ -128,6 +128,8 @@ def server_engine(experiment: Experiment, profile: Profile) -> Engine:
     all others a stand-in of the right sizes does, which nobody ever trains; its head is one linear layer.
     """
     from kfl.data import Dataset, Partition
+    from kfl.data.dataset import View
+    from kfl.encoders import ENCODERS, check_encoder, make_encoder
     from kfl.engine import LocalData
     from kfl.engine.plan import make_engine
 
@@ -136,6 +138,9 @@ def server_engine(experiment: Experiment, profile: Profile) -> Engine:
     experiment.algorithm.check_models(models)
     nothing, labels = np.zeros((classes, *shape), dtype=np.float32), np.arange(classes)
     data = Dataset.from_arrays(nothing, labels, nothing, labels, classes=classes)
+    if check_encoder(experiment.encoder)[0] in ENCODERS:
+        name = experiment.encoder
+        data = replace(data, view=View(name, 0.0, 0.0, make_encoder(name).whitened))
     count = len(models.architecture)
     rows, counts = (labels,) * count, np.ones((count, classes), dtype=np.int64)
     return make_engine(LocalData(data, Partition(rows, rows, counts, counts)), models)

@@ -111,7 +111,10 @@ class MaskedRound:
     def _seen_through(self, device: int, verdict: Verdict) -> Verdict:
         """A verdict without the keys; unusable where the device's upload is not in the sum."""
         if device not in self._dropped:
-            return replace(verdict, upload=None)
+            liar = self._sum.faults.get(device)  # its upload is in the sum; its shares were not used
+            said = () if liar is None else (RefusedError("sum_step", step="reveal", text=str(liar)).to_dict(),)
+            faults = tuple({"device": device, "fault": "garbled", **facts} for facts in said)
+            return replace(verdict, upload=None, faults=(*verdict.faults, *faults))
         why, silence = self._dropped[device]
         if silence is None:
             return replace(verdict, usable=False, upload=None, refusal=why)
@@ -119,7 +122,11 @@ class MaskedRound:
         return replace(verdict, usable=False, upload=None, lost=True, faults=(*verdict.faults, fault))
 
     def _collect(self, keys: Mapping[int, Keys]) -> Sums:
-        opened = self._sum.open(keys)
+        try:
+            opened = self._sum.open(keys)
+        finally:  # its keys are in no sum
+            for device, problem in self._sum.faults.items():
+                self._dropped[device] = RefusedError("sum_step", step="advertise", text=str(problem)), None
         boxes = self._step(
             "share",
             {d: ({"threshold": needed}, {"peers": pack_keys(peers)}) for d, (peers, needed) in opened.items()},
@@ -127,8 +134,8 @@ class MaskedRound:
             lambda array: unpack_boxes(array.tobytes()),
         )
         routed = self._sum.route(boxes)
-        bits, layout = self.settings.secure_bits, self._layout(len(keys))
-        terms: Values = {"devices": len(keys), "bits": bits}
+        bits, layout = self.settings.secure_bits, self._layout(len(opened), self._sum.session)
+        terms: Values = {"devices": len(opened), "bits": bits, "checks": layout.checks}
         terms |= {"largest_weight": self.largest_weight, "range": self.settings.secure_range}
         masked = self._step(
             "mask",
@@ -143,9 +150,9 @@ class MaskedRound:
             {device: ArrayFormat((revealed_bytes(len(routed[device]) + 1),), "uint8") for device in survivors},
             lambda array: Revealed.unpack(array.tobytes()),
         )
-        total = self._sum.total(shares)
         # Who fell silent after its masked upload arrived is in the sum all the same.
         self._dropped = {device: why for device, why in self._dropped.items() if device not in survivors}
+        total = self._sum.total(shares)
         arrays, clipped = layout.decode(total)
         self._check_weights(arrays, layout, survivors)
         return self._read(arrays, clipped)
@@ -166,13 +173,14 @@ class MaskedRound:
                 total = float(arrays[name].sum())
                 raise SumError(f"Its devices weigh {total:.15g} together and have {most:g} samples: one of them lies.")
 
-    def _layout(self, devices: int) -> Layout:
+    def _layout(self, devices: int, session: bytes = b"") -> Layout:
         return sum_layout(
             *self._shapes,
             largest_weight=self.largest_weight,
             value_range=self.settings.secure_range,
             devices=devices,
             bits=self.settings.secure_bits,
+            session=session,
         )
 
     def _step(

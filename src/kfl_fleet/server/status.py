@@ -140,6 +140,8 @@ class FleetStatus:
     """Devices that ever joined."""
     devices_expected: Count
     """Devices the fleet should have."""
+    devices_there: Count | None
+    """Devices that were there when the last round began; None before the first."""
     accuracy: Ratio | None
     """Right predictions over all test samples of all devices that joined, as they last reported."""
     energy_j: float
@@ -195,6 +197,7 @@ def read_status(folder: Path) -> FleetStatus:
         _device(device, table.devices.get(device), tally.devices[device], final.get(device), budgets[device])
         for device in range(run.devices)
     )
+    asked, there = reader.asked()
     state: State = "finished" if run.finished else ("running" if reader.held else "stopped")
     return FleetStatus(
         schema=1,
@@ -207,6 +210,7 @@ def read_status(folder: Path) -> FleetStatus:
         rounds=run.planned,
         devices_seen=len(table.devices),
         devices_expected=run.devices,
+        devices_there=len(there) if asked >= 0 else None,
         accuracy=tally.accuracy,
         energy_j=tally.energy_j,
         bits_up=tally.bits_up,
