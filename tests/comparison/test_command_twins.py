@@ -91,7 +91,7 @@ def test_settings_of_a_method_that_is_not_there_are_refused(tmp_path, capsys):
         main(["compare", "--twins", *SMALL, "--algorithms", "kfl,local", "--settings", str(tmp_path / "mine.toml")])
         == 2
     )
-    assert "a table named after an algorithm: kfl, local" in capsys.readouterr().err
+    assert "but must be a file with a table for one of kfl, local" in capsys.readouterr().err
 
 
 def test_own_data_in_one_line(tmp_path, capsys):
@@ -129,7 +129,7 @@ def test_the_same_search_for_everyone_runs_and_is_used(tmp_path, capsys):
     assert main(["compare", "--twins", *words, "--out", str(out)]) == 0
     rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
     searched = [row for row in rows if row["seed"] == 100]
-    assert len(searched) == 2 * 9 and len(rows) == 2 * 9 + 2
+    assert len(searched) >= 2 * 9 and len(rows) == len(searched) + 2  # and what a widened grid adds
     best = max((row for row in searched if row["algorithm"] == "kfl"), key=lambda row: row["accuracy"])
     final = next(row for row in rows if (row["algorithm"], row["seed"]) == ("kfl", 0))
     assert final["settings"]["learning_rate"] == best["settings"]["learning_rate"]

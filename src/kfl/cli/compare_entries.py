@@ -92,7 +92,8 @@ def asked_entries(
         made = _entry(base, label, {**_fitting(fields, table, every, base), **table}, tuned, source)
         found.append(replace(made, condition=condition))
     if settings is not None and not any(made.tuned for made in found):
-        raise ConfigError("settings", settings, f"a file with a table for one of {', '.join(labels)}", choices=labels)
+        right = f"a file with a table for one of {', '.join(labels)}"
+        raise ConfigError("settings", str(settings), right, choices=labels)
     return found
 
 
