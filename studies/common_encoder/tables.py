@@ -21,6 +21,13 @@ Lines = Mapping[str, Mapping[int, Mapping[str, object]]]
 
 def write(out: Path) -> None:
     """Write the page and the pictures of a folder of results."""
+    write_atomic(out / PAGE, page(out).encode())
+    if (out / CURVES).exists():
+        draw(out)
+
+
+def page(out: Path) -> str:
+    """The tables of a folder of results."""
     found: dict[str, dict[str, dict[int, Mapping[str, object]]]] = {}
     for line in read(out / LINES):
         method = found.setdefault(str(line["condition"]), {}).setdefault(str(line["method"]), {})
@@ -37,9 +44,7 @@ def write(out: Path) -> None:
         text += ["### Methods that train, on the same encoder", "", NETWORKS_LEGEND, ""]
         text += [*markdown_table(_networks(out, lines)), ""]
     text += ["```", *(f"python -m studies.common_encoder {part}" for part in (*PARTS, "table")), "```", ""]
-    write_atomic(out / PAGE, "\n".join(text).encode())
-    if (out / CURVES).exists():
-        draw(out)
+    return "\n".join(text)
 
 
 NETWORKS_LEGEND = (
