@@ -56,3 +56,8 @@ def test_the_life_of_a_round_names_files_and_functions_that_exist():
     code = "\n".join(path.read_text(encoding="utf-8") for path in found)
     for name in re.findall(r"`(?:fleet|scheduler|algorithm|Runner)\.(?!json)(\w+)", page):
         assert f"def {name}(" in code
+
+
+def test_the_tests_that_hold_what_security_promises_are_there():
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "SECURITY.md").read_text(encoding="utf-8"))
+    assert len(named) > 15 and [name for name in named if not (ROOT / name).is_file()] == []

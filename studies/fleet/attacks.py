@@ -10,6 +10,7 @@ tried, what became of it, how long that took, how soon the honest device's answe
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import logging
 import os
@@ -43,7 +44,7 @@ def main() -> int:
     head = ("tried", "outcome", "took, s", "honest, s", "database")
     rows.append("{:<52}{:<24}{:>8}{:>11}{:>11}".format(*head))
     broken = 0
-    with tempfile.TemporaryDirectory(prefix="kfl-attacks-") as place, superlink(Path(place)) as link:
+    with tempfile.TemporaryDirectory(prefix="kfl-attacks-") as place, superlink(Path(place), members=7) as link:
         for name, outcome, took_s, honest_s, grown in run(link, options.slow_s):
             bad = honest_s is None or outcome == "taken"
             broken += bad
@@ -83,11 +84,15 @@ def all_attempts(link: SuperLink, member: Member, slow_s: float = 40.0) -> dict[
     found["an object that is not what its name says"] = lambda: another_content(link, member)
     found["an answer twice, and to the question after"] = lambda: replays(link, member)
     found["3000 looks at once"] = lambda: member.flood(3000)
+    found["an answer after its time"] = lambda: late(link, member)
+    found["the same key from a second node"] = lambda: second(link)
+    found["the largest upload to each of 8 questions"] = lambda: fullest(link, member)
+    found["five members flood for 20 s"] = lambda: crowd(link)
     found["20 requests byte by byte"] = lambda: member.slowly(slow_s)
     return found
 
 
-def questioned(link: SuperLink, member: Member, values: str = "profile", deadline_s: float = 600.0) -> Incoming:
+def questioned(link: SuperLink, member: Member, values: str = "profile", deadline_s: float = 300.0) -> Incoming:
     """A question to the member, for whose answer nobody in here waits."""
     content = {0: (link.nodes[0], pack({"kind": values}, {}))}
     asking = threading.Thread(
@@ -177,6 +182,67 @@ def replays(link: SuperLink, member: Member) -> str:
             member.push(question.run, answer, 0.1)
         thread.join()
     return "taken" if isinstance(found[1], Answer) else "without effect"
+
+
+def late(link: SuperLink, member: Member) -> str:
+    """Answer a question that nobody waits for any more; nothing of it may stay in the database."""
+    content = {0: (link.nodes[0], pack({"kind": "late"}, {}))}
+    thread = threading.Thread(target=link.courier().ask, args=(content, "query", "x", 0.5, 1 << 20), daemon=True)
+    thread.start()
+    question = member.waiting()
+    thread.join()
+    if question is None:
+        return "not asked"
+    time.sleep(0.5)
+    answer = reply(question, SMALL, 0.1)
+    member.push_raw(answer.envelope, answer.tree)
+    return "taken" if pb.words(pb.read(answer.tree), 1) in link.state.object_store else "without effect"
+
+
+def second(link: SuperLink) -> str:
+    """Come online with the key of the honest device, which is there."""
+    return Member(link.address, link.authority, link.keys[1]).come()
+
+
+def fullest(link: SuperLink, member: Member) -> str:
+    """Send as much as is taken, in answer to one question after another."""
+    taken = 0
+    for number in range(8):
+        content = {0: (link.nodes[0], pack({"kind": f"fullest {number}"}, {}))}
+        thread = threading.Thread(target=link.courier().ask, args=(content, "train", "x", 10.0, 1 << 30), daemon=True)
+        thread.start()
+        question = member.waiting()
+        if question is not None:
+            whole = reply(question, (os.urandom(MOST_UPLOAD - (1 << 12)),), 0.1)
+            with contextlib.suppress(AwayError, StatusError):
+                member.push(question.run, whole, 0.1)
+                taken += 1
+        thread.join()
+    return f"{taken} of 8 taken"
+
+
+def crowd(link: SuperLink) -> str:
+    """Members that all do what one does in a flood."""
+    over = threading.Event()
+    taken: list[str] = []
+
+    def flood(key: Path) -> None:
+        one = Member(link.address, link.authority, key)
+        one.activate()
+        while not over.is_set():
+            taken.append(one.flood(20))
+
+    threads = [threading.Thread(target=flood, args=(key,), daemon=True) for key in link.keys[2:7]]
+    for thread in threads:
+        thread.start()
+    slowest_s = 0.0
+    end = time.monotonic() + 20.0
+    while time.monotonic() < end:
+        slowest_s = max(slowest_s, honest_answer_s(link) or DEADLINE_S)
+    over.set()
+    for thread in threads:
+        thread.join()
+    return f"slowest {slowest_s:.1f} s beside {20 * len(taken)}"
 
 
 @contextmanager

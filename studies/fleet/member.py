@@ -41,6 +41,10 @@ class Member(FleetApi):
             return "refused, " + (str(problem).rpartition("status ")[2].rstrip(").") or "no answer")
         return "taken"
 
+    def come(self) -> str:
+        """Come online."""
+        return self.ask("activate-node", pb.message(1, self.public_key) + pb.double(2, 30.0))
+
     def push_raw(self, envelope: bytes, tree: bytes) -> str:
         """Announce a message."""
         return self.ask("push-messages", self._own() + pb.message(2, envelope) + pb.message(3, tree))
@@ -96,6 +100,7 @@ class Mischief:
         self.tried: Counter[str] = Counter()
         """What was tried and became of it."""
         self.said: list[Outgoing] = []
+        self.last: Incoming | None = None
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
@@ -124,8 +129,9 @@ class Mischief:
         return self.member.waiting(3.0)
 
     def trees(self) -> None:
-        """Everything that `attacks` tries, with every question."""
-        if (question := self.question()) is not None:
+        """Everything that `attacks` tries, with every question, and with the last one where none comes."""
+        self.last = self.question() or self.last
+        if (question := self.last) is not None:
             for name, attempt in attacks(self.member, question, question.node ^ 1, 64 << 20).items():
                 self.tried[f"{name}: {attempt()}"] += 1
 

@@ -69,6 +69,7 @@ def superlink(folder: Path, members: int = 2) -> Iterator[SuperLink]:
         while not server.started:
             time.sleep(0.01)
         grid = HttpGrid(address, root_certificates=authority.public.read_bytes(), token=token)
+        grid._retry_invoker = None  # type: ignore[assignment]  # no request outlives this SuperLink
         grid.set_run(state.get_run_info(run_ids=[run])[0])
         try:
             yield SuperLink(address, authority.public, keys, nodes, run, state, grid, database)

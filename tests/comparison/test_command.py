@@ -132,7 +132,7 @@ def test_the_config_of_a_run_is_a_setting_to_compare_in(capsys):
         (["compare", "--seeds", "4..0"], ["seeds is '4..0'", "0..4"]),
         (["compare", "--seeds", "few"], ["seeds is 'few'"]),
         (["compare", "--seed", "3"], ["seed is '3'", "--seeds 3"]),
-        (["compare", "--algorithm", "kfl"], ["algorithm is 'kfl'", "--algorithms"]),
+        (["compare", "--algorithm", "kfl", "--algorithms", "local"], ["algorithm is 'kfl'", "left out with"]),
         (["compare", "--algorithms", "kfl,fedavg"], ["fedavg averages weights", "--equal-models 256"]),
         (["compare", "--reference", "apfl"], ["reference is 'apfl'"]),
         (["compare", "--settings", "missing.toml"], ["missing.toml"]),
@@ -207,17 +207,17 @@ def test_tuning_is_equal_recorded_and_usable(capsys):
     assert main(tune) == 0
     assert "development seeds 100, 101" in capsys.readouterr().out
     trials = lines("t/trials.jsonl")
-    assert len(trials) == 18
+    assert len(trials) >= 18
     tuned = tomllib.loads(Path("t/tuned.toml").read_text())
     assert set(tuned) == {"kfl", "local", "fedrep"}
     for name in tuned:
         mine = [trial for trial in trials if trial["algorithm"] == name]
-        assert len(mine) == 6
+        assert 6 <= len(mine) <= 12  # widened at most three times, at one edge or two
         top = max(mine, key=lambda trial: trial["mean"])
         assert tuned[name] == top["searched"]
         assert top["mean"] == pytest.approx(sum(top["accuracy"]) / 2)
     before = {name: Path("t", name).read_bytes() for name in ("trials.jsonl", "results.jsonl")}
-    assert len(lines("t/results.jsonl")) == 36
+    assert len(lines("t/results.jsonl")) == 2 * len(trials)
     capsys.readouterr()
     assert main(tune) == 0
     assert "[1/" not in capsys.readouterr().out  # nothing is played again

@@ -155,3 +155,23 @@ def test_command_gives_each_row_its_best_scheduler(tmp_path, capsys, monkeypatch
     assert main(["compare", *words, *more, "--search-schedulers"]) == 0
     assert "The best of 7 schedulers for each, on seeds 100: kfl " in " ".join(capsys.readouterr().out.split())
     assert main(["compare", *words, "--search-seeds", "100"]) == 2
+
+
+def test_a_grid_widens_while_its_best_trial_sits_at_an_edge(tmp_path):
+    """Rates far too small: every widening doubles the largest, and the numbers of trials are said to differ."""
+    base = kfl.Experiment(devices=6, rounds=2, widths=(8,), samples_per_device=20, radio="paper-mnist")
+    entries = {"local": replace(base, algorithm=kfl.Local()), "fixed": replace(base, algorithm=kfl.FixedKnowledge())}
+    search = kfl.comparison.Search(seeds=[100], rates=[0.001, 0.002, 0.004])
+    found = kfl.compare(entries, [0], tmp_path / "c", search=search)
+    rates = {
+        label: sorted({one.trial.changed["learning_rate"] for one in some})
+        for (_, label), some in found.outcomes.items()
+    }
+    assert rates["local"][:3] != rates["local"] and max(rates["local"]) > 0.008
+    again = kfl.comparison.read(entries, [0], tmp_path / "c", search=search)
+    count = {label: len(some) for (_, label), some in again.outcomes.items()}
+    assert count == {label: len(some) for (_, label), some in found.outcomes.items()}
+    if len(set(count.values())) > 1:
+        assert any(line.startswith("Trials of the search:") for line in found.unequal)
+    store = kfl.comparison.ResultStore.open(tmp_path / "c")
+    assert kfl.comparison.Comparison.load(tmp_path / "c").best == found.best and len(store.rows) >= sum(count.values())

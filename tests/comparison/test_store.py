@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import kfl
-from kfl.comparison import Comparison, ResultStore, Shard
+from kfl.comparison import Comparison, ResultStore, Shard, records
 from kfl.comparison.records import read_lines, read_records, read_text
 from kfl.core.errors import RunFolderError
 
@@ -118,3 +119,18 @@ def test_store_keeps_compressed_results_compressed_when_a_run_is_added(finished,
     assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl.gz"]
     assert ResultStore.open(tmp_path).rows == {line["digest"]: line for line in (first, second)}
     assert read_records(tmp_path) == [first, second]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "bomb", "cut", "flipped"])
+def test_results_that_are_no_file_or_unpack_without_end_are_one_sentence(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "MOST_BYTES", 1 << 20)
+    path = tmp_path / ("results.jsonl" if kind == "pipe" else "results.jsonl.gz")
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        whole = gzip.compress(bytes((1 << 24) if kind == "bomb" else 1000), mtime=0)
+        path.write_bytes(
+            whole if kind == "bomb" else whole[:-9] if kind == "cut" else whole[:12] + b"\xff" + whole[13:]
+        )
+    with pytest.raises(RunFolderError, match="holds no results of kfl compare"):
+        records.read_records(tmp_path)

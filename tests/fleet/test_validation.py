@@ -69,6 +69,7 @@ NAN[1, 2] = math.nan
         ({**good(), "more": raw(np.ones(1))}, "array more, which nobody asked for"),
         (good(means=np.ones((3, 5), dtype=np.float32)), r"shape \(3, 5\), not \(3, 4\)"),
         (good(means=np.ones((4, 3), dtype=np.float32)), r"shape \(4, 3\), not \(3, 4\)"),
+        (good(means=np.ones((0, 4), dtype=np.float32)), r"shape \(0, 4\), not \(3, 4\)"),
         (good(means=np.ones((3, 4))), "type float64, not float32"),
         (good(means=NAN), "infinite or not a number"),
         (good(means=NAN * np.inf), "infinite or not a number"),

@@ -39,7 +39,7 @@ def _somewhere_else(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "mine"
-    quick = ["--devices", "10", "--rounds", "3", "--widths", "8", "--scheduler", "lyapunov", "--no-baseline"]
+    quick = ["--devices", "10", "--rounds", "3", "--widths", "8", "--scheduler", "lyapunov", "--radio", "paper-mnist"]
     assert kfl_main(["run", *quick, "--out", str(folder)]) == 0
     return folder
 

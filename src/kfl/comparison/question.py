@@ -23,10 +23,10 @@ from kfl.comparison.entries import (
 )
 from kfl.comparison.execution import Execution, RunsFailedError, check_first, play_all, run_paths, settled
 from kfl.comparison.records import class_facts, record
-from kfl.comparison.result import Comparison, best_outcomes
-from kfl.comparison.search import Search, equal_trials
+from kfl.comparison.result import Comparison, best_outcomes, outcomes_of
+from kfl.comparison.search import WIDENINGS, Search, equal_trials, wider
 from kfl.comparison.sources import Fingerprints
-from kfl.comparison.store import Plan, PlannedRow, ResultStore
+from kfl.comparison.store import Plan, PlannedRow, ResultStore, Shard
 from kfl.comparison.twins import TWINS
 from kfl.core.errors import ConfigError, ModelError
 from kfl.core.names import for_label
@@ -82,13 +82,15 @@ def compare(
     asked = Question.of(entries, seeds, how, reference=reference, twins=twins, search=search)
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as where:
         store = ResultStore.open(where, how.shard)
+        searching = replace(how, keep_runs=False)
         if asked.trials:
-            trials = [
-                replace(run, trial=trial.name)
-                for entry, trial in asked.trials
-                for run in with_seeds([replace_trial(entry, trial)], asked.search_seeds)
-            ]
-            play(store, asked.plan(store), trials, replace(how, keep_runs=False), on_progress)
+            play(store, asked.plan(store), asked.trial_runs(), searching, on_progress)
+        for _ in range(WIDENINGS if asked.trials and how.shard == Shard() else 0):  # a part does not know the best
+            wide = asked.widened(store)
+            if wide is asked:
+                break
+            asked = wide
+            play(store, asked.plan(store), asked.trial_runs(), searching, on_progress)
         plan = asked.plan(store)
         play(store, plan, with_seeds(asked.chosen(store), asked.seeds), how, on_progress)
         return replace(Comparison.of(plan, store), folder=None if folder is None else Path(folder))
@@ -115,6 +117,8 @@ def read(
     """
     asked = Question.of(entries, seeds, None, reference=reference, twins=twins, search=search)
     store = ResultStore.open(folder)
+    for _ in range(WIDENINGS):
+        asked = asked.widened(store, known=True)
     return replace(Comparison.of(asked.plan(store), store), folder=Path(folder))
 
 
@@ -173,6 +177,30 @@ class Question:
         trials = [] if search is None else _trials(asked, search)
         search_seeds = () if search is None else tuple(search.seeds)
         return cls(tuple(asked), tuple(wanted), tuple(trials), search_seeds, reference, twins, unfit)
+
+    def trial_runs(self) -> list[Run]:
+        """Every run of the search."""
+        return [
+            replace(run, trial=trial.name)
+            for entry, trial in self.trials
+            for run in with_seeds([replace_trial(entry, trial)], self.search_seeds)
+        ]
+
+    def widened(self, store: ResultStore, *, known: bool = False) -> Question:
+        """The same with trials beyond the edges at which the best ones sit; with `known`, only those that were run."""
+        entries = {(entry.condition, entry.label): entry for entry, _ in self.trials}
+        added = [
+            (entries[place], trial)
+            for place, some in outcomes_of(self.planned_trials(), store).items()
+            for trial in wider(entries[place].experiment.algorithm, some)
+        ]
+        if known:
+            added = [
+                one
+                for one in added
+                if any(digest in store.rows for digest in _digests(replace_trial(*one), self.search_seeds).values())
+            ]
+        return replace(self, trials=(*self.trials, *added)) if added else self
 
     def planned_trials(self) -> list[PlannedRow]:
         """The digests of every run of the search."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 from kfl._version import __version__
 from kfl.core.config import flatten
 from kfl.core.errors import RunFolderError
-from kfl.core.files import write_atomic
+from kfl.core.files import read_regular, write_atomic
 from kfl.core.parse import parse_json
 from kfl.experiment import Experiment, identity_fields
 from kfl.runfolder import RunReader
@@ -27,6 +29,8 @@ RESULTS = "results.jsonl"
 """File of a folder of runs with one line per run."""
 GZIP = b"\x1f\x8b"
 """How a file compressed with gzip begins."""
+MOST_BYTES = 1 << 30
+"""Of a file of results: some hundred thousand runs."""
 MOST_POINTS = 200
 """Points of a curve that are kept, so that a line stays small however many rounds a run has."""
 
@@ -178,9 +182,19 @@ def read_records(path: Path) -> list[Record]:
 
 
 def read_text(file: Path) -> str:
-    """The text of a file, whether or not it is compressed with gzip."""
-    data = file.read_bytes()
-    return (gzip.decompress(data) if data.startswith(GZIP) else data).decode("utf-8")
+    """The text of a file, whether or not it is compressed with gzip.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or too large.
+        ValueError: it is no text, or unpacks to more than any results are.
+    """
+    data = read_regular(file, MOST_BYTES)
+    if data.startswith(GZIP):
+        with gzip.open(io.BytesIO(data)) as packed:
+            data = packed.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it unpacks to more than {MOST_BYTES} bytes")
+    return data.decode("utf-8")
 
 
 def read_lines(file: Path, command: str, needed: Sequence[str]) -> list[Record]:
@@ -188,8 +202,9 @@ def read_lines(file: Path, command: str, needed: Sequence[str]) -> list[Record]:
     found: list[Record] = []
     try:
         texts = read_text(file).splitlines()
-    except (OSError, EOFError, ValueError) as problem:
-        raise RunFolderError(f"{file} holds no results of {command} ({problem}).") from problem
+    except (OSError, EOFError, ValueError, zlib.error) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise RunFolderError(f"{file} holds no results of {command} ({reason}).") from problem
     for number, text in enumerate(texts, 1):
         if not text.strip():
             continue

@@ -2,7 +2,8 @@
 
 Each algorithm names its main parameter and the values to try (`Algorithm.main_parameter`). A trial is a learning
 rate and a value of it. An algorithm with fewer such pairs than the others, or with no main parameter at all, is
-given more learning rates instead, so that none wins by a larger search.
+given more learning rates instead, so that none wins by a larger search. While the best trial of an algorithm sits at an
+edge of its grid, trials beyond the edge are added, up to three times; a comparison says how many trials each had.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ REPORTED_SEEDS = frozenset(range(5))
 DEVELOPMENT_SEEDS = (100, 101)
 """Seeds of a search by default, never reported."""
 LEARNING_RATES = (0.02, 0.05, 0.1)
+WIDENINGS = 3
+"""So many times a grid is widened while its best trial sits at an edge."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +187,37 @@ def best(outcomes: Sequence[Outcome]) -> Outcome:
     return max(outcomes, key=lambda outcome: outcome.accuracy.mean)
 
 
-def at_the_edge(outcome: Outcome, outcomes: Sequence[Outcome]) -> str | None:
-    """The searched field whose best value is the smallest or largest that was tried: the search may be too narrow."""
+def edges(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, tuple[float, float]]:
+    """Return the searched fields whose best value is the smallest or largest that was tried: its neighbor, and it."""
+    found = {}
     for field, value in outcome.trial.changed.items():
-        tried = {other.trial.changed[field] for other in outcomes if field in other.trial.changed}
-        if len(tried) > 2 and value in (min(tried), max(tried)):
-            return field
-    return None
+        tried = sorted({other.trial.changed[field] for other in outcomes if field in other.trial.changed})
+        if len(tried) > 2 and value in (tried[0], tried[-1]):
+            found[field] = (tried[1] if value == tried[0] else tried[-2], value)
+    return found
+
+
+def at_the_edge(outcome: Outcome, outcomes: Sequence[Outcome]) -> str | None:
+    """The first such field: the search may be too narrow."""
+    return next(iter(edges(outcome, outcomes)), None)
+
+
+def wider(algorithm: Algorithm, outcomes: Sequence[Outcome]) -> list[Trial]:
+    """Trials one step beyond the edges at which the best one sits; none where it is inside or nothing lies beyond.
+
+    >>> from kfl.algorithms import Local
+    >>> tried = [judge(Trial(None, {"learning_rate": rate}), [rate]) for rate in (0.02, 0.05, 0.1)]
+    >>> [trial.changed for trial in wider(Local(), tried)]
+    [{'learning_rate': 0.2}]
+    """
+    found, trials = best(outcomes), []
+    for field, (neighbor, value) in edges(found, outcomes).items():
+        if not neighbor > 0 or not value > 0:
+            continue
+        beyond: float = _two_digits(value * value / neighbor)
+        if isinstance(value, int):
+            beyond = max(1, round(value * value / neighbor))
+        trial = _trial(algorithm, {**found.trial.changed, field: beyond})
+        if beyond != value and trial.algorithm is not None and _is_valid(trial.algorithm):
+            trials.append(trial)
+    return trials

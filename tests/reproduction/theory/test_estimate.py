@@ -13,7 +13,7 @@ from kfl.simulation import build_world, load_model
 from reproduction.theory import bound_of_run, estimate_constants, measure_model, theorem1
 from reproduction.theory._finished import reported
 
-EXPERIMENT = kfl.Experiment(devices=10, rounds=4, widths=(8,), scheduler=kfl.Uniform(6))
+EXPERIMENT = kfl.Experiment(devices=10, rounds=4, widths=(8,), scheduler=kfl.Uniform(6), radio="paper-mnist")
 
 
 @pytest.fixture(scope="module")

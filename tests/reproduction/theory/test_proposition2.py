@@ -24,7 +24,7 @@ from reproduction.theory import (
 )
 from reproduction.theory._proposition2 import least_round_energy, scheduled
 
-EXPERIMENT = kfl.Experiment(devices=10, rounds=12, widths=(8,), scheduler=Lyapunov(v=0.01))
+EXPERIMENT = kfl.Experiment(devices=10, rounds=12, widths=(8,), scheduler=Lyapunov(v=0.01), radio="paper-mnist")
 
 
 @settings(max_examples=60)
