@@ -78,7 +78,8 @@ class Scaffold(RobustRules):
             return [], []
         model, common = _split(message)
         own = [_split(state)[1] for state in states]
-        slopes = torch.stack([to_row(common) - to_row(one) for one in own])
+        names = list(trained_weights(model))  # a state read from a file has an order of its own
+        slopes = torch.stack([to_row({name: common[name] - one[name] for name in names}) for one in own])
         objective, sgd = proximal(0.0, model, slopes), self.sgd()
         trained = engine.train(devices, [dict(model) for _ in devices], objective, sgd, key)
         found, uploads = [], []
